@@ -1,0 +1,41 @@
+# Every target sets up .venv by itself; the second time that takes no time.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := tour,train,bench,notebooks,dev
+export PYTHONHASHSEED := 0
+
+.PHONY: tour test test-all check notebooks bench lab clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	touch $@
+
+tour: $(STAMP)          ## the guided run: figures, an InferenceData file and an HTML report in tour_output/
+	$(BIN)/probtx tour --out tour_output
+
+test: $(STAMP)          ## the default suite, with coverage
+	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=95
+
+test-all: $(STAMP)      ## everything, the slow tests too
+	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow"
+
+check: $(STAMP)         ## lint, format, types, import order
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
+	$(BIN)/python notebooks/run.py
+
+bench: $(STAMP)         ## ratios to scaled_dot_product_attention, and the click protocol where PROBTX_DATA is set
+	$(BIN)/python -m benchmarks
+
+lab: $(STAMP)           ## the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+clean:
+	rm -rf $(VENV) tour_output .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -1,0 +1,1 @@
+"""Whole tasks on the public API."""

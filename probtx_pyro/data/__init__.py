@@ -1,0 +1,1 @@
+"""Readers, toy problems with known truth, and downloads with checksums."""

@@ -1,0 +1,102 @@
+"""Gradient MAP: the same objective as ECM climbed by L-BFGS, for priors that have no closed-form update."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+
+from probtx_pyro.models.priors import Site
+from probtx_pyro.ops import FixedPoint, fixed_point, safe_softmax
+
+LOWEST_LOGIT = -30.0  # where a weight of 0 starts: e^-30, from which gradients can still bring it back
+
+
+def gradient_map(
+    objective: Callable[[Mapping[str, Tensor]], Tensor],
+    start: Mapping[str, Tensor],
+    sites: Mapping[str, Site],
+    *,
+    problems: torch.Size,
+    num_steps: int,
+    tol: float | None,
+    progress: bool | None = None,
+) -> FixedPoint:
+    """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
+
+    Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out), but
+    the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds.
+
+    Raises
+    ------
+    ValueError
+        If a tensor involved requires a gradient: the result would silently lose it.
+    """
+    if torch.is_grad_enabled() and objective(start).requires_grad:
+        raise ValueError(
+            "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
+        )
+    free = {name: _unconstrain(x.detach(), sites[name]).clone().requires_grad_() for name, x in start.items()}
+    optimizer = torch.optim.LBFGS(
+        list(free.values()),
+        max_iter=1,
+        max_eval=25,
+        history_size=20,
+        tolerance_grad=0,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def constrained(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: _constrain(x, sites[name]) for name, x in values.items()}
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = -objective(constrained(free)).sum()
+        value.backward()
+        return value
+
+    def step(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        with torch.no_grad():
+            before = objective(constrained(state))
+        optimizer.step(loss)
+        return {name: x.detach().clone() for name, x in free.items()}, before
+
+    detached = {name: x.detach().clone() for name, x in free.items()}
+    with torch.no_grad():
+        found = fixed_point(
+            step,
+            detached,
+            num_steps=num_steps,
+            tol=tol,
+            objective=lambda s: objective(constrained(s)),
+            progress=progress,
+            label="gradient MAP",
+        )
+        return found._replace(
+            state=constrained(found.state),
+            converged=found.converged.expand(problems),
+            num_steps=found.num_steps.expand(problems),
+        )
+
+
+def _allowed(site: Site) -> Tensor | None:
+    return getattr(site.distribution, "allowed", None)
+
+
+def _unconstrain(x: Tensor, site: Site) -> Tensor:
+    if site.distribution.support is constraints.simplex:
+        return x.log().clamp_min(LOWEST_LOGIT)
+    return biject_to(site.distribution.support).inv(x)
+
+
+def _constrain(x: Tensor, site: Site) -> Tensor:
+    if site.distribution.support is constraints.simplex:
+        allowed = _allowed(site)
+        return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
+    return biject_to(site.distribution.support)(x)
+
+
+__all__ = ["gradient_map"]

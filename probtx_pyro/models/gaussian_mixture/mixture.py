@@ -1,0 +1,306 @@
+"""Gaussian-mixture MAP transformer: attention is the posterior over which memory unit explains the query.
+
+Model (PT eq. 1-11): ``u_i ~ Categorical(π_i)``, ``q_i | u_i=j ~ N(ξ_j, I/α_j)``, ``v_i | u_i=j ~ N(μ_j, I/β_j)`` or
+``v_i | u_i=j ~ Categorical(ρ_j)``.
+
+======  ===================  ======================  ==============================================
+symbol  name                 shape                   support
+======  ===================  ======================  ==============================================
+q_i     ``queries``          (..., Q, D)             real
+ξ_j     ``keys``             (..., U, D)             real
+μ_j     ``values``           (..., U, M)             real
+α_j     ``key_precision``    scalar or (..., U)      > 0
+β_j     ``value_precision``  scalar or (..., U)      > 0, or 0 everywhere: the standard-attention limit
+π_ij    ``log_prior``        (..., Q or 1, U)        log of rows on the simplex, -inf is a mask
+v_i     ``outputs``          (..., Q, M) or (..., Q) real, or labels 0..K-1
+ρ_j     ``answer_probs``     (..., U, K)             rows on the simplex
+u_i     site ``unit``        (..., Q)                0..U-1
+w_ij    ``attention``        (..., Q, U)             rows on the simplex
+======  ===================  ======================  ==============================================
+
+Leading axes are independent problems (batch, head) and broadcast. A position term is a prior or a key that depends on
+(i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with queries (..., Q, 1, D).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.models import validation as check
+from probtx_pyro.models.gaussian_mixture import answers, checks, program
+from probtx_pyro.ops import (
+    Factor,
+    attend,
+    categorical_factor,
+    explicit_attention,
+    gaussian_factor,
+    isotropic_factor,
+    joint,
+    log_evidence,
+    log_joint,
+    safe_log,
+    safe_softmax,
+)
+from probtx_pyro.ops.numerics import center_of
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """A memory of U units, each a Gaussian key and a Gaussian (or categorical) answer. Immutable.
+
+    Parameters
+    ----------
+    keys, values, key_precision, value_precision, log_prior
+        As in the table above. ``values=None`` is a memory without answers; ``log_prior=None`` is uniform; a
+        ``value_precision`` of 0 is the standard-attention limit, in which answers have a mean and no density.
+    answer_probs
+        Categorical answers instead of values; see `categorical`.
+
+    Raises
+    ------
+    ValueError
+        Shapes or dtypes that do not fit, NaN or infinity, a precision out of range, a prior off its simplex.
+
+    Examples
+    --------
+    >>> import torch
+    >>> mixture = GaussianMixture(torch.tensor([[0.0], [1.0]]), torch.tensor([[-1.0], [1.0]]), key_precision=4.0)
+    >>> mixture.attention(torch.tensor([[0.5], [1.0]])).round(decimals=4).tolist()
+    [[0.5, 0.5], [0.11919999867677689, 0.8808000087738037]]
+    >>> mixture.expected_outputs(torch.tensor([[0.5]])).tolist()
+    [[0.0]]
+
+    References
+    ----------
+    Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583.
+    """
+
+    keys: Tensor
+    values: Tensor | None = None
+    key_precision: Tensor | float = 1.0
+    value_precision: Tensor | float = 0.0
+    log_prior: Tensor | None = None
+    answer_probs: Tensor | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check.floating("keys", self.keys)
+        for name in ("key_precision", "value_precision"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor):
+                object.__setattr__(self, name, torch.as_tensor(value, dtype=self.keys.dtype, device=self.keys.device))
+        checks.parameters(self)
+
+    @classmethod
+    def linked(
+        cls,
+        keys: Tensor,
+        values: Tensor | None,
+        key_precision: Tensor | float,
+        value_precision: Tensor | float = 0.0,
+        log_prior: Tensor | None = None,
+    ) -> "GaussianMixture":
+        """The mixture whose prior ``π_j ∝ exp(α|ξ_j|²/2 + β|μ_j|²/2)`` (PT eq. 16) makes attention a softmax of dot products.
+
+        With ``key_precision = 1/sqrt(D)`` and ``value_precision = 0``, `expected_outputs` is scaled dot-product attention.
+        ``log_prior`` (..., Q or 1, U) holds further log weights, not normalised: masks (0 and -inf), position terms.
+
+        Raises
+        ------
+        ValueError
+            For precisions that differ between units: the prior is then undefined.
+        """
+        precisions = []
+        for name, precision in (("key_precision", key_precision), ("value_precision", value_precision)):
+            precision = torch.as_tensor(precision, dtype=keys.dtype, device=keys.device)
+            if precision.dim() and (precision != precision[..., :1]).any():
+                raise ValueError(
+                    f"{name} differs between units, for which the linked prior is undefined; use one precision, or GaussianMixture with a log_prior of your own"
+                )
+            precisions.append(precision[..., :1] if precision.dim() else precision)
+        plain = cls(keys, values, *precisions)
+        link = 0.5 * precisions[0] * keys.square().sum(-1)
+        if values is not None:
+            link = link + 0.5 * precisions[1] * values.square().sum(-1)
+        weights = link.unsqueeze(-2) if log_prior is None else checks.log_weights(log_prior, keys) + link.unsqueeze(-2)
+        return plain.replace(log_prior=weights - safe_softmax(weights)[1].unsqueeze(-1))
+
+    @classmethod
+    def categorical(
+        cls, keys: Tensor, answer_probs: Tensor, key_precision: Tensor | float = 1.0, log_prior: Tensor | None = None
+    ) -> "GaussianMixture":
+        """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
+        return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
+
+    def replace(self, **changes: Any) -> "GaussianMixture":
+        """A mixture with some constructor arguments changed, validated."""
+        return type(self)(**{**vars(self), **changes})
+
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> "GaussianMixture":
+        """A mixture with some parameters changed, by the names of `MixturePriors` (``weights``, not their log), not validated."""
+        changes = dict(parameters)
+        if "weights" in changes:
+            changes["log_prior"] = safe_log(changes.pop("weights"))
+        new = object.__new__(type(self))
+        for name, value in {**vars(self), **changes}.items():
+            object.__setattr__(new, name, value)
+        return new
+
+    def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Tensor | None:
+        """The tensor that a prior on ``name`` describes; uniform weights, where ``log_prior`` is None, for each problem of ``batch``."""
+        if name != "weights":
+            return getattr(self, name)
+        return (
+            torch.full((*batch, 1, self.num_units), 1 / self.num_units, dtype=self.keys.dtype, device=self.keys.device)
+            if self.log_prior is None
+            else self.log_prior.exp()
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> "GaussianMixture":
+        """Move and convert every tensor, as ``torch.Tensor.to``."""
+        return self.with_parameters(
+            {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        )
+
+    @property
+    def num_units(self) -> int:
+        """U."""
+        return self.keys.shape[-2]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The problems: the leading axes of all parameters, broadcast."""
+        return check.broadcastable(**checks.batch_shapes(self))
+
+    @property
+    def answer_density(self) -> bool:
+        """Whether answers have a density: categorical, or values with a positive precision."""
+        return self.answer_probs is not None or (self.values is not None and bool((self.value_precision > 0).all()))
+
+    # -- the log joint and what is closed form in it ---------------------------------------------------------------------
+
+    def factor(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Factor:
+        """``log p(q_i, v_i | unit=j)`` (2.1 without the prior) as statistics, parameters and bias, centred on the mean key."""
+        checks.data(self, queries, outputs, observed)
+        center = center_of(self.keys)
+        factor = gaussian_factor(queries - center, self.keys - center, self.key_precision)
+        return factor if outputs is None else joint(factor, self._answer_factor(outputs, observed))
+
+    def _answer_factor(self, outputs: Tensor, observed: Tensor | None) -> Factor:
+        if self.answer_probs is not None:
+            outputs = outputs if observed is None else torch.where(observed, outputs, 0)
+            return categorical_factor(outputs, self.answer_probs, observed)
+        center = center_of(self.values)
+        points = outputs - center
+        points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
+        return gaussian_factor(points, self.values - center, self.value_precision, observed)
+
+    def log_joint(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+        """``log p_i(q_i, v_i, unit=j)``, shape (..., Q, U): equation 2.1, the log density of the Pyro program at every unit.
+
+        ``outputs`` (..., Q, M), or labels (..., Q), count where ``observed`` (..., Q) is True (everywhere if None).
+        """
+        return log_joint(self.factor(queries, outputs, observed), self.log_weights())
+
+    def log_weights(self) -> Tensor:
+        """``log π``, shape (..., Q or 1, U)."""
+        return (
+            self.keys.new_full((1, self.num_units), -math.log(self.num_units))
+            if self.log_prior is None
+            else self.log_prior
+        )
+
+    def attention(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+        """``p(unit=j | q_i, v_i)``, shape (..., Q, U): the exact E-step (PT eq. 5, 27, 36)."""
+        return safe_softmax(self.log_joint(queries, outputs, observed))[0]
+
+    def log_evidence(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+        """``log p_i(q_i, v_i)`` with the unit summed out, shape (..., Q) (PT eq. 2, 10)."""
+        return log_evidence(self.factor(queries, outputs, observed), self.log_weights())
+
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, shape (..., Q, M); label probabilities (..., Q, K).
+
+        Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
+        """
+        checks.data(self, queries, None, None)
+        return attend(self._key_factor(queries), self._answers(), self.log_prior)
+
+    def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posterior mean (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
+        return explicit_attention(self.factor(queries), self._answers(), self.log_weights())
+
+    def _key_factor(self, queries: Tensor) -> Factor:
+        center = center_of(self.keys)
+        shared = self.key_precision.dim() == 0 or self.key_precision.shape[-1] == 1
+        return (isotropic_factor if shared else gaussian_factor)(
+            queries - center, self.keys - center, self.key_precision
+        )
+
+    def _answers(self) -> Tensor:
+        answers_of_units = self.values if self.answer_probs is None else self.answer_probs
+        if answers_of_units is None:
+            raise ValueError(
+                "values is None, so this mixture has no answers; build it with values=, or with GaussianMixture.categorical"
+            )
+        return answers_of_units
+
+    def map_outputs(
+        self, queries: Tensor, init: Tensor | None = None, num_steps: int = 10, tol: float | None = None
+    ) -> Tensor:
+        """Most probable answer by EM on v (PT eq. 14-15, with the normalisers: erratum 1); see `answers.map_outputs`."""
+        return answers.map_outputs(self, queries, init, num_steps, tol)
+
+    def output_modes(self, queries: Tensor, num_steps: int = 1000, tol: float = 1e-8) -> answers.OutputModes:
+        """The modes of ``p(v | q)`` found by EM from every unit and from the mean; see `answers.output_modes`."""
+        return answers.output_modes(self, queries, num_steps, tol)
+
+    def output_covariance(self, queries: Tensor) -> Tensor:
+        """Posterior covariance of the answer, (..., Q, M, M); see `answers.output_covariance`."""
+        return answers.output_covariance(self, queries)
+
+    def output_distribution(self, queries: Tensor):
+        """``p(v_i | q_i)`` as a Pyro distribution with batch shape (..., Q); see `answers.output_distribution`."""
+        return answers.output_distribution(self, queries)
+
+    # -- the Pyro program and its guide ----------------------------------------------------------------------------------
+
+    def model(
+        self,
+        queries: Tensor,
+        outputs: Tensor | None = None,
+        observed: Tensor | None = None,
+        *,
+        query_weights: Tensor | None = None,
+    ) -> None:
+        """The generative story with the site ``unit`` enumerated in parallel; see `program.model`."""
+        program.model(self, queries, outputs, observed, query_weights=query_weights)
+
+    def collapsed(
+        self,
+        queries: Tensor,
+        outputs: Tensor | None = None,
+        observed: Tensor | None = None,
+        *,
+        query_weights: Tensor | None = None,
+    ) -> None:
+        """The same model with ``unit`` summed out, for size and for gradient samplers; see `program.collapsed`."""
+        program.collapsed(self, queries, outputs, observed, query_weights=query_weights)
+
+    def guide(
+        self,
+        queries: Tensor,
+        outputs: Tensor | None = None,
+        observed: Tensor | None = None,
+        attention: Tensor | None = None,
+        *,
+        query_weights: Tensor | None = None,
+    ) -> None:
+        """The exact posterior of ``unit`` (or the matrix given): attention is the guide that makes the ELBO tight."""
+        program.guide(self, queries, outputs, observed, attention, query_weights=query_weights)
+
+
+__all__ = ["GaussianMixture"]

@@ -1,0 +1,175 @@
+"""Which Pyro prior sits on which parameter of a mixture, and which of them have a closed-form MAP update."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from pyro.distributions import Dirichlet, Gamma, ImproperUniform, Normal, TorchDistribution
+from torch import Tensor
+from torch.distributions import Independent, constraints
+
+from probtx_pyro.models.distributions import FaceDirichlet, on_face
+from probtx_pyro.models.validation import broadcastable
+
+if TYPE_CHECKING:
+    from probtx_pyro.models.gaussian_mixture import GaussianMixture
+
+FLAT = ImproperUniform(constraints.real, (), ())
+EVENT_DIMS = {"keys": 1, "key_precision": 0, "values": 1, "value_precision": 0, "weights": 1, "answer_probs": 1}
+CONJUGATE = {
+    "keys": Normal,
+    "key_precision": Gamma,
+    "values": Normal,
+    "value_precision": Gamma,
+    "weights": Dirichlet,
+    "answer_probs": Dirichlet,
+}
+
+
+@dataclass(frozen=True)
+class MixturePriors:
+    """Pyro distributions over the parameters of a `GaussianMixture`; a parameter without one stays fixed.
+
+    The conjugate choices have closed-form updates in `inference.adapt`; any other distribution with the right support goes
+    to gradient MAP or to a sampler. ``weights`` with concentration (..., 1, U) is one weight vector shared by the queries,
+    with (..., Q, U) one for each query.
+
+    ==================  =======================================  =========================
+    parameter           shape                                    conjugate prior
+    ==================  =======================================  =========================
+    keys                (..., U, D)                              Normal
+    key_precision       (..., U), or one scalar for all units    Gamma (shape, rate)
+    values              (..., U, M)                              Normal
+    value_precision     (..., U), or one scalar for all units    Gamma (shape, rate)
+    weights             (..., 1 or Q, U), rows on the simplex    Dirichlet
+    answer_probs        (..., U, K), rows on the simplex         Dirichlet
+    ==================  =======================================  =========================
+
+    >>> from pyro.distributions import Gamma
+    >>> priors = MixturePriors.flat("keys", key_precision=Gamma(2.0, 1.0))
+    >>> list(priors.given())
+    ['keys', 'key_precision']
+    """
+
+    keys: TorchDistribution | None = None
+    key_precision: TorchDistribution | None = None
+    values: TorchDistribution | None = None
+    value_precision: TorchDistribution | None = None
+    weights: TorchDistribution | None = None
+    answer_probs: TorchDistribution | None = None
+
+    @classmethod
+    def flat(cls, *names: str, **others: TorchDistribution) -> "MixturePriors":
+        """Maximum likelihood for the parameters named; other parameters may get a prior by keyword.
+
+        A precision cannot be flat: a unit that sits on a single query makes the likelihood unbounded.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in names:
+            if name not in known:
+                raise ValueError(f"flat: no parameter {name!r}; choose from {', '.join(sorted(known))}")
+            if "precision" in name:
+                raise ValueError(
+                    f"flat: the likelihood is unbounded in {name} (a unit on a single query); give it Gamma(shape, rate) with a small rate"
+                )
+        return cls(**dict.fromkeys(names, FLAT), **others)
+
+    def given(self) -> dict[str, TorchDistribution]:
+        """The priors that are there, by parameter name."""
+        return {field.name: prior for field in fields(self) if (prior := getattr(self, field.name)) is not None}
+
+    def conjugate(self) -> bool:
+        """Whether every prior given has a closed-form update."""
+        return all(prior is FLAT or isinstance(bare(prior), CONJUGATE[name]) for name, prior in self.given().items())
+
+    def sites(self, mixture: "GaussianMixture", batch: torch.Size, num_queries: int) -> "dict[str, Site]":
+        """Each prior laid out on its parameter of ``mixture``, for problems of shape ``batch``."""
+        return {name: _site(name, prior, mixture, batch, num_queries) for name, prior in self.given().items()}
+
+
+class Site(NamedTuple):
+    """A prior expanded to its parameter.
+
+    distribution: its batch and event shape together are the parameter's shape.
+    initial: the parameter's present value, expanded to that shape.
+    """
+
+    distribution: TorchDistribution
+    initial: Tensor
+
+
+def bare(prior: TorchDistribution) -> TorchDistribution:
+    while isinstance(prior, Independent):
+        prior = prior.base_dist
+    return prior
+
+
+def _site(name: str, prior: TorchDistribution, mixture: "GaussianMixture", batch: torch.Size, num_queries: int) -> Site:
+    initial = mixture.parameter(name, batch)
+    if initial is None:
+        raise ValueError(
+            f"priors: there is a prior on {name}, but the mixture has no {name}; give the mixture {name} or drop the prior"
+        )
+    prior, event = bare(prior), EVENT_DIMS[name]
+    if prior is FLAT and CONJUGATE[name] is Dirichlet:
+        prior = Dirichlet(torch.ones_like(initial))
+    elif isinstance(prior, CONJUGATE[name]):
+        prior = _cast(name, prior, initial)
+    if prior.event_dim > event or not _fits(CONJUGATE[name], prior.support):
+        needed = {Normal: "real vectors", Gamma: "positive numbers", Dirichlet: "the simplex"}[CONJUGATE[name]]
+        raise ValueError(
+            f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {needed}, such as {CONJUGATE[name].__name__}"
+        )
+    own = prior.batch_shape + prior.event_shape
+    if name == "weights":
+        own = own if len(own) > 1 else torch.Size((1, *own))
+        if own[-2] == 1 and initial.shape[-2] != 1:
+            raise ValueError(
+                "priors: weights shared by the queries have no closed form or meaning where log_prior differs between queries; give weights a concentration of shape (..., Q, U)"
+            )
+        if own[-2] not in (1, num_queries):
+            raise ValueError(
+                f"priors: weights has concentration rows for {own[-2]} queries but there are {num_queries}; use 1 row (shared) or one for each query"
+            )
+    shape = broadcastable(**{name: initial.shape, f"prior on {name}": own})
+    distribution = prior.expand(shape[: len(shape) - prior.event_dim])
+    distribution = distribution.to_event(event - prior.event_dim)
+    if (
+        name == "weights"
+        and mixture.log_prior is not None
+        and isinstance(distribution, Dirichlet)
+        and (allowed := mixture.log_prior > -torch.inf).logical_not().any()
+    ):
+        distribution = on_face(distribution, allowed)
+    return Site(distribution, initial.expand(shape))
+
+
+def _fits(family: type, support: constraints.Constraint) -> bool:
+    if family is Gamma:
+        return bool(getattr(support, "lower_bound", -1) >= 0)
+    return (support is constraints.simplex) == (family is Dirichlet)
+
+
+def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
+    """Scalars take the data's dtype; tensors of another dtype are refused, not promoted."""
+    arguments = {key: getattr(prior, key) for key in CONJUGATE[name].arg_constraints}
+    for key, x in arguments.items():
+        if x.dim() and x.dtype != like.dtype:
+            raise ValueError(
+                f"priors: {key} of the prior on {name} is {x.dtype} but the mixture is {like.dtype}; convert it with .to({like.dtype})"
+            )
+    return CONJUGATE[name](**{key: x.to(like) for key, x in arguments.items()}, validate_args=False)
+
+
+def require_modes(sites: Mapping[str, Site]) -> None:
+    """Refuse priors whose density has no mode inside the support, so that MAP does not exist."""
+    for name, (distribution, _) in sites.items():
+        base = bare(distribution)
+        if isinstance(base, Gamma | Dirichlet | FaceDirichlet) and (base.concentration < 1).any():
+            raise ValueError(
+                f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead: MCMC(NUTS(models.bayesian(mixture, priors)))"
+            )
+
+
+__all__ = ["FLAT", "MixturePriors", "Site", "require_modes"]

@@ -1,0 +1,80 @@
+"""Bad input gets one clear error that names the argument and the repair. Off with ``pyro.enable_validation(False)``."""
+
+import math
+
+import torch
+from pyro.distributions import is_validation_enabled
+from torch import Tensor
+
+
+def finite(**tensors: Tensor | None) -> None:
+    """Refuse NaN and infinity, naming the tensor."""
+    for name, x in tensors.items():
+        if x is not None and is_validation_enabled() and not torch.isfinite(x).all():
+            kind = "NaN" if torch.isnan(x).any() else "infinity"
+            raise ValueError(f"{name} contains {kind}; remove or mask such entries before they enter the model")
+
+
+def floating(name: str, x: object) -> None:
+    """Refuse what is not a floating point tensor."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, not {type(x).__name__}; wrap it in torch.as_tensor")
+    if not x.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating point tensor, not {x.dtype}; convert it with .float() or .double()"
+        )
+
+
+def at_least(name: str, x: Tensor, rank: int, axes: str) -> None:
+    """Refuse a tensor with fewer axes than ``axes`` names."""
+    if x.dim() < rank:
+        raise ValueError(f"{name} must have shape {axes} but has shape {tuple(x.shape)}; add the missing axis")
+
+
+def same_size(left: str, x: int, right: str, y: int, axis: str) -> None:
+    """Refuse two tensors that disagree on the size of an axis."""
+    if x != y:
+        raise ValueError(f"{left} have {x} {axis} but {right} have {y}; give both the same number of {axis}")
+
+
+def broadcastable(**shapes: torch.Size) -> torch.Size:
+    """The common batch shape, or an error that names every shape."""
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"batch axes do not broadcast: {listed}; make them equal or 1") from None
+
+
+def same_dtype(**tensors: Tensor | None) -> None:
+    """Refuse to promote silently."""
+    kinds = {name: x.dtype for name, x in tensors.items() if x is not None}
+    if len(set(kinds.values())) > 1:
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in kinds.items())
+        raise ValueError(f"tensors differ in dtype: {listed}; convert them to one with .to(dtype)")
+
+
+def normalized_log(name: str, log_probs: Tensor) -> None:
+    """Refuse log probabilities whose rows do not sum to one, or that forbid everything."""
+    if not is_validation_enabled():
+        return
+    if torch.isnan(log_probs).any() or (log_probs == math.inf).any():
+        raise ValueError(f"{name} contains NaN or +infinity; use -inf for a mask and finite log weights elsewhere")
+    total = log_probs.detach().logsumexp(-1)
+    if (total == -math.inf).any():
+        raise ValueError(f"{name} forbids every unit in some row; allow at least one, or drop that query")
+    if (total.abs() > simplex_tolerance(log_probs)).any():
+        raise ValueError(
+            f"{name} is off the simplex (its rows have log-sum-exp {float(total.abs().max()):.3g}, not 0); normalize it with log_softmax(-1)"
+        )
+
+
+def simplex(name: str, probs: Tensor) -> None:
+    """Refuse rows that are negative or do not sum to one."""
+    if is_validation_enabled() and ((probs < 0).any() or ((probs.sum(-1) - 1).abs() > simplex_tolerance(probs)).any()):
+        raise ValueError(f"{name} must have non-negative rows that sum to 1; divide them by their sum")
+
+
+def simplex_tolerance(x: Tensor) -> float:
+    """A sum of U rounded terms errs by at most U eps; 16 allows for the logarithm and exponential that made them."""
+    return 16 * max(x.shape[-1], 8) * torch.finfo(x.dtype).eps

@@ -1,0 +1,211 @@
+"""The one lowering of every Gaussian form onto fused attention, and the explicit path beside it.
+
+A member of an exponential family is linear in its sufficient statistic: ``log p(x | unit=j) = t(x)·η_j + c_j``. So the log
+joint of a mixture is a matrix product of *statistics* of the queries with *parameters* of the units, plus a bias for each unit:
+
+=====================  ====================  ====================  =====================================================
+factor                 statistic t(x)        parameter η_j         bias c_j
+=====================  ====================  ====================  =====================================================
+N(x; ξ_j, I/α_j)       x, -|x|²/2            α_j ξ_j, α_j          (D/2) log(α_j/2π) - (α_j/2)|ξ_j|²
+the same, α shared     αx                    ξ_j                   -(α/2)|ξ_j|²  (terms equal for all units dropped)
+Categorical(x; ρ_j)    onehot(x)             log ρ_j               0
+=====================  ====================  ====================  =====================================================
+
+Factors multiply by joining their statistics. An unobserved answer has statistic 0, its bias carried by a column that is
+0 for it, too. `attend` gives this product to ``scaled_dot_product_attention``; `explicit_attention` builds the Q x U matrix
+and also returns it with its log normaliser, which is the log evidence of the query. The same statistics, weighted by the
+attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
+
+from probtx_pyro.ops.numerics import safe_log, safe_softmax
+from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
+
+MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class Factor(NamedTuple):
+    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j`` (up to a constant of the query where that is said).
+
+    Half-precision inputs are held in float32 here; ``exact`` names the columns whose products are large numbers that
+    cancel, which `attend` splits into several half-precision columns instead of rounding them.
+    """
+
+    statistics: QueryStatistics
+    parameters: UnitParameters
+    bias: PerUnit
+    exact: tuple[int, ...] = ()
+
+
+def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed: Tensor | None = None) -> Factor:
+    """``N(points; centers, I/precision)`` with its normaliser.
+
+    Shapes: points (..., Q, D), centers (..., U, D), precision scalar or (..., U or 1); ``observed`` (..., Q) switches the
+    factor off (adds 0) where False.
+    """
+    points, centers, precision = _at_least_single(points, centers, precision)
+    precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
+    square = (points * points).sum(-1, keepdim=True)
+    statistics = torch.cat([points, -0.5 * square], -1)
+    scaled = precision.unsqueeze(-1) * centers
+    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(scaled.shape[:-1] + (1,))], -1)
+    bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
+    return _switched(Factor(statistics, parameters, bias, (points.shape[-1],)), observed)
+
+
+def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:
+    """`gaussian_factor` for one precision shared by the units (scalar or (..., 1)), less what is equal for all units.
+
+    Attention under it is the same; it is D wide instead of D + 1, and its log-sum-exp is not an evidence.
+    """
+    points, centers, precision = _at_least_single(points, centers, precision)
+    scale = precision.unsqueeze(-1) if precision.dim() else precision
+    return Factor(points * scale, centers, -0.5 * precision * (centers * centers).sum(-1))
+
+
+def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = None) -> Factor:
+    """``Categorical(labels; probs)``: labels (..., Q) integers, probs (..., U, K) rows on the simplex."""
+    statistics = one_hot(labels, probs.shape[-1]).to(probs.dtype)
+    parameters = safe_log(probs).clamp_min(MASKED_COLUMN)
+    return _switched(Factor(statistics, parameters, probs.new_zeros(probs.shape[:-1])), observed)
+
+
+def _switched(factor: Factor, observed: Tensor | None) -> Factor:
+    if observed is None:
+        return factor
+    statistics, parameters, bias, exact = factor
+    switch = observed.unsqueeze(-1).to(statistics.dtype)
+    statistics = _join(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
+    return Factor(
+        statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias), (*exact, statistics.shape[-1] - 1)
+    )
+
+
+def _at_least_single(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.float() if x.dtype in _HALF else x for x in tensors)
+
+
+def _join(left: Tensor, right: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
+    return torch.cat([left.expand(*shape, left.shape[-1]), right.expand(*shape, right.shape[-1])], -1)
+
+
+def joint(first: Factor, second: Factor) -> Factor:
+    """Product of two independent factors: (q, v) given the unit."""
+    exact = (*first.exact, *(first.statistics.shape[-1] + column for column in second.exact))
+    return Factor(
+        _join(first.statistics, second.statistics),
+        _join(first.parameters, second.parameters),
+        first.bias + second.bias,
+        exact,
+    )
+
+
+def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
+    """``log p(x_i, unit=j)``, shape (..., Q, U): the matrix whose softmax is attention and whose log-sum-exp is evidence."""
+    scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
+    return scores if log_prior is None else scores + log_prior
+
+
+def explicit_attention(
+    factor: Factor, values: Values, log_prior: LogPrior | None = None
+) -> tuple[Outputs, Attention, PerQuery]:
+    """Output, attention and log-sum-exp, all differentiable twice; O(Q x U) memory. The reference for `attend`."""
+    weights, lse = safe_softmax(log_joint(factor, log_prior))
+    return weights @ values, weights, lse
+
+
+def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) -> Outputs:
+    """``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix.
+
+    A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
+    without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included.
+
+    Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M).
+    """
+    statistics, parameters, bias, exact = factor
+    mask, allowed = None, None
+    if log_prior is not None:
+        permitted = log_prior > -math.inf
+        allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)
+        parameters = torch.where(present.unsqueeze(-1), parameters, 0.0)
+        values = torch.where(present.unsqueeze(-1), values, 0.0)
+        if log_prior.shape[-2] == 1:
+            bias = torch.where(present, bias + log_prior.squeeze(-2), MASKED_COLUMN)
+        else:
+            bias = torch.where(present, bias, 0.0)
+            mask = log_prior.masked_fill(~allowed, 0.0)
+    training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
+    if values.dtype in _HALF:
+        statistics, parameters = _split(statistics, parameters, exact, values.dtype)
+    if (
+        training or mask is not None or bias.is_cuda
+    ):  # as columns: no Q x U gradient, and the flash kernels, which take no mask
+        columns = _columns(bias, values.dtype)
+        parameters = _join(parameters, columns)
+        statistics = torch.cat(
+            [statistics, statistics.new_ones(()).expand(*statistics.shape[:-1], columns.shape[-1])], -1
+        )
+    else:  # a mask expanded with stride 0 costs no memory
+        mask = bias.unsqueeze(-2)
+    output = _fused(statistics, parameters, values, mask)
+    return output if allowed is None else torch.where(allowed, output, 0.0)
+
+
+def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
+    if dtype not in _HALF:
+        return bias.unsqueeze(-1)
+    columns = []
+    for _ in range(3):
+        columns.append(bias.clamp_min(torch.finfo(dtype).min).to(dtype))
+        bias = bias - columns[-1]
+    return torch.stack(columns, -1)
+
+
+def _split(statistics: Tensor, parameters: Tensor, exact: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Round to half precision; the columns named ``exact`` become a sum of three products: high·high + low·high + high·low."""
+    high_s, high_p = statistics.to(dtype), parameters.to(dtype)
+    low_s, low_p = (statistics - high_s).to(dtype), (parameters - high_p).to(dtype)
+    columns = list(exact)
+    return (
+        torch.cat([high_s, low_s[..., columns], high_s[..., columns]], -1),
+        torch.cat([high_p, high_p[..., columns], low_p[..., columns]], -1),
+    )
+
+
+def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
+    batch = torch.broadcast_shapes(
+        statistics.shape[:-2], parameters.shape[:-2], values.shape[:-2], () if mask is None else mask.shape[:-2]
+    )
+    queries, answers = statistics.shape[-2], values.shape[-1]
+    width = max(statistics.shape[-1], answers)
+    width = -(-width // 8) * 8 if statistics.is_cuda else width
+
+    def flat(x: Tensor) -> Tensor:
+        return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
+
+    inputs = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
+    mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
+    output = scaled_dot_product_attention(*inputs, attn_mask=mask, scale=1.0)
+    return output[..., :answers].reshape(*batch, queries, answers)
+
+
+__all__ = [
+    "Factor",
+    "attend",
+    "categorical_factor",
+    "explicit_attention",
+    "gaussian_factor",
+    "isotropic_factor",
+    "joint",
+    "log_joint",
+]

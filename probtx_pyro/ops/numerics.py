@@ -1,0 +1,55 @@
+"""Masked normalisation, safe division and centring: the numerical care of the whole library, in one place.
+
+A mask is a log prior of -inf, added before the normaliser. A row that is masked everywhere is neutralised *before* the
+softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum-exp -inf.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf, with zero gradients.
+
+    Shapes: ``scores`` (..., U) -> weights (..., U), log-sum-exp (...).
+
+    >>> weights, lse = safe_softmax(torch.tensor([[0.0, -torch.inf], [-torch.inf, -torch.inf]]))
+    >>> weights.tolist(), lse.tolist()
+    ([[1.0, 0.0], [0.0, 0.0]], [0.0, -inf])
+    """
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    scores = scores.masked_fill(empty, 0.0)
+    lse = scores.logsumexp(-1, keepdim=True)
+    weights = (scores - lse).exp().masked_fill(empty, 0.0)
+    return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
+
+
+def safe_log(probabilities: Tensor) -> Tensor:
+    """Logarithm with log 0 = -inf and a zero, not infinite, gradient there."""
+    positive = probabilities > 0
+    return torch.where(positive, probabilities, 1.0).log().masked_fill(~positive, -math.inf)
+
+
+def safe_ratio(numerator: Tensor, denominator: Tensor, otherwise: Tensor) -> Tensor:
+    """``numerator / denominator``, and ``otherwise`` where the denominator is not positive (0/0 is "nobody attended")."""
+    positive = denominator > 0
+    return torch.where(positive, numerator / torch.where(positive, denominator, 1.0), otherwise)
+
+
+def center_of(keys: Tensor) -> Tensor:
+    """Mean key, shape (..., 1, D), held constant: Gaussian attention does not change when queries and keys shift together.
+
+    Subtracting it first keeps the dot-product form accurate far from the origin; as the result does not depend on it,
+    its gradient is exactly zero and is not computed.
+    """
+    return keys.detach().mean(-2, keepdim=True)
+
+
+def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Sum over the axes along which ``shape`` was broadcast: the gradient of broadcasting, used for shared parameters."""
+    return x.sum_to_size(shape) if x.shape != torch.Size(shape) else x
+
+
+__all__ = ["center_of", "safe_log", "safe_ratio", "safe_softmax", "sum_to"]

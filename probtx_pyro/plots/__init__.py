@@ -1,0 +1,1 @@
+"""Pictures: functions of labelled arrays that return matplotlib axes."""

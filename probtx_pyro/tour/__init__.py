@@ -1,0 +1,1 @@
+"""The guided run behind ``probtx tour``."""
