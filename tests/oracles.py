@@ -6,7 +6,9 @@ import math
 
 def normal(x, mean, precision):
     """log N(x; mean, I/precision) of two lists."""
-    return sum(0.5 * math.log(precision / (2 * math.pi)) - 0.5 * precision * (a - b) ** 2 for a, b in zip(x, mean, strict=True))
+    return sum(
+        0.5 * math.log(precision / (2 * math.pi)) - 0.5 * precision * (a - b) ** 2 for a, b in zip(x, mean, strict=True)
+    )
 
 
 def logsumexp(xs):
@@ -24,7 +26,11 @@ def log_joint(p, i, j, outputs=True):
     total = row[j] + normal(p["queries"][i], p["keys"][j], pick(p["key_precision"], j))
     if outputs and p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
         if p.get("answer_probs") is not None:
-            total += math.log(p["answer_probs"][j][p["outputs"][i]]) if p["answer_probs"][j][p["outputs"][i]] > 0 else -math.inf
+            total += (
+                math.log(p["answer_probs"][j][p["outputs"][i]])
+                if p["answer_probs"][j][p["outputs"][i]] > 0
+                else -math.inf
+            )
         else:
             total += normal(p["outputs"][i], p["values"][j], pick(p["value_precision"], j))
     return total
@@ -46,13 +52,18 @@ def evidence(p):
 def evidence_by_enumeration(p):
     """log p(all queries and outputs) summed over every joint assignment of units: U^Q terms."""
     units, queries = range(len(p["keys"])), range(len(p["queries"]))
-    return logsumexp([sum(log_joint(p, i, u[i]) for i in queries) for u in itertools.product(units, repeat=len(queries))])
+    return logsumexp(
+        [sum(log_joint(p, i, u[i]) for i in queries) for u in itertools.product(units, repeat=len(queries))]
+    )
 
 
 def posterior_mean(p):
     w = attention({**p, "outputs": None})
     answers = p["values"] if p.get("answer_probs") is None else p["answer_probs"]
-    return [[sum(w[i][j] * answers[j][m] for j in range(len(answers))) for m in range(len(answers[0]))] for i in range(len(w))]
+    return [
+        [sum(w[i][j] * answers[j][m] for j in range(len(answers))) for m in range(len(answers[0]))]
+        for i in range(len(w))
+    ]
 
 
 def posterior_covariance(p):
@@ -101,7 +112,10 @@ def ecm_step(p, prior):
     n, units = range(len(w)), range(len(p["keys"]))
     new = {**p}
     answered = [i for i in n if p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i])]
-    for place, precision, rows, points in (("keys", "key_precision", list(n), p["queries"]), ("values", "value_precision", answered, p.get("outputs"))):
+    for place, precision, rows, points in (
+        ("keys", "key_precision", list(n), p["queries"]),
+        ("values", "value_precision", answered, p.get("outputs")),
+    ):
         if p.get(place) is None:
             continue
         if prior.get(place):
@@ -120,7 +134,11 @@ def ecm_step(p, prior):
             size = len(p[place][0])
             new[precision] = [
                 (shape - 1 + 0.5 * size * sum(w[i][k] for i in rows))
-                / (rate + 0.5 * sum(w[i][k] * sum((points[i][d] - new[place][k][d]) ** 2 for d in range(size)) for i in rows))
+                / (
+                    rate
+                    + 0.5
+                    * sum(w[i][k] * sum((points[i][d] - new[place][k][d]) ** 2 for d in range(size)) for i in rows)
+                )
                 for k in units
             ]
     if prior.get("weights"):
@@ -129,7 +147,10 @@ def ecm_step(p, prior):
     if prior.get("answer_probs"):
         rows = []
         for k in units:
-            mass = [sum(w[i][k] for i in answered if p["outputs"][i] == c) + prior["answer_probs"][k][c] - 1 for c in range(len(prior["answer_probs"][k]))]
+            mass = [
+                sum(w[i][k] for i in answered if p["outputs"][i] == c) + prior["answer_probs"][k][c] - 1
+                for c in range(len(prior["answer_probs"][k]))
+            ]
             rows.append([m / sum(mass) for m in mass])
         new["answer_probs"] = rows
     return new

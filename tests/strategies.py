@@ -5,7 +5,21 @@ import torch
 from probtx_pyro import models
 
 
-def problem(generator, *, batch=(), queries=5, units=4, features=3, answers=2, precision="unit", rows=1, masked=False, answer="gaussian", dtype=torch.float64, scale=1.0):
+def problem(
+    generator,
+    *,
+    batch=(),
+    queries=5,
+    units=4,
+    features=3,
+    answers=2,
+    precision="unit",
+    rows=1,
+    masked=False,
+    answer="gaussian",
+    dtype=torch.float64,
+    scale=1.0,
+):
     """A random mixture with queries, outputs and a partial annotation; every number from ``generator``."""
 
     def normal(*shape):
@@ -24,11 +38,15 @@ def problem(generator, *, batch=(), queries=5, units=4, features=3, answers=2, p
     shared = {"key_precision": alpha, "log_prior": log_prior.log_softmax(-1)}
     observed = torch.rand(*batch, queries, generator=generator) < 0.6
     if answer == "categorical":
-        mixture = models.GaussianMixture.categorical(scale * normal(units, features), positive(units, answers + 1).pow(2).softmax(-1), **shared)
+        mixture = models.GaussianMixture.categorical(
+            scale * normal(units, features), positive(units, answers + 1).pow(2).softmax(-1), **shared
+        )
         outputs = torch.randint(0, answers + 1, (*batch, queries), generator=generator)
     else:
         beta = positive(units) if per_unit else positive(1)
-        mixture = models.GaussianMixture(scale * normal(units, features), normal(units, answers), value_precision=beta, **shared)
+        mixture = models.GaussianMixture(
+            scale * normal(units, features), normal(units, answers), value_precision=beta, **shared
+        )
         outputs = normal(queries, answers)
     return mixture, scale * normal(queries, features), outputs, observed
 

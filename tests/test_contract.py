@@ -43,7 +43,9 @@ data = pytest.mark.parametrize("parts", [1, 2, 3], ids=["queries", "answers", "s
 
 def single(mixture, index):
     """One problem of a batch."""
-    return mixture.with_parameters({k: x[index] for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and x.dim() > 1})
+    return mixture.with_parameters(
+        {k: x[index] for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and x.dim() > 1}
+    )
 
 
 @rows
@@ -52,8 +54,12 @@ def test_closed_form_is_the_oracle(row, parts, device):
     mixture, *everything = row.draw(generator(1))
     args = everything[:parts]
     expected = lists(mixture, *args)
-    assert_equal(mixture.to(device).log_evidence(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.evidence(expected)))
-    assert_equal(mixture.to(device).attention(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.attention(expected)))
+    assert_equal(
+        mixture.to(device).log_evidence(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.evidence(expected))
+    )
+    assert_equal(
+        mixture.to(device).attention(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.attention(expected))
+    )
     mean = mixture.to(device).expected_outputs(args[0].to(device)).cpu()
     assert_equal(mean, torch.tensor(oracles.posterior_mean(expected)))
 
@@ -81,7 +87,9 @@ def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
     exact = mixture.attention(*args)
     other = torch.rand(exact.shape, generator=generator(4)) * (exact > 0)
     other = other / other.sum(-1, keepdim=True)
-    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(mixture.model, lambda *a: mixture.guide(*a[:1], *(*a[1:], None, None)[:2], other), *args)
+    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(
+        mixture.model, lambda *a: mixture.guide(*a[:1], *(*a[1:], None, None)[:2], other), *args
+    )
     gap = torch.xlogy(other, other / exact).nan_to_num(0.0).sum()
     assert gap > 0.05
     assert_equal(mixture.log_evidence(*args).sum() - elbo, gap, mixture.log_evidence(*args).sum())
@@ -114,7 +122,11 @@ def test_masked_unit_is_an_absent_unit(row, device):
     log_prior[..., 2] = -math.inf
     masked = mixture.replace(log_prior=log_prior.log_softmax(-1))
     keep = [0, 1, 3]
-    fewer = {k: x[keep] if x.dim() and x.shape[0] == 4 else x for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and k != "log_prior"}
+    fewer = {
+        k: x[keep] if x.dim() and x.shape[0] == 4 else x
+        for k, x in vars(mixture).items()
+        if isinstance(x, torch.Tensor) and k != "log_prior"
+    }
     absent = mixture.with_parameters({**fewer, "log_prior": log_prior[..., keep].log_softmax(-1)})
     args = [queries, *rest]
     assert_equal(masked.attention(*args)[..., keep], absent.attention(*args))
@@ -127,7 +139,11 @@ def test_masked_unit_is_an_absent_unit(row, device):
 def test_permuting_units_permutes_attention(row):
     mixture, *args = row.draw(generator(8))
     order = torch.tensor([2, 0, 3, 1])
-    moved = {k: x[order] for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and k != "log_prior" and x.dim() and x.shape[0] == 4}
+    moved = {
+        k: x[order]
+        for k, x in vars(mixture).items()
+        if isinstance(x, torch.Tensor) and k != "log_prior" and x.dim() and x.shape[0] == 4
+    }
     permuted = mixture.with_parameters({**moved, "log_prior": mixture.log_weights()[..., order]})
     assert_equal(permuted.attention(*args), mixture.attention(*args)[..., order])
     assert_equal(permuted.expected_outputs(args[0]), mixture.expected_outputs(args[0]))
@@ -150,7 +166,9 @@ def test_float32_is_close_to_float64(row, offset, device):
     mixture, queries, *_ = row.draw(generator(10), queries=5, units=4)
     low = mixture.with_parameters({"keys": mixture.keys + offset}).to(device, torch.float32)
     asked = (queries + offset).to(device, torch.float32)
-    high = low.to(torch.float64)  # the same float32 inputs: what is measured is our arithmetic, not the inputs' rounding
+    high = low.to(
+        torch.float64
+    )  # the same float32 inputs: what is measured is our arithmetic, not the inputs' rounding
     assert (low.expected_outputs(asked).double() - high.expected_outputs(asked.double())).abs().max() < 1e-4
     assert (low.attention(asked).double() - high.attention(asked.double())).abs().max() < 1e-4
 
@@ -158,7 +176,11 @@ def test_float32_is_close_to_float64(row, offset, device):
 @rows
 def test_gradcheck(row):
     mixture, queries, outputs, observed = row.draw(generator(11))
-    names = [k for k in ("keys", "values", "key_precision", "value_precision", "answer_probs") if isinstance(getattr(mixture, k), torch.Tensor)]
+    names = [
+        k
+        for k in ("keys", "values", "key_precision", "value_precision", "answer_probs")
+        if isinstance(getattr(mixture, k), torch.Tensor)
+    ]
     names = [k for k in names if k != "value_precision" or mixture.answer_probs is None]
     inputs = [queries.clone().requires_grad_(), *(getattr(mixture, k).clone().requires_grad_() for k in names)]
 
@@ -191,7 +213,10 @@ def test_fused_is_explicit(row, train, device):
 
 
 @pytest.mark.parametrize("mask", [None, "causal", "padding", "both"])
-@pytest.mark.parametrize(("dtype", "size", "bound"), [(torch.float64, (64, 700), 1e-12), (torch.float32, (8, 50), 1e-6), (torch.float32, (64, 700), 4e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "size", "bound"),
+    [(torch.float64, (64, 700), 1e-12), (torch.float32, (8, 50), 1e-6), (torch.float32, (64, 700), 4e-6)],
+)
 @pytest.mark.parametrize("train", [False, True])
 def test_linked_limit_is_scaled_dot_product_attention(mask, dtype, size, bound, train, device):
     features, units = size
@@ -202,8 +227,12 @@ def test_linked_limit_is_scaled_dot_product_attention(mask, dtype, size, bound, 
         allowed = allowed.tril()
     if mask in ("padding", "both"):
         allowed = allowed & (torch.arange(units) < units - units // 3)
-    weights = None if mask is None else torch.zeros(units, units, dtype=dtype).masked_fill(~allowed, -math.inf).to(device)
+    weights = (
+        None if mask is None else torch.zeros(units, units, dtype=dtype).masked_fill(~allowed, -math.inf).to(device)
+    )
     mixture = models.GaussianMixture.linked(keys.requires_grad_(train), values, features**-0.5, 0.0, log_prior=weights)
-    reference = scaled_dot_product_attention(queries, keys, values, attn_mask=None if mask is None else allowed.to(device))
+    reference = scaled_dot_product_attention(
+        queries, keys, values, attn_mask=None if mask is None else allowed.to(device)
+    )
     assert (mixture.expected_outputs(queries) - reference).abs().max() <= bound
     assert (mixture.map_outputs(queries) - reference).abs().max() <= bound

@@ -28,4 +28,6 @@ def assert_never_falls(trace, *scale, operations=64):
 def assert_frequency(count, trials, probability, sigmas=5):
     """A binomial count within five of its standard deviations (false alarm 6e-7) plus the grain of one count."""
     sd = (trials * probability * (1 - probability)) ** 0.5
-    assert abs(count - trials * probability) <= sigmas * sd + 1, f"{count} of {trials}, expected {trials * probability:.1f} ± {sd:.1f}"
+    assert abs(count - trials * probability) <= sigmas * sd + 1, (
+        f"{count} of {trials}, expected {trials * probability:.1f} ± {sd:.1f}"
+    )
