@@ -54,7 +54,7 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     square = (points * points).sum(-1, keepdim=True)
     statistics = torch.cat([points, -0.5 * square], -1)
     scaled = precision.unsqueeze(-1) * centers
-    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(scaled.shape[:-1] + (1,))], -1)
+    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand((*scaled.shape[:-1], 1))], -1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
     return _switched(Factor(statistics, parameters, bias), observed)
 
@@ -177,9 +177,9 @@ def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor 
     def flat(x: Tensor) -> Tensor:
         return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
 
-    inputs = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
+    q, k, v = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
     mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
-    output = scaled_dot_product_attention(*inputs, attn_mask=mask, scale=1.0)
+    output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     return output[..., :answers].reshape(*batch, queries, answers)
 
 
