@@ -31,8 +31,11 @@ def run(arguments: argparse.Namespace) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder")
     device = options.device(arguments.device)
+    import matplotlib
+
     from probtx_pyro import tour
 
+    matplotlib.use("agg")  # no window, no display needed
     written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
     print(f"Report: {written.report}\nData:   {written.data}\nFigures: {len(written.figures)} in {out / 'figures'}")
 

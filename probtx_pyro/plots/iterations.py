@@ -1,6 +1,7 @@
 """What an algorithm did: the objective at every iteration, and how far a guide falls short of the evidence."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -49,7 +50,7 @@ def _apart(heights: np.ndarray, least: float) -> np.ndarray:
     """The heights, pushed up where needed so that neighbours are ``least`` apart and their names do not overlap."""
     placed = heights.copy()
     order = np.argsort(heights, kind="stable")
-    for lower, upper in zip(order[:-1], order[1:], strict=True):
+    for lower, upper in pairwise(order):
         placed[upper] = max(placed[upper], placed[lower] + least)
     return placed - (placed - heights).mean()
 

@@ -143,7 +143,7 @@ def em_paths(
         point = style.numbers("mean", mean, 1, "(2,)")
         ax.plot(*point, "D", color="#E69F00", markeredgecolor=style.INK, markersize=7, label="posterior mean")
     ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=4, fontsize=7, facecolor="#9a9a9a", handletextpad=0.2
+        loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=7, facecolor="#9a9a9a", handletextpad=0.2
     )
     return ax
 
