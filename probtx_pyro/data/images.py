@@ -1,8 +1,10 @@
 """Real pictures that installed packages carry, as numpy arrays; nothing is downloaded."""
 
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 
 class Digits(NamedTuple):
@@ -28,6 +30,31 @@ def load_digits() -> Digits:
     return Digits(found.images / 16.0, found.target)
 
 
+class Photograph(NamedTuple):
+    """A photograph and a reference segmentation of its object.
+
+    image: (H, W, 3) bytes.
+    mask: (H, W), True on the object.
+    """
+
+    image: np.ndarray
+    mask: np.ndarray
+
+
+def load_pagoda() -> Photograph:
+    """scikit-learn's photograph ``china.jpg``, 427 x 640, and a mask of its pagoda drawn for this project (see README.md).
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without scikit-learn.
+    """
+    image = np.asarray(_sklearn_datasets().load_sample_image("china.jpg"))
+    with resources.files("probtx_pyro.data").joinpath("china_pagoda_mask.png").open("rb") as file:
+        mask = np.asarray(Image.open(file).convert("1"))
+    return Photograph(image, mask)
+
+
 def _sklearn_datasets():
     try:
         from sklearn import datasets
@@ -38,4 +65,4 @@ def _sklearn_datasets():
     return datasets
 
 
-__all__ = ["Digits", "load_digits"]
+__all__ = ["Digits", "Photograph", "load_digits", "load_pagoda"]

@@ -87,7 +87,7 @@ def _adapt(mixture: models.GaussianMixture, queries: Tensor, strength: float, co
 
 def _score(mixture: models.GaussianMixture, queries: Tensor, labels: np.ndarray) -> tuple[float, float]:
     """Share named rightly, and mean log evidence of a query."""
-    named = mixture.expected_outputs(queries).argmax(-1).cpu().numpy()
+    named = mixture.expected_outputs(queries).argmax(-1).numpy(force=True)
     return float((named == labels).mean()), float(mixture.log_evidence(queries).mean())
 
 
@@ -122,7 +122,7 @@ def _sweep(strengths: np.ndarray, table: dict[str, np.ndarray], best: int, unsee
 
 def _traces(objectives: Tensor, strengths: np.ndarray) -> Picture:
     shown = list(range(0, len(strengths), max(1, (len(strengths) + 1) // 4)))
-    per_start = (objectives - objectives[:1]).cpu()
+    per_start = (objectives - objectives[:1]).numpy(force=True)
     figure, ax = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
     plots.objective_trace(per_start[:, shown], [f"θ = {strengths[i]:,.6g}" for i in shown], ax)
     ax.set_ylabel("rise of the log joint, nats")
@@ -162,8 +162,16 @@ def _plane(context: Context, digits: data.Digits, memory: np.ndarray, stream: np
         panels, (before, fit.mixture), ("old keys, turned digits", "keys adapted to them"), strict=True
     ):
         weights = mixture.attention(context.tensor(grid.reshape(-1, 2))).reshape(*grid.shape[:2], -1)
-        precision = torch.as_tensor(mixture.key_precision).cpu()
-        plots.responsibilities(grid, weights.cpu(), mixture.keys.cpu(), precision, some.tolist(), ax, queries=second)
+        precision = torch.as_tensor(mixture.key_precision).numpy(force=True)
+        plots.responsibilities(
+            grid,
+            weights.numpy(force=True),
+            mixture.keys.numpy(force=True),
+            precision,
+            some.tolist(),
+            ax,
+            queries=second,
+        )
         ax.set(title=title, xlabel="first component", ylabel="second component")
     moved = (fit.mixture.keys - before.keys).norm(dim=-1)
     gain = fit.mixture.log_evidence(queries).mean() - before.log_evidence(queries).mean()
@@ -183,7 +191,7 @@ def _pictures(before: models.GaussianMixture, after: models.GaussianMixture) -> 
     figure, panels = pyplot.subplots(2, 10, figsize=(8.5, 2.1), layout="constrained")
     for row, (name, mixture) in enumerate((("old", before), ("adapted", after))):
         for digit, ax in enumerate(panels[row]):
-            ax.imshow(mixture.keys[3 * digit].reshape(8, 8).cpu(), cmap="Greys", vmin=0, vmax=1)
+            ax.imshow(mixture.keys[3 * digit].reshape(8, 8).numpy(force=True), cmap="Greys", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
         panels[row, 0].set_ylabel(name)
     moved = (after.keys - before.keys).square().mean(-1).sqrt()

@@ -58,7 +58,7 @@ def _completions(mixture: models.GaussianMixture, upper: dict[str, Tensor], lowe
     blank = torch.zeros_like(truth)
     for row, (name, below) in enumerate((("asked", blank), ("attention", answers), ("truth", truth))):
         for column, ax in enumerate(panels[row]):
-            halves = torch.cat([queries[column], below[column]]).reshape(8, 8).cpu()
+            halves = torch.cat([queries[column], below[column]]).reshape(8, 8).numpy(force=True)
             ax.imshow(halves, cmap="Greys", vmin=0, vmax=1)
             ax.axhline(3.5, color=plots.UNIT_COLORS[5], linewidth=0.8)
             ax.set(xticks=[], yticks=[])
@@ -137,10 +137,10 @@ def _limit(mixture: models.GaussianMixture, queries: Tensor) -> Picture:
         )
     linked = models.GaussianMixture.linked(mixture.keys[:12], mixture.values[:12], key_precision=scale)
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-    plots.attention_map(linked.attention(queries[:8]).cpu(), ax=panels[0])
+    plots.attention_map(linked.attention(queries[:8]).numpy(force=True), ax=panels[0])
     panels[0].set_title("linked prior: scaled dot-product attention", fontsize=9)
     own = mixture.replace(keys=mixture.keys[:12], values=None)
-    plots.attention_map(own.attention(queries[:8]).cpu(), ax=panels[1])
+    plots.attention_map(own.attention(queries[:8]).numpy(force=True), ax=panels[1])
     panels[1].set_title(
         f"uniform prior, α = {float(torch.as_tensor(mixture.key_precision).max()):.1f} from the evidence", fontsize=9
     )

@@ -52,7 +52,7 @@ def _paths(
 ) -> Picture:
     """EM from every unit's answer, for the two queries given."""
     assert mixture.values is not None
-    grid = plots.query_grid(mixture.values.cpu(), num=context.size(90, 20), margin=0.05)
+    grid = plots.query_grid(mixture.values.numpy(force=True), num=context.size(90, 20), margin=0.05)
     points = context.tensor(grid.reshape(-1, 2))
     starts = mixture.values[:: max(1, mixture.num_units // 25)]
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 5.2), layout="constrained")
@@ -65,7 +65,14 @@ def _paths(
         answer = mixture.output_distribution(query[None])
         density = answer.log_prob(points[:, None]).exp().reshape(grid.shape[:2])
         modes, mean = found.locations[which][found.is_mode[which]], mixture.expected_outputs(query[None])
-        plots.em_paths(torch.stack(path).cpu(), grid, density.cpu(), ax, modes=modes.cpu(), mean=mean[0].cpu())
+        plots.em_paths(
+            torch.stack(path).numpy(force=True),
+            grid,
+            density.numpy(force=True),
+            ax,
+            modes=modes.numpy(force=True),
+            mean=mean[0].numpy(force=True),
+        )
         ax.set(title=f"query {which}", xlabel="first component", ylabel="second component")
         heights = answer.log_prob(torch.stack(path)[:, :, None])[..., 0]
         rises.append(float(heights.diff(dim=0).min()))

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +34,6 @@ def run(
     seed: int,
     device: str = "cpu",
     progress: bool = True,
-    chapters: Sequence[str] = CHAPTERS,
     smoke: bool | None = None,
 ) -> Written:
     """Run the tour's chapters and write figures/*.png, tour.nc and report.html.
@@ -50,8 +48,6 @@ def run(
         Where the tensors live.
     progress
         Whether to show a bar.
-    chapters
-        File names of the chapters to run.
     smoke
         Small sizes, to test the plumbing; None asks the environment variable PROBTX_SMOKE (1 is small).
 
@@ -65,7 +61,7 @@ def run(
     context, data = Context(seed, device, smoke), out / "tour.nc"
     done: list[tuple[Chapter, float]] = []
     figures: list[Path] = []
-    for name in tqdm(chapters, desc="tour", unit="chapter", disable=not progress):
+    for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
         start = time.perf_counter()
         chapter = import_module(f"probtx_pyro.tour.{name}").chapter(context)
         done.append((chapter, time.perf_counter() - start))

@@ -1,0 +1,86 @@
+import re
+from base64 import b64decode
+from importlib import import_module
+
+import arviz
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+pytest.importorskip("sklearn")
+
+from probtx_pyro import cli, tour
+from probtx_pyro.tour.report import report
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tour")
+    return out, tour.run(out, seed=0, progress=False, smoke=True)
+
+
+def test_files(written):
+    out, files = written
+    assert files.report == out / "report.html" and files.data == out / "tour.nc"
+    assert set(files.figures) == set((out / "figures").iterdir())
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.figures)
+    assert not pyplot.get_fignums()
+
+
+def test_report_is_self_contained(written):
+    _, files = written
+    page = files.report.read_text(encoding="utf-8")
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert [b64decode(image) for image in images] == [file.read_bytes() for file in files.figures]
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert page.count("<h2>") == len(tour.CHAPTERS)
+    assert "these numbers test the plumbing only" in page
+    assert "nan" not in re.findall(r'class="value">([^<]+)<', page)
+
+
+def test_inference_data_holds_the_adaptation(written):
+    _, files = written
+    data = arviz.from_netcdf(str(files.data))
+    assert data["point_estimate"]["attention"].dims == ("query", "unit")
+    np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
+    assert data["point_estimate"]["unit"].values[0] == "0a"
+    assert (np.diff(data["iterations"]["objective"]) > -1e-6).all()
+
+
+def _numbers(name, seed):
+    chapter = import_module(f"probtx_pyro.tour.{name}").chapter(tour.Context(seed, smoke=True))
+    pyplot.close("all")
+    return {number.quantity: number.value for picture in chapter.pictures for number in picture.numbers}
+
+
+def test_attention_makes_the_elbo_tight():
+    numbers = _numbers("attention_is_a_posterior", 1)
+    assert numbers["ELBO with attention as guide, nats"] == pytest.approx(numbers["log evidence of the queries, nats"])
+    assert numbers["largest |gap − KL|, nats"] < 1e-9 * numbers["largest KL among the guides, nats"]
+    assert numbers["largest difference in float64"] < 1e-12
+
+
+def test_numbers_follow_the_seed_only():
+    assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
+
+
+def test_markup_in_text_is_escaped(tmp_path):
+    figure = pyplot.figure()
+    figure.savefig(tmp_path / "x.png")
+    picture = tour.Picture("x", figure, "a < b", [tour.Number("<i>", 1.0, "how & why")])
+    chapter = tour.Chapter("<b>", "?", ["1 < 2"], [picture])
+    page = report([(chapter, 0.1)], [tmp_path / "x.png"], tour.Context(0))
+    pyplot.close(figure)
+    assert "&lt;b&gt;" in page and "<b>" not in page and "how &amp; why" in page and "a &lt; b" in page
+
+
+def test_command_writes_where_it_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PROBTX_SMOKE", "1")
+    out = tmp_path / "new" / "folder"
+    assert cli.main(["tour", "--out", str(out), "--no-progress", "--seed", "5"]) == 0
+    shown = capsys.readouterr()
+    assert str(out / "report.html") in shown.out and str(out / "tour.nc") in shown.out and shown.err == ""
+    assert "<td>seed</td><td>5</td>" in (out / "report.html").read_text(encoding="utf-8")
