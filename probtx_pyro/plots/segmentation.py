@@ -57,7 +57,16 @@ def segmentation_overlay(
         color = to_rgb(FOREGROUND if label else BACKGROUND)
         ax.plot(column, row, "o", color=color, markeredgecolor="white", markeredgewidth=1.2, markersize=13)
         sign = "+" if label else "−"
-        ax.text(column, row, f"{number}{sign}", color="white", ha="center", va="center", fontsize=7, weight="bold")
+        ax.text(
+            column,
+            row,
+            f"{number}{sign}",
+            color="white",
+            ha="center",
+            va="center",
+            fontsize=7 if number < 10 else 5.5,
+            weight="bold",
+        )
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     return ax
 

@@ -44,10 +44,10 @@ def test_report_is_self_contained(written):
 def test_inference_data_holds_the_adaptation(written):
     _, files = written
     data = arviz.from_netcdf(str(files.data))
-    assert data["point_estimate"]["attention"].dims == ("query", "unit")
+    assert data["point_estimate"]["attention"].dims == ("batch", "query", "unit")
     np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
     assert data["point_estimate"]["unit"].values[0] == "0a"
-    assert (np.diff(data["iterations"]["objective"]) > -1e-6).all()
+    assert (data["iterations"]["objective"].diff("iteration") > -1e-6).all()
 
 
 def _numbers(name, seed):
