@@ -81,7 +81,7 @@ def to_inference_data(
     >>> from probtx_pyro import models
     >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]))
     >>> data = to_inference_data(mixture, torch.zeros(3, 1), coords={"query": ["a", "cat", "sat"]})
-    >>> data["point_estimate"]["attention"].sel(query="cat").values.tolist()
+    >>> data["point_estimate"]["attention"].sel(query="cat").values.round(4).tolist()
     [0.5, 0.5]
     """
     mixture = fit.mixture if isinstance(fit, Adaptation) else fit
