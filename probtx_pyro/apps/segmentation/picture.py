@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pyro.distributions import Dirichlet
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import one_hot
 
 from probtx_pyro.apps.segmentation.features import Cells, cut, lab_colours
 from probtx_pyro.apps.segmentation.settings import Settings
@@ -135,7 +135,7 @@ class Picture:
             of_class = torch.nonzero(flat == c).squeeze(-1)
             stride = -(-len(of_class) // _MARKS_OF_A_CLASS)
             kept.append(of_class[::stride])
-            weights.append(torch.full((len(kept[-1]),), len(of_class) / len(kept[-1])))
+            weights.append(self.units.keys.new_full((len(kept[-1]),), len(of_class) / len(kept[-1])))
         index = torch.cat(kept)
         return _Marks(self.cells.queries.flatten(0, 1)[index], flat[index], torch.cat(weights), num_classes)
 
@@ -144,10 +144,10 @@ class Picture:
         settings, keys, classes = self.settings, self.units.keys, marks.num_classes
         # Answers and weights of the annotated units: one ECM step on the marked pixels only (2.5, PT 38).
         blank = GaussianMixture.categorical(
-            keys, torch.full((len(keys), classes), 1 / classes), settings.key_precision
+            keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
         )
         priors = MixturePriors(
-            answer_probs=Dirichlet(torch.full((classes,), settings.concentration)), weights=Dirichlet(torch.ones(1, len(keys)))
+            answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)), weights=Dirichlet(keys.new_ones(1, len(keys)))
         )
         fit = adapt(
             blank, marks.queries, priors, marks.labels, num_steps=1, query_weights=marks.weights, progress=False

@@ -53,7 +53,7 @@ class Settings:
     colour_scale: float = 20.0
     key_precision: float = 4.0
     key_strength: float = 1.0
-    num_steps: int = 1
+    num_steps: int = 3
     hop_precision: float = 0.015
     hop_shape: float = 0.5
     hop_spread: float = 70.0

@@ -15,7 +15,8 @@ from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture, MixturePriors
 
 _PIXELS_AT_ONCE = 1 << 20
-_SIDE = 4  # at most so many pixels of a cell a side take part in the adaptation: more change nothing that one could measure
+_SIDE = 8  # so many pixels of a cell a side take part in the adaptation: more change nothing that one could measure
+_BLOCK = 4  # cells of a block a side
 _FAR = 1e3  # energy where no path exists
 
 
@@ -46,26 +47,42 @@ class Units(NamedTuple):
 def adapt_units(cells: Cells, settings: Settings) -> Tensor:
     """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
-    Every r-th pixel of every r-th row stands for r² of them (``query_weights``).
+    One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
+    neighbours, of which the inner units are kept. Every r-th pixel of every r-th row stands for r² (``query_weights``).
     """
     weights = cells.inside.to(cells.queries)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
     stride = -(-cells.step // _SIDE)
     raster = torch.arange(cells.step**2).reshape(cells.step, cells.step)
     sample = raster[stride // 2 :: stride, stride // 2 :: stride].reshape(-1)
-    queries = cells.queries[:, sample].flatten(0, 1)
-    share = cells.step**2 / len(sample)
-    priors = MixturePriors(keys=Normal(initial, settings.key_strength**-0.5))
-    mixture = GaussianMixture(initial, key_precision=settings.key_precision)
+    weights = weights[:, sample] * (cells.step**2 / len(sample))
+    blocks, inner = _blocks(cells.shape)
+    there, units = blocks >= 0, blocks.clamp_min(0)
+    log_prior = (there / there.sum(-1, keepdim=True)).to(initial).log().unsqueeze(-2)
+    mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
+    priors = MixturePriors(keys=Normal(mixture.keys, settings.key_strength**-0.5))
     fit = adapt(
         mixture,
-        queries,
+        cells.queries[:, sample][units].flatten(1, 2),
         priors,
         num_steps=settings.num_steps,
-        query_weights=share * weights[:, sample].flatten(),
+        query_weights=(weights[units] * there.unsqueeze(-1)).flatten(1),
         progress=False,
     )
-    return fit.mixture.keys
+    keys = torch.empty_like(initial)
+    keys[blocks[inner & there]] = fit.mixture.keys[inner & there]
+    return keys
+
+
+def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Units of each block with its ring, -1 beyond the frame, and which of them are no ring; both (block, unit of the block)."""
+    down, across = (-(-cells // _BLOCK) * _BLOCK + 2 for cells in shape)
+    grid = torch.full((down, across), -1)
+    grid[1 : shape[0] + 1, 1 : shape[1] + 1] = torch.arange(shape[0] * shape[1]).reshape(shape)
+    blocks = grid.unfold(0, _BLOCK + 2, _BLOCK).unfold(1, _BLOCK + 2, _BLOCK).flatten(0, 1)
+    inner = torch.zeros_like(blocks, dtype=torch.bool)
+    inner[:, 1:-1, 1:-1] = True
+    return blocks.flatten(1), inner.flatten(1)
 
 
 def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
@@ -104,7 +121,7 @@ def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Uni
     """Both layers."""
     keys = adapt_units(cells, settings)
     near, log_prior = neighbours(cells.shape)
-    units = Units(keys, torch.zeros(len(keys)), torch.zeros(0), near, log_prior)
+    units = Units(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
     counts, homes = units.counts, []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
     whole = units.memory(settings.key_precision)
