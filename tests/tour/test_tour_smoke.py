@@ -1,6 +1,8 @@
 import re
 from base64 import b64decode
+from contextlib import redirect_stdout
 from importlib import import_module
+from io import StringIO
 
 import arviz
 import matplotlib
@@ -18,32 +20,44 @@ from probtx_pyro.tour.report import report
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    out = tmp_path_factory.mktemp("tour")
-    return out, tour.run(out, seed=0, progress=False, smoke=True)
+    """The whole tour in small sizes, by the command."""
+    out = tmp_path_factory.mktemp("tour") / "new" / "folder"
+    shown = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown):
+        patch.setenv("PROBTX_SMOKE", "1")
+        assert cli.main(["tour", "--out", str(out), "--no-progress", "--seed", "5"]) == 0
+    return out, shown.getvalue()
 
 
-def test_files(written):
-    out, files = written
-    assert files.report == out / "report.html" and files.data == out / "tour.nc"
-    assert set(files.figures) == set((out / "figures").iterdir())
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.figures)
+def test_the_command_says_where_things_are(written):
+    out, shown = written
+    figures = sorted((out / "figures").iterdir())
+    assert shown.splitlines() == [
+        f"Report: {out / 'report.html'}",
+        f"Data:   {out / 'tour.nc'}",
+        f"Figures: {len(figures)} in {out / 'figures'}",
+    ]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures)
     assert not pyplot.get_fignums()
 
 
 def test_report_is_self_contained(written):
-    _, files = written
-    page = files.report.read_text(encoding="utf-8")
+    out, _ = written
+    page = (out / "report.html").read_text(encoding="utf-8")
     images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    assert [b64decode(image) for image in images] == [file.read_bytes() for file in files.figures]
+    files = [file.read_bytes() for file in sorted((out / "figures").iterdir())]
+    assert sorted(b64decode(image) for image in images) == sorted(files)
+    assert "<td>seed</td><td>5</td>" in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert page.count("<h2>") == len(tour.CHAPTERS)
     assert "these numbers test the plumbing only" in page
-    assert "nan" not in re.findall(r'class="value">([^<]+)<', page)
+    values = re.findall(r'class="value">([^<]+)<', page)
+    assert values and not any("nan" in value or "inf" in value for value in values)
 
 
 def test_inference_data_holds_the_adaptation(written):
-    _, files = written
-    data = arviz.from_netcdf(str(files.data))
+    out, _ = written
+    data = arviz.from_netcdf(str(out / "tour.nc"))
     assert data["point_estimate"]["attention"].dims == ("batch", "query", "unit")
     np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
     assert data["point_estimate"]["unit"].values[0] == "0a"
@@ -63,6 +77,14 @@ def test_attention_makes_the_elbo_tight():
     assert numbers["largest difference in float64"] < 1e-12
 
 
+def test_every_click_is_scored():
+    numbers = _numbers("one_click", 0)
+    scores = [value for name, value in numbers.items() if name.startswith("IoU")]
+    assert len(scores) >= 2 and all(0 <= score <= 1 for score in scores)
+    assert numbers["pixels set right by the worst click"] <= numbers["pixels set right by the best click"]
+    assert numbers["pixels of the photograph"] == 107 * 160
+
+
 def test_numbers_follow_the_seed_only():
     assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
 
@@ -75,12 +97,3 @@ def test_markup_in_text_is_escaped(tmp_path):
     page = report([(chapter, 0.1)], [tmp_path / "x.png"], tour.Context(0))
     pyplot.close(figure)
     assert "&lt;b&gt;" in page and "<b>" not in page and "how &amp; why" in page and "a &lt; b" in page
-
-
-def test_command_writes_where_it_says(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PROBTX_SMOKE", "1")
-    out = tmp_path / "new" / "folder"
-    assert cli.main(["tour", "--out", str(out), "--no-progress", "--seed", "5"]) == 0
-    shown = capsys.readouterr()
-    assert str(out / "report.html") in shown.out and str(out / "tour.nc") in shown.out and shown.err == ""
-    assert "<td>seed</td><td>5</td>" in (out / "report.html").read_text(encoding="utf-8")
