@@ -63,7 +63,7 @@ def _masks(
         probability = answer.probabilities[..., int(np.flatnonzero(answer.classes == OBJECT)[0])]
         marks = np.array([(y, x, label == OBJECT) for y, x, label in given], dtype=float)
         plots.segmentation_overlay(image, probability.clip(0, 1), marks, ax)
-        ax.set_title(f"after {count} clicks" + (", the last the best" if count == best else ""))
+        ax.set_title(f"after {count} clicks" + (f": click {count} set most right" if count == best else ""))
         entropy = entr(answer.probabilities.astype(float)).sum(-1) / np.log(2)
         numbers.append(
             Number(
