@@ -18,12 +18,13 @@ def main() -> None:
     """Write ``docs/figures/readme.png``."""
     mixture = models.GaussianMixture(KEYS, VALUES, torch.tensor([1.5, 3.0, 6.0]), torch.tensor([9.0, 6.0, 12.0]))
     query = torch.tensor([[0.35, 0.15]])
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
 
     plane = plots.query_grid(KEYS.numpy(), num=160, margin=0.6)
     attention = mixture.attention(torch.as_tensor(plane, dtype=torch.float32).reshape(-1, 2))
     shares = attention.reshape(*plane.shape[:-1], -1).numpy()
-    plots.responsibilities(plane, shares, KEYS.numpy(), mixture.key_precision.numpy(), ax=left, queries=query.numpy())
+    plots.responsibilities(plane, shares, KEYS.numpy(), mixture.key_precision.numpy(), ax=left)
+    left.plot(*query[0].tolist(), marker="*", color="black", markersize=12)
     left.set_title("attention over a plane of queries")
 
     answers = plots.query_grid(VALUES.numpy(), num=160, margin=0.4)
@@ -40,7 +41,7 @@ def main() -> None:
         paths.append(mixture.map_outputs(query, init=paths[-1], num_steps=1))
     modes = mixture.output_modes(query)
     plots.em_paths(
-        torch.stack(paths, 1).squeeze(2).numpy(),
+        torch.stack(paths).squeeze(2).numpy(),
         answers,
         density.reshape(answers.shape[:-1]).numpy(),
         ax=right,
@@ -50,7 +51,7 @@ def main() -> None:
     right.set_title("the answer to the marked query")
     path = Path(__file__).parent / "figures" / "readme.png"
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":

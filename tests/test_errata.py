@@ -23,7 +23,7 @@ def printed_value_step(mixture, queries, v):
 
 def test_1_without_the_normalisers_the_density_falls():
     worst_printed, worst_exact = 0.0, 0.0
-    for seed in range(300):
+    for seed in range(100):
         mixture, queries, v, _ = problem(generator(seed), units=3)
         spread = torch.logspace(-1.5, 1.5, 3)[torch.randperm(3, generator=generator(seed))]
         mixture = mixture.replace(
@@ -137,7 +137,7 @@ def test_7_the_joint_factorises_over_queries_and_answers_only():
 
 def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
     worst = 0.0
-    for seed in range(50):
+    for seed in range(12):
         g = generator(seed)
         keys, queries = torch.randn(4, 2, generator=g), 2 * torch.randn(8, 2, generator=g)
         mixture = models.GaussianMixture.linked(keys, None, 1.5)

@@ -7,6 +7,7 @@ from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Normal
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceEnum_ELBO, infer_discrete
 from pyro.infer.autoguide import AutoDelta, AutoNormal
+from pyro.infer.autoguide.initialization import init_to_value
 from pyro.optim import Adam, ClippedAdam
 from strategies import generator, problem
 from tolerances import assert_equal, assert_frequency
@@ -32,14 +33,14 @@ def test_infer_discrete_draws_from_the_attention(setting):
     pyro.set_rng_seed(2)
     sampler = infer_discrete(mixture.model, first_available_dim=-3)
     counts = torch.zeros(6, 3)
-    for _ in range(600):
+    for _ in range(300):
         counts += torch.nn.functional.one_hot(
             poutine.trace(sampler).get_trace(queries, outputs).nodes["unit"]["value"], 3
         )
     attention = mixture.attention(queries, outputs)
     for i in range(6):
         for j in range(3):
-            assert_frequency(float(counts[i, j]), 600, float(attention[i, j]))
+            assert_frequency(float(counts[i, j]), 300, float(attention[i, j]))
 
 
 @pytest.mark.parametrize("rendering", ["model", "collapsed"])
@@ -47,14 +48,14 @@ def test_infer_discrete_draws_from_the_attention(setting):
 def test_predictive_draws_answers_and_unconditioned_queries(rendering, answer):
     mixture, queries, *_ = problem(generator(3), queries=4, units=3, answer=answer)
     pyro.set_rng_seed(4)
-    draws = Predictive(getattr(mixture, rendering), {}, num_samples=4000, parallel=True, return_sites=["outputs"])(
+    draws = Predictive(getattr(mixture, rendering), {}, num_samples=1500, parallel=True, return_sites=["outputs"])(
         queries
     )["outputs"].squeeze()
     if rendering == "collapsed":  # the enumerated model draws its unit from the prior, not given the query
         values = torch.nn.functional.one_hot(draws, 3).to(queries) if answer == "categorical" else draws
         error = values.std(0) / len(values) ** 0.5
         assert ((values.mean(0) - mixture.expected_outputs(queries)).abs() < 5 * error + 1e-9).all()
-    prior = Predictive(poutine.uncondition(getattr(mixture, rendering)), {}, num_samples=3000)(queries)["queries"]
+    prior = Predictive(poutine.uncondition(getattr(mixture, rendering)), {}, num_samples=800)(queries)["queries"]
     weights = mixture.log_weights().exp()
     error = prior.std(0) / len(prior) ** 0.5
     assert ((prior.mean(0) - weights @ mixture.keys).abs() < 5 * error).all()
@@ -107,11 +108,16 @@ def test_autonormal_and_nuts_run_on_the_collapsed_program():
     )
     program = models.bayesian(mixture, priors)
     svi = SVI(program, AutoNormal(program), Adam({"lr": 0.03}), Trace_ELBO())
-    losses = [svi.step(queries) for _ in range(150)]
+    losses = [svi.step(queries) for _ in range(100)]
     assert sum(losses[-20:]) < sum(losses[:20])
     pyro.clear_param_store()
     known = models.bayesian(mixture, inference.MixturePriors(keys=Normal(mixture.keys, 2.0)))
-    mcmc = MCMC(NUTS(known), num_samples=150, warmup_steps=100, disable_progbar=True)
+    mcmc = MCMC(
+        NUTS(known, init_strategy=init_to_value(values={"keys": mixture.keys})),
+        num_samples=100,
+        warmup_steps=60,
+        disable_progbar=True,
+    )
     mcmc.run(queries)
     draws = mcmc.get_samples()["keys"]
     # well separated units: the posterior of a key is the conjugate one, N((θμ + αΣq)/(θ + αn), 1/(θ + αn))
@@ -119,7 +125,7 @@ def test_autonormal_and_nuts_run_on_the_collapsed_program():
     mean = torch.stack([(0.25 * mixture.keys[k] + 2.0 * queries[k::2].sum(0)) / precision for k in range(2)])
     assert (
         draws.mean(0) - mean
-    ).abs().max() < 5 * precision**-0.5 / 30**0.5  # five errors at an effective size of 30 of 150
+    ).abs().max() < 5 * precision**-0.5 / 20**0.5  # five errors at an effective size of 20 of 100
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
