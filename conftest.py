@@ -32,5 +32,8 @@ def _clean_slate(request):
 
 @pytest.fixture(params=DEVICES)
 def device(request):
-    """Each device that this machine has."""
-    return request.param
+    """Each device that this machine has, as the default of every tensor the test makes."""
+    if request.param != "cpu":
+        torch.set_default_device(request.param)
+    yield request.param
+    torch.set_default_device(None)

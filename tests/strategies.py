@@ -72,4 +72,4 @@ def lists(mixture, queries, outputs=None, observed=None):
 
 
 def generator(seed):
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator(device=torch.get_default_device()).manual_seed(seed)

@@ -20,6 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import models
 
+pytestmark = pytest.mark.usefixtures("device")
+
 PLATES = 3  # query and up to two leading axes
 
 

@@ -13,6 +13,8 @@ from tolerances import assert_equal, assert_never_falls
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def printed_value_step(mixture, queries, v):
     """PT 14-15 as printed: w ∝ π β exp(..) exp(..) without the normalisers α^{D/2} β^{M/2} of (10)-(11)."""

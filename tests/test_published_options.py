@@ -8,13 +8,12 @@ Position terms enter theirs as further squared distances |q_i - r_ij|² and |ξ_
 import pytest
 import torch
 from pyro.distributions import Normal
-from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
 
-G = generator(1)
+G = torch.Generator().manual_seed(1)
 N, D, M = 6, 3, 2
 QUERIES, KEYS = torch.randn(N, D, generator=G, dtype=torch.float64), torch.randn(N, D, generator=G, dtype=torch.float64)
 VALUES, ANSWERS = (
@@ -32,6 +31,12 @@ ON_QUERIES, ON_KEYS = (
 )
 MASK = torch.rand(N, N, generator=G, dtype=torch.float64) < 0.7
 MASK[:, 0] = True
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device(device):
+    names = ("QUERIES", "KEYS", "VALUES", "ANSWERS", "PRIOR", "ALPHA", "BETA", "ON_QUERIES", "ON_KEYS", "MASK")
+    globals().update({name: globals()[name].to(device) for name in names})
 
 
 def theirs(

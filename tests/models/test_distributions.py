@@ -31,7 +31,7 @@ def test_isotropic_mixture_draws_fit_its_density():
         torch.tensor([[0.2, 0.8]]).log(), torch.tensor([[-1.0], [2.0]]), torch.tensor([4.0, 0.5]), 1
     )
     torch.manual_seed(3)
-    draws = mixture.sample((5000,)).flatten().numpy()
+    draws = mixture.sample((5000,)).flatten().cpu().numpy()
 
     def cdf(x):
         return 0.2 * stats.norm.cdf(x, -1, 0.5) + 0.8 * stats.norm.cdf(x, 2, 2**0.5)
@@ -50,7 +50,7 @@ def test_face_dirichlet_is_a_dirichlet_of_fewer_coordinates():
     assert_equal(draws.sum(-1), torch.ones(4000))
     assert_equal(face.log_prob(draws), small.log_prob(draws[:, allowed]))
     assert_equal(face.mean[allowed], small.mean)
-    assert stats.kstest(draws[:, 0].numpy(), stats.beta(1.5, 4.0).cdf).pvalue > FALSE_ALARM_RATE
+    assert stats.kstest(draws[:, 0].cpu().numpy(), stats.beta(1.5, 4.0).cdf).pvalue > FALSE_ALARM_RATE
     assert face.log_prob(torch.tensor([0.25, 0.25, 0.25, 0.25])) == -torch.inf
     assert face.expand((3,)).batch_shape == (3,)
     flat = FaceDirichlet(torch.ones(3), torch.tensor([True, True, False]))
