@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -125,7 +125,7 @@ class TextTransformer(nn.Module):
         ((2, 4, 10, 16), False)
         """
         x, captured = self._embedded(self.encode(text)), []
-        for block in self.blocks:
+        for block in cast("list[_Block]", self.blocks):
             queries, keys, values = block.heads(x)
             scores = queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
             future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
