@@ -26,7 +26,8 @@ def gradient_map(
     """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
 
     Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out), but
-    the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds.
+    the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds. A
+    density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it says so.
 
     Raises
     ------
@@ -75,9 +76,13 @@ def gradient_map(
             progress=progress,
             label="gradient MAP",
         )
+    value = loss()
+    slope = max(float(x.grad.abs().max()) for x in free.values() if x.grad is not None)
+    level = (tol or 0.0) ** 0.5 * (1 + abs(float(value.detach())))  # a stalled line search (a kink) is not convergence
+    with torch.no_grad():
         return found._replace(
             state=constrained(found.state),
-            converged=found.converged.expand(problems),
+            converged=(found.converged & (slope <= level)).expand(problems),
             num_steps=found.num_steps.expand(problems),
         )
 

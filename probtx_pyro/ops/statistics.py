@@ -4,18 +4,18 @@ Each chunk of queries sees every unit, so its softmax is exact. With gradients, 
 pass: the memory stays O(chunk x U) there, too.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops.attention import Factor, log_joint
-from probtx_pyro.ops.numerics import safe_softmax
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
-CHUNK_ELEMENTS = 2**21  # entries of W at a time: what stays near the processor's cache; see benchmarks/mixture.py
+CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
 
 
 class Statistics(NamedTuple):
@@ -36,55 +36,78 @@ def expected_statistics(
 ) -> Statistics:
     """The posterior-weighted sums of the sufficient statistics (PT eq. 29, 30, 35, 37, 38 are ratios of them).
 
-    Shapes: factor of Q queries and U units, log_prior (..., Q or 1, U), query_weights (..., Q) multiply the queries' rows
-    (0: an absent query).
+    Shapes: factor of Q queries and U units, log_prior (..., Q or 1, U); query_weights (..., Q) multiply the queries'
+    rows (0: an absent query).
     """
     collected = torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1)
     if query_weights is not None:
         collected = collected * query_weights.unsqueeze(-1)
-    evidences, total = [], 0.0
-    for rows in _chunks(factor, log_prior):
-        part, prior = factor._replace(statistics=factor.statistics[..., rows, :]), _rows(log_prior, rows)
-        evidence, sums = _run(_moments, part, prior, collected[..., rows, :])
-        evidences.append(evidence)
-        total = total + sums
-    return Statistics(torch.cat(evidences, -1), total[..., -1], total[..., :-1])
+    evidence, sums = zip(*_each_chunk(_moments, factor, log_prior, collected), strict=True)
+    total = sums[0]
+    for part in sums[1:]:
+        total = total + part
+    return Statistics(torch.cat(evidence, -1), total[..., -1], total[..., :-1])
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
     """``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, shape (..., Q), chunked; -inf for a fully masked row."""
-    return torch.cat(
-        [
-            _run(_evidence, factor._replace(statistics=factor.statistics[..., rows, :]), _rows(log_prior, rows))
-            for rows in _chunks(factor, log_prior)
-        ],
-        -1,
-    )
+    return torch.cat(list(_each_chunk(_evidence, factor, log_prior, None)), -1)
 
 
-def _moments(factor: Factor, log_prior: Tensor | None, collected: Tensor) -> tuple[Tensor, Tensor]:
-    weights, evidence = safe_softmax(log_joint(factor, log_prior))
-    return evidence, weights.transpose(-1, -2) @ collected
+def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention before its division by the row sums, those sums (1 for an empty row), and the log evidence.
+
+    In place, because each pass over a chunk costs as much as its matrix product.
+    """
+    scores = statistics @ parameters.transpose(-1, -2)
+    if row_prior is not None:
+        wide = torch.broadcast_shapes(scores.shape, row_prior.shape)
+        scores = scores.add_(row_prior) if scores.shape == wide else scores + row_prior
+    peak = scores.detach().amax(-1, keepdim=True)
+    empty = peak <= MASKED_COLUMN / 2
+    weights = scores.sub_(peak.masked_fill(empty, 0.0)).exp_()
+    total = weights.sum(-1, keepdim=True).masked_fill(empty, 1.0)
+    return weights, total, (peak + total.log()).masked_fill(empty, -math.inf).squeeze(-1)
 
 
-def _evidence(factor: Factor, log_prior: Tensor | None) -> Tensor:
-    return safe_softmax(log_joint(factor, log_prior))[1]
+def _moments(
+    statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: Tensor
+) -> tuple[Tensor, Tensor]:
+    weights, total, evidence = _weights(statistics, parameters, row_prior)
+    return evidence, weights.transpose(-1, -2) @ (collected / total)
 
 
-def _run(function, factor: Factor, *args):
-    recompute = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (*factor, *args))
-    return checkpoint(function, factor, *args, use_reentrant=False) if recompute else function(factor, *args)
+def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: None) -> Tensor:
+    return _weights(statistics, parameters, row_prior)[2]
 
 
-def _rows(log_prior: Tensor | None, rows: slice) -> Tensor | None:
-    return log_prior if log_prior is None or log_prior.shape[-2] == 1 else log_prior[..., rows, :]
+def _each_chunk(function: Callable, factor: Factor, log_prior: Tensor | None, collected: Tensor | None) -> Iterator:
+    """``function`` of every chunk of queries; the bias and a prior with one row ride along as a column of the product."""
+    bias, row_prior = factor.bias, None
+    if log_prior is not None and log_prior.shape[-2] == 1:
+        bias = bias + log_prior.squeeze(-2)
+    elif log_prior is not None:
+        row_prior = log_prior
+    column = bias.clamp_min(MASKED_COLUMN).unsqueeze(-1)
+    shape = torch.broadcast_shapes(column.shape[:-1], factor.parameters.shape[:-1])
+    parameters = torch.cat([factor.parameters.expand(*shape, -1), column.expand(*shape, 1)], -1)
+    statistics = torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1)
+    tensors = (statistics, parameters, row_prior, collected)
+    recompute = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    for rows in _chunks(statistics, parameters, row_prior):
+        part = (
+            statistics[..., rows, :],
+            parameters,
+            None if row_prior is None else row_prior[..., rows, :],
+            None if collected is None else collected[..., rows, :],
+        )
+        yield checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
 
 
-def _chunks(factor: Factor, log_prior: Tensor | None) -> Iterator[slice]:
-    queries, units = factor.statistics.shape[-2], factor.parameters.shape[-2]
-    prior_batch = () if log_prior is None else log_prior.shape[:-2]
-    batch = torch.broadcast_shapes(factor.statistics.shape[:-2], factor.parameters.shape[:-2], prior_batch).numel()
-    size = max(1, min(queries, CHUNK_ELEMENTS // max(1, batch * units)))
+def _chunks(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> Iterator[slice]:
+    queries, units = statistics.shape[-2], parameters.shape[-2]
+    leading = [x.shape[:-2] for x in (statistics, parameters, row_prior) if x is not None]
+    size = max(1, min(queries, CHUNK_ELEMENTS // max(1, torch.broadcast_shapes(*leading).numel() * units)))
     return (slice(start, start + size) for start in range(0, queries, size))
 
 

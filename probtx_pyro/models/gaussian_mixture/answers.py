@@ -55,8 +55,8 @@ def map_outputs(
     Notes
     -----
     Each step is one fused attention: with unequal β its bias carries ``log β_j`` more, so that it returns the M-step itself.
-    A start on a ridge between modes can be a saddle that EM never leaves. Where EM stands still and the Hessian has a rising
-    direction, the answer is nudged along it and EM goes on.
+    A start on a ridge between modes can be a saddle that EM never leaves (the mean of two symmetric units). Where the first
+    step stands still and the Hessian has a rising direction, the answer is nudged along it.
     """
     if mixture.values is None:
         raise ValueError(
@@ -73,13 +73,11 @@ def map_outputs(
                 f"init has shape {tuple(init.shape)} but the answers have shape {tuple(mean.shape)}; give one start for each query"
             )
     start = mean if init is None else init.expand(torch.broadcast_shapes(init.shape, mean.shape))
-    found = _ascend(mixture, queries, start, num_steps, tol)
-    nudge = _nudge(mixture, queries, found)
-    return (
-        found
-        if nudge is None
-        else _ascend(mixture, queries, found + nudge, num_steps, tol, only=(nudge != 0).any(-1, keepdim=True))
-    )
+    if num_steps == 0:
+        return start
+    first = _ascend(mixture, queries, start, 1, None)
+    nudge = _nudge(mixture, queries, start, first)
+    return _ascend(mixture, queries, first if nudge is None else first + nudge, num_steps - 1, tol)
 
 
 def checks_num_steps(num_steps: int) -> None:
@@ -88,14 +86,7 @@ def checks_num_steps(num_steps: int) -> None:
         raise ValueError(f"num_steps must be 0 or more, not {num_steps}; it is the number of EM steps")
 
 
-def _ascend(
-    mixture: "GaussianMixture",
-    queries: Tensor,
-    start: Tensor,
-    num_steps: int,
-    tol: float | None,
-    only: Tensor | None = None,
-) -> Tensor:
+def _ascend(mixture: "GaussianMixture", queries: Tensor, start: Tensor, num_steps: int, tol: float | None) -> Tensor:
     keys = mixture._key_factor(queries)
     precision = mixture.value_precision
     shared = precision.dim() == 0 or precision.shape[-1] == 1
@@ -106,8 +97,7 @@ def _ascend(
 
     def step(state):
         factor = joint(keys, answer_factor(state["outputs"] - center, mixture.values - center, precision))
-        updated = attend(factor, mixture.values, mixture.log_prior)
-        return {"outputs": updated if only is None else torch.where(only, updated, state["outputs"])}, None
+        return {"outputs": attend(factor, mixture.values, mixture.log_prior)}, None
 
     return fixed_point(
         step, {"outputs": start}, problems=start.shape[:-1], num_steps=num_steps, tol=tol, progress=False
@@ -130,29 +120,31 @@ def _curvature(mixture: "GaussianMixture", queries: Tensor, outputs: Tensor) -> 
 
 
 @torch.no_grad()
-def _nudge(mixture: "GaussianMixture", queries: Tensor, outputs: Tensor) -> Tensor | None:
-    """A small step along the rising direction of the answers that stand still on a saddle; None where there are none."""
-    root = torch.finfo(outputs.dtype).eps ** 0.5
+def _nudge(mixture: "GaussianMixture", queries: Tensor, start: Tensor, first: Tensor) -> Tensor | None:
+    """A small step along the rising direction for the answers that stand still on a saddle; None where there are none."""
+    eps = torch.finfo(start.dtype).eps
     spread = (mixture.values - center_of(mixture.values)).norm(dim=-1).amax()
-    moved = _ascend(mixture, queries, outputs, 1, None)
-    still = (moved - outputs).norm(dim=-1) <= root * spread
-    if not still.any():
+    suspect = (first - start).norm(dim=-1) <= 64 * eps * spread
+    if not suspect.any():
         return None
-    nudges = torch.zeros_like(outputs)
-    for rows in torch.arange(queries.shape[-2], device=queries.device).split(
-        max(1, 2**20 // (mixture.num_units * outputs.shape[-1]))
-    ):
-        if still[..., rows].any():
-            part = (
-                mixture
-                if mixture.log_prior is None or mixture.log_prior.shape[-2] == 1
-                else mixture.with_parameters({"log_prior": mixture.log_prior[..., rows, :]})
+    nudges = torch.zeros_like(start)
+    size = max(1, 2**20 // (mixture.num_units * start.shape[-1]))
+    for rows in torch.arange(queries.shape[-2], device=queries.device).split(size):
+        if suspect[..., rows].any():
+            _, hessian, mean_precision = _curvature(
+                _for_queries(mixture, rows), queries[..., rows, :], start[..., rows, :]
             )
-            _, hessian, mean_precision = _curvature(part, queries[..., rows, :], outputs[..., rows, :])
             height, direction = torch.linalg.eigh(hessian)
-            rising = still[..., rows] & (height[..., -1] > root * mean_precision)
-            nudges[..., rows, :] = torch.where(rising.unsqueeze(-1), 1e-3 * spread * direction[..., -1], 0.0)
+            rising = suspect[..., rows] & (height[..., -1] > eps**0.5 * mean_precision)
+            nudges[..., rows, :] = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
     return nudges if (nudges != 0).any() else None
+
+
+def _for_queries(mixture: "GaussianMixture", rows: Tensor) -> "GaussianMixture":
+    """The mixture with the rows of its prior that belong to some of the queries."""
+    if mixture.log_prior is None or mixture.log_prior.shape[-2] == 1:
+        return mixture
+    return mixture.with_parameters({"log_prior": mixture.log_prior[..., rows, :]})
 
 
 def output_modes(mixture: "GaussianMixture", queries: Tensor, num_steps: int, tol: float) -> OutputModes:

@@ -1,0 +1,156 @@
+"""The formulas of the mathematics, written the dumb way: loops over scalars, no torch, nothing of the package."""
+
+import itertools
+import math
+
+
+def normal(x, mean, precision):
+    """log N(x; mean, I/precision) of two lists."""
+    return sum(
+        0.5 * math.log(precision / (2 * math.pi)) - 0.5 * precision * (a - b) ** 2 for a, b in zip(x, mean, strict=True)
+    )
+
+
+def logsumexp(xs):
+    top = max(xs)
+    return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in xs))
+
+
+def pick(x, j):
+    return x[j] if isinstance(x, list) else x
+
+
+def log_joint(p, i, j, outputs=True):
+    """Equation 2.1 for query i and unit j; ``p`` is a dict of nested lists."""
+    row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
+    total = row[j] + normal(p["queries"][i], p["keys"][j], pick(p["key_precision"], j))
+    if outputs and p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
+        if p.get("answer_probs") is not None:
+            total += (
+                math.log(p["answer_probs"][j][p["outputs"][i]])
+                if p["answer_probs"][j][p["outputs"][i]] > 0
+                else -math.inf
+            )
+        else:
+            total += normal(p["outputs"][i], p["values"][j], pick(p["value_precision"], j))
+    return total
+
+
+def attention(p):
+    rows = []
+    for i in range(len(p["queries"])):
+        logs = [log_joint(p, i, j) for j in range(len(p["keys"]))]
+        z = logsumexp(logs)
+        rows.append([math.exp(x - z) for x in logs])
+    return rows
+
+
+def evidence(p):
+    return [logsumexp([log_joint(p, i, j) for j in range(len(p["keys"]))]) for i in range(len(p["queries"]))]
+
+
+def evidence_by_enumeration(p):
+    """log p(all queries and outputs) summed over every joint assignment of units: U^Q terms."""
+    units, queries = range(len(p["keys"])), range(len(p["queries"]))
+    return logsumexp(
+        [sum(log_joint(p, i, u[i]) for i in queries) for u in itertools.product(units, repeat=len(queries))]
+    )
+
+
+def posterior_mean(p):
+    w = attention({**p, "outputs": None})
+    answers = p["values"] if p.get("answer_probs") is None else p["answer_probs"]
+    return [
+        [sum(w[i][j] * answers[j][m] for j in range(len(answers))) for m in range(len(answers[0]))]
+        for i in range(len(w))
+    ]
+
+
+def posterior_covariance(p):
+    w, mean = attention({**p, "outputs": None}), posterior_mean(p)
+    size = range(len(mean[0]))
+    out = []
+    for i, row in enumerate(w):
+        total = [[0.0 for _ in size] for _ in size]
+        for j, weight in enumerate(row):
+            for a in size:
+                for b in size:
+                    own = 1 / pick(p["value_precision"], j) if a == b else 0.0
+                    total[a][b] += weight * (own + (p["values"][j][a] - mean[i][a]) * (p["values"][j][b] - mean[i][b]))
+        out.append(total)
+    return out
+
+
+def em_on_outputs(p, start, steps):
+    """Value inference: v <- Σ w β μ / Σ w β with w ∝ the full log joint."""
+    v = [list(row) for row in start]
+    for _ in range(steps):
+        w = attention({**p, "outputs": v, "observed": None})
+        for i, row in enumerate(w):
+            mass = [row[j] * pick(p["value_precision"], j) for j in range(len(row))]
+            v[i] = [sum(m * p["values"][j][d] for j, m in enumerate(mass)) / sum(mass) for d in range(len(v[i]))]
+    return v
+
+
+def gamma_log(x, shape, rate):
+    return shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * math.log(x) - rate * x
+
+
+def dirichlet_log(x, concentration):
+    pairs = [(a, c) for a, c in zip(x, concentration, strict=True) if c is not None]
+    total = math.lgamma(sum(c for _, c in pairs)) - sum(math.lgamma(c) for _, c in pairs)
+    return total + sum((c - 1) * math.log(a) for a, c in pairs)
+
+
+def ecm_step(p, prior):
+    """One E-step, then locations, precisions with the new locations, weights: errata 2, 3 applied, one unit at a time.
+
+    ``prior``: keys (mean lists, θ), key_precision (shape, rate), values, value_precision, weights (concentration list),
+    answer_probs (concentration rows). Precisions are lists (one for each unit).
+    """
+    w = attention(p)
+    n, units = range(len(w)), range(len(p["keys"]))
+    new = {**p}
+    answered = [i for i in n if p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i])]
+    for place, precision, rows, points in (
+        ("keys", "key_precision", list(n), p["queries"]),
+        ("values", "value_precision", answered, p.get("outputs")),
+    ):
+        if p.get(place) is None:
+            continue
+        if prior.get(place):
+            mean, theta = prior[place]
+            moved = []
+            for k in units:
+                mass = sum(w[i][k] for i in rows)
+                bottom = theta + p[precision][k] * mass
+                moved.append([
+                    (theta * mean[k][d] + p[precision][k] * sum(w[i][k] * points[i][d] for i in rows)) / bottom
+                    for d in range(len(mean[k]))
+                ])  # fmt: skip
+            new[place] = moved
+        if prior.get(precision):
+            shape, rate = prior[precision]
+            size = len(p[place][0])
+            new[precision] = [
+                (shape - 1 + 0.5 * size * sum(w[i][k] for i in rows))
+                / (
+                    rate
+                    + 0.5
+                    * sum(w[i][k] * sum((points[i][d] - new[place][k][d]) ** 2 for d in range(size)) for i in rows)
+                )
+                for k in units
+            ]
+    if prior.get("weights"):
+        mass = [sum(w[i][k] for i in n) + prior["weights"][k] - 1 for k in units]
+        new["log_prior"] = [[math.log(m / sum(mass)) for m in mass]]
+    if prior.get("answer_probs"):
+        rows = []
+        for k in units:
+            mass = [
+                sum(w[i][k] for i in answered if p["outputs"][i] == c) + prior["answer_probs"][k][c] - 1
+                for c in range(len(prior["answer_probs"][k]))
+            ]
+            rows.append([m / sum(mass) for m in mass])
+        new["answer_probs"] = rows
+    return new

@@ -1,0 +1,75 @@
+"""Random small problems, and the same problem as nested lists for the oracles."""
+
+import torch
+
+from probtx_pyro import models
+
+
+def problem(
+    generator,
+    *,
+    batch=(),
+    queries=5,
+    units=4,
+    features=3,
+    answers=2,
+    precision="unit",
+    rows=1,
+    masked=False,
+    answer="gaussian",
+    dtype=torch.float64,
+    scale=1.0,
+):
+    """A random mixture with queries, outputs and a partial annotation; every number from ``generator``."""
+
+    def normal(*shape):
+        return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
+
+    def positive(*shape):
+        return (0.5 * torch.randn(*batch, *shape, generator=generator, dtype=dtype)).exp()
+
+    log_prior = normal(rows, units)
+    if masked:
+        hidden = torch.rand(*batch, rows, units, generator=generator) < 0.4
+        hidden[..., 0] = False
+        log_prior = log_prior.masked_fill(hidden, -torch.inf)
+    per_unit = precision == "unit"
+    alpha = positive(units) / scale**2 if per_unit else positive(1) / scale**2
+    shared = {"key_precision": alpha, "log_prior": log_prior.log_softmax(-1)}
+    observed = torch.rand(*batch, queries, generator=generator) < 0.6
+    if answer == "categorical":
+        mixture = models.GaussianMixture.categorical(
+            scale * normal(units, features), positive(units, answers + 1).pow(2).softmax(-1), **shared
+        )
+        outputs = torch.randint(0, answers + 1, (*batch, queries), generator=generator)
+    else:
+        beta = positive(units) if per_unit else positive(1)
+        mixture = models.GaussianMixture(
+            scale * normal(units, features), normal(units, answers), value_precision=beta, **shared
+        )
+        outputs = normal(queries, answers)
+    return mixture, scale * normal(queries, features), outputs, observed
+
+
+def lists(mixture, queries, outputs=None, observed=None):
+    """An unbatched problem as nested lists."""
+    units = mixture.num_units
+
+    def precision(x):
+        return x.expand(units).tolist() if x.dim() else [float(x)] * units
+
+    return {
+        "queries": queries.tolist(),
+        "keys": mixture.keys.tolist(),
+        "values": None if mixture.values is None else mixture.values.tolist(),
+        "answer_probs": None if mixture.answer_probs is None else mixture.answer_probs.tolist(),
+        "key_precision": precision(mixture.key_precision),
+        "value_precision": precision(mixture.value_precision),
+        "log_prior": mixture.log_weights().tolist(),
+        "outputs": None if outputs is None else outputs.tolist(),
+        "observed": None if observed is None else observed.tolist(),
+    }
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)

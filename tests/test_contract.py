@@ -1,0 +1,238 @@
+"""The contract that every formulation keeps. A new formulation is one more row of `ROWS`.
+
+Program = closed form = enumeration; the ELBO gap is the KL to the exact attention; attention is the gradient of the log
+normaliser; a batch is the stack of its singles; a masked unit is an absent unit; permuting units permutes attention;
+translation changes nothing (where the row says so); float32 is close to float64; gradcheck; fused = explicit; the named
+special case is scaled dot-product attention.
+"""
+
+import math
+from typing import NamedTuple
+
+import oracles
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from strategies import generator, lists, problem
+from tolerances import assert_equal
+from torch.nn.functional import scaled_dot_product_attention
+
+from probtx_pyro import models
+
+PLATES = 3  # query and up to two leading axes
+
+
+class Row(NamedTuple):
+    """A formulation under test: how to draw a problem of it, and which invariances it has."""
+
+    draw: object
+    translation: bool = True
+
+
+ROWS = {
+    "gaussian mixture": Row(problem),
+    "gaussian mixture, shared precision": Row(lambda g, **k: problem(g, precision="shared", **k)),
+    "gaussian mixture, prior for each query": Row(lambda g, **k: problem(g, rows=5, **k)),
+    "gaussian mixture, masked": Row(lambda g, **k: problem(g, rows=5, masked=True, **k)),
+    "gaussian mixture, labels": Row(lambda g, **k: problem(g, answer="categorical", **k)),
+}
+rows = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+data = pytest.mark.parametrize("parts", [1, 2, 3], ids=["queries", "answers", "some answers"])
+
+
+def single(mixture, index):
+    """One problem of a batch."""
+    return mixture.with_parameters(
+        {k: x[index] for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and x.dim() > 1}
+    )
+
+
+@rows
+@data
+def test_closed_form_is_the_oracle(row, parts, device):
+    mixture, *everything = row.draw(generator(1))
+    args = everything[:parts]
+    expected = lists(mixture, *args)
+    assert_equal(
+        mixture.to(device).log_evidence(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.evidence(expected))
+    )
+    assert_equal(
+        mixture.to(device).attention(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.attention(expected))
+    )
+    mean = mixture.to(device).expected_outputs(args[0].to(device)).cpu()
+    assert_equal(mean, torch.tensor(oracles.posterior_mean(expected)))
+
+
+@rows
+@data
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_program_is_enumeration_is_closed_form(row, parts, batch):
+    mixture, *everything = row.draw(generator(2), batch=batch)
+    args = everything[:parts]
+    evidence = mixture.log_evidence(*args).sum()
+    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(mixture.model, mixture.guide, *args)
+    assert_equal(torch.tensor(elbo), evidence)
+    hidden = poutine.block(mixture.collapsed, hide=["outputs"]) if parts == 1 else mixture.collapsed
+    assert_equal(poutine.trace(hidden).get_trace(*args).log_prob_sum(), evidence)
+    if not batch:
+        assert_equal(torch.tensor(oracles.evidence_by_enumeration(lists(mixture, *args))), evidence)
+
+
+@rows
+@data
+def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
+    mixture, *everything = row.draw(generator(3))
+    args = everything[:parts]
+    exact = mixture.attention(*args)
+    other = torch.rand(exact.shape, generator=generator(4)) * (exact > 0)
+    other = other / other.sum(-1, keepdim=True)
+    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(
+        mixture.model, lambda *a: mixture.guide(*a[:1], *(*a[1:], None, None)[:2], other), *args
+    )
+    gap = torch.xlogy(other, other / exact).nan_to_num(0.0).sum()
+    assert gap > 0.05
+    assert_equal(mixture.log_evidence(*args).sum() - elbo, gap, mixture.log_evidence(*args).sum())
+
+
+@rows
+def test_attention_is_the_gradient_of_the_log_normaliser(row):
+    mixture, *args = row.draw(generator(5))
+    logits = mixture.log_joint(*args).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(logits.logsumexp(-1).sum(), logits)
+    assert_equal(mixture.attention(*args), gradient)
+
+
+@rows
+@data
+def test_batch_is_the_stack_of_its_singles(row, parts, device):
+    mixture, *everything = row.draw(generator(6), batch=(2, 3))
+    mixture, args = mixture.to(device), [x.to(device) for x in everything[:parts]]
+    for index in ((0, 0), (1, 2)):
+        alone, own = single(mixture, index), [x[index] for x in args]
+        assert_equal(mixture.attention(*args)[index], alone.attention(*own))
+        assert_equal(mixture.log_evidence(*args)[index], alone.log_evidence(*own))
+        assert_equal(mixture.expected_outputs(args[0])[index], alone.expected_outputs(own[0]))
+
+
+@rows
+def test_masked_unit_is_an_absent_unit(row, device):
+    mixture, queries, *rest = row.draw(generator(7))
+    log_prior = mixture.log_weights().clone()
+    log_prior[..., 2] = -math.inf
+    masked = mixture.replace(log_prior=log_prior.log_softmax(-1))
+    keep = [0, 1, 3]
+    fewer = {
+        k: x[keep] if x.dim() and x.shape[0] == 4 else x
+        for k, x in vars(mixture).items()
+        if isinstance(x, torch.Tensor) and k != "log_prior"
+    }
+    absent = mixture.with_parameters({**fewer, "log_prior": log_prior[..., keep].log_softmax(-1)})
+    args = [queries, *rest]
+    assert_equal(masked.attention(*args)[..., keep], absent.attention(*args))
+    assert (masked.attention(*args)[..., 2] == 0).all()
+    assert_equal(masked.log_evidence(*args), absent.log_evidence(*args))
+    assert_equal(masked.to(device).expected_outputs(queries.to(device)).cpu(), absent.expected_outputs(queries))
+
+
+@rows
+def test_permuting_units_permutes_attention(row):
+    mixture, *args = row.draw(generator(8))
+    order = torch.tensor([2, 0, 3, 1])
+    moved = {
+        k: x[order]
+        for k, x in vars(mixture).items()
+        if isinstance(x, torch.Tensor) and k != "log_prior" and x.dim() and x.shape[0] == 4
+    }
+    permuted = mixture.with_parameters({**moved, "log_prior": mixture.log_weights()[..., order]})
+    assert_equal(permuted.attention(*args), mixture.attention(*args)[..., order])
+    assert_equal(permuted.expected_outputs(args[0]), mixture.expected_outputs(args[0]))
+
+
+@rows
+def test_translation_changes_nothing(row):
+    if not row.translation:
+        pytest.fail("name the invariance that this formulation has instead")
+    mixture, queries, *rest = row.draw(generator(9))
+    far = mixture.with_parameters({"keys": mixture.keys + 1000.0})
+    # the inputs themselves lose digits at 1000: eps * 1000 each, squared distances of order 10 lose 20 times that
+    assert_equal(far.attention(queries + 1000.0, *rest), mixture.attention(queries, *rest), torch.tensor(20_000.0))
+    assert_equal(far.expected_outputs(queries + 1000.0), mixture.expected_outputs(queries), torch.tensor(20_000.0))
+
+
+@rows
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_float32_is_close_to_float64(row, offset, device):
+    mixture, queries, *_ = row.draw(generator(10), queries=5, units=4)
+    low = mixture.with_parameters({"keys": mixture.keys + offset}).to(device, torch.float32)
+    asked = (queries + offset).to(device, torch.float32)
+    high = low.to(
+        torch.float64
+    )  # the same float32 inputs: what is measured is our arithmetic, not the inputs' rounding
+    assert (low.expected_outputs(asked).double() - high.expected_outputs(asked.double())).abs().max() < 1e-4
+    assert (low.attention(asked).double() - high.attention(asked.double())).abs().max() < 1e-4
+
+
+@rows
+def test_gradcheck(row):
+    mixture, queries, outputs, observed = row.draw(generator(11))
+    names = [
+        k
+        for k in ("keys", "values", "key_precision", "value_precision", "answer_probs")
+        if isinstance(getattr(mixture, k), torch.Tensor)
+    ]
+    names = [k for k in names if k != "value_precision" or mixture.answer_probs is None]
+    inputs = [queries.clone().requires_grad_(), *(getattr(mixture, k).clone().requires_grad_() for k in names)]
+
+    def fused(q, *parameters):
+        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).expected_outputs(q)
+
+    def log_evidence(q, *parameters):
+        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).log_evidence(q, outputs, observed)
+
+    def explicit(q, *parameters):
+        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).explicit_outputs(q)[0]
+
+    check = {"check_undefined_grad": False}
+    assert torch.autograd.gradcheck(fused, inputs, **check)
+    assert torch.autograd.gradcheck(explicit, inputs, **check)
+    assert torch.autograd.gradgradcheck(explicit, inputs)
+    if mixture.answer_probs is None:  # a simplex cannot be perturbed one entry at a time
+        assert torch.autograd.gradcheck(log_evidence, inputs, **check)
+
+
+@rows
+@pytest.mark.parametrize("train", [False, True])
+def test_fused_is_explicit(row, train, device):
+    mixture, queries, *_ = row.draw(generator(12), batch=(2, 3), features=4, answers=7)
+    mixture, queries = mixture.to(device), queries.to(device).requires_grad_(train)
+    output, weights, lse = mixture.explicit_outputs(queries)
+    assert_equal(mixture.expected_outputs(queries), output)
+    assert_equal(weights.sum(-1), torch.ones_like(lse))
+    assert_equal(lse, mixture.log_evidence(queries))
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "padding", "both"])
+@pytest.mark.parametrize(
+    ("dtype", "size", "bound"),
+    [(torch.float64, (64, 700), 1e-12), (torch.float32, (8, 50), 1e-6), (torch.float32, (64, 700), 4e-6)],
+)
+@pytest.mark.parametrize("train", [False, True])
+def test_linked_limit_is_scaled_dot_product_attention(mask, dtype, size, bound, train, device):
+    features, units = size
+    g = generator(13)
+    queries, keys, values = (torch.randn(2, 3, units, features, generator=g, dtype=dtype).to(device) for _ in range(3))
+    allowed = torch.ones(units, units, dtype=torch.bool)
+    if mask in ("causal", "both"):
+        allowed = allowed.tril()
+    if mask in ("padding", "both"):
+        allowed = allowed & (torch.arange(units) < units - units // 3)
+    weights = (
+        None if mask is None else torch.zeros(units, units, dtype=dtype).masked_fill(~allowed, -math.inf).to(device)
+    )
+    mixture = models.GaussianMixture.linked(keys.requires_grad_(train), values, features**-0.5, 0.0, log_prior=weights)
+    reference = scaled_dot_product_attention(
+        queries, keys, values, attn_mask=None if mask is None else allowed.to(device)
+    )
+    assert (mixture.expected_outputs(queries) - reference).abs().max() <= bound
+    assert (mixture.map_outputs(queries) - reference).abs().max() <= bound

@@ -1,0 +1,197 @@
+"""Errata 1-8, 15 and 16 of the sources: what is printed (or published) goes wrong, what the library does goes right.
+
+The printed forms stand here, in plain torch, so that a reader can reproduce a paper; ``docs/errata.md`` explains each.
+"""
+
+import oracles
+import pytest
+import torch
+from pyro.distributions import Dirichlet, Gamma, Normal
+from strategies import generator, lists, problem
+from tolerances import assert_equal, assert_never_falls
+
+from probtx_pyro import inference, models
+from probtx_pyro.inference import MixturePriors
+
+
+def printed_value_step(mixture, queries, v):
+    """PT 14-15 as printed: w ∝ π β exp(..) exp(..) without the normalisers α^{D/2} β^{M/2} of (10)-(11)."""
+    alpha, beta = mixture.key_precision, mixture.value_precision
+    logits = mixture.log_weights() + beta.log() - 0.5 * alpha * torch.cdist(queries, mixture.keys).square()
+    return (logits - 0.5 * beta * torch.cdist(v, mixture.values).square()).softmax(-1) @ mixture.values
+
+
+def test_1_without_the_normalisers_the_density_falls():
+    worst_printed, worst_exact = 0.0, 0.0
+    for seed in range(300):
+        mixture, queries, v, _ = problem(generator(seed), units=3)
+        spread = torch.logspace(-1, 1, 3)
+        mixture = mixture.replace(
+            key_precision=spread.flip(0) * mixture.key_precision, value_precision=spread * mixture.value_precision
+        )
+        before = mixture.log_evidence(queries, v)
+        worst_printed = min(
+            worst_printed,
+            float((mixture.log_evidence(queries, printed_value_step(mixture, queries, v)) - before).min()),
+        )
+        worst_exact = min(
+            worst_exact,
+            float((mixture.log_evidence(queries, mixture.map_outputs(queries, v, num_steps=1)) - before).min()),
+        )
+    assert worst_printed < -1.0
+    assert worst_exact > -1e-12  # rounding of log densities of order 100
+    shared = mixture.replace(key_precision=torch.tensor(0.8), value_precision=torch.tensor(1.3))
+    broadcast = shared.replace(key_precision=torch.full((3,), 0.8), value_precision=torch.full((3,), 1.3))
+    assert_equal(
+        printed_value_step(broadcast, queries, v), shared.map_outputs(queries, v, num_steps=1)
+    )  # equal precisions: no erratum
+
+
+def test_2_the_value_precision_counts_answer_coordinates():
+    mixture, queries, outputs, _ = problem(generator(1), features=5, answers=1)
+    w = mixture.attention(queries, outputs)
+    scatter = (w * (outputs[:, None] - mixture.values).square().sum(-1)).sum(0)
+
+    def joint(beta):
+        return (
+            mixture.replace(value_precision=beta).log_evidence(queries, outputs).sum()
+            + Gamma(2.0, 1.5).log_prob(beta).sum()
+        )
+
+    fit = inference.adapt(
+        mixture, queries, MixturePriors(value_precision=Gamma(2.0, 1.5)), outputs, num_steps=500, tol=1e-13
+    )
+    right = fit.mixture.value_precision
+    assert_equal(inference.adapt(mixture, queries, MixturePriors(value_precision=Gamma(2.0, 1.5)), outputs, num_steps=1).mixture.value_precision,
+                 (1.0 + 0.5 * 1 * w.sum(0)) / (1.5 + 0.5 * scatter))  # fmt: skip
+    printed = right
+    for _ in range(500):
+        at = mixture.replace(value_precision=printed).attention(queries, outputs)
+        printed = (1.0 + 0.5 * 5 * at.sum(0)) / (
+            1.5 + 0.5 * (at * (outputs[:, None] - mixture.values).square().sum(-1)).sum(0)
+        )
+    assert joint(printed) < joint(right) - 0.1
+
+
+def test_3_rows_of_the_prior_sum_to_one():
+    mixture, queries, *_ = problem(generator(2), rows=5)
+    theta, w = torch.full((5, 4), 1.4), mixture.attention(queries)
+    printed = (w + theta - 1) / (w.sum(-1, keepdim=True) + theta - 1)
+    assert (printed.sum(-1) - 1).abs().min() > 0.1
+    fit = inference.adapt(mixture, queries, MixturePriors(weights=Dirichlet(theta)), num_steps=1)
+    assert_equal(fit.mixture.log_prior.exp().sum(-1), torch.ones(5))
+
+
+def test_4_the_prior_in_the_denominator_runs_over_the_sum():
+    mixture, queries, outputs, _ = problem(generator(3), rows=5)
+    logs = mixture.log_joint(queries, outputs)
+    likelihood = (logs - mixture.log_prior).exp()
+    prior = mixture.log_prior.exp()
+    printed = (
+        prior * likelihood / (prior * likelihood.sum(-1, keepdim=True))
+    )  # π_ik in the sum over j cancels: π has no effect
+    assert (printed.sum(-1) - 1).abs().max() < 1e-12 and (
+        printed - mixture.attention(queries, outputs)
+    ).abs().max() > 0.05
+    assert_equal(mixture.attention(queries, outputs), torch.tensor(oracles.attention(lists(mixture, queries, outputs))))
+
+
+def test_5_keys_learn_from_all_queries_not_only_the_annotated():
+    mixture, queries, outputs, _ = problem(generator(4))
+    observed = torch.tensor([True, True, False, False, False])
+    fit = inference.adapt(
+        mixture, queries, MixturePriors(keys=Normal(mixture.keys, 1.0)), outputs, observed, num_steps=300, tol=1e-13
+    )
+
+    def score(rows):
+        keys = fit.mixture.keys.clone().requires_grad_()
+        at = fit.mixture.with_parameters({"keys": keys})
+        total = at.log_evidence(queries, outputs, observed)[rows].sum() + Normal(mixture.keys, 1.0).log_prob(keys).sum()
+        return torch.autograd.grad(total, keys)[0].abs().max()
+
+    assert score(slice(None)) < 1e-9 < 1e-2 < score(slice(2))  # stationary for the sum to n, not for the sum to s
+
+
+def test_6_the_normaliser_belongs_to_the_unit():
+    mixture, queries, *_ = problem(generator(5), queries=4, units=4)
+    volume = torch.linspace(-30, 30, 6001)[:, None]
+    line = models.GaussianMixture(torch.tensor([[-1.0], [2.0]]), key_precision=torch.tensor([0.3, 4.0]))
+    assert (
+        abs(float(torch.trapezoid(line.log_evidence(volume).exp(), volume[:, 0])) - 1) < 1e-9
+    )  # a density integrates to 1
+    by_query = (0.5 * 3 * mixture.key_precision.log()).unsqueeze(
+        -1
+    )  # α_i of query i: constant along the row, it would drop out
+    printed = (mixture.log_joint(queries) - 1.5 * mixture.key_precision.log() + by_query).softmax(-1)
+    assert (printed - mixture.attention(queries)).abs().max() > 0.05
+
+
+def test_7_the_joint_factorises_over_queries_and_answers_only():
+    mixture, queries, outputs, _ = problem(generator(6), features=3, answers=2)  # x_i and v_i in R^m, q_i in R^d
+    assert mixture.log_evidence(queries, outputs).shape == (5,)
+    assert_equal(
+        mixture.log_evidence(queries, outputs).sum(),
+        torch.tensor(oracles.evidence_by_enumeration(lists(mixture, queries, outputs))),
+    )
+
+
+def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
+    worst = 0.0
+    for seed in range(50):
+        g = generator(seed)
+        keys, queries = torch.randn(4, 2, generator=g), 2 * torch.randn(8, 2, generator=g)
+        mixture = models.GaussianMixture.linked(keys, None, 1.5)
+        priors = MixturePriors(keys=Normal(keys, 1.0))
+        assert_never_falls(inference.adapt(mixture, queries, priors, num_steps=20).objective)  # held at its value: ECM
+        assert_equal(inference.adapt(mixture, queries, priors, num_steps=2).mixture.log_prior, mixture.log_prior)
+        relinked, trace = mixture, []
+        for _ in range(20):
+            trace.append(relinked.log_evidence(queries).sum() + Normal(keys, 1.0).log_prob(relinked.keys).sum())
+            relinked = models.GaussianMixture.linked(
+                inference.adapt(relinked, queries, priors, num_steps=1).mixture.keys, None, 1.5
+            )
+        worst = min(worst, float(torch.stack(trace).diff().min()))
+    assert worst < -0.1
+
+
+def test_15_reanchoring_the_prior_drifts_away_from_it():
+    mixture, queries, *_ = problem(generator(8), queries=20, units=2)
+    queries = queries + 3.0
+    priors = MixturePriors(keys=Normal(mixture.keys, 0.3))
+    fixed = inference.adapt(mixture, queries, priors, num_steps=200)
+    published = mixture
+    for _ in range(200):  # the prior's mean in step t is the iterate of step t - 1
+        published = inference.adapt(
+            published, queries, MixturePriors(keys=Normal(published.keys, 0.3)), num_steps=1
+        ).mixture
+
+    def joint(m):
+        return m.log_evidence(queries).sum() + Normal(mixture.keys, 0.3).log_prob(m.keys).sum()
+
+    assert joint(published) < joint(fixed.mixture) - 1.0
+    flat = inference.adapt(published, queries, MixturePriors.flat("keys"), num_steps=1).mixture
+    assert (flat.keys - published.keys).abs().max() < 1e-3  # it forgets the prior: a maximum of the likelihood alone
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_16_causal_masks_with_adaptation_over_all_queries_leak_the_future(steps):
+    g = generator(9)
+    tokens = torch.randn(6, 3, generator=g)
+    changed = tokens.clone()
+    changed[-1] += 2.0
+    causal = torch.zeros(6, 6).masked_fill(~torch.ones(6, 6, dtype=torch.bool).tril(), -torch.inf)
+    priors = MixturePriors(keys=Normal(tokens, 1.0))
+    values = torch.randn(6, 2, generator=g)
+
+    def published(queries):
+        mixture = models.GaussianMixture.linked(tokens, values, 1.0, log_prior=causal)
+        return inference.adapt(mixture, queries, priors, num_steps=steps).mixture.expected_outputs(queries)
+
+    def ours(queries):
+        mixture = models.GaussianMixture.linked(tokens, values, 1.0, log_prior=causal)
+        fit = inference.adapt(mixture, queries, priors, num_steps=steps, causal=True)
+        return fit.mixture.expected_outputs(queries.unsqueeze(-2)).squeeze(-2)
+
+    leak = (published(tokens) - published(changed))[:-1].abs().max()
+    assert leak > 1e-3
+    assert (ours(tokens)[:-1] == ours(changed)[:-1]).all()
