@@ -15,6 +15,7 @@ from nbclient.exceptions import CellExecutionError
 FOLDER = Path(__file__).resolve().parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 
 def execute(path: Path, seconds: int = 300) -> nbformat.NotebookNode:
@@ -22,6 +23,10 @@ def execute(path: Path, seconds: int = 300) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=seconds, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})  # fmt: skip
     client.execute()
+    for widget in notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {}).values():
+        for output in widget["state"].get("outputs", ()):
+            if output["output_type"] == "error":  # a slider's function failed; the cell itself does not notice
+                raise RuntimeError(f"a widget failed with {output['ename']}: {output['evalue']}")
     return scrub(notebook)
 
 
@@ -47,7 +52,7 @@ def main(names: list[str]) -> int:
         begin = time.perf_counter()
         try:
             nbformat.write(execute(path), path)
-        except CellExecutionError as error:
+        except (CellExecutionError, RuntimeError) as error:
             failed += 1
             print(f"{path.name}: FAILED\n{error}", file=sys.stderr)
         print(f"{path.name:45s} {time.perf_counter() - begin:6.1f} s", flush=True)

@@ -135,3 +135,24 @@ def test_running_twice_writes_the_same_bytes(small_folder):
 def test_executing_a_failing_notebook_raises(small_folder):
     with pytest.raises(CellExecutionError, match="red"):
         runner.execute(small_folder / "fails.ipynb")
+
+
+WIDGET = """
+from ipywidgets import interact
+
+@interact(x=(0, 10))
+def look(x=5):
+    print(1 / (x - {pole}))
+"""
+
+
+@pytest.mark.parametrize(("pole", "fails"), [(3, False), (5, True)])
+def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
+    path = tmp_path / "widget.ipynb"
+    cell = nbformat.v4.new_code_cell(WIDGET.format(pole=pole))
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    if fails:
+        with pytest.raises(RuntimeError, match="a widget failed with ZeroDivisionError"):
+            runner.execute(path)
+    else:
+        assert runner.execute(path).cells[0].outputs == []
