@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := tour,train,bench,notebooks,dev
 export PYTHONHASHSEED := 0
 
-.PHONY: tour test test-all check notebooks bench lab clean
+.PHONY: help tour test test-all check notebooks bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ bench: $(STAMP)         ## ratios to scaled_dot_product_attention, and the click
 
 lab: $(STAMP)           ## the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks
+
+help:                   ## what each target does
+	@grep -E "^[a-z-]+:.*##" Makefile | sed "s/:.*##/\t/"
 
 clean:
 	rm -rf $(VENV) tour_output .pytest_cache .mypy_cache .ruff_cache .coverage

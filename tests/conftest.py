@@ -3,7 +3,7 @@
 from jaxtyping import install_import_hook
 
 with install_import_hook("probtx_pyro.ops", "beartype.beartype"):
-    import probtx_pyro.ops
+    import probtx_pyro.ops  # noqa: F401
 
 import pyro
 import pytest

@@ -25,7 +25,7 @@ def test_1_without_the_normalisers_the_density_falls():
     worst_printed, worst_exact = 0.0, 0.0
     for seed in range(300):
         mixture, queries, v, _ = problem(generator(seed), units=3)
-        spread = torch.logspace(-1, 1, 3)
+        spread = torch.logspace(-1.5, 1.5, 3)[torch.randperm(3, generator=generator(seed))]
         mixture = mixture.replace(
             key_precision=spread.flip(0) * mixture.key_precision, value_precision=spread * mixture.value_precision
         )
@@ -38,7 +38,7 @@ def test_1_without_the_normalisers_the_density_falls():
             worst_exact,
             float((mixture.log_evidence(queries, mixture.map_outputs(queries, v, num_steps=1)) - before).min()),
         )
-    assert worst_printed < -1.0
+    assert worst_printed < -0.5
     assert worst_exact > -1e-12  # rounding of log densities of order 100
     shared = mixture.replace(key_precision=torch.tensor(0.8), value_precision=torch.tensor(1.3))
     broadcast = shared.replace(key_precision=torch.full((3,), 0.8), value_precision=torch.full((3,), 1.3))

@@ -16,12 +16,21 @@ from probtx_pyro.inference import MixturePriors
 
 G = generator(1)
 N, D, M = 6, 3, 2
-QUERIES, KEYS = torch.randn(N, D, generator=G), torch.randn(N, D, generator=G)
-VALUES, ANSWERS = torch.randn(N, M, generator=G), torch.randn(N, M, generator=G)
-PRIOR = torch.randn(N, N, generator=G).log_softmax(-1)
-ALPHA, BETA = torch.rand(N, generator=G) + 0.5, torch.rand(N, generator=G) + 0.5
-ON_QUERIES, ON_KEYS = torch.randn(N, N, D, generator=G), torch.randn(N, N, D, generator=G)
-MASK = torch.rand(N, N, generator=G) < 0.7
+QUERIES, KEYS = torch.randn(N, D, generator=G, dtype=torch.float64), torch.randn(N, D, generator=G, dtype=torch.float64)
+VALUES, ANSWERS = (
+    torch.randn(N, M, generator=G, dtype=torch.float64),
+    torch.randn(N, M, generator=G, dtype=torch.float64),
+)
+PRIOR = torch.randn(N, N, generator=G, dtype=torch.float64).log_softmax(-1)
+ALPHA, BETA = (
+    torch.rand(N, generator=G, dtype=torch.float64) + 0.5,
+    torch.rand(N, generator=G, dtype=torch.float64) + 0.5,
+)
+ON_QUERIES, ON_KEYS = (
+    torch.randn(N, N, D, generator=G, dtype=torch.float64),
+    torch.randn(N, N, D, generator=G, dtype=torch.float64),
+)
+MASK = torch.rand(N, N, generator=G, dtype=torch.float64) < 0.7
 MASK[:, 0] = True
 
 
@@ -70,7 +79,7 @@ def test_query_precision_for_each_unit():
     assert_equal(mixture.expected_outputs(QUERIES), theirs(ALPHA, log_prior=PRIOR)[1])
 
 
-@pytest.mark.parametrize("beta", [torch.tensor(0.6), BETA], ids=["shared", "per unit"])
+@pytest.mark.parametrize("beta", [torch.tensor(0.6, dtype=torch.float64), BETA], ids=["shared", "per unit"])
 def test_an_initial_answer_with_shared_or_unequal_value_precision(beta):
     per_unit = beta if beta.dim() else None
     mixture = models.GaussianMixture(KEYS, VALUES, ALPHA, beta, unnormalised(beta=per_unit))

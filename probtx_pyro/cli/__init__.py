@@ -1,1 +1,71 @@
-"""The command line, ``probtx``."""
+"""The command line: ``probtx``, or ``python -m probtx_pyro``.
+
+A command is a file of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments)``, and one entry of
+``COMMANDS``. Command files import what is heavy inside ``run``, so that ``--help`` answers at once. Exit codes: 0 done, 2 wrong
+usage or input (one line on stderr), 130 interrupted.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+COMMANDS = ("tour", "segment")
+
+DESCRIPTION = """Attention and transformers as Pyro programs: the attention matrix is a posterior.
+
+Start with the guided run, which explains the library on real data in under two minutes:
+
+  probtx tour --out tour_output     figures, an InferenceData file and report.html
+
+In Python:  from probtx_pyro import models, inference, results, plots
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; imports neither torch nor matplotlib."""
+    top = argparse.ArgumentParser(
+        prog="probtx", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"probtx {version('probtx_pyro')}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"{__name__}.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; bad input is one line on stderr and exit code 2, never a traceback.
+
+    Parameters
+    ----------
+    argv
+        The words after ``probtx``; those of the process if None.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    try:
+        arguments = parser().parse_args(argv)
+        arguments.run(arguments)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        print(f"probtx: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("probtx: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+__all__ = ["COMMANDS", "main", "parser"]

@@ -39,17 +39,14 @@ def prefix_problem(
     )
 
 
-def prefix_result(adapted: GaussianMixture, original: GaussianMixture, priors: MixturePriors) -> GaussianMixture:
+def prefix_result(adapted: GaussianMixture) -> GaussianMixture:
     """The adapted mixture, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
     log_prior = adapted.log_prior
-    if (
-        log_prior is not None and log_prior.shape[-2] != 1
-    ):  # a row for each query: (..., prefix or 1, Q, U) -> (..., Q, 1, U)
-        own = (
-            torch.diagonal(log_prior, dim1=-3, dim2=-2).transpose(-1, -2)
-            if log_prior.shape[-3] != 1
-            else log_prior.squeeze(-3)
-        )
+    if log_prior is None:
+        return adapted
+    if log_prior.shape[-2] != 1:  # a row for each query, (..., prefix or 1, Q, U): query i's row in prefix i
+        several = log_prior.shape[-3] != 1
+        own = torch.diagonal(log_prior, dim1=-3, dim2=-2).transpose(-1, -2) if several else log_prior.squeeze(-3)
         log_prior = own.unsqueeze(-2)
     return adapted.with_parameters({"log_prior": log_prior})
 

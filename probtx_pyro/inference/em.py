@@ -128,7 +128,7 @@ def adapt(
         wide, wide_priors, prefixes = prefix_problem(mixture, data, priors)
         fit = adapt(wide, prefixes.queries, wide_priors, prefixes.outputs, prefixes.observed, num_steps, tol,
                     query_weights=prefixes.query_weights, implicit=implicit, progress=progress)  # fmt: skip
-        return fit._replace(mixture=prefix_result(fit.mixture, mixture, priors))
+        return fit._replace(mixture=prefix_result(fit.mixture))
     posterior = _Posterior(mixture, priors, data)
     require_modes(posterior.sites)
     if priors.conjugate():

@@ -35,7 +35,7 @@ class IsotropicMixture(TorchDistribution):
     ):
         self.log_weights, self.centers, self.precision = log_weights, centers, precision
         batch = torch.broadcast_shapes(log_weights.shape[:-2], centers.shape[:-2], precision.shape[:-1])
-        super().__init__((*batch, num_queries), centers.shape[-1:], validate_args=validate_args)
+        super().__init__(torch.Size((*batch, num_queries)), centers.shape[-1:], validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):
         """Broadcast the leading axes; the last, the queries, may grow from 1."""
@@ -51,7 +51,7 @@ class IsotropicMixture(TorchDistribution):
         factor = gaussian_factor(value - center, self.centers - center, self.precision)
         return log_evidence(factor, self.log_weights).expand(torch.broadcast_shapes(value.shape[:-1], self.batch_shape))
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
         """Draw a component, then a point from it."""
         shape = torch.Size(sample_shape) + self.batch_shape
         with torch.no_grad():
@@ -101,7 +101,7 @@ class FaceDirichlet(TorchDistribution):
         ).sum(-1)
         return (terms.sum(-1) + normalizer).masked_fill((~allowed & (value != 0)).any(-1), -math.inf)
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def rsample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
         """Gamma draws of the allowed coordinates, normalised."""
         shape = torch.Size(sample_shape) + self.concentration.shape
         gamma = torch._standard_gamma(torch.where(self.allowed, self.concentration, 1.0).expand(shape))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pyro.distributions import Dirichlet, Gamma, ImproperUniform, Normal, TorchDistribution
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FLAT = ImproperUniform(constraints.real, (), ())
 EVENT_DIMS = {"keys": 1, "key_precision": 0, "values": 1, "value_precision": 0, "weights": 1, "answer_probs": 1}
-CONJUGATE = {
+CONJUGATE: dict[str, Any] = {
     "keys": Normal,
     "key_precision": Gamma,
     "values": Normal,

@@ -34,14 +34,13 @@ _HALF = (torch.bfloat16, torch.float16)
 class Factor(NamedTuple):
     """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j`` (up to a constant of the query where that is said).
 
-    Half-precision inputs are held in float32 here; ``exact`` names the columns whose products are large numbers that
-    cancel, which `attend` splits into several half-precision columns instead of rounding them.
+    Half-precision inputs are held in float32 here; `attend` rounds statistics and parameters, as the inputs were rounded,
+    and keeps the bias, a large number that cancels, to 24 bits.
     """
 
     statistics: QueryStatistics
     parameters: UnitParameters
     bias: PerUnit
-    exact: tuple[int, ...] = ()
 
 
 def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed: Tensor | None = None) -> Factor:
@@ -55,9 +54,9 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     square = (points * points).sum(-1, keepdim=True)
     statistics = torch.cat([points, -0.5 * square], -1)
     scaled = precision.unsqueeze(-1) * centers
-    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(scaled.shape[:-1] + (1,))], -1)
+    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand((*scaled.shape[:-1], 1))], -1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
-    return _switched(Factor(statistics, parameters, bias, (points.shape[-1],)), observed)
+    return _switched(Factor(statistics, parameters, bias), observed)
 
 
 def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:
@@ -80,12 +79,10 @@ def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = 
 def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     if observed is None:
         return factor
-    statistics, parameters, bias, exact = factor
+    statistics, parameters, bias = factor
     switch = observed.unsqueeze(-1).to(statistics.dtype)
     statistics = _join(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
-    return Factor(
-        statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias), (*exact, statistics.shape[-1] - 1)
-    )
+    return Factor(statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
 
 
 def _at_least_single(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -99,12 +96,10 @@ def _join(left: Tensor, right: Tensor) -> Tensor:
 
 def joint(first: Factor, second: Factor) -> Factor:
     """Product of two independent factors: (q, v) given the unit."""
-    exact = (*first.exact, *(first.statistics.shape[-1] + column for column in second.exact))
     return Factor(
         _join(first.statistics, second.statistics),
         _join(first.parameters, second.parameters),
         first.bias + second.bias,
-        exact,
     )
 
 
@@ -130,7 +125,7 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
 
     Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M).
     """
-    statistics, parameters, bias, exact = factor
+    statistics, parameters, bias = factor
     mask, allowed = None, None
     if log_prior is not None:
         permitted = log_prior > -math.inf
@@ -144,7 +139,7 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
             mask = log_prior.masked_fill(~allowed, 0.0)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
     if values.dtype in _HALF:
-        statistics, parameters = _split(statistics, parameters, exact, values.dtype)
+        statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
     if (
         training or mask is not None or bias.is_cuda
     ):  # as columns: no Q x U gradient, and the flash kernels, which take no mask
@@ -170,17 +165,6 @@ def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.stack(columns, -1)
 
 
-def _split(statistics: Tensor, parameters: Tensor, exact: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Round to half precision; the columns named ``exact`` become a sum of three products: high·high + low·high + high·low."""
-    high_s, high_p = statistics.to(dtype), parameters.to(dtype)
-    low_s, low_p = (statistics - high_s).to(dtype), (parameters - high_p).to(dtype)
-    columns = list(exact)
-    return (
-        torch.cat([high_s, low_s[..., columns], high_s[..., columns]], -1),
-        torch.cat([high_p, high_p[..., columns], low_p[..., columns]], -1),
-    )
-
-
 def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
     batch = torch.broadcast_shapes(
@@ -193,9 +177,9 @@ def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor 
     def flat(x: Tensor) -> Tensor:
         return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
 
-    inputs = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
+    q, k, v = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
     mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
-    output = scaled_dot_product_attention(*inputs, attn_mask=mask, scale=1.0)
+    output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     return output[..., :answers].reshape(*batch, queries, answers)
 
 

@@ -1,1 +1,23 @@
-"""Pictures: functions of labelled arrays that return matplotlib axes."""
+"""Pictures: functions of arrays, or of labelled ``xarray`` variables, that return matplotlib axes.
+
+They take ``ax=None``, never call ``show`` and compute no inference; numpy, xarray and matplotlib only. Colours are safe for
+colour-blind readers and every series carries its own label, so that the pictures survive a black-and-white printer.
+
+>>> from probtx_pyro import plots
+>>> ax = plots.attention_map([[0.9, 0.1], [0.2, 0.8]], ["cat", "sat"], ["cat", "sat"])
+>>> [label.get_text() for label in ax.get_xticklabels()]
+['cat', 'sat']
+>>> from matplotlib import pyplot
+>>> pyplot.close(ax.figure)
+"""
+
+from probtx_pyro.plots.attention import attention_map
+from probtx_pyro.plots.iterations import elbo_gap, objective_trace
+from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
+from probtx_pyro.plots.segmentation import segmentation_overlay
+from probtx_pyro.plots.style import UNIT_COLORS, unit_color
+
+__all__ = [
+    "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
+    "UNIT_COLORS", "unit_color",
+]  # fmt: skip

@@ -147,7 +147,7 @@ def test_plates_and_sites_have_the_names_of_the_axes(setting):
     assert plates == {
         "keys": ["batch", "head", "units"],
         "weights": ["batch", "head"],
-        **dict.fromkeys(["unit", "queries", "outputs"], ["batch", "head", "query"]),
+        **{site: ["batch", "head", "query"] for site in ("unit", "queries", "outputs")},
     }
 
 

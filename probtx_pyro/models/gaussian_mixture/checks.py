@@ -90,17 +90,17 @@ def data(mixture: "GaussianMixture", queries: Tensor, outputs: Tensor | None, ob
         )
     check.finite(queries=queries)
     shapes = {"queries": queries.shape[:-2], "mixture": mixture.batch_shape}
-    if outputs is None:
-        if observed is not None:
-            raise ValueError("observed is given without outputs; pass the outputs that it marks")
-    else:
-        shapes["outputs"] = _outputs(mixture, queries, outputs, observed)
     if observed is not None:
         if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
             raise ValueError(
                 f"observed must be a boolean tensor (..., {queries.shape[-2]}), one entry for each query, not {observed.dtype} {tuple(observed.shape)}"
             )
         shapes["observed"] = observed.shape[:-1]
+    if outputs is None:
+        if observed is not None:
+            raise ValueError("observed is given without outputs; pass the outputs that it marks")
+    else:
+        shapes["outputs"] = _outputs(mixture, queries, outputs, observed)
     check.broadcastable(**shapes)
 
 

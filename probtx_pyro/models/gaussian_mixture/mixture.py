@@ -25,7 +25,7 @@ Leading axes are independent problems (batch, head) and broadcast. A position te
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -81,10 +81,23 @@ class GaussianMixture:
 
     keys: Tensor
     values: Tensor | None = None
-    key_precision: Tensor | float = 1.0
-    value_precision: Tensor | float = 0.0
+    key_precision: Tensor = 1.0  # type: ignore[assignment]
+    value_precision: Tensor = 0.0  # type: ignore[assignment]
     log_prior: Tensor | None = None
     answer_probs: Tensor | None = field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:  # numbers are accepted and become tensors
+
+        def __init__(
+            self,
+            keys: Tensor,
+            values: Tensor | None = None,
+            key_precision: Tensor | float = 1.0,
+            value_precision: Tensor | float = 0.0,
+            log_prior: Tensor | None = None,
+            *,
+            answer_probs: Tensor | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check.floating("keys", self.keys)

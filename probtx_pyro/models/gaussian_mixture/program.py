@@ -6,7 +6,7 @@ priors sit in ``units`` at dim -1. A parameter that lacks an axis is shared alon
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
@@ -24,7 +24,7 @@ from probtx_pyro.ops import safe_log
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_mixture.mixture import GaussianMixture
 
-PARALLEL = {"enumerate": "parallel"}
+PARALLEL: Any = {"enumerate": "parallel"}
 
 
 def plate_names(rank: int) -> list[str]:
@@ -75,7 +75,7 @@ def _queries(plates: Plates, query_weights: Tensor | None) -> ExitStack:
     """The plate of the queries; weight 0 masks a query, other weights scale its log density."""
     stack = plates.enter("query")
     if query_weights is not None:
-        present = query_weights > 0
+        present: Any = query_weights > 0
         stack.enter_context(poutine.mask(mask=present))
         if not bool(((query_weights == 1) | ~present).all()):
             stack.enter_context(poutine.scale(scale=torch.where(present, query_weights, 1.0)))

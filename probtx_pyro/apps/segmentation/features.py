@@ -1,0 +1,94 @@
+"""Features of the pixels, and the picture cut into cells."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+_XYZ = np.array(
+    [[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]], np.float32
+)
+_WHITE = np.array([0.95047, 1.0, 1.08883], np.float32)
+
+
+def lab_colours(image: np.ndarray) -> np.ndarray:
+    """CIE Lab (D65) of an sRGB picture: (H, W, 3) or grey (H, W), integers 0..255 or floats 0..1 -> float32 (H, W, 3).
+
+    A difference of about 2 is just noticeable, wherever it lies in the colour space.
+
+    >>> lab_colours(np.full((1, 1, 3), 255, np.uint8)).round().tolist()
+    [[[100.0, 0.0, 0.0]]]
+    """
+    rgb = np.asarray(image, np.float32) / (255 if np.issubdtype(image.dtype, np.integer) else 1)
+    rgb = np.repeat(rgb[..., None], 3, -1) if rgb.ndim == 2 else rgb[..., :3]
+    linear = np.where(rgb > 0.04045, ((rgb.clip(0) + 0.055) / 1.055) ** np.float32(2.4), rgb / 12.92)
+    xyz = linear @ _XYZ.T / _WHITE
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], -1).astype(
+        np.float32
+    )
+
+
+class Cells(NamedTuple):
+    """The picture cut into square cells, one unit in each; the last row and column are padded.
+
+    queries: features (colour / colour_scale, y, x in steps), shape (cell, pixel of the cell, feature).
+    inside: False for padding, shape (cell, pixel of the cell).
+    shape: cells down and across.
+    step: side of a cell in pixels.
+    """
+
+    queries: Tensor
+    inside: Tensor
+    shape: tuple[int, int]
+    step: int
+
+    def flat(self, picture: Tensor) -> Tensor:
+        """From (H, W, ...) to (cell, pixel of the cell, ...), padded by the nearest pixel."""
+        (down, across), step = self.shape, self.step
+        rows = torch.arange(down * step).clamp_max(picture.shape[0] - 1)
+        columns = torch.arange(across * step).clamp_max(picture.shape[1] - 1)
+        padded = picture[rows][:, columns]
+        rest = picture.shape[2:]
+        return (
+            padded.reshape(down, step, across, step, *rest)
+            .transpose(1, 2)
+            .reshape(down * across, step * step, *rest)
+        )
+
+    def picture(self, cells: Tensor, height: int, width: int) -> Tensor:
+        """The inverse of `flat`: (cell, pixel of the cell, ...) to (H, W, ...)."""
+        (down, across), step, rest = self.shape, self.step, cells.shape[2:]
+        padded = cells.reshape(down, across, step, step, *rest).transpose(1, 2)
+        return padded.reshape(down * step, across * step, *rest)[:height, :width]
+
+
+def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -> Cells:
+    """Smooth the colours (H, W, F), append the position, cut into about ``num_units`` cells."""
+    height, width = colours.shape[:2]
+    step = max(1, round((height * width / num_units) ** 0.5))
+    if blur * step > 0.3:  # less is no smoothing on a grid of pixels
+        colours = ndimage.gaussian_filter(colours, (blur * step, blur * step, 0), truncate=2.5)
+    shape = (-(-height // step), -(-width // step))
+    empty = Cells(torch.empty(0), torch.empty(0), shape, step)
+    colour = empty.flat(torch.from_numpy(np.ascontiguousarray(colours, np.float32)) / colour_scale)
+    y, x = (torch.arange(cells * step, dtype=torch.float32) for cells in shape)
+    position = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1)
+    inside = (position[..., 0] < height) & (position[..., 1] < width)
+    return Cells(torch.cat([colour, empty.flat(position / step)], -1), empty.flat(inside), shape, step)
+
+
+def neighbours(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The 3 x 3 units about each cell (cell, 9) and the log prior over them (cell, 1, 9), -inf beyond the frame."""
+    down, across = shape
+    y, x = (axis.reshape(-1, 1) for axis in torch.meshgrid(torch.arange(down), torch.arange(across), indexing="ij"))
+    dy, dx = (axis.reshape(1, -1) for axis in torch.meshgrid(*[torch.arange(-1, 2)] * 2, indexing="ij"))
+    y, x = y + dy, x + dx
+    there = (y >= 0) & (y < down) & (x >= 0) & (x < across)
+    prior = there.to(torch.float32) / there.sum(-1, keepdim=True)
+    return y.clamp(0, down - 1) * across + x.clamp(0, across - 1), prior.log().unsqueeze(-2)
+
+
+__all__ = ["Cells", "cut", "lab_colours", "neighbours"]

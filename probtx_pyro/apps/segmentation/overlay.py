@@ -1,0 +1,55 @@
+"""The answer drawn over the picture."""
+
+import numpy as np
+
+from probtx_pyro.apps.segmentation.picture import Segmentation
+
+# Okabe and Ito's colours, told apart by people who confuse red and green.
+COLOURS = np.array(
+    [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66)],
+    np.uint8,
+)  # fmt: skip
+
+
+def overlay(
+    image: np.ndarray, answer: Segmentation, marks: np.ndarray | None = None, palette: np.ndarray | None = None
+) -> np.ndarray:
+    """The picture tinted by class (the surer, the stronger), edges white, marks as dots of their class; uint8 (H, W, 3).
+
+    Parameters
+    ----------
+    image
+        uint8 (H, W, 3).
+    answer
+        What `Picture.segment` gave.
+    marks
+        (H, W), 0 for unmarked.
+    palette
+        uint8 (256, 3): the colour of each label. Without it colours go round `COLOURS` in the order of the classes.
+    """
+    colours = COLOURS[np.arange(len(answer.classes)) % len(COLOURS)] if palette is None else palette[answer.classes]
+    best = answer.probabilities.argmax(-1)
+    sure = answer.probabilities.max(-1, keepdims=True)
+    strength = 0.55 * sure
+    drawn = (1 - strength) * image + strength * colours[best]
+    mask, edge = answer.mask, np.zeros(best.shape, bool)
+    edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
+    edge[1:] |= mask[1:] != mask[:-1]
+    drawn[edge] = 255
+    if marks is not None:
+        for class_number, label in enumerate(answer.classes):
+            given = marks == label
+            drawn[_grown(given, 3)] = 255
+            drawn[_grown(given, 2)] = colours[class_number]
+    return drawn.round().clip(0, 255).astype(np.uint8)
+
+
+def _grown(region: np.ndarray, by: int) -> np.ndarray:
+    """The pixels at most ``by`` steps (4-connected) from a region."""
+    for _ in range(by):
+        padded = np.pad(region, 1)
+        region = padded[1:-1, 1:-1] | padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
+    return region
+
+
+__all__ = ["COLOURS", "overlay"]

@@ -1,0 +1,212 @@
+"""Layer 3 and the entrance: a picture that answers marks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from pyro.distributions import Dirichlet
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from probtx_pyro.apps.segmentation.features import Cells, cut, lab_colours
+from probtx_pyro.apps.segmentation.settings import Settings
+from probtx_pyro.apps.segmentation.units import Units, find_units
+from probtx_pyro.inference import adapt
+from probtx_pyro.models import GaussianMixture, MixturePriors
+
+_MARKS_OF_A_CLASS = 4096  # more marked pixels of one class are thinned evenly, each standing for several
+_ASKED_OF_A_CLASS = 512  # the same, where pixels attend to marked pixels
+
+
+class Segmentation(NamedTuple):
+    """The answer.
+
+    mask: the most probable label of each pixel, in the marks' own values, shape (H, W).
+    probabilities: p(class | picture, marks) of each pixel, shape (H, W, class), float32, rows on the simplex.
+    classes: the label of each class, ascending, shape (class,).
+    """
+
+    mask: np.ndarray
+    probabilities: np.ndarray
+    classes: np.ndarray
+
+
+class _Marks(NamedTuple):
+    """Marked pixels: features (mark, feature), class numbers (mark,), how many pixels each stands for (mark,)."""
+
+    queries: Tensor
+    labels: Tensor
+    weights: Tensor
+    num_classes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """All that does not depend on the marks; build it with `from_image`, ask it with `segment` as often as you like.
+
+    Examples
+    --------
+    >>> image = np.zeros((20, 30, 3), np.uint8)
+    >>> image[:, 15:] = 200
+    >>> marks = np.zeros((20, 30), int)
+    >>> marks[10, 5], marks[10, 25] = 1, 2
+    >>> answer = Picture.from_image(image).segment(marks)
+    >>> bool((answer.mask[:, :15] == 1).all() and (answer.mask[:, 15:] == 2).all())
+    True
+    """
+
+    shape: tuple[int, int]
+    cells: Cells
+    units: Units
+    settings: Settings
+
+    @classmethod
+    def from_image(
+        cls,
+        image: np.ndarray,
+        features: Callable[[np.ndarray], np.ndarray] = lab_colours,
+        settings: Settings | None = None,
+    ) -> "Picture":
+        """Layers 1 and 2.
+
+        Parameters
+        ----------
+        image
+            (H, W, 3) or (H, W), integers 0..255 or floats 0..1.
+        features
+            From the image to real features (H, W, F), smooth where the picture is, and scaled so that ``colour_scale`` of the
+            settings is a clear difference; the position is appended here.
+        settings
+            `Settings` of your own.
+
+        Raises
+        ------
+        ValueError
+            An image of another shape, or empty; features of another size, or not finite.
+        """
+        settings, image = settings or Settings(), np.asarray(image)
+        if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] != 3) or image.size == 0:
+            raise ValueError(f"image must be (H, W, 3) or (H, W) and not empty, not {image.shape}")
+        colours = np.asarray(features(image), np.float32)
+        if colours.ndim != 3 or colours.shape[:2] != image.shape[:2]:
+            raise ValueError(f"features must be (H, W, F) with the image's {image.shape[:2]}, not {colours.shape}")
+        if not np.isfinite(colours).all():
+            raise ValueError("features hold NaN or infinity")
+        height, width = image.shape[:2]
+        cells = cut(colours, settings.num_units, settings.colour_scale, settings.blur)
+        return cls((height, width), cells, find_units(cells, height, width, settings), settings)
+
+    def segment(self, marks: np.ndarray) -> Segmentation:
+        """The class of every pixel given the marks.
+
+        Parameters
+        ----------
+        marks
+            Integers (H, W): 0 is unmarked, every other value a class; `apps.clicks.marks_from_clicks` makes them from clicks.
+
+        Raises
+        ------
+        ValueError
+            Marks of another shape or type, negative, or of fewer than two classes.
+        """
+        marks = np.asarray(marks)
+        if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
+            raise ValueError(f"marks must be integers of the picture's shape {self.shape}, not {marks.dtype} {marks.shape}")
+        if (marks < 0).any():
+            raise ValueError("marks must be 0 (unmarked) or positive labels")
+        classes = np.unique(marks[marks > 0])
+        if len(classes) < 2:
+            raise ValueError(f"marks need two classes or more, not {len(classes)}; mark a pixel of another class")
+        numbers = np.searchsorted(classes, marks)
+        given = self._marks(np.where(marks > 0, numbers, -1))
+        probabilities = self._answer(given).numpy()
+        y, x = np.nonzero(marks)
+        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]  # a mark is kept, whatever its unit says
+        return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
+
+    def _marks(self, numbers: np.ndarray) -> _Marks:
+        """Features of the marked pixels, evenly thinned where a class has very many."""
+        flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
+        num_classes = int(flat.max()) + 1
+        kept, weights = [], []
+        for c in range(num_classes):
+            of_class = torch.nonzero(flat == c).squeeze(-1)
+            stride = -(-len(of_class) // _MARKS_OF_A_CLASS)
+            kept.append(of_class[::stride])
+            weights.append(self.units.keys.new_full((len(kept[-1]),), len(of_class) / len(kept[-1])))
+        index = torch.cat(kept)
+        return _Marks(self.cells.queries.flatten(0, 1)[index], flat[index], torch.cat(weights), num_classes)
+
+    def _answer(self, marks: _Marks) -> Tensor:
+        """Class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
+        settings, keys, classes = self.settings, self.units.keys, marks.num_classes
+        # Answers and weights of the annotated units: one ECM step on the marked pixels only (2.5, PT 38).
+        blank = GaussianMixture.categorical(
+            keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
+        )
+        priors = MixturePriors(
+            answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)), weights=Dirichlet(keys.new_ones(1, len(keys)))
+        )
+        fit = adapt(
+            blank, marks.queries, priors, marks.labels, num_steps=1, query_weights=marks.weights, progress=False
+        ).mixture
+        counts = fit.parameter("weights")[0] * marks.weights.sum()
+        assert fit.answer_probs is not None
+        answers, annotated = fit.answer_probs, counts > min(settings.least_count, float(counts.max()) / 2)
+        by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
+        torn = annotated & (by_class[:, 1] > settings.least_count)
+        judge = self._judge(blank, marks, torn)
+
+        # Units ask the annotated units; the prior alone decides, as the positions of two units are all that counts here.
+        relative = counts[annotated].clamp_max(1).log() - settings.path_temperature * self.units.energies[:, annotated]
+        attention = relative.softmax(-1)
+        known = torch.where(torn.unsqueeze(-1), 0.0, answers)[annotated]
+        replies = attention @ known
+        if judge is not None:
+            replies = replies + attention @ torn[annotated].to(replies).unsqueeze(-1) * judge.expected_outputs(keys)
+        replies = self._colours(replies)
+
+        # Pixels ask the units. A torn unit answers "ask the marks", one label more.
+        replies = torch.where(torn.unsqueeze(-1), 0.0, replies)
+        replies = torch.cat([replies, torn.to(replies).unsqueeze(-1)], -1)
+        out = self.units.memory(settings.key_precision, replies).expected_outputs(self.cells.queries)
+        out, ask = out[..., :classes], out[..., classes:]
+        if judge is not None:
+            unsure = ask[..., 0] > 1e-6
+            out[unsure] += ask[unsure] * judge.expected_outputs(self.cells.queries[unsure])
+        return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
+
+    def _judge(self, blank: GaussianMixture, marks: _Marks, torn: Tensor) -> GaussianMixture | None:
+        """Where marks of two classes meet in a unit: a memory of those marked pixels themselves, one pixel wide."""
+        if not torn.any():
+            return None
+        here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
+        kept = torch.cat(
+            [some[:: -(-len(some) // _ASKED_OF_A_CLASS)] for c in range(marks.num_classes) if len(some := here[marks.labels[here] == c])]
+        )
+        onehot = one_hot(marks.labels[kept], marks.num_classes).to(marks.queries)
+        precision = max(self.settings.key_precision, float(self.cells.step**2))
+        return GaussianMixture.categorical(marks.queries[kept], onehot, precision)
+
+    def _colours(self, replies: Tensor) -> Tensor:
+        """``P_jc ∝ P0_jc (L_jc + floor)``: one EM step of a colour model for each class, a mixture of all units with weights n_k P0_kc."""
+        settings, units = self.settings, self.units
+        colours = (units.keys[:, :-2] * settings.colour_scale).unsqueeze(0)
+        mass = (units.counts.unsqueeze(-1) * replies).mT  # (class, unit)
+        total = mass.sum(-1, keepdim=True)
+        present = total[:, 0] > 0
+        models = GaussianMixture(
+            colours,
+            key_precision=settings.colour_precision,
+            log_prior=(mass[present] / total[present]).log().unsqueeze(-2),
+        )
+        shrink = total / (total + settings.class_mass * units.counts.sum())
+        likely = torch.full_like(mass, -torch.inf)
+        likely[present] = models.log_evidence(colours) + shrink[present].log()
+        posterior = replies * (likely.softmax(0).mT + settings.colour_floor)
+        return posterior / posterior.sum(-1, keepdim=True)
+
+
+__all__ = ["Picture", "Segmentation"]

@@ -1,0 +1,138 @@
+"""Layers 1 and 2, which no mark touches: units adapted to the picture, and energies of paths between them."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from pyro.distributions import Normal
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+from torch import Tensor
+
+from probtx_pyro.apps.segmentation.features import Cells, neighbours
+from probtx_pyro.apps.segmentation.settings import Settings
+from probtx_pyro.inference import adapt
+from probtx_pyro.models import GaussianMixture, MixturePriors
+
+_PIXELS_AT_ONCE = 1 << 20
+_SIDE = 8  # so many pixels of a cell a side take part in the adaptation: more change nothing that one could measure
+_BLOCK = 4  # cells of a block a side
+_FAR = 1e3  # energy where no path exists
+
+
+class Units(NamedTuple):
+    """What the picture alone says.
+
+    keys: ξ_j after adaptation, shape (unit, feature).
+    counts: Σ_i w_ij over all pixels, shape (unit,).
+    energies: E_jk of the most probable path from unit j to unit k, symmetric, shape (unit, unit).
+    near: the units that a cell may attend to, shape (cell, 9).
+    log_prior: log prior over those, shape (cell, 1, 9).
+    """
+
+    keys: Tensor
+    counts: Tensor
+    energies: Tensor
+    near: Tensor
+    log_prior: Tensor
+
+    def memory(self, precision: float, answers: Tensor | None = None) -> GaussianMixture:
+        """The units as the cells see them: a batch of mixtures, one for each cell, of its 3 x 3 units with their answers."""
+        near = None if answers is None else answers[self.near]
+        return GaussianMixture(
+            self.keys[self.near], key_precision=precision, log_prior=self.log_prior, answer_probs=near
+        )
+
+
+def adapt_units(cells: Cells, settings: Settings) -> Tensor:
+    """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
+
+    One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
+    neighbours, of which the inner units are kept. Every r-th pixel of every r-th row stands for r² (``query_weights``).
+    """
+    weights = cells.inside.to(cells.queries)
+    initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
+    stride = -(-cells.step // _SIDE)
+    raster = torch.arange(cells.step**2).reshape(cells.step, cells.step)
+    sample = raster[stride // 2 :: stride, stride // 2 :: stride].reshape(-1)
+    weights = weights[:, sample] * (cells.step**2 / len(sample))
+    blocks, inner = _blocks(cells.shape)
+    there, units = blocks >= 0, blocks.clamp_min(0)
+    log_prior = (there / there.sum(-1, keepdim=True)).to(initial).log().unsqueeze(-2)
+    mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
+    priors = MixturePriors(keys=Normal(mixture.keys, settings.key_strength**-0.5))
+    fit = adapt(
+        mixture,
+        cells.queries[:, sample][units].flatten(1, 2),
+        priors,
+        num_steps=settings.num_steps,
+        query_weights=(weights[units] * there.unsqueeze(-1)).flatten(1),
+        progress=False,
+    )
+    keys = torch.empty_like(initial)
+    keys[blocks[inner & there]] = fit.mixture.keys[inner & there]
+    return keys
+
+
+def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Units of each block with its ring, -1 beyond the frame, and which of them are no ring; both (block, unit of the block)."""
+    down, across = (-(-cells // _BLOCK) * _BLOCK + 2 for cells in shape)
+    grid = torch.full((down, across), -1)
+    grid[1 : shape[0] + 1, 1 : shape[1] + 1] = torch.arange(shape[0] * shape[1]).reshape(shape)
+    blocks = grid.unfold(0, _BLOCK + 2, _BLOCK).unfold(1, _BLOCK + 2, _BLOCK).flatten(0, 1)
+    inner = torch.zeros_like(blocks, dtype=torch.bool)
+    inner[:, 1:-1, 1:-1] = True
+    return blocks.flatten(1), inner.flatten(1)
+
+
+def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
+    """Layer 2: energies (unit, unit) of the most probable path over units that touch, given each pixel's ``home`` unit (H, W).
+
+    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``; the weight of
+    a path is the product of its hops and E_jk the energy of the best path: attention applied to itself hop after hop, with max for
+    sum. α is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces
+    of background that the object separates are near to each other.
+    """
+    units = len(keys)
+    colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
+    pairs = np.concatenate(
+        [
+            np.stack([a.ravel(), b.ravel()], 1)
+            for a, b in ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
+        ]
+    )
+    pairs = np.sort(pairs, 1)
+    code = np.unique(pairs[:, 0].astype(np.int64) * units + pairs[:, 1])
+    j, k = code // units, code % units
+    j, k = j[j != k], k[j != k]
+    squares = ((colours[j] - colours[k]) ** 2).sum(1)
+    spread = np.minimum(squares, settings.hop_cap**2).mean() if len(squares) else 0.0
+    shape = settings.hop_shape
+    precision = settings.hop_precision * (shape + 1) / (shape + spread / settings.hop_spread)
+    rim = np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]]))
+    energy = np.r_[precision / 2 * squares + settings.hop_cost, np.full(len(rim), settings.frame_cost)]
+    ends = (np.r_[j, rim], np.r_[k, np.full(len(rim), units)])
+    graph = csr_matrix((np.maximum(energy, 1e-9), ends), (units + 1, units + 1))
+    paths = dijkstra(graph, directed=False, indices=np.arange(units))[:, :units]
+    return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32))
+
+
+def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Units:
+    """Both layers."""
+    keys = adapt_units(cells, settings)
+    near, log_prior = neighbours(cells.shape)
+    units = Units(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
+    counts, homes = units.counts, []
+    some = max(1, _PIXELS_AT_ONCE // cells.step**2)
+    whole = units.memory(settings.key_precision)
+    for start in range(0, len(keys), some):
+        rows = slice(start, start + some)
+        attention = whole.replace(keys=whole.keys[rows], log_prior=log_prior[rows]).attention(cells.queries[rows])
+        homes.append(near[rows].gather(1, attention.argmax(-1)))
+        mass = (attention * cells.inside[rows].unsqueeze(-1)).sum(1)
+        counts.index_add_(0, near[rows].flatten(), mass.flatten())
+    home = cells.picture(torch.cat(homes), height, width).numpy()
+    return units._replace(energies=link_units(keys, home, settings))
+
+
+__all__ = ["Units", "adapt_units", "find_units", "link_units"]

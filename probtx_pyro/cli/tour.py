@@ -1,0 +1,43 @@
+"""The guided run: what attention as a posterior means, chapter by chapter, on data that the installed packages carry.
+
+Each chapter asks one question, answers it with the library's public calls and shows the numbers behind its figures.
+Everything is computed while you wait (under two minutes on two cores); the seed is the only randomness.
+Needs scikit-learn:  pip install 'probtx_pyro[tour]'
+"""
+
+import argparse
+from pathlib import Path
+
+from probtx_pyro.cli import options
+
+SUMMARY = "the guided run: figures, an InferenceData file and an HTML report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``probtx tour``."""
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="folder for the results, made if missing"
+    )
+    parser.add_argument(
+        "--seed", type=options.seed, default=0, metavar="N", help="seed of every random choice (default 0)"
+    )
+    options.add_device(parser)
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the tour and say where its results are."""
+    out: Path = arguments.out
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give the name of a folder")
+    device = options.device(arguments.device)
+    import matplotlib
+
+    from probtx_pyro import tour
+
+    matplotlib.use("agg")  # no window, no display needed
+    written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
+    print(f"Report: {written.report}\nData:   {written.data}\nFigures: {len(written.figures)} in {out / 'figures'}")
+
+
+__all__ = ["SUMMARY", "add_arguments", "run"]

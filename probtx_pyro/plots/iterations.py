@@ -1,0 +1,96 @@
+"""What an algorithm did: the objective at every iteration, and how far a guide falls short of the evidence."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from probtx_pyro.plots import style
+
+
+def objective_trace(objective: ArrayLike, labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """The objective at the start and after every step, one line for each problem, labelled at its end.
+
+    Parameters
+    ----------
+    objective
+        (iteration,) or (iteration, ...): ``fit.objective``, or ``data["iterations"]["objective"]``.
+    labels
+        One for each problem; without them several lines stay unnamed.
+
+    Returns
+    -------
+    Axes
+    """
+    trace = np.asarray(objective, dtype=float)
+    if trace.ndim == 0 or trace.shape[0] < 1:
+        raise ValueError(f"objective must have shape (iteration, ...) but has shape {trace.shape}; give fit.objective")
+    trace = style.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
+    if labels is not None and len(labels) != trace.shape[1]:
+        raise ValueError(
+            f"labels has {len(labels)} names but objective has {trace.shape[1]} problems; give one for each"
+        )
+    ax = style.axes(ax)
+    for problem, line in enumerate(trace.T):
+        color = style.unit_color(problem)
+        ax.plot(line, color=color, marker="o", markersize=2.5, linewidth=1.4)
+    if labels is not None:
+        ax.set_xlim(right=(len(trace) - 1) * 1.25 + 0.5)  # room for the names
+        for problem, height in enumerate(_apart(trace[-1], 0.06 * float(np.ptp(trace)))):
+            end = (len(trace) - 1, trace[-1, problem])
+            name, color = str(labels[problem]), style.unit_color(problem)
+            ax.annotate(name, end, (1.03 * end[0] + 0.2, height), color=color, va="center", fontsize=8)
+    ax.set(xlabel="iteration", ylabel="objective (log joint)")
+    return style.bare(ax)
+
+
+def _apart(heights: np.ndarray, least: float) -> np.ndarray:
+    """The heights, pushed up where needed so that neighbours are ``least`` apart and their names do not overlap."""
+    placed = heights.copy()
+    order = np.argsort(heights, kind="stable")
+    for lower, upper in pairwise(order):
+        placed[upper] = max(placed[upper], placed[lower] + least)
+    return placed - (placed - heights).mean()
+
+
+def elbo_gap(divergence: ArrayLike, gap: ArrayLike, labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """``log evidence - ELBO`` of guides against ``KL(guide || exact attention)``; the law is the diagonal.
+
+    Parameters
+    ----------
+    divergence, gap
+        (N,): both non-negative, in nats. Zero, the exact attention, is drawn at the origin (the axes are linear near it).
+    labels
+        (N,) kinds of guides; each kind gets a colour and a marker.
+
+    Returns
+    -------
+    Axes
+    """
+    x, y = style.numbers("divergence", divergence, 1, "(N,)"), style.numbers("gap", gap, 1, "(N,)")
+    kinds = np.asarray([""] * len(x) if labels is None else [str(label) for label in labels])
+    if not len(x) == len(y) == len(kinds):
+        raise ValueError(
+            f"divergence, gap and labels have {len(x)}, {len(y)} and {len(kinds)} entries; give one of each per guide"
+        )
+    ax = style.axes(ax, 4.4, 4.0)
+    positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
+    linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
+    for axis in ("x", "y"):
+        getattr(ax, f"set_{axis}scale")("symlog", linthresh=linear)
+    top = 2 * max(x.max(initial=0), y.max(initial=0), linear)
+    ax.plot([0, top], [0, top], color="#999999", linewidth=1, zorder=0)
+    ax.text(0.62, 0.48, "gap = KL", transform=ax.transAxes, color="#666666", fontsize=8)
+    for i, kind in enumerate(dict.fromkeys(kinds)):
+        chosen = kinds == kind
+        ax.plot(x[chosen], y[chosen], "os^Dv<>P"[i % 8], color=style.unit_color(i), markersize=5, alpha=0.8, label=kind)
+    if labels is not None:
+        ax.legend(loc="upper left", fontsize=8, frameon=False)
+    ax.set(xlabel="Σ KL(guide ‖ exact attention), nats", ylabel="log evidence − ELBO, nats")
+    ax.set(xlim=(-linear / 4, top), ylim=(-linear / 4, top))
+    return style.bare(ax)
+
+
+__all__ = ["elbo_gap", "objective_trace"]

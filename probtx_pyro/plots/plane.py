@@ -1,0 +1,173 @@
+"""Pictures over a plane: which unit is responsible where, and the paths of EM over a density."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.patches import Ellipse
+from numpy.typing import ArrayLike
+
+from probtx_pyro.plots import style
+
+HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
+
+
+def query_grid(points: ArrayLike, num: int = 100, margin: float = 0.15) -> np.ndarray:
+    """A regular grid (num, num, 2) over the box of ``points`` (N, 2), widened on each side by ``margin`` of its size.
+
+    >>> query_grid([[0.0, 0.0], [1.0, 2.0]], num=3, margin=0.0)[2, 1].tolist()
+    [0.5, 2.0]
+    """
+    points = style.numbers("points", points, 2, "(N, 2)")
+    low, high = points.min(0), points.max(0)
+    low, high = low - margin * (high - low), high + margin * (high - low)
+    return np.stack(np.meshgrid(*(np.linspace(low[i], high[i], num) for i in range(2))), -1)
+
+
+def responsibilities(
+    grid: ArrayLike,
+    responsibilities: ArrayLike,
+    keys: ArrayLike,
+    key_precision: ArrayLike,
+    unit_labels: Sequence | None = None,
+    ax: Axes | None = None,
+    *,
+    queries: ArrayLike | None = None,
+) -> Axes:
+    """Which unit explains a query at each point of the plane; each unit is an ellipse of one standard deviation.
+
+    Parameters
+    ----------
+    grid
+        (H, W, 2) points, regular, as `query_grid` makes them.
+    responsibilities
+        (H, W, U): attention of a query at each point.
+    keys, key_precision
+        (U, 2), and a scalar or (U,): centre and inverse variance of each unit.
+    unit_labels
+        Names of the units; their numbers if None.
+    queries
+        (Q, 2), drawn as points.
+
+    Returns
+    -------
+    Axes
+    """
+    grid = _regular(grid)
+    weights = style.numbers("responsibilities", responsibilities, 3, "(H, W, unit)")
+    keys = style.numbers("keys", keys, 2, "(unit, 2)")
+    units = len(keys)
+    if weights.shape != (*grid.shape[:2], units):
+        raise ValueError(
+            f"responsibilities has shape {weights.shape} but grid and keys ask for {(*grid.shape[:2], units)}; ask the model at grid.reshape(-1, 2)"
+        )
+    precision = np.broadcast_to(np.asarray(key_precision, dtype=float), units)
+    if (precision <= 0).any():
+        raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
+    names = range(units) if unit_labels is None else unit_labels
+    ax = style.axes(ax, 4.6, 4.2)
+    colors = np.array([style.unit_color(j) for j in range(units)])
+    blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
+    ax.imshow(
+        np.clip(blend, 0, 1), extent=_extent(grid), origin="lower", aspect="auto", interpolation="bilinear", zorder=0
+    )
+    for j in range(units if units > 1 else 0):  # where unit j ties with the best of the others
+        lead = weights[..., j] - np.delete(weights, j, -1).max(-1)
+        if lead.min() < 0 < lead.max():
+            ax.contour(grid[..., 0], grid[..., 1], lead, levels=[0], colors="white", linewidths=0.8)
+    if queries is not None:
+        points = style.numbers("queries", queries, 2, "(Q, 2)")
+        ax.plot(points[:, 0], points[:, 1], ".", color=style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
+    for j, name in zip(range(units), names, strict=True):
+        size = 2 / np.sqrt(precision[j])
+        ax.add_patch(Ellipse(keys[j], size, size, facecolor="none", edgecolor=colors[j] * 0.7, linewidth=1.8, zorder=3))
+        ax.text(
+            keys[j, 0],
+            keys[j, 1],
+            str(name),
+            ha="center",
+            va="center",
+            weight="bold",
+            fontsize=9,
+            path_effects=HALO,
+            zorder=4,
+        )
+    return _frame(ax, grid)
+
+
+def em_paths(
+    paths: ArrayLike,
+    grid: ArrayLike | None = None,
+    density: ArrayLike | None = None,
+    ax: Axes | None = None,
+    *,
+    modes: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+) -> Axes:
+    """The way of answers under EM, from their starts (hollow) to where they rest (filled), over the density they climb.
+
+    Parameters
+    ----------
+    paths
+        (iteration, start, 2).
+    grid, density
+        (H, W, 2) points and the density (H, W) there; both or neither.
+    modes, mean
+        (N, 2) and (2,), marked and labelled.
+
+    Returns
+    -------
+    Axes
+    """
+    paths = style.numbers("paths", paths, 3, "(iteration, start, 2)")
+    if (grid is None) != (density is None):
+        raise ValueError("grid and density belong together; give both, or neither")
+    ax = style.axes(ax, 4.6, 4.0)
+    if grid is not None:
+        grid, height = _regular(grid), style.numbers("density", density, 2, "(H, W)")
+        if height.shape != grid.shape[:2]:
+            raise ValueError(
+                f"density has shape {height.shape} but grid has {grid.shape[:2]} points; evaluate it on the grid"
+            )
+        ax.contourf(grid[..., 0], grid[..., 1], height, levels=12, cmap=style.SEQUENTIAL)
+        _frame(ax, grid)
+    for start in range(paths.shape[1]):
+        ax.plot(paths[:, start, 0], paths[:, start, 1], "-", color="white", linewidth=0.9, alpha=0.85)
+    ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=4, label="start")
+    ax.plot(*paths[-1].T, "o", color="white", markeredgecolor=style.INK, markersize=6, label="end of EM")
+    if modes is not None:
+        points = style.numbers("modes", modes, 2, "(N, 2)")
+        ax.plot(*points.T, "+", color="#D55E00", markersize=11, markeredgewidth=2.2, label="mode")
+    if mean is not None:
+        point = style.numbers("mean", mean, 1, "(2,)")
+        ax.plot(*point, "D", color="#E69F00", markeredgecolor=style.INK, markersize=7, label="posterior mean")
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=7, facecolor="#9a9a9a", handletextpad=0.2
+    )
+    return ax
+
+
+def _regular(grid: ArrayLike) -> np.ndarray:
+    array = style.numbers("grid", grid, 3, "(H, W, 2)")
+    if array.shape[-1] != 2 or min(array.shape[:2]) < 2:
+        raise ValueError(
+            f"grid must have shape (H, W, 2), H and W at least 2, but has shape {array.shape}; use plots.query_grid"
+        )
+    return array
+
+
+def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
+    """Edges of the picture whose pixel centres are the grid points."""
+    half = (grid[-1, -1] - grid[0, 0]) / (np.array(grid.shape[1::-1]) - 1) / 2
+    low, high = grid[0, 0] - half, grid[-1, -1] + half
+    return float(low[0]), float(high[0]), float(low[1]), float(high[1])
+
+
+def _frame(ax: Axes, grid: np.ndarray) -> Axes:
+    ax.set(xlim=(grid[..., 0].min(), grid[..., 0].max()), ylim=(grid[..., 1].min(), grid[..., 1].max()))
+    ax.set_aspect("equal")  # an isotropic unit is a circle
+    return ax
+
+
+__all__ = ["em_paths", "query_grid", "responsibilities"]

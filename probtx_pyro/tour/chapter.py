@@ -1,0 +1,94 @@
+"""What a chapter is given and what it hands back."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every chapter is given.
+
+    Parameters
+    ----------
+    seed
+        The only source of randomness.
+    device
+        Where the tensors live.
+    smoke
+        Small sizes, for tests of the plumbing.
+    """
+
+    seed: int
+    device: str = "cpu"
+    smoke: bool = False
+
+    def tensor(self, array: Any) -> Tensor:
+        """Real numbers in double precision on the device."""
+        return torch.as_tensor(np.ascontiguousarray(array, dtype=float), device=self.device)
+
+    def rng(self) -> np.random.Generator:
+        """A generator that starts from the seed; each chapter takes its own."""
+        return np.random.default_rng(self.seed)
+
+    def size(self, full: int, smoke: int) -> int:
+        """A size of the run: the full one, or the small one of a smoke run."""
+        return smoke if self.smoke else full
+
+
+class Number(NamedTuple):
+    """A number behind a figure.
+
+    quantity: what it is, with its unit.
+    value: as computed in this run.
+    how: how it was computed.
+    """
+
+    quantity: str
+    value: float
+    how: str
+
+
+class Picture(NamedTuple):
+    """A figure with the numbers behind it.
+
+    name: of its file, without the ending.
+    figure: the matplotlib figure.
+    caption: what is to be seen.
+    numbers: what the reader can check.
+    """
+
+    name: str
+    figure: Figure
+    caption: str
+    numbers: list[Number]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A question and its answer on real data.
+
+    Parameters
+    ----------
+    title, question
+        One line each.
+    text
+        Paragraphs of plain text.
+    pictures
+        Figures in reading order.
+    inference_data
+        ArviZ data for the tour's file, or None.
+    """
+
+    title: str
+    question: str
+    text: list[str]
+    pictures: list[Picture]
+    inference_data: Any = field(default=None)
+
+
+__all__ = ["Chapter", "Context", "Number", "Picture"]

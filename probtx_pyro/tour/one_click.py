@@ -1,0 +1,114 @@
+"""Chapter 4: clicks on a photograph; the answer of every pixel is a posterior that each click moves."""
+
+from itertools import pairwise
+
+import numpy as np
+from matplotlib import pyplot
+from scipy.special import entr
+
+from probtx_pyro import data, plots
+from probtx_pyro.apps import clicks, segmentation
+from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+
+BACKGROUND, OBJECT = 1, 2
+
+
+def chapter(context: Context) -> Chapter:
+    """The game of clicks on scikit-learn's photograph of a pagoda, scored against a mask drawn by hand."""
+    image, mask = data.load_pagoda()
+    thinning = context.size(1, 4)
+    image, truth = image[::thinning, ::thinning], np.where(mask[::thinning, ::thinning], OBJECT, BACKGROUND)
+    picture = segmentation.Picture.from_image(image)
+    answers: list[segmentation.Segmentation] = []
+
+    def segment(given: list[clicks.Click]) -> np.ndarray:
+        answers.append(picture.segment(clicks.marks_from_clicks(truth.shape, given)))
+        return answers[-1].mask
+
+    game = clicks.play(segment, truth, num_clicks=context.size(10, 4))
+    right = [int((answer.mask == truth).sum()) for answer in answers]
+    gained = [after - before for before, after in pairwise(right)]
+    return Chapter(
+        "One click corrects every pixel",
+        "How far does one click reach?",
+        [
+            f"A photograph of {truth.shape[0]} by {truth.shape[1]} pixels, and two classes: the pagoda and the rest. Pixels are "
+            "queries; units with a colour and a place are their keys. A click says the class of one pixel. It is an observed "
+            "answer: it updates the answers of the units that explain that pixel, and with them the posterior of every pixel "
+            "that attends to such units.",
+            "A program plays the user: one click in the middle of each class, then, again and again, one in the middle of the "
+            "largest wrong piece. The reference mask was drawn by hand for this project; it places the clicks and scores the "
+            "answers. A click can also mislead: one class reaches further than it should, until a later click says so.",
+        ],
+        [_masks(image, truth, answers, gained, game), _scores(truth, gained, game)],
+    )
+
+
+def _masks(
+    image: np.ndarray,
+    truth: np.ndarray,
+    answers: list[segmentation.Segmentation],
+    gained: list[int],
+    game: clicks.Game,
+) -> Picture:
+    """Probability of the object at the start, before and after the best click, and at the end; the reference; uncertainty."""
+    first = game.counts[0]
+    best = first + 1 + int(np.argmax(gained))
+    shown = dict.fromkeys((first, best - 1, best, first + len(answers) - 1))
+    figure, panels = pyplot.subplots(2, 3, figsize=(10.5, 5.4), layout="constrained")
+    *some, reference, doubt = panels.flat
+    numbers, entropy = [], np.zeros(truth.shape)
+    for ax, count in zip(some, shown, strict=False):
+        answer, given = answers[count - first], game.clicks[:count]
+        probability = answer.probabilities[..., int(np.flatnonzero(answer.classes == OBJECT)[0])]
+        marks = np.array([(y, x, label == OBJECT) for y, x, label in given], dtype=float)
+        plots.segmentation_overlay(image, probability.clip(0, 1), marks, ax)
+        ax.set_title(f"after {count} clicks" + (f": click {count} set most right" if count == best else ""))
+        entropy = entr(answer.probabilities.astype(float)).sum(-1) / np.log(2)
+        numbers.append(
+            Number(
+                f"uncertainty after {count} clicks, bits a pixel",
+                float(entropy.mean()),
+                "entropy of the class probabilities of segmentation.Picture.segment, mean over the pixels",
+            )
+        )
+    for ax in some[len(shown) :]:
+        ax.set_visible(False)
+    plots.segmentation_overlay(image, truth == OBJECT, None, reference)
+    reference.set_title("reference, drawn by hand")
+    drawn = doubt.imshow(entropy, cmap="cividis", vmin=0, vmax=1)
+    figure.colorbar(drawn, ax=doubt, label="bits", shrink=0.7)
+    doubt.set(title="uncertainty at the end", xticks=[], yticks=[])
+    caption = "Colour where the pagoda is probable, grey where it is not, the line at one half; clicks are numbered, + on the pagoda, − off it. Photograph: danielbuechele, CC BY 2.0."
+    return Picture("clicks", figure, caption, numbers)
+
+
+def _scores(truth: np.ndarray, gained: list[int], game: clicks.Game) -> Picture:
+    """Intersection over union against clicks, and how many pixels each click set right."""
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
+    left.plot(game.counts, game.scores[:, 1], "o-", color=plots.UNIT_COLORS[1], label="pagoda")
+    left.plot(game.counts, game.scores.mean(-1), "s--", color=plots.UNIT_COLORS[0], label="mean of both classes")
+    left.set(xlabel="clicks", ylabel="intersection over union", ylim=(min(0.5, float(game.scores.min())), 1))
+    left.legend(frameon=False, loc="lower right")
+    right.bar(range(game.counts[0] + 1, game.counts[0] + 1 + len(gained)), gained, color=plots.UNIT_COLORS[2])
+    right.axhline(0, color="#222222", linewidth=0.8)
+    right.set(xlabel="click", ylabel="pixels set right")
+    for ax in (left, right):
+        ax.spines[["top", "right"]].set_visible(False)
+    rows = sorted({0, 1, len(game.counts) // 2, len(game.counts) - 1})
+    how = "intersection over union with the mask drawn by hand, apps.clicks.play"
+    numbers = [Number(f"IoU of the pagoda, {game.counts[i]} clicks", float(game.scores[i, 1]), how) for i in rows]
+    numbers += [
+        Number("pixels set right by the best click", float(max(gained)), "right after it less right before it"),
+        Number(
+            "pixels set right by the worst click",
+            float(min(gained)),
+            "negative where it misled more pixels than it corrected",
+        ),
+        Number("pixels of the photograph", float(truth.size), "height times width"),
+    ]
+    caption = "Left: agreement with the reference. Right: what each click set right, less what it set wrong."
+    return Picture("intersection_over_union", figure, caption, numbers)
+
+
+__all__ = ["chapter"]

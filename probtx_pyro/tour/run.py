@@ -1,0 +1,80 @@
+"""Run the chapters one after the other and write what they hand back."""
+
+import os
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib import pyplot
+from tqdm.auto import tqdm
+
+from probtx_pyro.tour.chapter import Chapter, Context
+from probtx_pyro.tour.report import report
+
+CHAPTERS = ("attention_is_a_posterior", "map_transformer", "adapting_keys", "one_click")
+
+
+class Written(NamedTuple):
+    """What the tour wrote.
+
+    report: one HTML file that needs no other.
+    data: ArviZ data as NetCDF.
+    figures: PNG files in reading order.
+    """
+
+    report: Path
+    data: Path
+    figures: list[Path]
+
+
+def run(
+    out: str | Path,
+    *,
+    seed: int,
+    device: str = "cpu",
+    progress: bool = True,
+    smoke: bool | None = None,
+) -> Written:
+    """Run the tour's chapters and write figures/*.png, tour.nc and report.html.
+
+    Parameters
+    ----------
+    out
+        Folder for the results, made if missing; files of an earlier tour are overwritten.
+    seed
+        The only randomness; the same seed on the same device gives the same numbers.
+    device
+        Where the tensors live.
+    progress
+        Whether to show a bar.
+    smoke
+        Small sizes, to test the plumbing; None asks the environment variable PROBTX_SMOKE (1 is small).
+
+    Returns
+    -------
+    Written
+    """
+    out = Path(out)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    smoke = os.environ.get("PROBTX_SMOKE") == "1" if smoke is None else smoke
+    context, data = Context(seed, device, smoke), out / "tour.nc"
+    done: list[tuple[Chapter, float]] = []
+    figures: list[Path] = []
+    for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
+        start = time.perf_counter()
+        chapter = import_module(f"probtx_pyro.tour.{name}").chapter(context)
+        done.append((chapter, time.perf_counter() - start))
+        for picture in chapter.pictures:
+            figures.append(out / "figures" / f"{len(done)}_{picture.name}.png")
+            picture.figure.savefig(figures[-1], dpi=130)
+            pyplot.close(picture.figure)
+        if chapter.inference_data is not None:
+            data.unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
+            chapter.inference_data.to_netcdf(str(data))
+    page = report(done, figures, context)
+    (out / "report.html").write_text(page, encoding="utf-8")
+    return Written(out / "report.html", data, figures)
+
+
+__all__ = ["CHAPTERS", "Written", "run"]

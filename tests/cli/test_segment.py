@@ -1,0 +1,327 @@
+"""``probtx segment`` on files: what it writes, what it accepts, what it refuses in one line."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probtx_pyro import cli
+from probtx_pyro.cli import segment
+
+SHAPE = (40, 60)
+
+
+def disc():
+    """A bright disc (inside) on a dark ground."""
+    y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    inside = (y - 20) ** 2 + (x - 25) ** 2 < 11**2
+    image = np.where(inside[..., None], (230, 200, 60), (30, 60, 110)).astype(np.uint8)
+    return image, inside
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(disc()[0]).save(path)
+    return path
+
+
+CLICKS = ("--click", "20,25,7", "--click", "3,55,9")
+
+
+def read(path):
+    with Image.open(path) as picture:
+        return picture.mode, np.asarray(picture)
+
+
+def right(mask, inside, labels=(7, 9)):
+    return (mask == np.where(inside, *labels)).mean() > 0.97
+
+
+def test_end_to_end_as_a_command(photo, tmp_path):
+    out = tmp_path / "mask.png"
+    done = subprocess.run([sys.executable, "-m", "probtx_pyro", "segment", str(photo), *CLICKS, "--out", str(out)],
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    written = [tmp_path / name for name in ("mask.png", "mask_overlay.png", "mask_probability.png", "mask_probability.npz")]
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [str(path) for path in written]
+    _, inside = disc()
+    mode, mask = read(out)
+    assert mode == "L"
+    assert mask.dtype == np.uint8
+    assert right(mask, inside)
+    with np.load(written[3]) as saved:
+        assert saved["classes"].tolist() == [7, 9]
+        probabilities = saved["probabilities"]
+    assert probabilities.shape == (*SHAPE, 2)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
+    np.testing.assert_array_equal(np.array([7, 9])[probabilities.argmax(-1)], mask)
+    assert read(written[1])[1].shape == (*SHAPE, 3)
+    np.testing.assert_array_equal(read(written[2])[1], (probabilities.max(-1) * 255).round())
+
+
+def test_heavy_packages_that_it_does_not_need_stay_out(photo, tmp_path):
+    code = (
+        "import sys\nfrom probtx_pyro import cli\n"
+        f"code = cli.main(['segment', {str(photo)!r}, '--click', '20,25,7', '--click', '3,55,9', '--out', {str(tmp_path / 'm.png')!r}])\n"
+        "print(code, [m for m in ('matplotlib', 'arviz', 'sklearn', 'skimage', 'pandas', 'xarray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def run(photo, out, *words):
+    return cli.main(["segment", str(photo), *words, "--out", str(out)])
+
+
+def scribbles(tmp_path, palette=None, size=SHAPE):
+    marks = np.zeros(size, np.uint8)
+    marks[20, 20:30], marks[3, 5:55] = 7, 9
+    picture = Image.fromarray(marks)
+    if palette is not None:
+        picture.putpalette(palette)
+    picture.save(tmp_path / "marks.png")
+    return tmp_path / "marks.png"
+
+
+def test_scribbles_equal_the_same_clicks(photo, tmp_path):
+    drawn, played = tmp_path / "drawn.png", tmp_path / "played.png"
+    clicks = [f"20,{x},7" for x in range(20, 30)] + [f"3,{x},9" for x in range(5, 55)]
+    assert run(photo, drawn, "--scribbles", str(scribbles(tmp_path))) == 0
+    assert run(photo, played, *[word for click in clicks for word in ("--click", click)]) == 0
+    np.testing.assert_array_equal(read(drawn)[1], read(played)[1])
+
+
+def test_clicks_overrule_scribbles_and_add_classes(photo, tmp_path):
+    out = tmp_path / "mask.png"
+    assert run(photo, out, "--scribbles", str(scribbles(tmp_path)), "--click", "20,25,3") == 0
+    mask = read(out)[1]
+    assert mask[20, 25] == 3
+    assert mask[20, 21] == 7
+    assert mask[3, 10] == 9
+
+
+def test_palette_of_the_marks_is_kept(photo, tmp_path):
+    palette = [0] * 768
+    palette[21:24], palette[27:30] = (250, 10, 20), (10, 20, 250)
+    out = tmp_path / "mask.png"
+    assert run(photo, out, "--scribbles", str(scribbles(tmp_path, palette))) == 0
+    with Image.open(out) as picture:
+        assert picture.mode == "P"
+        assert picture.getpalette()[21:24] == [250, 10, 20]
+        assert right(np.asarray(picture), disc()[1])
+    overlay = read(tmp_path / "mask_overlay.png")[1]
+    assert overlay[20, 25].tolist() == [250, 10, 20]
+
+
+def grey(image):
+    return Image.fromarray(image).convert("L")
+
+
+def sixteen(image):
+    return Image.fromarray(np.asarray(grey(image)).astype(np.uint16) * 257)
+
+
+def alpha(image):
+    """The disc opaque on a transparent ground: seen on white."""
+    opaque = (image[..., 0] > 100).astype(np.uint8) * 255
+    return Image.fromarray(np.dstack([image // 2, opaque]))
+
+
+@pytest.mark.parametrize(
+    ("convert", "suffix"),
+    [
+        (grey, "png"),
+        (sixteen, "png"),
+        (alpha, "png"),
+        (lambda image: alpha(image).convert("LA"), "png"),
+        (lambda image: Image.fromarray(image).quantize(16), "png"),
+        (lambda image: grey(image).point(lambda v: 255 * (v > 100)).convert("1"), "png"),
+        (Image.fromarray, "jpg"),
+        (lambda image: Image.fromarray(image).convert("CMYK"), "jpg"),
+    ],
+    ids=["grey", "16 bit", "alpha", "grey with alpha", "palette", "1 bit", "jpeg", "cmyk jpeg"],
+)
+def test_kinds_of_pictures(convert, suffix, tmp_path):
+    image, inside = disc()
+    path, out = tmp_path / f"photo.{suffix}", tmp_path / "mask.png"
+    convert(image).save(path)
+    assert run(path, out, *CLICKS) == 0
+    assert right(read(out)[1], inside)
+
+
+def test_a_camera_rotation_tag_is_obeyed(tmp_path):
+    image, inside = disc()
+    lying = Image.fromarray(image).transpose(Image.Transpose.ROTATE_90)
+    exif = lying.getexif()
+    exif[0x0112] = 6  # turn by 270 degrees to view
+    lying.save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    assert run(tmp_path / "photo.jpg", tmp_path / "mask.png", *CLICKS) == 0
+    assert right(read(tmp_path / "mask.png")[1], inside)
+
+
+def test_one_row_of_two_pixels(tmp_path):
+    Image.fromarray(np.array([[0, 255]], np.uint8)).save(tmp_path / "photo.png")
+    assert run(tmp_path / "photo.png", tmp_path / "mask.png", "--click", "0,0,1", "--click", "0,1,2") == 0
+    assert read(tmp_path / "mask.png")[1].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no marks"),
+        (("--click", "20,25,7"), "1 class"),
+        (("--click", "20,25,7", "--click", "21,25,7"), "1 class"),
+        (("--click", "20,25,7", "--click", "20,25,8"), "1 class"),  # the later click overrules
+        (("--click", "20,25"), "y,x,label"),
+        (("--click", "20,25,cat"), "y,x,label"),
+        (("--click", "20.5,25,1"), "y,x,label"),
+        (("--click", ""), "y,x,label"),
+        (("--click", "20,25,0"), "1 to 255"),
+        (("--click", "20,25,256"), "1 to 255"),
+        (("--click", "40,25,1"), "y is 0..39, x is 0..59"),
+        (("--click", "20,60,1"), "outside"),
+        (("--click=-1,5,1",), "outside"),
+        (("--scribbles", "missing.png"), "there is no file"),
+    ],
+)
+def test_bad_marks_are_one_line(words, message, photo, tmp_path, capsys):
+    assert run(photo, tmp_path / "mask.png", *words) == 2
+    refused(capsys, message)
+    assert not (tmp_path / "mask.png").exists()
+
+
+def refused(capsys, message):
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("probtx: error: ")
+    assert shown.err.count("\n") == 1
+    assert message in shown.err
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def text(path):
+    path.write_text("not a picture")
+
+
+def truncated(path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 50, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def corrupt(path):
+    truncated(path)
+    content = bytearray(path.read_bytes())
+    content[60:400] = bytes(340)
+    path.write_bytes(content)
+
+
+def bitmap(path):
+    Image.fromarray(disc()[0]).save(path, format="BMP")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "there is no file"),
+        (lambda path: path.mkdir(), "folder"),
+        (empty, "not a PNG or JPEG"),
+        (text, "not a PNG or JPEG"),
+        (bitmap, "not a PNG or JPEG"),
+        (truncated, "damaged"),
+        (corrupt, "damaged"),
+    ],
+    ids=["missing", "folder", "empty", "text", "bitmap", "truncated", "corrupt"],
+)
+def test_bad_pictures_are_one_line(make, message, tmp_path, capsys):
+    make(tmp_path / "photo.png")
+    assert run(tmp_path / "photo.png", tmp_path / "mask.png", *CLICKS) == 2
+    refused(capsys, message)
+
+
+def test_one_pixel_cannot_hold_two_classes(tmp_path, capsys):
+    Image.fromarray(np.zeros((1, 1, 3), np.uint8)).save(tmp_path / "photo.png")
+    assert run(tmp_path / "photo.png", tmp_path / "mask.png", "--click", "0,0,1", "--click", "0,0,2") == 2
+    refused(capsys, "1 class")
+
+
+def test_too_large_pictures_are_refused_before_decoding(photo, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(segment, "MAX_PIXELS", 1000)
+    assert run(photo, tmp_path / "mask.png", *CLICKS) == 2
+    refused(capsys, "60 x 40")
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (Image.new("L", (59, 40)), "59 x 40 but the picture is 60 x 40"),
+        (Image.new("RGB", (60, 40)), "RGB picture; marks must be grey or palette"),
+        (Image.fromarray(np.full(SHAPE, 300, np.uint16)), "label 300"),
+        (Image.new("L", (60, 40)), "0 class"),
+        (Image.new("L", (60, 40), 5), "1 class"),
+    ],
+    ids=["size", "colour", "16-bit label", "empty", "one class"],
+)
+def test_bad_scribbles_are_one_line(picture, message, photo, tmp_path, capsys):
+    picture.save(tmp_path / "marks.png")
+    assert run(photo, tmp_path / "mask.png", "--scribbles", str(tmp_path / "marks.png")) == 2
+    refused(capsys, message)
+
+
+def test_lossy_scribbles_are_refused(photo, tmp_path, capsys):
+    Image.new("L", (60, 40)).save(tmp_path / "marks.jpg")
+    assert run(photo, tmp_path / "mask.png", "--scribbles", str(tmp_path / "marks.jpg")) == 2
+    refused(capsys, "not a PNG picture")
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("mask.jpg", "must be a .png"),
+        ("mask", "must be a .png"),
+        ("nowhere/mask.png", "there is no folder"),
+        ("folder.png", "is a folder"),
+        ("photo.png", "would overwrite"),
+    ],
+)
+def test_bad_outputs_are_one_line(out, message, photo, tmp_path, capsys):
+    (tmp_path / "folder.png").mkdir()
+    before = photo.read_bytes()
+    assert run(photo, tmp_path / out, *CLICKS) == 2
+    refused(capsys, message)
+    assert photo.read_bytes() == before
+
+
+def test_marks_are_not_overwritten_by_a_second_output(photo, tmp_path, capsys):
+    marks = scribbles(tmp_path).rename(tmp_path / "m_overlay.png")
+    assert run(photo, tmp_path / "m.png", "--scribbles", str(marks)) == 2
+    refused(capsys, "would overwrite")
+
+
+@pytest.mark.parametrize("words", [[], ["photo.png"], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
+def test_wrong_usage(words, capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["segment", *words])
+    assert done.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_photograph_takes_less_than_five_seconds(tmp_path):
+    """Start included, 500 x 375 pixels, on whatever this machine is."""
+    import time
+
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
+    small.resize((500, 375), Image.Resampling.BICUBIC).save(tmp_path / "photo.jpg")
+    words = ["segment", str(tmp_path / "photo.jpg"), "--click", "30,250,1", "--click", "300,250,2"]
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
+    assert done.returncode == 0
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,128 @@
+"""Bad input to the library: one ValueError each, that names the argument and says what to do. (Commands: tests/cli.)"""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.distributions import Dirichlet, Gamma, LogNormal, MultivariateNormal, Normal
+
+from probtx_pyro import inference, models
+from probtx_pyro.inference import MixturePriors
+
+K, V, Q = (
+    torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    for n, d in ((4, 3), (4, 2), (5, 3))
+)
+A = torch.zeros(5, 2, dtype=torch.float64)
+HALF = torch.full((4, 2), 0.5, dtype=torch.float64)
+UNIFORM = torch.full((1, 4), -math.log(4.0), dtype=torch.float64)
+NAN = K.clone()
+NAN[0, 0] = math.nan
+
+
+def mixture(**changes):
+    return models.GaussianMixture(**{"keys": K, "values": V, "value_precision": 1.0, **changes})
+
+
+def labels():
+    return models.GaussianMixture.categorical(K, HALF)
+
+
+def adapt(priors=None, **options):
+    return inference.adapt(mixture(), Q, priors or MixturePriors(keys=Normal(K, 1.0)), **options)
+
+
+CASES = {
+    "keys are not a tensor": (lambda: models.GaussianMixture([[1.0]]), r"keys must be a torch.Tensor.*as_tensor"),
+    "keys are integers": (lambda: models.GaussianMixture(torch.ones(2, 2, dtype=torch.long)), r"keys must be a floating point.*float"),
+    "keys have one axis": (lambda: models.GaussianMixture(torch.ones(3)), r"keys must have shape.*add the missing axis"),
+    "NaN in keys": (lambda: mixture(keys=NAN), r"keys contains NaN; remove"),
+    "infinity in values": (lambda: mixture(values=V / 0), r"values contains"),
+    "fewer values than keys": (lambda: mixture(values=V[:3]), r"keys have 4 units but values have 3"),
+    "two kinds of answers": (lambda: models.GaussianMixture(K, V, answer_probs=HALF), r"values and answer_probs are both given; an answer is either"),
+    "answer_probs off the simplex": (lambda: models.GaussianMixture.categorical(K, 2 * HALF), r"answer_probs must have.*divide"),
+    "negative key precision": (lambda: mixture(key_precision=-1.0), r"key_precision must be > 0"),
+    "zero key precision": (lambda: mixture(key_precision=torch.tensor([1.0, 0, 1, 1], dtype=torch.float64)), r"key_precision must be > 0"),
+    "negative value precision": (lambda: mixture(value_precision=-1.0), r"value_precision must be >= 0"),
+    "value precision partly zero": (lambda: mixture(value_precision=torch.tensor([1.0, 0, 1, 1], dtype=torch.float64)), r"value_precision mixes zero.*use 0 for all"),
+    "precision of another length": (lambda: mixture(key_precision=torch.ones(3, dtype=torch.float64)), r"key_precision has 3 entries but there are 4 units"),
+    "dtypes differ": (lambda: mixture(values=V.float()), r"differ in dtype: keys torch.float64, values torch.float32.*\.to\(dtype\)"),
+    "batches do not broadcast": (lambda: mixture(keys=K.expand(2, 4, 3), values=V.expand(3, 4, 2)), r"do not broadcast: keys \(2,\), values \(3,\)"),
+    "prior not normalised": (lambda: mixture(log_prior=UNIFORM + 1), r"log_prior is off the simplex.*log_softmax"),
+    "prior with one axis": (lambda: mixture(log_prior=UNIFORM[0]), r"log_prior must have shape.*unsqueeze"),
+    "prior over other units": (lambda: mixture(log_prior=torch.full((1, 3), -math.log(3.0), dtype=torch.float64)), r"log_prior have 3 units but keys have 4"),
+    "prior that forbids everything": (lambda: mixture(log_prior=torch.full((1, 4), -math.inf, dtype=torch.float64)), r"log_prior forbids every unit.*allow at least one"),
+    "prior with NaN": (lambda: mixture(log_prior=UNIFORM * math.nan), r"log_prior contains NaN.*-inf for a mask"),
+    "linked with a mask that forbids everything": (lambda: models.GaussianMixture.linked(K, V, 1.0, log_prior=torch.full((1, 4), -math.inf, dtype=torch.float64)), r"log_prior forbids every unit"),
+    "linked with unequal precisions": (lambda: models.GaussianMixture.linked(K, V, torch.arange(1.0, 5.0)), r"key_precision differs between units.*use one precision"),
+    "queries of another width": (lambda: mixture().attention(Q[:, :2]), r"queries have 2 features but keys have 3 \(queries \(5, 2\), keys \(4, 3\)\); project"),
+    "queries with one axis": (lambda: mixture().attention(Q[0]), r"queries must have shape"),
+    "queries of another dtype": (lambda: mixture().attention(Q.float()), r"queries torch.float32, keys torch.float64"),
+    "infinity in queries": (lambda: mixture().expected_outputs(Q / 0), r"queries contains"),
+    "prior rows for other queries": (lambda: mixture(log_prior=UNIFORM.expand(3, 4)).attention(Q), r"log_prior has rows for 3 queries but there are 5"),
+    "outputs without a density": (lambda: mixture(value_precision=0.0).log_evidence(Q, A), r"outputs are given, but.*give value_precision > 0"),
+    "outputs of another width": (lambda: mixture().log_evidence(Q, A[:, :1]), r"outputs have 1 answer coordinates but values have 2"),
+    "outputs of another length": (lambda: mixture().log_evidence(Q, A[:3]), r"outputs have 3 rows but queries have 5"),
+    "NaN in observed outputs": (lambda: mixture().attention(Q, A * math.nan), r"outputs contains NaN"),
+    "observed is not boolean": (lambda: mixture().attention(Q, A, torch.ones(5)), r"observed must be a boolean tensor"),
+    "observed without outputs": (lambda: mixture().attention(Q, None, torch.ones(5, dtype=torch.bool)), r"observed is given without outputs"),
+    "labels outside the classes": (lambda: labels().log_evidence(Q, torch.full((5,), 2)), r"label outside 0..1; mark it unobserved"),
+    "labels that are not integers": (lambda: labels().log_evidence(Q, torch.zeros(5)), r"integer labels.*\.long\(\)"),
+    "no answers": (lambda: mixture(values=None, value_precision=0.0).expected_outputs(Q), r"values is None.*build it with values="),
+    "MAP of labels": (lambda: labels().map_outputs(Q), r"map_outputs needs real-valued answers.*argmax"),
+    "start of another shape": (lambda: mixture().map_outputs(Q, init=A[:, :1]), r"init has shape \(5, 1\) but the answers"),
+    "negative number of steps": (lambda: mixture().map_outputs(Q, num_steps=-1), r"num_steps must be 0 or more"),
+    "modes without a density": (lambda: mixture(value_precision=0.0).output_modes(Q), r"output_modes needs values with value_precision > 0"),
+    "covariance without a density": (lambda: mixture(value_precision=0.0).output_covariance(Q), r"output_covariance is infinite.*give value_precision > 0"),
+    "distribution without a density": (lambda: mixture(value_precision=0.0).output_distribution(Q), r"output_distribution needs answers with a density"),
+    "guide of another shape": (lambda: mixture().guide(Q, attention=torch.ones(5, 3)), r"attention has shape \(5, 3\) but must end in \(5, 4\)"),
+    "guide off the simplex": (lambda: mixture().guide(Q, attention=torch.ones(5, 4)), r"attention must have.*sum to 1"),
+    "no priors": (lambda: adapt(MixturePriors()), r"priors are empty.*MixturePriors.flat"),
+    "prior on a missing parameter": (lambda: inference.adapt(mixture(values=None, value_precision=0.0), Q, MixturePriors(values=Normal(0.0, 1.0))), r"prior on values, but the mixture has no values"),
+    "prior on a zero value precision": (lambda: inference.adapt(mixture(value_precision=0.0), Q, MixturePriors(value_precision=Gamma(2.0, 1.0))), r"value_precision is 0.*start from a positive"),
+    "prior with the wrong support": (lambda: adapt(MixturePriors(key_precision=Normal(1.0, 1.0))), r"Normal on key_precision has the wrong support.*Gamma"),
+    "positive prior on weights": (lambda: adapt(MixturePriors(weights=LogNormal(0.0, 1.0))), r"LogNormal on weights has the wrong support.*Dirichlet"),
+    "prior over too many axes": (lambda: adapt(MixturePriors(key_precision=MultivariateNormal(torch.zeros(2), torch.eye(2)))), r"wrong support"),
+    "Gamma without a mode": (lambda: adapt(MixturePriors(key_precision=Gamma(0.5, 1.0))), r"prior on key_precision has a concentration below 1.*no mode.*NUTS"),
+    "Dirichlet without a mode": (lambda: adapt(MixturePriors(weights=Dirichlet(torch.full((1, 4), 0.5, dtype=torch.float64)))), r"prior on weights has a concentration below 1"),
+    "prior of another dtype": (lambda: adapt(MixturePriors(keys=Normal(K.float(), 1.0))), r"loc of the prior on keys is torch.float32 but the mixture is torch.float64"),
+    "prior of another shape": (lambda: adapt(MixturePriors(keys=Normal(K[:3], 1.0))), r"do not broadcast: keys \(4, 3\), prior on keys \(3, 3\)"),
+    "weights for other queries": (lambda: adapt(MixturePriors(weights=Dirichlet(torch.ones(3, 4, dtype=torch.float64)))), r"concentration rows for 3 queries but there are 5"),
+    "shared weights under masks that differ": (lambda: inference.adapt(mixture(log_prior=UNIFORM.expand(5, 4)), Q, MixturePriors(weights=Dirichlet(torch.ones(1, 4, dtype=torch.float64)))), r"weights shared by the queries.*shape \(\.\.\., Q, U\)"),
+    "flat precision": (lambda: MixturePriors.flat("key_precision"), r"likelihood is unbounded in key_precision.*Gamma"),
+    "flat on an unknown name": (lambda: MixturePriors.flat("kees"), r"no parameter 'kees'; choose from"),
+    "tolerance of zero": (lambda: adapt(tol=0.0), r"tol positive"),
+    "query weights negative": (lambda: adapt(query_weights=-torch.ones(5, dtype=torch.float64)), r"query_weights must be non-negative"),
+    "query weights of another length": (lambda: adapt(query_weights=torch.ones(4, dtype=torch.float64)), r"query_weights must be.*\(\.\.\., 5\)"),
+    "query weights with NaN": (lambda: adapt(query_weights=torch.full((5,), math.nan, dtype=torch.float64)), r"query_weights contains NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_clear_error(name):
+    call, message = CASES[name]
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_there_are_enough():
+    assert len({message for _, message in CASES.values()}) >= 25
+
+
+def test_unobserved_entries_may_be_anything():
+    observed = torch.tensor([True, True, False, False, False])
+    outputs = A.clone()
+    outputs[2:] = math.nan
+    assert torch.isfinite(mixture().log_evidence(Q, outputs, observed)).all()
+    assert torch.isfinite(labels().log_evidence(Q, torch.tensor([0, 1, -1, 99, 7]), observed)).all()
+    fit = inference.adapt(mixture(), Q, MixturePriors(values=Normal(V, 1.0), keys=Normal(K, 1.0)), outputs, observed)
+    assert torch.isfinite(fit.mixture.values).all() and torch.isfinite(fit.objective).all()
+
+
+def test_validation_can_be_switched_off():
+    pyro.enable_validation(False)
+    assert mixture(keys=NAN).attention(Q).isnan().any()
+    with pytest.raises(ValueError, match="queries have 2 features"):  # shapes are always checked: they cost nothing
+        mixture().attention(Q[:, :2])

@@ -1,0 +1,57 @@
+"""The README's map from equations to functions is true, and its links lead somewhere."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
+ROWS = re.findall(r"^\| (PT [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
+
+
+def cited(dotted):
+    """What the function and the module it lives in say of themselves."""
+    head, *rest = dotted.split(".")
+    found = importlib.import_module(f"probtx_pyro.{head}")
+    for name in rest:
+        found = getattr(found, name)
+    return f"{inspect.getdoc(found)}\n{inspect.getmodule(found).__doc__}"
+
+
+def numbers(text):
+    """Equation numbers in a citation: '14-15', '29, 30'."""
+    out = set()
+    for low, high in re.findall(r"(\d+)(?:-(\d+))?", text):
+        out |= set(range(int(low), int(high or low) + 1))
+    return out
+
+
+def missing(row):
+    """Equations of a row that its function's documentation does not name."""
+    equations, dotted = row
+    claims = re.findall(r"(?:PT )?eq(?:uation)?s?\.? (\d[\d, \-]*)|PT (?:eq\. )?(\d[\d, \-]*)", cited(dotted))
+    named = set().union(*(numbers(a or b) for a, b in claims))
+    return numbers(equations) - named
+
+
+def test_the_index_is_there():
+    assert len(ROWS) >= 7
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
+def test_each_function_names_its_equations(row):
+    assert missing(row) == set()
+
+
+def test_a_wrong_row_is_seen():
+    assert missing(("PT 33", "models.GaussianMixture.attention")) == {33}
+    with pytest.raises(AttributeError):
+        missing(("PT 5", "models.GaussianMixture.no_such_method"))
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", TEXT))))
+def test_links_lead_somewhere(target):
+    assert (ROOT / target).exists()

@@ -1,0 +1,99 @@
+import re
+from base64 import b64decode
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
+
+import arviz
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+pytest.importorskip("sklearn")
+
+from probtx_pyro import cli, tour
+from probtx_pyro.tour.report import report
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The whole tour in small sizes, by the command."""
+    out = tmp_path_factory.mktemp("tour") / "new" / "folder"
+    shown = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown):
+        patch.setenv("PROBTX_SMOKE", "1")
+        assert cli.main(["tour", "--out", str(out), "--no-progress", "--seed", "5"]) == 0
+    return out, shown.getvalue()
+
+
+def test_the_command_says_where_things_are(written):
+    out, shown = written
+    figures = sorted((out / "figures").iterdir())
+    assert shown.splitlines() == [
+        f"Report: {out / 'report.html'}",
+        f"Data:   {out / 'tour.nc'}",
+        f"Figures: {len(figures)} in {out / 'figures'}",
+    ]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures)
+    assert not pyplot.get_fignums()
+
+
+def test_report_is_self_contained(written):
+    out, _ = written
+    page = (out / "report.html").read_text(encoding="utf-8")
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    files = [file.read_bytes() for file in sorted((out / "figures").iterdir())]
+    assert sorted(b64decode(image) for image in images) == sorted(files)
+    assert "<td>seed</td><td>5</td>" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert page.count("<h2>") == len(tour.CHAPTERS)
+    assert "these numbers test the plumbing only" in page
+    values = re.findall(r'class="value">([^<]+)<', page)
+    assert values and not any("nan" in value or "inf" in value for value in values)
+
+
+def test_inference_data_holds_the_adaptation(written):
+    out, _ = written
+    data = arviz.from_netcdf(str(out / "tour.nc"))
+    assert data["point_estimate"]["attention"].dims == ("batch", "query", "unit")
+    np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
+    assert data["point_estimate"]["unit"].values[0] == "0a"
+    assert (data["iterations"]["objective"].diff("iteration") > -1e-6).all()
+
+
+def _numbers(name, seed):
+    chapter = import_module(f"probtx_pyro.tour.{name}").chapter(tour.Context(seed, smoke=True))
+    pyplot.close("all")
+    return {number.quantity: number.value for picture in chapter.pictures for number in picture.numbers}
+
+
+def test_attention_makes_the_elbo_tight():
+    numbers = _numbers("attention_is_a_posterior", 1)
+    assert numbers["ELBO with attention as guide, nats"] == pytest.approx(numbers["log evidence of the queries, nats"])
+    assert numbers["largest |gap − KL|, nats"] < 1e-9 * numbers["largest KL among the guides, nats"]
+    assert numbers["largest difference in float64"] < 1e-12
+
+
+def test_every_click_is_scored():
+    numbers = _numbers("one_click", 0)
+    scores = [value for name, value in numbers.items() if name.startswith("IoU")]
+    assert len(scores) >= 2 and all(0 <= score <= 1 for score in scores)
+    assert numbers["pixels set right by the worst click"] <= numbers["pixels set right by the best click"]
+    assert numbers["pixels of the photograph"] == 107 * 160
+
+
+def test_numbers_follow_the_seed_only():
+    assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
+
+
+def test_markup_in_text_is_escaped(tmp_path):
+    figure = pyplot.figure()
+    figure.savefig(tmp_path / "x.png")
+    picture = tour.Picture("x", figure, "a < b", [tour.Number("<i>", 1.0, "how & why")])
+    chapter = tour.Chapter("<b>", "?", ["1 < 2"], [picture])
+    page = report([(chapter, 0.1)], [tmp_path / "x.png"], tour.Context(0))
+    pyplot.close(figure)
+    assert "&lt;b&gt;" in page and "<b>" not in page and "how &amp; why" in page and "a &lt; b" in page
