@@ -14,7 +14,7 @@ from probtx_pyro.models import GaussianMixture, MixturePriors
 from probtx_pyro.models.priors import EVENT_DIMS, FLAT, bare
 
 if TYPE_CHECKING:
-    from probtx_pyro.inference.em import Data
+    from probtx_pyro.inference.posterior import Data
 
 _ARGUMENTS = {Normal: ("loc", "scale"), Gamma: ("concentration", "rate"), Dirichlet: ("concentration",)}
 

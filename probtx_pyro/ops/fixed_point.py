@@ -119,10 +119,13 @@ def _like(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, active: Tensor) -> Tensor:
-    """Largest magnitude within each problem; along an axis that the state does not have, the same for all."""
-    trailing = tuple(range(active.dim(), x.dim()))
+    """Largest magnitude within each problem; an axis along which the problems are one is part of each."""
+    own = tuple(range(active.dim(), x.dim()))
     magnitude = x.detach().abs()
-    return (magnitude.amax(trailing) if trailing else magnitude).expand(active.shape)
+    magnitude = magnitude.amax(own) if own else magnitude
+    together = tuple(i for i in range(active.dim()) if active.shape[i] == 1)
+    magnitude = magnitude.amax(together, keepdim=True) if together else magnitude
+    return magnitude.expand(active.shape)
 
 
 def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:

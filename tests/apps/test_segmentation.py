@@ -57,7 +57,9 @@ def test_labels_are_names_only(dtype):
     assert renamed.mask.dtype == dtype
     assert renamed.classes.tolist() == sorted(names[1:].tolist())
     back = np.argsort(np.argsort(names[1:]))  # class c of the plain answer is column back[c] of the renamed one
-    np.testing.assert_allclose(renamed.probabilities[..., back], plain.probabilities, atol=1e-5)  # float32 sums in another order
+    np.testing.assert_allclose(
+        renamed.probabilities[..., back], plain.probabilities, atol=1e-5
+    )  # float32 sums in another order
     best_two = np.sort(plain.probabilities, -1)[..., -2:]
     clear = best_two[..., 1] - best_two[..., 0] > 1e-4
     assert clear.mean() > 0.99
@@ -67,7 +69,9 @@ def test_labels_are_names_only(dtype):
 def test_answer_is_a_distribution_and_marks_keep_their_label():
     image, truth = scene(3, noise=20.0)
     rng = np.random.default_rng(1)
-    marks = np.where(rng.random(truth.shape) < 0.02, rng.integers(1, 4, truth.shape), 0)  # random labels: contradictions all over
+    marks = np.where(
+        rng.random(truth.shape) < 0.02, rng.integers(1, 4, truth.shape), 0
+    )  # random labels: contradictions all over
     answer = Picture.from_image(image).segment(marks)
     assert answer.probabilities.shape == (HEIGHT, WIDTH, 3)
     assert answer.probabilities.dtype == np.float32
@@ -207,7 +211,9 @@ def test_units_adapt_as_one_dense_mixture_would():
     moved = (dense - initial).norm(dim=-1)
     assert moved.mean() > 0.05
     apart = (adapt_units(cells, settings) - dense).norm(dim=-1)
-    assert apart.mean() < 0.05 * moved.mean()  # a far unit of a pixel's own colour takes a little of it in the dense mixture
+    assert (
+        apart.mean() < 0.05 * moved.mean()
+    )  # a far unit of a pixel's own colour takes a little of it in the dense mixture
 
 
 def test_path_energies_are_shortest_paths_and_the_frame_is_a_way():

@@ -204,6 +204,18 @@ def test_parameters_shared_over_a_batch_sum_their_statistics():
     assert_equal(shared.objective[:, 0], pooled.objective)
 
 
+@pytest.mark.parametrize("tol", [None, 1e-8])
+def test_parameters_shared_along_different_axes_are_one_problem(tol):
+    mixture, queries, *_ = problem(generator(18), batch=(2,))
+    mixture = mixture.with_parameters({"keys": mixture.keys[0], "log_prior": None})
+    priors = some_priors(mixture, "keys key_precision weights")
+    fit = inference.adapt(mixture, queries, priors, num_steps=200, tol=tol)
+    assert fit.mixture.keys.shape == (4, 3) and fit.mixture.key_precision.shape == (2, 4)
+    assert fit.mixture.log_prior.shape == (2, 1, 4) and fit.objective.shape[1:] == (1,) and fit.converged.shape == (1,)
+    assert_never_falls(fit.objective)
+    assert_equal(fit.objective[-1].sum(), log_density(mixture, priors, fit.mixture, [queries]))
+
+
 def test_one_precision_shared_by_all_units():
     mixture, queries, *_ = problem(generator(8))
     mixture = mixture.replace(key_precision=torch.tensor(1.3))

@@ -9,7 +9,7 @@ from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
-from probtx_pyro.inference.em import Data, _Posterior
+from probtx_pyro.inference.posterior import Data, Posterior
 from probtx_pyro.inference.variational import gradient_map
 
 
@@ -20,7 +20,7 @@ def test_gradient_map_is_the_ecm_optimum(masked):
         keys=Normal(mixture.keys, 0.6), key_precision=Gamma(3.0, 2.0), weights=Dirichlet(torch.full((1, 4), 3.0))
     )
     best = inference.adapt(mixture, args[0], priors, *args[1:], num_steps=5000, tol=1e-13)
-    posterior = _Posterior(mixture, priors, Data(*args))
+    posterior = Posterior(mixture, priors, Data(*args))
     found = gradient_map(
         posterior.objective, posterior.start, posterior.sites, problems=posterior.problems, num_steps=300, tol=1e-9
     )
@@ -42,7 +42,7 @@ def test_it_says_so_and_climbs_the_log_density_of_the_program():
     )
     assert_equal(poutine.trace(at).get_trace(*args).log_prob_sum(), fit.objective[-1].sum())
     for nearby in (0.99, 1.01):  # a maximum of the constrained density
-        moved = _Posterior(mixture, priors, Data(*args)).objective(
+        moved = Posterior(mixture, priors, Data(*args)).objective(
             {"keys": fit.mixture.keys, "key_precision": nearby * fit.mixture.key_precision}
         )
         assert (moved < fit.objective[-1]).all()

@@ -225,8 +225,8 @@ def bayesian(mixture: "GaussianMixture", priors: MixturePriors, collapsed: bool 
     >>> from probtx_pyro import models
     >>> mixture = models.GaussianMixture(torch.zeros(3, 2))
     >>> program = bayesian(mixture, models.MixturePriors(keys=Normal(0.0, 1.0)))
-    >>> list(poutine.trace(program).get_trace(torch.ones(5, 2)).stochastic_nodes)
-    ['keys', 'units', 'query']
+    >>> poutine.trace(program).get_trace(torch.ones(5, 2)).nodes["keys"]["value"].shape
+    torch.Size([3, 2])
     """
 
     def program(

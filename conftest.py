@@ -1,4 +1,7 @@
-"""Every test starts alike: float64, Pyro's store empty, validation on, seeds set; shape annotations of ops are executed."""
+"""Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
+
+The shape annotations of ``ops`` are executed here, and nowhere else.
+"""
 
 from jaxtyping import install_import_hook
 
@@ -17,13 +20,13 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
-def _clean_slate():
-    torch.set_default_dtype(torch.float64)
+def _clean_slate(request):
+    torch.set_default_dtype(torch.float32 if isinstance(request.node, pytest.DoctestItem) else torch.float64)
     pyro.clear_param_store()
     pyro.enable_validation(True)
     pyro.set_rng_seed(20)
     yield
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
     pyro.enable_validation(True)
 
 

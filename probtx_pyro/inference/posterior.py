@@ -1,0 +1,166 @@
+"""The log joint of a mixture's parameters and data, and the exact maximisation of each parameter given the others.
+
+What ECM climbs one parameter at a time and gradient MAP all at once: ``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``,
+the log density of the Pyro program ``models.bayesian(mixture, priors)`` (PT eq. 26, 33).
+"""
+
+from typing import NamedTuple
+
+import torch
+from pyro.distributions import ImproperUniform, Normal
+from torch import Tensor
+
+from probtx_pyro.models import GaussianMixture, MixturePriors
+from probtx_pyro.models.gaussian_mixture.program import problem_shape
+from probtx_pyro.models.priors import EVENT_DIMS, Site, bare
+from probtx_pyro.ops import expected_statistics, safe_ratio
+from probtx_pyro.ops.numerics import center_of, sum_to
+
+
+class Data(NamedTuple):
+    """What the mixture adapts to: queries (..., Q, D), outputs and where they are observed, weights of the queries (..., Q)."""
+
+    queries: Tensor
+    outputs: Tensor | None = None
+    observed: Tensor | None = None
+    query_weights: Tensor | None = None
+
+
+class Posterior:
+    """The log joint of parameters and data, its E-step statistics and the conditional maximisations."""
+
+    def __init__(self, mixture: GaussianMixture, priors: MixturePriors, data: Data):
+        self.mixture, self.data = mixture, data
+        answered = (
+            None
+            if data.outputs is None
+            else (data.outputs if mixture.answer_probs is not None else data.outputs[..., 0])
+        )
+        batch = problem_shape(
+            mixture, data.queries, outputs=answered, observed=data.observed, query_weights=data.query_weights
+        )
+        if "value_precision" in priors.given() and not mixture.answer_density:
+            raise ValueError(
+                "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"
+            )
+        self.sites = priors.sites(mixture, batch, data.queries.shape[-2])
+        leading = {name: _leading(name, site) for name, site in self.sites.items()}
+        batch = torch.broadcast_shapes(batch, *leading.values())
+        padded = {name: (1,) * (len(batch) - len(shape)) + tuple(shape) for name, shape in leading.items()}
+        self.problems = torch.Size(
+            n if all(shape[i] == n for shape in padded.values()) else 1 for i, n in enumerate(batch)
+        )
+        self.start = {name: site.initial.reshape(padded[name] + _own(name, site)) for name, site in self.sites.items()}
+
+    def log_prior(self, state) -> Tensor:
+        """Log density of the parameters under their priors, shape (*problems,)."""
+        total = self.data.queries.new_zeros(self.problems)
+        for name, (distribution, _) in self.sites.items():
+            density = distribution.log_prob(state[name]).sum(-1)
+            total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
+                self.problems
+            )
+        return total
+
+    def _log_joint(self, state, evidence: Tensor) -> Tensor:
+        weights = self.data.query_weights
+        total = (evidence if weights is None else _weighted(evidence, weights)).sum(-1)
+        total = total.expand(torch.broadcast_shapes(total.shape, self.problems))
+        return sum_to(total, self.problems) + self.log_prior(state)
+
+    def objective(self, state) -> Tensor:
+        """``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``, shape (*problems,)."""
+        mixture = self.mixture.with_parameters(state)
+        return self._log_joint(state, mixture.log_evidence(self.data.queries, self.data.outputs, self.data.observed))
+
+    def step(self, state) -> tuple[dict[str, Tensor], Tensor]:
+        """One ECM step; the objective returned is that of the state given."""
+        data, mixture, new = self.data, self.mixture.with_parameters(state), dict(state)
+        factor = mixture.factor(data.queries, data.outputs, data.observed)
+        statistics = expected_statistics(factor, mixture.log_weights(), data.query_weights)
+        features = data.queries.shape[-1]
+        blocks = [("keys", "key_precision", statistics.counts, statistics.sums[..., : features + 1])]
+        if data.outputs is not None:
+            rest = statistics.sums[..., features + 1 :]
+            answered = statistics.counts if data.observed is None else rest[..., -1]
+            if mixture.answer_probs is None:
+                blocks.append(("values", "value_precision", answered, rest[..., : data.outputs.shape[-1] + 1]))
+            elif "answer_probs" in new:
+                new["answer_probs"] = self._simplex("answer_probs", state, rest[..., : mixture.answer_probs.shape[-1]])
+        for location, precision, counts, sums in blocks:
+            self._gaussian(new, mixture, location, precision, counts, sums)
+        if "weights" in new:
+            new["weights"] = self._weights(state, mixture, statistics.counts)
+        return new, self._log_joint(state, statistics.log_evidence)
+
+    def _gaussian(
+        self,
+        new: dict[str, Tensor],
+        mixture: GaussianMixture,
+        location: str,
+        precision: str,
+        counts: Tensor,
+        sums: Tensor,
+    ) -> None:
+        """Location, then precision with the new location, from Σw, Σwx and -Σw|x|²/2 of centred points (PT 29/35, then 30/37)."""
+        old, alpha = getattr(mixture, location), getattr(mixture, precision)
+        center = center_of(old)
+        first, second = sums[..., :-1], -2 * sums[..., -1]
+        if location in new:
+            mean, strength = _normal(self.sites[location])
+            pull = alpha.unsqueeze(-1) if alpha.dim() else alpha
+            numerator = strength * (mean - center) + sum_to(pull * first, old.shape)
+            weight = strength + sum_to((alpha * counts).unsqueeze(-1).expand_as(first), old.shape)
+            new[location] = safe_ratio(numerator, weight, old - center) + center
+        if precision in new:
+            at = (new[location] if location in new else old) - center
+            scatter = (second - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)).clamp_min(0)
+            prior = bare(self.sites[precision].distribution)
+            shape = new[precision].shape
+            wide = torch.broadcast_shapes(scatter.shape, shape)
+            numerator = prior.concentration - 1 + 0.5 * first.shape[-1] * sum_to(counts.expand(wide), shape)
+            updated = safe_ratio(numerator, prior.rate + 0.5 * sum_to(scatter.expand(wide), shape), new[precision])
+            new[precision] = torch.where(numerator > 0, updated, new[precision])
+
+    def _simplex(self, name: str, state, counts: Tensor) -> Tensor:
+        """Mode of the Dirichlet posterior, ``∝ counts + concentration - 1``; a row that nobody informs keeps its value."""
+        old = state[name]
+        distribution = bare(self.sites[name].distribution)
+        mass = sum_to(counts.expand(torch.broadcast_shapes(counts.shape, old.shape)), old.shape) + (
+            distribution.concentration - 1
+        )
+        mass = torch.where(getattr(distribution, "allowed", old.new_ones((), dtype=torch.bool)), mass, 0.0)
+        return safe_ratio(mass, mass.sum(-1, keepdim=True), old)
+
+    def _weights(self, state, mixture: GaussianMixture, counts: Tensor) -> Tensor:
+        if state["weights"].shape[-2] == 1:
+            return self._simplex("weights", state, counts.unsqueeze(-2))
+        attention = mixture.attention(self.data.queries, self.data.outputs, self.data.observed)
+        weights = self.data.query_weights
+        return self._simplex("weights", state, attention if weights is None else attention * weights.unsqueeze(-1))
+
+
+def _weighted(evidence: Tensor, weights: Tensor) -> Tensor:
+    return torch.where(weights > 0, weights * torch.where(weights > 0, evidence, 0.0), 0.0)
+
+
+def _normal(site: Site) -> tuple[Tensor, Tensor]:
+    """Mean and precision of a Normal prior, 0 and 0 of a flat one."""
+    prior = bare(site.distribution)
+    if isinstance(prior, ImproperUniform):
+        return torch.zeros_like(site.initial), torch.zeros_like(site.initial)
+    assert isinstance(prior, Normal)
+    return prior.loc, prior.scale.reciprocal().square()
+
+
+def _own(name: str, site: Site) -> tuple[int, ...]:
+    """The parameter's shape without its problem axes."""
+    rank = 1 + EVENT_DIMS[name]
+    return (1,) * (rank - site.initial.dim()) + tuple(site.initial.shape[max(0, site.initial.dim() - rank) :])
+
+
+def _leading(name: str, site: Site) -> torch.Size:
+    return site.initial.shape[: max(0, site.initial.dim() - 1 - EVENT_DIMS[name])]
+
+
+__all__ = ["Data", "Posterior"]
