@@ -1,0 +1,63 @@
+"""Execute every notebook of this folder in place and keep its outputs, without what changes from run to run.
+
+``python notebooks/run.py`` runs all of them; names as arguments (``00_attention_is_a_posterior.ipynb``) run only those. The
+exit status is 1 when a notebook fails, 0 otherwise.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+FOLDER = Path(__file__).resolve().parent
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+
+
+def execute(path: Path, seconds: int = 300) -> nbformat.NotebookNode:
+    """The notebook after a run in a fresh kernel in its own folder; ``seconds`` is the limit for one cell."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=seconds, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})  # fmt: skip
+    client.execute()
+    for widget in notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {}).values():
+        for output in widget["state"].get("outputs", ()):
+            if output["output_type"] == "error":  # a slider's function failed; the cell itself does not notice
+                raise RuntimeError(f"a widget failed with {output['ename']}: {output['evalue']}")
+    return scrub(notebook)
+
+
+def scrub(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Keep sources and outputs; drop times, random identifiers, and widgets, which need a live kernel."""
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for number, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{number:02d}", nbformat.from_dict({})
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            for output in cell.outputs:
+                if "metadata" in output:
+                    output.metadata = nbformat.from_dict({})
+    return notebook
+
+
+def main(names: list[str]) -> int:
+    """Run the notebooks named, or all; print the seconds each took."""
+    paths = [FOLDER / name for name in names] or sorted(FOLDER.glob("*.ipynb"))
+    failed = 0
+    for path in paths:
+        begin = time.perf_counter()
+        try:
+            nbformat.write(execute(path), path)
+        except (CellExecutionError, RuntimeError) as error:
+            failed += 1
+            print(f"{path.name}: FAILED\n{error}", file=sys.stderr)
+        print(f"{path.name:45s} {time.perf_counter() - begin:6.1f} s", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

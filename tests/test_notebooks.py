@@ -1,0 +1,158 @@
+"""Every notebook runs (short, by ``PROBTX_SMOKE``), and every committed one keeps the course's promises."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def load_runner():
+    specification = importlib.util.spec_from_file_location("notebooks_run", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+runner = load_runner()
+
+
+def broken_promises(notebook):
+    """What this committed notebook lacks, in words; an empty list where it keeps every promise."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    outputs = [output for cell in code for output in cell.outputs]
+    long_cells = [cell.source.splitlines()[0] for cell in code if len(cell.source.splitlines()) > 15]
+    title = next((cell.source.splitlines()[0] for cell in notebook.cells if cell.source), "")
+    counts = [cell.execution_count for cell in code]
+    promises = {
+        "the title asks a question": re.fullmatch(r"# \d\d · .*\?", title),
+        "the reader is asked to predict": "**Predict" in prose,
+        "it has figures": any("image/png" in output.get("data", {}) for output in outputs),
+        "no output is an error": not any(output.output_type == "error" for output in outputs),
+        "every code cell was run, in order": counts == list(range(1, len(code) + 1)),
+        "claims are asserted": sum("assert " in cell.source for cell in code) >= 3,
+        "three exercises with folded solutions": len(re.findall(r"<details>.*?</details>", prose, re.DOTALL)) == 3,
+        "cells have at most 15 lines": not long_cells,
+        "metadata is scrubbed": notebook == runner.scrub(nbformat.from_dict(notebook)),
+    }
+    return [promise for promise, kept in promises.items() if not kept]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@EVERY
+def test_notebook_runs(path, monkeypatch):
+    monkeypatch.setenv("PROBTX_SMOKE", "1")
+    monkeypatch.delenv("PROBTX_DATA", raising=False)
+    notebook = runner.execute(path)
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source)
+
+
+@EVERY
+def test_committed_notebook_keeps_the_promises(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert broken_promises(notebook) == []
+
+
+def good():
+    """The smallest notebook that keeps every promise."""
+    image = nbformat.v4.new_output("display_data", data={"image/png": ""})
+    fold = "<details><summary>Solution</summary>Yes.</details>\n"
+    cells = [nbformat.v4.new_markdown_cell("# 00 · Is it so?\n**Predict.**\n" + 3 * fold)]
+    for number in range(3):
+        cells.append(nbformat.v4.new_code_cell("assert True", execution_count=number + 1, outputs=[image]))
+    return runner.scrub(nbformat.v4.new_notebook(cells=cells))
+
+
+def set_source(number, source):
+    return lambda notebook: notebook.cells[number].update(source=source(notebook.cells[number].source))
+
+
+BREAKS = {
+    "the title asks a question": set_source(0, lambda text: text.replace("?", ".")),
+    "the reader is asked to predict": set_source(0, lambda text: text.replace("**Predict.**", "")),
+    "it has figures": lambda notebook: [cell.update(outputs=[]) for cell in notebook.cells[1:]],
+    "no output is an error": lambda notebook: notebook.cells[1].outputs.append(
+        nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
+    ),
+    "every code cell was run, in order": lambda notebook: notebook.cells[2].update(execution_count=None),
+    "claims are asserted": set_source(3, lambda _: "print()"),
+    "three exercises with folded solutions": set_source(0, lambda text: text.replace("</details>", "", 1)),
+    "cells have at most 15 lines": set_source(1, lambda text: "\n".join([text] * 16)),
+    "metadata is scrubbed": lambda notebook: notebook.metadata.update(language_info={"version": "3.11"}),
+}
+
+
+def test_the_smallest_good_notebook_is_good():
+    assert broken_promises(good()) == []
+
+
+@pytest.mark.parametrize("promise", BREAKS)
+def test_a_broken_promise_is_found(promise):
+    notebook = good()
+    BREAKS[promise](notebook)
+    assert broken_promises(notebook) == [promise]
+
+
+@pytest.fixture
+def small_folder(tmp_path, monkeypatch):
+    """A folder of two notebooks, one of which fails; the runner is pointed at it."""
+    for name, source in (("good", "'the answer: ' + str(6 * 7)"), ("fails", "assert False, 'red'")):
+        cell = nbformat.v4.new_code_cell(source)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
+    monkeypatch.setattr(runner, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_runner_keeps_outputs_and_tells_of_a_failure(small_folder, capsys):
+    untouched = (small_folder / "fails.ipynb").read_bytes()
+    assert runner.main([]) == 1
+    said = capsys.readouterr()
+    assert "good.ipynb" in said.out and "red" in said.err
+    written = nbformat.read(small_folder / "good.ipynb", as_version=4)
+    assert written.cells[0].outputs[0].data["text/plain"] == "'the answer: 42'"
+    assert (small_folder / "fails.ipynb").read_bytes() == untouched
+    assert runner.main(["good.ipynb"]) == 0
+
+
+def test_running_twice_writes_the_same_bytes(small_folder):
+    runner.main(["good.ipynb"])
+    first = (small_folder / "good.ipynb").read_bytes()
+    runner.main(["good.ipynb"])
+    assert (small_folder / "good.ipynb").read_bytes() == first
+
+
+def test_executing_a_failing_notebook_raises(small_folder):
+    with pytest.raises(CellExecutionError, match="red"):
+        runner.execute(small_folder / "fails.ipynb")
+
+
+WIDGET = """
+from ipywidgets import interact
+
+@interact(x=(0, 10))
+def look(x=5):
+    print(1 / (x - {pole}))
+"""
+
+
+@pytest.mark.parametrize(("pole", "fails"), [(3, False), (5, True)])
+def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
+    path = tmp_path / "widget.ipynb"
+    cell = nbformat.v4.new_code_cell(WIDGET.format(pole=pole))
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    if fails:
+        with pytest.raises(RuntimeError, match="a widget failed with ZeroDivisionError"):
+            runner.execute(path)
+    else:
+        assert runner.execute(path).cells[0].outputs == []
