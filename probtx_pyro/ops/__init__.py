@@ -5,6 +5,7 @@ from probtx_pyro.ops.attention import (
     attend,
     categorical_factor,
     explicit_attention,
+    gaussian_attention,
     gaussian_factor,
     isotropic_factor,
     joint,
@@ -16,7 +17,7 @@ from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evid
 
 __all__ = [
     "Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint",
-    "attend", "explicit_attention",
+    "attend", "gaussian_attention", "explicit_attention",
     "Statistics", "expected_statistics", "log_evidence",
     "FixedPoint", "fixed_point",
     "safe_log", "safe_ratio", "safe_softmax",

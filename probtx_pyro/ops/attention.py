@@ -17,6 +17,7 @@ and also returns it with its log normaliser, which is the log evidence of the qu
 attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -24,10 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
-from probtx_pyro.ops.numerics import safe_log, safe_softmax
+from probtx_pyro.ops.numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
+ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -54,8 +56,8 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     square = (points * points).sum(-1, keepdim=True)
     statistics = torch.cat([points, -0.5 * square], -1)
     scaled = precision.unsqueeze(-1) * centers
-    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand((*scaled.shape[:-1], 1))], -1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
+    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(*scaled.shape[:-1], 1)], -1)
     return _switched(Factor(statistics, parameters, bias), observed)
 
 
@@ -154,6 +156,49 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
     return output if allowed is None else torch.where(allowed, output, 0.0)
 
 
+def gaussian_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, precision: Tensor, log_prior: LogPrior | None = None
+) -> Outputs:
+    """Expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
+
+    Queries and keys are centred on the mean key first. Without gradients, large problems are lowered one at a time and
+    some thousands of queries at a time, so that the lowered copies stay small beside the output.
+
+    Shapes: queries (..., Q, D), keys (..., U, D), values (..., U, M), precision scalar or (..., U or 1), log_prior
+    (..., Q or 1, U) -> (..., Q, M).
+    """
+    precision = precision.unsqueeze(-2) if precision.dim() else precision
+    tensors = [queries, keys, values, precision, *([] if log_prior is None else [log_prior])]
+    num_queries, features = queries.shape[-2:]
+    if (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or num_queries * features < ONE_AT_A_TIME:
+        return _gaussian_attention(*tensors)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    output = values.new_empty(*batch, num_queries, values.shape[-1])
+    for index in itertools.product(*map(range, batch)):
+        alone = [_problem(x, index) for x in tensors]
+        for rows in torch.arange(num_queries).split(max(1, ONE_AT_A_TIME // features)):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            rest = alone[1:] if log_prior is None or log_prior.shape[-2] == 1 else [*alone[1:4], alone[4][part]]
+            output[index][part] = _gaussian_attention(alone[0][part], *rest)
+    return output
+
+
+def _problem(x: Tensor, index: tuple[int, ...]) -> Tensor:
+    """One problem of a batch; axes of size 1 and missing ones are shared."""
+    rank = x.dim() - 2
+    own = index[len(index) - rank :] if rank > 0 else ()
+    return x[tuple(i if n > 1 else 0 for i, n in zip(own, x.shape, strict=False))]
+
+
+def _gaussian_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, precision: Tensor, log_prior: Tensor | None = None
+) -> Tensor:
+    center = center_of(keys)
+    precision = precision.squeeze(-2) if precision.dim() else precision
+    factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
+    return attend(factor_of(queries - center, keys - center, precision), values, log_prior)
+
+
 def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
     """The bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
     if dtype not in _HALF:
@@ -177,7 +222,10 @@ def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor 
     def flat(x: Tensor) -> Tensor:
         return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
 
-    q, k, v = (flat(pad(x, (0, width - x.shape[-1]))) for x in (statistics, parameters, values))
+    def wide(x: Tensor) -> Tensor:
+        return flat(x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])))
+
+    q, k, v = wide(statistics), wide(parameters), wide(values)
     mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
     output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     return output[..., :answers].reshape(*batch, queries, answers)
@@ -188,6 +236,7 @@ __all__ = [
     "attend",
     "categorical_factor",
     "explicit_attention",
+    "gaussian_attention",
     "gaussian_factor",
     "isotropic_factor",
     "joint",

@@ -34,9 +34,9 @@ from probtx_pyro.models import validation as check
 from probtx_pyro.models.gaussian_mixture import answers, checks, program
 from probtx_pyro.ops import (
     Factor,
-    attend,
     categorical_factor,
     explicit_attention,
+    gaussian_attention,
     gaussian_factor,
     isotropic_factor,
     joint,
@@ -240,7 +240,7 @@ class GaussianMixture:
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         checks.data(self, queries, None, None)
-        return attend(self._key_factor(queries), self._answers(), self.log_prior)
+        return gaussian_attention(queries, self.keys, self._answers(), self.key_precision, self.log_prior)
 
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior mean (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
