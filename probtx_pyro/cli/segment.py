@@ -12,6 +12,7 @@ mask_probability.npz (probabilities (height, width, class) and classes).
 
 import argparse
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,25 +106,32 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
     """The file, decoded; refused if too large, before decoding."""
     from PIL import Image, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # the limit below says what to do
+    too_large = f"more than {MAX_PIXELS // 10**6} million pixels; shrink it first"
     try:
-        picture = Image.open(path, formats=formats)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", Image.DecompressionBombWarning
+            )  # the limit below is lower and says what to do
+            picture = Image.open(path, formats=formats)
     except UnidentifiedImageError:
         raise ValueError(f"{path} is not a {' or '.join(formats)} picture") from None
+    except Image.DecompressionBombError:
+        raise ValueError(f"{path} has {too_large}") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder, not a picture") from None
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except _BROKEN as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    width, height = picture.size
-    if width * height > MAX_PIXELS:
-        raise ValueError(f"{path} is {width} x {height}, more than {MAX_PIXELS // 10**6} million pixels; shrink it first")
-    try:
-        picture.load()
-    except _BROKEN as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return picture
+    with picture:
+        width, height = picture.size
+        if width * height > MAX_PIXELS:
+            raise ValueError(f"{path} is {width} x {height}, {too_large}")
+        try:
+            picture.load()
+        except _BROKEN as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        return picture.copy()
 
 
 def _read_image(path: Path) -> "tuple[np.ndarray, np.ndarray]":

@@ -46,7 +46,9 @@ def test_end_to_end_as_a_command(photo, tmp_path):
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    written = [tmp_path / name for name in ("mask.png", "mask_overlay.png", "mask_probability.png", "mask_probability.npz")]
+    written = [
+        tmp_path / name for name in ("mask.png", "mask_overlay.png", "mask_probability.png", "mask_probability.npz")
+    ]
     assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [str(path) for path in written]
     _, inside = disc()
     mode, mask = read(out)
