@@ -18,7 +18,7 @@ to itself with max in the place of the sum, and Dijkstra's algorithm computes it
 One EM step of a colour model for each class, a mixture over all units with weights ∝ n_k P0_kc, whose evidence at the colour of
 unit j is L_jc, gives ``P_jc ∝ P0_jc (L_jc + floor)``. Last, each pixel's answer is ``p_i = Σ_j w_ij P_j`` (PT 20).
 
-Where it is not exact EM, on purpose: the hops' mean is capped, n_k counts at most once, L is normalised over classes with small
+Where it is not exact EM, on purpose: units adapt in blocks, the hops' mean is capped, n_k counts at most once, L is normalised over classes with small
 classes shrunken and a floor added, and there is one round. Where marks of two classes meet in one unit, that unit has no answer of
 its own: whoever attends to it asks the marked pixels themselves (attention one pixel wide). A marked pixel keeps its mark.
 

@@ -48,7 +48,8 @@ def adapt_units(cells: Cells, settings: Settings) -> Tensor:
     """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
-    neighbours, of which the inner units are kept. Every r-th pixel of every r-th row stands for r² (``query_weights``).
+    neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a key's
+    width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
     """
     weights = cells.inside.to(cells.queries)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
