@@ -1,6 +1,6 @@
 """Few-click segmentation: the click protocol on photographs, beside random_walker and LabelSpreading.
 
-    PROBTX_DATA=... python -m benchmarks.segmentation [--out FILE] [--methods NAME ...] [--half even|odd|both]
+    PROBTX_DATA=... python -m benchmarks.segmentation [--out FILE] [--methods NAME ...] [--half even|odd|both] [--append]
 
 Reads ``$PROBTX_DATA/segmentation/{images,masks}/*.png`` (masks: 0 background, 1 pet, 255 not scored). Of the files in order of
 their names the 1st, 3rd, ... are the tuning half ("even", counted from 0) and the others the held-out half ("odd"). All settings,
@@ -149,7 +149,7 @@ def machine() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "load_average_at_start": [round(load, 2) for load in os.getloadavg()],
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
     }
@@ -161,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help=f"the JSON file (default {RESULTS.name} in results)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
     parser.add_argument("--half", choices=("even", "odd", "both"), default="both")
+    parser.add_argument("--append", action="store_true", help="keep what the file has of other methods")
     arguments = parser.parse_args(argv)
     try:
         report = _run(arguments)
@@ -169,7 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         print(
-            f"benchmarks.segmentation: error: {error.name} is missing; pip install 'probtx_pyro[bench,tour]'", file=sys.stderr
+            f"benchmarks.segmentation: error: {error.name} is missing; pip install 'probtx_pyro[bench,tour]'",
+            file=sys.stderr,
         )
         return 2
     arguments.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -181,15 +183,23 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError("PROBTX_DATA is not set; it must name the folder that holds segmentation/images and masks")
     if not arguments.out.parent.is_dir():
         raise ValueError(f"--out {arguments.out}: there is no folder {arguments.out.parent}")
-    report: dict[str, Any] = {"machine": machine(), "results": []}
-    print(f"{'':25}{'half':6}{'pet-only IoU after 2, 3, 5, 10':32}{'mean of classes':28}{'s before':>10}{'s a click':>10}")
+    report: dict[str, Any] = {"results": []}
+    if arguments.append and arguments.out.exists():
+        kept = json.loads(arguments.out.read_text())["results"]
+        report["results"] = [row for row in kept if row["method"] not in arguments.methods]
+    print(
+        f"{'':25}{'half':6}{'pet-only IoU after 2, 3, 5, 10':32}{'mean of classes':28}{'s before':>10}{'s a click':>10}"
+    )
     for name in arguments.methods:
         method = METHODS[name]()
         for half in ("even", "odd") if arguments.half == "both" else (arguments.half,):
             row = measure(method, pictures(Path(root) / "segmentation", half))
-            report["results"].append({"method": name, "half": half, **row})
+            report["results"].append({"method": name, "half": half, **row, "machine": machine()})
             pet, mean = ("  ".join(f"{x:.3f}" for x in row[key]) for key in ("iou_pet", "iou_mean_of_classes"))
-            print(f"{name:25}{half:6}{pet:32}{mean:28}{row['seconds_prepare']:10.3f}{row['seconds_click']:10.3f}", flush=True)
+            print(
+                f"{name:25}{half:6}{pet:32}{mean:28}{row['seconds_prepare']:10.3f}{row['seconds_click']:10.3f}",
+                flush=True,
+            )
     return report
 
 

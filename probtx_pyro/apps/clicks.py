@@ -102,7 +102,7 @@ def play(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_cl
     clicks = first_clicks(truth)
     if not 2 <= len(clicks) <= num_clicks:
         raise ValueError(f"the game needs 2 to num_clicks={num_clicks} classes in the true mask, not {len(clicks)}")
-    counts, scores = list(range(len(clicks), num_clicks + 1)), []
+    counts, scores = list(range(len(clicks), num_clicks + 1)), list[np.ndarray]()
     for count in counts:
         if len(clicks) < count:
             scores.append(scores[-1])

@@ -18,8 +18,9 @@ def lab_colours(image: np.ndarray) -> np.ndarray:
 
     A difference of about 2 is just noticeable, wherever it lies in the colour space.
 
-    >>> lab_colours(np.full((1, 1, 3), 255, np.uint8)).round().tolist()
-    [[[100.0, 0.0, 0.0]]]
+    >>> lightness = lab_colours(np.full((1, 1, 3), 255, np.uint8))[0, 0, 0]
+    >>> round(float(lightness))
+    100
     """
     rgb = np.asarray(image, np.float32) / (255 if np.issubdtype(image.dtype, np.integer) else 1)
     rgb = np.repeat(rgb[..., None], 3, -1) if rgb.ndim == 2 else rgb[..., :3]
@@ -53,9 +54,7 @@ class Cells(NamedTuple):
         padded = picture[rows][:, columns]
         rest = picture.shape[2:]
         return (
-            padded.reshape(down, step, across, step, *rest)
-            .transpose(1, 2)
-            .reshape(down * across, step * step, *rest)
+            padded.reshape(down, step, across, step, *rest).transpose(1, 2).reshape(down * across, step * step, *rest)
         )
 
     def picture(self, cells: Tensor, height: int, width: int) -> Tensor:

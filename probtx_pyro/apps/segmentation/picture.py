@@ -113,7 +113,9 @@ class Picture:
         """
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
-            raise ValueError(f"marks must be integers of the picture's shape {self.shape}, not {marks.dtype} {marks.shape}")
+            raise ValueError(
+                f"marks must be integers of the picture's shape {self.shape}, not {marks.dtype} {marks.shape}"
+            )
         if (marks < 0).any():
             raise ValueError("marks must be 0 (unmarked) or positive labels")
         classes = np.unique(marks[marks > 0])
@@ -123,7 +125,9 @@ class Picture:
         given = self._marks(np.where(marks > 0, numbers, -1))
         probabilities = self._answer(given).numpy()
         y, x = np.nonzero(marks)
-        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]  # a mark is kept, whatever its unit says
+        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[
+            numbers[y, x]
+        ]  # a mark is kept, whatever its unit says
         return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
 
     def _marks(self, numbers: np.ndarray) -> _Marks:
@@ -147,14 +151,17 @@ class Picture:
             keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
         )
         priors = MixturePriors(
-            answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)), weights=Dirichlet(keys.new_ones(1, len(keys)))
+            answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)),
+            weights=Dirichlet(keys.new_ones(1, len(keys))),
         )
         fit = adapt(
             blank, marks.queries, priors, marks.labels, num_steps=1, query_weights=marks.weights, progress=False
         ).mixture
-        counts = fit.parameter("weights")[0] * marks.weights.sum()
-        assert fit.answer_probs is not None
-        answers, annotated = fit.answer_probs, counts > min(settings.least_count, float(counts.max()) / 2)
+        answers, shares = fit.answer_probs, fit.parameter("weights")
+        assert answers is not None
+        assert shares is not None
+        counts = shares[0] * marks.weights.sum()
+        annotated = counts > min(settings.least_count, float(counts.max()) / 2)
         by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
         torn = annotated & (by_class[:, 1] > settings.least_count)
         judge = self._judge(blank, marks, torn)
@@ -184,7 +191,11 @@ class Picture:
             return None
         here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
         kept = torch.cat(
-            [some[:: -(-len(some) // _ASKED_OF_A_CLASS)] for c in range(marks.num_classes) if len(some := here[marks.labels[here] == c])]
+            [
+                some[:: -(-len(some) // _ASKED_OF_A_CLASS)]
+                for c in range(marks.num_classes)
+                if len(some := here[marks.labels[here] == c])
+            ]
         )
         onehot = one_hot(marks.labels[kept], marks.num_classes).to(marks.queries)
         precision = max(self.settings.key_precision, float(self.cells.step**2))
