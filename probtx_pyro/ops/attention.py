@@ -142,9 +142,9 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
     if values.dtype in _HALF:
         statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
-    if (
-        training or mask is not None or bias.is_cuda
-    ):  # as columns: no Q x U gradient, and the flash kernels, which take no mask
+    used, needed = max(statistics.shape[-1], values.shape[-1]), max(statistics.shape[-1] + 1, values.shape[-1])
+    if training or mask is not None or bias.is_cuda or -(-used // 16) == -(-needed // 16):
+        # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
         columns = _columns(bias, values.dtype)
         parameters = _join(parameters, columns)
         statistics = torch.cat(

@@ -5,8 +5,8 @@ pass: the memory stays O(chunk x U) there, too.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,16 +42,13 @@ def expected_statistics(
     collected = torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1)
     if query_weights is not None:
         collected = collected * query_weights.unsqueeze(-1)
-    evidence, sums = zip(*_each_chunk(_moments, factor, log_prior, collected), strict=True)
-    total = sums[0]
-    for part in sums[1:]:
-        total = total + part
-    return Statistics(torch.cat(evidence, -1), total[..., -1], total[..., :-1])
+    evidence, sums = _over_chunks(_moments, *_product(factor, log_prior), collected)
+    return Statistics(evidence, sums[..., -1], sums[..., :-1])
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
     """``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, shape (..., Q), chunked; -inf for a fully masked row."""
-    return torch.cat(list(_each_chunk(_evidence, factor, log_prior, None)), -1)
+    return _over_chunks(_evidence, *_product(factor, log_prior), None)[0]
 
 
 def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,12 +74,12 @@ def _moments(
     return evidence, weights.transpose(-1, -2) @ (collected / total)
 
 
-def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: None) -> Tensor:
-    return _weights(statistics, parameters, row_prior)[2]
+def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: None) -> tuple[Tensor, None]:
+    return _weights(statistics, parameters, row_prior)[2], None
 
 
-def _each_chunk(function: Callable, factor: Factor, log_prior: Tensor | None, collected: Tensor | None) -> Iterator:
-    """``function`` of every chunk of queries; the bias and a prior with one row ride along as a column of the product."""
+def _product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The two sides of the log joint; the bias and a prior with one row ride along as a column of the product."""
     bias, row_prior = factor.bias, None
     if log_prior is not None and log_prior.shape[-2] == 1:
         bias = bias + log_prior.squeeze(-2)
@@ -91,24 +88,44 @@ def _each_chunk(function: Callable, factor: Factor, log_prior: Tensor | None, co
     column = bias.clamp_min(MASKED_COLUMN).unsqueeze(-1)
     shape = torch.broadcast_shapes(column.shape[:-1], factor.parameters.shape[:-1])
     parameters = torch.cat([factor.parameters.expand(*shape, -1), column.expand(*shape, 1)], -1)
-    statistics = torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1)
-    tensors = (statistics, parameters, row_prior, collected)
-    recompute = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    for rows in _chunks(statistics, parameters, row_prior):
-        part = (
-            statistics[..., rows, :],
-            parameters,
-            None if row_prior is None else row_prior[..., rows, :],
-            None if collected is None else collected[..., rows, :],
-        )
-        yield checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
+    return torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1), parameters, row_prior
 
 
-def _chunks(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> Iterator[slice]:
+def _over_chunks(function: Callable, *tensors: Tensor | None) -> tuple[Tensor, Any]:
+    """``function(statistics, parameters, row_prior, collected)`` in pieces: of the batch, and within a problem of the queries.
+
+    The log evidence of the pieces is joined; the sums of pieces of one problem are added.
+    """
+    statistics, parameters, row_prior, collected = tensors
+    assert statistics is not None and parameters is not None
     queries, units = statistics.shape[-2], parameters.shape[-2]
-    leading = [x.shape[:-2] for x in (statistics, parameters, row_prior) if x is not None]
-    size = max(1, min(queries, CHUNK_ELEMENTS // max(1, torch.broadcast_shapes(*leading).numel() * units)))
-    return (slice(start, start + size) for start in range(0, queries, size))
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors if x is not None))
+    if batch.numel() > 1 and batch.numel() * queries * units > CHUNK_ELEMENTS:
+        axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
+        size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * units))
+        pieces = [
+            _over_chunks(function, *(_along(x, axis - 2, start, size) for x in tensors))
+            for start in range(0, batch[axis], size)
+        ]
+        evidence, sums = zip(*pieces, strict=True)
+        return torch.cat(evidence, axis - 1), None if collected is None else torch.cat(sums, axis - 2)
+    recompute = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * units))
+    found, total = [], None
+    for start in range(0, queries, size):
+        rows = [_along(x, -2, start, size) for x in (statistics, row_prior, collected)]
+        part = (rows[0], parameters, *rows[1:])
+        evidence, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
+        found.append(evidence)
+        total = sums if total is None else total + sums
+    return torch.cat(found, -1), total
+
+
+def _along(x: Tensor | None, axis: int, start: int, size: int) -> Tensor | None:
+    """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
+    if x is None or x.dim() < -axis or x.shape[axis] == 1:
+        return x
+    return x.narrow(axis, start, min(size, x.shape[axis] - start))
 
 
 __all__ = ["Statistics", "expected_statistics", "log_evidence"]
