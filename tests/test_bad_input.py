@@ -71,7 +71,7 @@ CASES = {
     "labels that are not integers": (lambda: labels().log_evidence(Q, torch.zeros(5)), r"integer labels.*\.long\(\)"),
     "no answers": (lambda: mixture(values=None, value_precision=0.0).expected_outputs(Q), r"values is None.*build it with values="),
     "MAP of labels": (lambda: labels().map_outputs(Q), r"map_outputs needs real-valued answers.*argmax"),
-    "start of another shape": (lambda: mixture().map_outputs(Q, init=A[:, :1]), r"init has shape \(5, 1\) but the answers"),
+    "start of another shape": (lambda: mixture().map_outputs(Q, init=A[:, :1]), r"init has shape \(5, 1\) but the answers end in \(5, 2\)"),
     "negative number of steps": (lambda: mixture().map_outputs(Q, num_steps=-1), r"num_steps must be 0 or more"),
     "modes without a density": (lambda: mixture(value_precision=0.0).output_modes(Q), r"output_modes needs values with value_precision > 0"),
     "covariance without a density": (lambda: mixture(value_precision=0.0).output_covariance(Q), r"output_covariance is infinite.*give value_precision > 0"),

@@ -53,12 +53,21 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     """
     points, centers, precision = _at_least_single(points, centers, precision)
     precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
-    square = (points * points).sum(-1, keepdim=True)
-    statistics = torch.cat([points, -0.5 * square], -1)
+    statistics = gaussian_statistics(points)
     scaled = precision.unsqueeze(-1) * centers
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
     parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(*scaled.shape[:-1], 1)], -1)
     return _switched(Factor(statistics, parameters, bias), observed)
+
+
+def gaussian_statistics(points: Tensor, precision: Tensor | None = None) -> Tensor:
+    """``x, -|x|²/2``: the sufficient statistic of `gaussian_factor`, whatever the precision; (..., Q, D + 1)."""
+    return torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
+
+
+def isotropic_statistics(points: Tensor, precision: Tensor) -> Tensor:
+    """``αx``: the statistic of `isotropic_factor`; (..., Q, D)."""
+    return points * (precision.unsqueeze(-1) if precision.dim() else precision)
 
 
 def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:
@@ -67,8 +76,7 @@ def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Fact
     Attention under it is the same; it is D wide instead of D + 1, and its log-sum-exp is not an evidence.
     """
     points, centers, precision = _at_least_single(points, centers, precision)
-    scale = precision.unsqueeze(-1) if precision.dim() else precision
-    return Factor(points * scale, centers, -0.5 * precision * (centers * centers).sum(-1))
+    return Factor(isotropic_statistics(points, precision), centers, -0.5 * precision * (centers * centers).sum(-1))
 
 
 def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = None) -> Factor:
@@ -238,7 +246,9 @@ __all__ = [
     "explicit_attention",
     "gaussian_attention",
     "gaussian_factor",
+    "gaussian_statistics",
     "isotropic_factor",
+    "isotropic_statistics",
     "joint",
     "log_joint",
 ]

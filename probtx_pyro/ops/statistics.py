@@ -62,7 +62,12 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
         scores = scores.add_(row_prior) if scores.shape == wide else scores + row_prior
     peak = scores.detach().amax(-1, keepdim=True)
     empty = peak <= MASKED_COLUMN / 2
-    weights = scores.sub_(peak.masked_fill(empty, 0.0)).exp_()
+    shifted = scores.sub_(peak.masked_fill(empty, 0.0))
+    lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
+    subnormal = not scores.is_cuda and bool(shifted.detach().amin() < lowest)
+    weights = (shifted.clamp_min_(lowest) if subnormal else shifted).exp_()
+    if subnormal:
+        weights = torch.threshold_(weights, 1.001 * math.exp(lowest), 0.0)
     total = weights.sum(-1, keepdim=True).masked_fill(empty, 1.0)
     return weights, total, (peak + total.log()).masked_fill(empty, -math.inf).squeeze(-1)
 

@@ -330,3 +330,32 @@ def test_a_prior_may_bring_its_own_batch():
     for i, theta in enumerate(strengths):
         one = inference.adapt(mixture, queries, MixturePriors(keys=Normal(mixture.keys, theta.rsqrt())), num_steps=5)
         assert_equal(fit.mixture.keys[i], one.mixture.keys, operations=512)
+
+
+def test_float32_is_close_to_float64_and_never_falls(device):
+    mixture, *args = problem(generator(19), queries=40, dtype=torch.float32)
+    double = mixture.to(torch.float64)
+    names = "keys key_precision values value_precision weights"
+    low = inference.adapt(mixture, args[0], cast(some_priors(mixture, names)), *args[1:], num_steps=25)
+    high = inference.adapt(
+        double, args[0].double(), some_priors(double, names), args[1].double(), args[2], num_steps=25
+    )
+    assert low.mixture.keys.dtype == low.objective.dtype == torch.float32
+    assert_never_falls(low.objective)
+    assert (low.mixture.keys - high.mixture.keys).abs().max() < 1e-5  # some 100 roundings of 6e-8 on numbers of order 1
+
+
+def cast(priors):
+    """Weights' concentrations in single precision; the scalars of the others follow the data."""
+    from dataclasses import replace
+
+    return replace(priors, weights=Dirichlet(priors.weights.concentration.float()))
+
+
+def test_other_weights_than_0_and_1_scale_the_enumerated_program_too():
+    from pyro.infer import TraceEnum_ELBO
+
+    mixture, *args = problem(generator(20))
+    weights = torch.tensor([1.0, 2.0, 0.5, 0.0, 1.0])
+    elbo = -TraceEnum_ELBO(max_plate_nesting=1).loss(mixture.model, mixture.guide, *args, query_weights=weights)
+    assert_equal(torch.tensor(elbo), (mixture.log_evidence(*args) * weights).sum())

@@ -172,3 +172,16 @@ def test_gpu_runs_a_fused_kernel(dtype, per_unit):
     )
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):  # raises if neither takes it
         assert torch.isfinite(ops.attend(factor, values)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_too_small_for_the_dtype_are_zero_and_the_rest_untouched(dtype):
+    """Far units have weights below the smallest normal number: they are cut to 0, as a rounding of at most that number."""
+    g = generator(3)
+    queries, keys = 8 * torch.randn(6, 3, generator=g, dtype=dtype), 8 * torch.randn(9, 3, generator=g, dtype=dtype)
+    factor = ops.gaussian_factor(queries, keys, torch.tensor(20.0, dtype=dtype))
+    _, weights, lse = ops.explicit_attention(factor, keys)
+    found = ops.expected_statistics(factor, None)
+    assert (weights == 0).any() and (found.counts > 0).any()
+    assert_equal(found.counts, weights.sum(0))
+    assert_equal(found.log_evidence, lse)

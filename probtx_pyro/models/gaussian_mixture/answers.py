@@ -14,6 +14,7 @@ from torch import Tensor
 from probtx_pyro.models import validation as check
 from probtx_pyro.models.distributions import IsotropicMixture
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint, safe_softmax
+from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics
 from probtx_pyro.ops.numerics import center_of
 
 if TYPE_CHECKING:
@@ -63,16 +64,18 @@ def map_outputs(
             "map_outputs needs real-valued answers, but values is None; for labels take expected_outputs(queries).argmax(-1)"
         )
     checks_num_steps(num_steps)
-    mean = mixture.expected_outputs(queries)
-    if not mixture.answer_density:
-        return mean
-    if init is not None:
+    if init is None or not mixture.answer_density:
+        start = mixture.expected_outputs(queries)
+    else:
         check.finite(init=init)
-        if init.shape[-2:] != mean.shape[-2:]:
+        shape = (queries.shape[-2], mixture.values.shape[-1])
+        if init.shape[-2:] != shape:
             raise ValueError(
-                f"init has shape {tuple(init.shape)} but the answers have shape {tuple(mean.shape)}; give one start for each query"
+                f"init has shape {tuple(init.shape)} but the answers end in {shape}; give one start for each query"
             )
-    start = mean if init is None else init.expand(torch.broadcast_shapes(init.shape, mean.shape))
+        start = init.expand(torch.broadcast_shapes(init.shape[:-2], queries.shape[:-2], mixture.batch_shape) + shape)
+    if not mixture.answer_density:
+        return start
     if num_steps == 0:
         return start
     first = _ascend(mixture, queries, start, 1, None)
@@ -91,13 +94,18 @@ def _ascend(mixture: "GaussianMixture", queries: Tensor, start: Tensor, num_step
     precision = mixture.value_precision
     shared = precision.dim() == 0 or precision.shape[-1] == 1
     answer_factor = isotropic_factor if shared else gaussian_factor
+    answer_statistics = isotropic_statistics if shared else gaussian_statistics
     center = center_of(mixture.values)
     if not shared:  # attention weights proportional to w_j β_j
         keys = keys._replace(bias=keys.bias + precision.log())
 
-    def step(state):
-        factor = joint(keys, answer_factor(state["outputs"] - center, mixture.values - center, precision))
-        return {"outputs": attend(factor, mixture.values, mixture.log_prior)}, None
+    factor = joint(keys, answer_factor(start - center, mixture.values - center, precision))
+    fixed = factor.statistics[..., : keys.statistics.shape[-1]]
+
+    def step(state):  # only the answers' columns change
+        moving = answer_statistics(state["outputs"] - center, precision)
+        updated = factor._replace(statistics=torch.cat([fixed, moving], -1))
+        return {"outputs": attend(updated, mixture.values, mixture.log_prior)}, None
 
     return fixed_point(
         step, {"outputs": start}, problems=start.shape[:-1], num_steps=num_steps, tol=tol, progress=False
