@@ -19,6 +19,10 @@ Start with the guided run, which explains the library on real data in under two 
 
   probtx tour --out tour_output     figures, an InferenceData file and report.html
 
+and a task of your own, by a few clicks on a photograph:
+
+  probtx segment cat.jpg --click 120,200,1 --click 10,10,2 --out mask.png
+
 In Python:  from probtx_pyro import models, inference, results, plots
 """
 
