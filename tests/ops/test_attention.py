@@ -185,3 +185,16 @@ def test_weights_too_small_for_the_dtype_are_zero_and_the_rest_untouched(dtype):
     assert (weights == 0).any() and (found.counts > 0).any()
     assert_equal(found.counts, weights.sum(0), lse)  # errors of weights are those of logits as large as the evidence
     assert_equal(found.log_evidence, lse)
+
+
+@pytest.mark.parametrize("precision", ["scalar", "shared", "unit"])
+@pytest.mark.parametrize("prior", [None, "row", "rows"])
+def test_large_problems_in_pieces_are_the_whole(precision, prior, monkeypatch, device):
+    queries, keys, values, alpha, log_prior = draw(device=device)
+    alpha = {"scalar": alpha[0, 0, 0], "shared": alpha[..., :1], "unit": alpha[0]}[precision]
+    log_prior = {None: None, "row": log_prior[0, :, :1], "rows": log_prior[0, 0]}[prior]
+    arguments = (queries, keys[0], values[:, :1], alpha, log_prior)
+    whole = ops.gaussian_attention(*arguments)
+    monkeypatch.setattr(ops.attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
+    assert_equal(ops.gaussian_attention(*arguments), whole)
+    assert_equal(ops.gaussian_attention(queries.requires_grad_(), *arguments[1:]), whole)

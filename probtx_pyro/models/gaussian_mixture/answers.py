@@ -35,9 +35,15 @@ class OutputModes(NamedTuple):
 
 
 def map_outputs(
-    mixture: "GaussianMixture", queries: Tensor, init: Tensor | None, num_steps: int, tol: float | None
+    mixture: "GaussianMixture",
+    queries: Tensor,
+    init: Tensor | None = None,
+    num_steps: int = 10,
+    tol: float | None = None,
 ) -> Tensor:
-    """EM on v: ``v <- Σ_j w_j β_j μ_j / Σ_j w_j β_j`` with ``w = p(unit | q, v)``; ``log p(v | q)`` never falls.
+    """Most probable answer by EM on v: ``v <- Σ_j w_j β_j μ_j / Σ_j w_j β_j``, ``w = p(unit | q, v)``, the normalisers kept.
+
+    PT eq. 14-15 with erratum 1 mended, so that ``log p(v | q)`` never falls.
 
     Parameters
     ----------
@@ -63,7 +69,7 @@ def map_outputs(
         raise ValueError(
             "map_outputs needs real-valued answers, but values is None; for labels take expected_outputs(queries).argmax(-1)"
         )
-    checks_num_steps(num_steps)
+    _check_num_steps(num_steps)
     if init is None or not mixture.answer_density:
         start = mixture.expected_outputs(queries)
     else:
@@ -83,7 +89,7 @@ def map_outputs(
     return _ascend(mixture, queries, first if nudge is None else first + nudge, num_steps - 1, tol)
 
 
-def checks_num_steps(num_steps: int) -> None:
+def _check_num_steps(num_steps: int) -> None:
     """Refuse a negative number of steps."""
     if num_steps < 0:
         raise ValueError(f"num_steps must be 0 or more, not {num_steps}; it is the number of EM steps")
@@ -155,7 +161,7 @@ def _for_queries(mixture: "GaussianMixture", rows: Tensor) -> "GaussianMixture":
     return mixture.with_parameters({"log_prior": mixture.log_prior[..., rows, :]})
 
 
-def output_modes(mixture: "GaussianMixture", queries: Tensor, num_steps: int, tol: float) -> OutputModes:
+def output_modes(mixture: "GaussianMixture", queries: Tensor, num_steps: int = 1000, tol: float = 1e-8) -> OutputModes:
     """EM from every unit's value and from the posterior mean; the modes *found*, which may be more than there are units.
 
     Needs a positive value precision. Points closer than ``sqrt(tol)`` times the spread of the values count as one.

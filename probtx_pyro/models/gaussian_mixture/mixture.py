@@ -47,6 +47,8 @@ from probtx_pyro.ops import (
 )
 from probtx_pyro.ops.numerics import center_of
 
+Maybe = Tensor | None  # an argument that may be left out
+
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
@@ -80,23 +82,23 @@ class GaussianMixture:
     """
 
     keys: Tensor
-    values: Tensor | None = None
+    values: Maybe = None
     key_precision: Tensor = 1.0  # type: ignore[assignment]
     value_precision: Tensor = 0.0  # type: ignore[assignment]
-    log_prior: Tensor | None = None
-    answer_probs: Tensor | None = field(default=None, kw_only=True)
+    log_prior: Maybe = None
+    answer_probs: Maybe = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(
             self,
             keys: Tensor,
-            values: Tensor | None = None,
+            values: Maybe = None,
             key_precision: Tensor | float = 1.0,
             value_precision: Tensor | float = 0.0,
-            log_prior: Tensor | None = None,
+            log_prior: Maybe = None,
             *,
-            answer_probs: Tensor | None = None,
+            answer_probs: Maybe = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -111,10 +113,10 @@ class GaussianMixture:
     def linked(
         cls,
         keys: Tensor,
-        values: Tensor | None,
+        values: Maybe,
         key_precision: Tensor | float,
         value_precision: Tensor | float = 0.0,
-        log_prior: Tensor | None = None,
+        log_prior: Maybe = None,
     ) -> "GaussianMixture":
         """The mixture whose prior ``π_j ∝ exp(α|ξ_j|²/2 + β|μ_j|²/2)`` (PT eq. 16) makes attention a softmax of dot products.
 
@@ -143,7 +145,7 @@ class GaussianMixture:
 
     @classmethod
     def categorical(
-        cls, keys: Tensor, answer_probs: Tensor, key_precision: Tensor | float = 1.0, log_prior: Tensor | None = None
+        cls, keys: Tensor, answer_probs: Tensor, key_precision: Tensor | float = 1.0, log_prior: Maybe = None
     ) -> "GaussianMixture":
         """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
         return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
@@ -162,7 +164,7 @@ class GaussianMixture:
             object.__setattr__(new, name, value)
         return new
 
-    def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Tensor | None:
+    def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
         """The tensor that a prior on ``name`` describes; uniform weights, where ``log_prior`` is None, for each problem of ``batch``."""
         if name != "weights":
             return getattr(self, name)
@@ -195,14 +197,14 @@ class GaussianMixture:
 
     # -- the log joint and what is closed form in it ---------------------------------------------------------------------
 
-    def factor(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Factor:
+    def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Factor:
         """``log p(q_i, v_i | unit=j)`` (2.1 without the prior) as statistics, parameters and bias, centred on the mean key."""
         checks.data(self, queries, outputs, observed)
         center = center_of(self.keys)
         factor = gaussian_factor(queries - center, self.keys - center, self.key_precision)
         return factor if outputs is None else joint(factor, self._answer_factor(outputs, observed))
 
-    def _answer_factor(self, outputs: Tensor, observed: Tensor | None) -> Factor:
+    def _answer_factor(self, outputs: Tensor, observed: Maybe) -> Factor:
         if self.answer_probs is not None:
             outputs = outputs if observed is None else torch.where(observed, outputs, 0)
             return categorical_factor(outputs, self.answer_probs, observed)
@@ -211,7 +213,7 @@ class GaussianMixture:
         points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
         return gaussian_factor(points, self.values - center, self.value_precision, observed)
 
-    def log_joint(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+    def log_joint(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p_i(q_i, v_i, unit=j)``, shape (..., Q, U): equation 2.1, the log density of the Pyro program at every unit.
 
         ``outputs`` (..., Q, M), or labels (..., Q), count where ``observed`` (..., Q) is True (everywhere if None).
@@ -226,11 +228,11 @@ class GaussianMixture:
             else self.log_prior
         )
 
-    def attention(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+    def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``p(unit=j | q_i, v_i)``, shape (..., Q, U): the exact E-step (PT eq. 5, 27, 36)."""
         return safe_softmax(self.log_joint(queries, outputs, observed))[0]
 
-    def log_evidence(self, queries: Tensor, outputs: Tensor | None = None, observed: Tensor | None = None) -> Tensor:
+    def log_evidence(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p_i(q_i, v_i)`` with the unit summed out, shape (..., Q) (PT eq. 2, 10)."""
         return log_evidence(self.factor(queries, outputs, observed), self.log_weights())
 
@@ -261,59 +263,16 @@ class GaussianMixture:
             )
         return answers_of_units
 
-    def map_outputs(
-        self, queries: Tensor, init: Tensor | None = None, num_steps: int = 10, tol: float | None = None
-    ) -> Tensor:
-        """Most probable answer by EM on v (PT eq. 14-15, with the normalisers: erratum 1); see `answers.map_outputs`."""
-        return answers.map_outputs(self, queries, init, num_steps, tol)
+    # -- the answer's distribution beyond its mean (answers.py), the Pyro programs and the guide (program.py) -------------
 
-    def output_modes(self, queries: Tensor, num_steps: int = 1000, tol: float = 1e-8) -> answers.OutputModes:
-        """The modes of ``p(v | q)`` found by EM from every unit and from the mean; see `answers.output_modes`."""
-        return answers.output_modes(self, queries, num_steps, tol)
+    map_outputs = answers.map_outputs
+    output_modes = answers.output_modes
+    output_covariance = answers.output_covariance
+    output_distribution = answers.output_distribution
 
-    def output_covariance(self, queries: Tensor) -> Tensor:
-        """Posterior covariance of the answer, (..., Q, M, M); see `answers.output_covariance`."""
-        return answers.output_covariance(self, queries)
-
-    def output_distribution(self, queries: Tensor):
-        """``p(v_i | q_i)`` as a Pyro distribution with batch shape (..., Q); see `answers.output_distribution`."""
-        return answers.output_distribution(self, queries)
-
-    # -- the Pyro program and its guide ----------------------------------------------------------------------------------
-
-    def model(
-        self,
-        queries: Tensor,
-        outputs: Tensor | None = None,
-        observed: Tensor | None = None,
-        *,
-        query_weights: Tensor | None = None,
-    ) -> None:
-        """The generative story with the site ``unit`` enumerated in parallel; see `program.model`."""
-        program.model(self, queries, outputs, observed, query_weights=query_weights)
-
-    def collapsed(
-        self,
-        queries: Tensor,
-        outputs: Tensor | None = None,
-        observed: Tensor | None = None,
-        *,
-        query_weights: Tensor | None = None,
-    ) -> None:
-        """The same model with ``unit`` summed out, for size and for gradient samplers; see `program.collapsed`."""
-        program.collapsed(self, queries, outputs, observed, query_weights=query_weights)
-
-    def guide(
-        self,
-        queries: Tensor,
-        outputs: Tensor | None = None,
-        observed: Tensor | None = None,
-        attention: Tensor | None = None,
-        *,
-        query_weights: Tensor | None = None,
-    ) -> None:
-        """The exact posterior of ``unit`` (or the matrix given): attention is the guide that makes the ELBO tight."""
-        program.guide(self, queries, outputs, observed, attention, query_weights=query_weights)
+    model = program.model
+    collapsed = program.collapsed
+    guide = program.guide
 
 
 __all__ = ["GaussianMixture"]

@@ -24,6 +24,7 @@ from probtx_pyro.ops import safe_log
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_mixture.mixture import GaussianMixture
 
+Maybe = Tensor | None  # an argument that may be left out
 PARALLEL: Any = {"enumerate": "parallel"}
 
 
@@ -52,18 +53,14 @@ class Plates:
         return stack
 
 
-def problem_shape(mixture: "GaussianMixture", queries: Tensor, **others: Tensor | None) -> torch.Size:
+def problem_shape(mixture: "GaussianMixture", queries: Tensor, **others: Maybe) -> torch.Size:
     """The leading axes that data and parameters broadcast to; ``others`` come with one axis after them."""
     shapes = {name: x.shape[:-1] for name, x in others.items() if x is not None}
     return check.broadcastable(queries=queries.shape[:-2], mixture=mixture.batch_shape, **shapes)
 
 
 def _problem(
-    mixture: "GaussianMixture",
-    queries: Tensor,
-    outputs: Tensor | None,
-    observed: Tensor | None,
-    query_weights: Tensor | None,
+    mixture: "GaussianMixture", queries: Tensor, outputs: Maybe, observed: Maybe, query_weights: Maybe
 ) -> Plates:
     checks.data(mixture, queries, outputs, observed)
     answered = None if outputs is None else (outputs if mixture.answer_probs is not None else outputs[..., 0])
@@ -71,7 +68,7 @@ def _problem(
     return Plates(batch, query=queries.shape[-2], units=mixture.num_units)
 
 
-def _queries(plates: Plates, query_weights: Tensor | None) -> ExitStack:
+def _queries(plates: Plates, query_weights: Maybe) -> ExitStack:
     """The plate of the queries; weight 0 masks a query, other weights scale its log density."""
     stack = plates.enter("query")
     if query_weights is not None:
@@ -99,7 +96,7 @@ def _isotropic(mean: Tensor, precision: Tensor):
     return Normal(mean, precision.rsqrt().unsqueeze(-1) if precision.dim() else precision.rsqrt()).to_event(1)
 
 
-def _answer(mixture: "GaussianMixture", distribution, outputs: Tensor | None, observed: Tensor | None) -> None:
+def _answer(mixture: "GaussianMixture", distribution, outputs: Maybe, observed: Maybe) -> None:
     if outputs is None or observed is None:
         pyro.sample("outputs", distribution, obs=outputs)
         return
@@ -110,12 +107,12 @@ def _answer(mixture: "GaussianMixture", distribution, outputs: Tensor | None, ob
 def model(
     mixture: "GaussianMixture",
     queries: Tensor,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
+    outputs: Maybe = None,
+    observed: Maybe = None,
     *,
-    query_weights: Tensor | None = None,
+    query_weights: Maybe = None,
 ) -> None:
-    """``unit ~ Categorical(π)``, ``queries | unit``, ``outputs | unit``: three sites in the plates of the problem.
+    """``unit ~ Categorical(π)``, ``queries | unit``, ``outputs | unit``: three sites in the plates of the problem (PT eq. 1-11).
 
     ``outputs`` is a latent site where answers have a density and none are given, absent where they have none; ``observed``
     marks the answers that count. A query of weight 0 is absent; other weights multiply its log density.
@@ -126,12 +123,7 @@ def model(
 
 
 def _enumerated(
-    mixture: "GaussianMixture",
-    plates: Plates,
-    queries: Tensor,
-    outputs: Tensor | None,
-    observed: Tensor | None,
-    query_weights: Tensor | None,
+    mixture: "GaussianMixture", plates: Plates, queries: Tensor, outputs: Maybe, observed: Maybe, query_weights: Maybe
 ) -> None:
     with _queries(plates, query_weights):
         unit = pyro.sample("unit", Categorical(logits=mixture.log_weights()), infer=PARALLEL)
@@ -147,10 +139,10 @@ def _enumerated(
 def collapsed(
     mixture: "GaussianMixture",
     queries: Tensor,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
+    outputs: Maybe = None,
+    observed: Maybe = None,
     *,
-    query_weights: Tensor | None = None,
+    query_weights: Maybe = None,
 ) -> None:
     """The same joint density of queries and outputs with ``unit`` summed out: ``p(q)``, then ``p(v | q)``."""
     _marginal(
@@ -159,12 +151,7 @@ def collapsed(
 
 
 def _marginal(
-    mixture: "GaussianMixture",
-    plates: Plates,
-    queries: Tensor,
-    outputs: Tensor | None,
-    observed: Tensor | None,
-    query_weights: Tensor | None,
+    mixture: "GaussianMixture", plates: Plates, queries: Tensor, outputs: Maybe, observed: Maybe, query_weights: Maybe
 ) -> None:
     with _queries(plates, query_weights):
         asked = pyro.sample(
@@ -183,11 +170,11 @@ def _marginal(
 def guide(
     mixture: "GaussianMixture",
     queries: Tensor,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
-    attention: Tensor | None = None,
+    outputs: Maybe = None,
+    observed: Maybe = None,
+    attention: Maybe = None,
     *,
-    query_weights: Tensor | None = None,
+    query_weights: Maybe = None,
 ) -> None:
     """``unit ~ Categorical(attention)``: with the exact E-step ELBO = log evidence, else it falls short by ``Σ_i KL(A_i || W_i)``.
 
@@ -229,12 +216,7 @@ def bayesian(mixture: "GaussianMixture", priors: MixturePriors, collapsed: bool 
     torch.Size([3, 2])
     """
 
-    def program(
-        queries: Tensor,
-        outputs: Tensor | None = None,
-        observed: Tensor | None = None,
-        query_weights: Tensor | None = None,
-    ) -> None:
+    def program(queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None) -> None:
         plates = _problem(mixture, queries, outputs, observed, query_weights)
         drawn = {}
         for name, (distribution, _) in priors.sites(mixture, plates.batch, queries.shape[-2]).items():
