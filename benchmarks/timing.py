@@ -36,7 +36,10 @@ def synchronize() -> None:
 
 
 def peak_memory(code: str) -> float:
-    """MiB that ``code`` adds to the peak resident memory of a fresh process; it calls ``ready()`` once its inputs exist."""
+    """MiB that ``code`` adds to the peak resident memory of a fresh process, median of five.
+
+    It calls ``ready()`` once its inputs exist.
+    """
     program = f"""
 def peak():  # of this program alone: ru_maxrss would remember the parent's
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
@@ -46,8 +49,9 @@ def ready():
 {code}
 print(peak() - base)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    command = [sys.executable, "-c", program]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(5)]
+    return statistics.median(float(printed.split()[-1]) for printed in runs)
 
 
 def machine() -> dict[str, object]:

@@ -54,9 +54,9 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     points, centers, precision = _at_least_single(points, centers, precision)
     precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
     statistics = gaussian_statistics(points)
-    scaled = precision.unsqueeze(-1) * centers
-    bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * (scaled * centers).sum(-1)
-    parameters = torch.cat([scaled, precision.unsqueeze(-1).expand(*scaled.shape[:-1], 1)], -1)
+    square = (centers * centers).sum(-1)
+    bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * precision * square
+    parameters = _join(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
     return _switched(Factor(statistics, parameters, bias), observed)
 
 
@@ -136,6 +136,7 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
     Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M).
     """
     statistics, parameters, bias = factor
+    del factor  # what is joined or masked below replaces its parts, which need not stay in memory
     mask, allowed = None, None
     if log_prior is not None:
         permitted = log_prior > -math.inf

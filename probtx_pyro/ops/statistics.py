@@ -39,11 +39,10 @@ def expected_statistics(
     Shapes: factor of Q queries and U units, log_prior (..., Q or 1, U); query_weights (..., Q) multiply the queries'
     rows (0: an absent query).
     """
-    collected = torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1)
-    if query_weights is not None:
-        collected = collected * query_weights.unsqueeze(-1)
-    evidence, sums = _over_chunks(_moments, *_product(factor, log_prior), collected)
-    return Statistics(evidence, sums[..., -1], sums[..., :-1])
+    statistics, parameters, row_prior = _product(factor, log_prior)
+    collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
+    evidence, sums = _over_chunks(_moments, statistics, parameters, row_prior, collected)
+    return Statistics(evidence, sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
@@ -76,7 +75,7 @@ def _moments(
     statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: Tensor
 ) -> tuple[Tensor, Tensor]:
     weights, total, evidence = _weights(statistics, parameters, row_prior)
-    return evidence, weights.transpose(-1, -2) @ (collected / total)
+    return evidence, (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
 
 
 def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: None) -> tuple[Tensor, None]:
@@ -84,7 +83,7 @@ def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, 
 
 
 def _product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The two sides of the log joint; the bias and a prior with one row ride along as a column of the product."""
+    """The two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones."""
     bias, row_prior = factor.bias, None
     if log_prior is not None and log_prior.shape[-2] == 1:
         bias = bias + log_prior.squeeze(-2)
@@ -122,7 +121,7 @@ def _over_chunks(function: Callable, *tensors: Tensor | None) -> tuple[Tensor, A
         part = (rows[0], parameters, *rows[1:])
         evidence, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
         found.append(evidence)
-        total = sums if total is None else total + sums
+        total = sums if total is None else (total + sums if recompute else total.add_(sums))
     return torch.cat(found, -1), total
 
 
