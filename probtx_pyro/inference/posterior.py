@@ -80,13 +80,18 @@ class Posterior:
         statistics = expected_statistics(factor, mixture.log_weights(), data.query_weights)
         features = data.queries.shape[-1]
         blocks = [("keys", "key_precision", statistics.counts, statistics.sums[..., : features + 1])]
-        if data.outputs is not None:
+        answers = mixture.values if mixture.answer_probs is None else mixture.answer_probs
+        if answers is not None:
             rest = statistics.sums[..., features + 1 :]
-            answered = statistics.counts if data.observed is None else rest[..., -1]
+            if data.outputs is None:  # nobody has answered: the prior alone decides
+                answered = torch.zeros_like(statistics.counts)
+                rest = answered.unsqueeze(-1).expand(*answered.shape, answers.shape[-1] + 1)
+            else:
+                answered = statistics.counts if data.observed is None else rest[..., -1]
             if mixture.answer_probs is None:
-                blocks.append(("values", "value_precision", answered, rest[..., : data.outputs.shape[-1] + 1]))
+                blocks.append(("values", "value_precision", answered, rest[..., : answers.shape[-1] + 1]))
             elif "answer_probs" in new:
-                new["answer_probs"] = self._simplex("answer_probs", state, rest[..., : mixture.answer_probs.shape[-1]])
+                new["answer_probs"] = self._simplex("answer_probs", state, rest[..., : answers.shape[-1]])
         for location, precision, counts, sums in blocks:
             self._gaussian(new, mixture, location, precision, counts, sums)
         if "weights" in new:

@@ -202,10 +202,14 @@ def _problem(x: Tensor, index: tuple[int, ...]) -> Tensor:
 def _gaussian_attention(
     queries: Tensor, keys: Tensor, values: Tensor, precision: Tensor, log_prior: Tensor | None = None
 ) -> Tensor:
+    return attend(key_factor(queries, keys, precision.squeeze(-2) if precision.dim() else precision), values, log_prior)
+
+
+def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
+    """The narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision."""
     center = center_of(keys)
-    precision = precision.squeeze(-2) if precision.dim() else precision
     factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
-    return attend(factor_of(queries - center, keys - center, precision), values, log_prior)
+    return factor_of(queries - center, keys - center, precision)
 
 
 def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -251,5 +255,6 @@ __all__ = [
     "isotropic_factor",
     "isotropic_statistics",
     "joint",
+    "key_factor",
     "log_joint",
 ]

@@ -359,3 +359,23 @@ def test_other_weights_than_0_and_1_scale_the_enumerated_program_too():
     weights = torch.tensor([1.0, 2.0, 0.5, 0.0, 1.0])
     elbo = -TraceEnum_ELBO(max_plate_nesting=1).loss(mixture.model, mixture.guide, *args, query_weights=weights)
     assert_equal(torch.tensor(elbo), (mixture.log_evidence(*args) * weights).sum())
+
+
+@pytest.mark.parametrize("answer", ["gaussian", "categorical"])
+def test_without_answers_their_parameters_go_to_the_mode_of_the_prior(answer):
+    mixture, queries, *_ = problem(generator(21), answer=answer)
+    names = "keys answer_probs" if answer == "categorical" else "keys values value_precision"
+    every = some_priors(mixture, names).given()
+    if answer == "gaussian":
+        every["values"] = Normal(mixture.values + 1.0, 0.5)
+    else:
+        every["answer_probs"] = Dirichlet(mixture.answer_probs * 10 + 1)
+    priors = MixturePriors(**every)
+    fit = inference.adapt(mixture, queries, priors, num_steps=3)
+    assert_never_falls(fit.objective)
+    assert_equal(fit.objective[-1], log_density(mixture, priors, fit.mixture, [queries]))
+    if answer == "gaussian":
+        assert_equal(fit.mixture.values, mixture.values + 1.0)
+        assert_equal(fit.mixture.value_precision, torch.full((4,), (2.0 - 1) / 1.5))
+    else:
+        assert_equal(fit.mixture.answer_probs, mixture.answer_probs)

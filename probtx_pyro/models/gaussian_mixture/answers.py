@@ -14,7 +14,7 @@ from torch import Tensor
 from probtx_pyro.models import validation as check
 from probtx_pyro.models.distributions import IsotropicMixture
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint, safe_softmax
-from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics
+from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
 from probtx_pyro.ops.numerics import center_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _check_num_steps(num_steps: int) -> None:
 
 
 def _ascend(mixture: "GaussianMixture", queries: Tensor, start: Tensor, num_steps: int, tol: float | None) -> Tensor:
-    keys = mixture._key_factor(queries)
+    keys = key_factor(queries, mixture.keys, mixture.key_precision)
     precision = mixture.value_precision
     shared = precision.dim() == 0 or precision.shape[-1] == 1
     answer_factor = isotropic_factor if shared else gaussian_factor
@@ -212,7 +212,7 @@ def output_covariance(mixture: "GaussianMixture", queries: Tensor) -> Tensor:
     )
     shape = torch.broadcast_shapes(second.shape[:-1], variance.shape)
     moments = torch.cat([second.expand(*shape, -1), variance.expand(shape).unsqueeze(-1)], -1)
-    expected = attend(mixture._key_factor(queries), moments, mixture.log_prior)
+    expected = attend(key_factor(queries, mixture.keys, mixture.key_precision), moments, mixture.log_prior)
     offset = mean - center
     identity = torch.eye(size, dtype=mean.dtype, device=mean.device)
     return (

@@ -38,7 +38,6 @@ from probtx_pyro.ops import (
     explicit_attention,
     gaussian_attention,
     gaussian_factor,
-    isotropic_factor,
     joint,
     log_evidence,
     log_joint,
@@ -247,13 +246,6 @@ class GaussianMixture:
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior mean (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
         return explicit_attention(self.factor(queries), self._answers(), self.log_weights())
-
-    def _key_factor(self, queries: Tensor) -> Factor:
-        center = center_of(self.keys)
-        shared = self.key_precision.dim() == 0 or self.key_precision.shape[-1] == 1
-        return (isotropic_factor if shared else gaussian_factor)(
-            queries - center, self.keys - center, self.key_precision
-        )
 
     def _answers(self) -> Tensor:
         answers_of_units = self.values if self.answer_probs is None else self.answer_probs
