@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
+from probtx_pyro.ops.mixed_keys import mixed_keys_attention, visible
 from probtx_pyro.ops.numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
@@ -51,7 +52,7 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     Shapes: points (..., Q, D), centers (..., U, D), precision scalar or (..., U or 1); ``observed`` (..., Q) switches the
     factor off (adds 0) where False.
     """
-    points, centers, precision = _at_least_single(points, centers, precision)
+    points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
     statistics = gaussian_statistics(points)
     square = (centers * centers).sum(-1)
@@ -75,7 +76,7 @@ def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Fact
 
     Attention under it is the same; it is D wide instead of D + 1, and its log-sum-exp is not an evidence.
     """
-    points, centers, precision = _at_least_single(points, centers, precision)
+    points, centers, precision = map(single, (points, centers, precision))
     return Factor(isotropic_statistics(points, precision), centers, -0.5 * precision * (centers * centers).sum(-1))
 
 
@@ -95,8 +96,9 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     return Factor(statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
 
 
-def _at_least_single(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.float() if x.dtype in _HALF else x for x in tensors)
+def single(x: Tensor) -> Tensor:
+    """Half precision as float32, all else as it is."""
+    return x.float() if x.dtype in _HALF else x
 
 
 def _join(left: Tensor, right: Tensor) -> Tensor:
@@ -127,32 +129,49 @@ def explicit_attention(
     return weights @ values, weights, lse
 
 
-def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) -> Outputs:
+def attend(
+    factor: Factor,
+    values: Values,
+    log_prior: LogPrior | None = None,
+    *,
+    components: int = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Outputs:
     """``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix.
 
     A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
     without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included.
 
-    Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M).
+    Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M). With ``components=R`` the factor
+    has U·R keys, keys jR to jR + R - 1 being those of unit j. ``causal`` lets query i see units j <= i. ``dropout`` is the
+    probability that an entry of the attention is dropped; on a CPU it costs the whole matrix.
     """
     statistics, parameters, bias = factor
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
     mask, allowed = None, None
     if log_prior is not None:
+        if causal and log_prior.shape[-2] > 1:
+            future = ~visible(*log_prior.shape[-2:], device=log_prior.device)
+            log_prior, causal = log_prior.masked_fill(future, -math.inf), False
         permitted = log_prior > -math.inf
         allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)
-        parameters = torch.where(present.unsqueeze(-1), parameters, 0.0)
+        if causal:
+            seen = torch.arange(statistics.shape[-2], device=present.device).clamp_max(present.shape[-1] - 1)
+            allowed = (present.cumsum(-1) > 0)[..., seen].unsqueeze(-1)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
+        each = present.repeat_interleave(components, -1)
+        parameters = torch.where(each.unsqueeze(-1), parameters, 0.0)
         if log_prior.shape[-2] == 1:
-            bias = torch.where(present, bias + log_prior.squeeze(-2), MASKED_COLUMN)
+            bias = torch.where(each, bias + log_prior.squeeze(-2).repeat_interleave(components, -1), MASKED_COLUMN)
         else:
-            bias = torch.where(present, bias, 0.0)
+            bias = torch.where(each, bias, 0.0)
             mask = log_prior.masked_fill(~allowed, 0.0)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
     if values.dtype in _HALF:
         statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
     used, needed = max(statistics.shape[-1], values.shape[-1]), max(statistics.shape[-1] + 1, values.shape[-1])
-    if training or mask is not None or bias.is_cuda or -(-used // 16) == -(-needed // 16):
+    if training or mask is not None or causal or components > 1 or bias.is_cuda or -(-used // 16) == -(-needed // 16):
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
         columns = _columns(bias, values.dtype)
         parameters = _join(parameters, columns)
@@ -161,8 +180,27 @@ def attend(factor: Factor, values: Values, log_prior: LogPrior | None = None) ->
         )
     else:  # a mask expanded with stride 0 costs no memory
         mask = bias.unsqueeze(-2)
-    output = _fused(statistics, parameters, values, mask)
+    output = _fused(statistics, parameters, values, mask, components, causal, dropout)
     return output if allowed is None else torch.where(allowed, output, 0.0)
+
+
+def dot_product_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    log_prior: Tensor | None = None,
+    *,
+    components: int = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """``softmax(queries · keys' + log_prior) · values``: `attend` without a bias, the linked limit (PT eq. 20)."""
+    if values.dtype in _HALF:
+        queries, keys = queries.to(values.dtype), keys.to(values.dtype)
+    if log_prior is None:
+        return _fused(queries, keys, values, None, components, causal, dropout)
+    unbiased = Factor(queries, keys, keys.new_zeros(keys.shape[:-1]))
+    return attend(unbiased, values, log_prior, components=components, causal=causal, dropout=dropout)
 
 
 def gaussian_attention(
@@ -223,7 +261,15 @@ def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.stack(columns, -1)
 
 
-def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def _fused(
+    statistics: Tensor,
+    parameters: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    components: int = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
     """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
     batch = torch.broadcast_shapes(
         statistics.shape[:-2], parameters.shape[:-2], values.shape[:-2], () if mask is None else mask.shape[:-2]
@@ -240,7 +286,10 @@ def _fused(statistics: Tensor, parameters: Tensor, values: Tensor, mask: Tensor 
 
     q, k, v = wide(statistics), wide(parameters), wide(values)
     mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
-    output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+    if components > 1:
+        output = mixed_keys_attention(q, k, v, components, mask, causal, dropout)
+    else:
+        output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
     return output[..., :answers].reshape(*batch, queries, answers)
 
 
@@ -248,6 +297,7 @@ __all__ = [
     "Factor",
     "attend",
     "categorical_factor",
+    "dot_product_attention",
     "explicit_attention",
     "gaussian_attention",
     "gaussian_factor",
@@ -257,4 +307,5 @@ __all__ = [
     "joint",
     "key_factor",
     "log_joint",
+    "single",
 ]

@@ -1,0 +1,91 @@
+"""Fused attention with several keys a unit, each unit's keys sharing its value: no repeated values, no mask, no Q x U tensor.
+
+Softmax over all keys splits by component: with ``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone,
+the output is ``Σ_r exp(l_r - l) o_r`` and ``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the
+attention as ``exp(logits - l)``: given the *joint* output and log-sum-exp it returns the gradients of the joint attention, block
+by block, so that the components need nothing else from each other.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+ROWS = 512  # queries at a time where a causal mask must be written out
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def mixed_keys_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    components: int,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
+
+    Shapes: queries (1, B, Q, T), keys (1, B, U·R, T), values (1, B, U, T), mask (1, B or 1, Q, U) -> (1, B, Q, T).
+
+    On a CPU without dropout by the split above; elsewhere by ``scaled_dot_product_attention`` over repeated values, causal
+    masks some rows at a time.
+    """
+    if not (queries.is_cuda or dropout or (mask is not None and mask.requires_grad)):
+        return _MixedKeys.apply(queries, keys, values, mask, components, causal)
+    values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
+    mask = None if mask is None else mask.repeat_interleave(components, -1)
+    if not causal:
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
+    assert mask is None, "a causal call has its other masks in the bias, or is written out"
+    outputs = []
+    for start in range(0, queries.shape[-2], ROWS):
+        q = queries[..., start : start + ROWS, :]
+        k, v = (x[..., : (start + q.shape[-2]) * components, :] for x in (keys, values))
+        seen = visible(q.shape[-2], k.shape[-2] // components, start, q.device).repeat_interleave(components, -1)
+        rows = torch.zeros_like(seen, dtype=q.dtype).masked_fill_(~seen, -math.inf)
+        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=rows, dropout_p=dropout, scale=1.0))
+    return torch.cat(outputs, -2)
+
+
+def visible(num_queries: int, num_units: int, start: int = 0, device: torch.device | None = None) -> Tensor:
+    """Which units each query sees in causal attention, boolean (Q, U), for queries number ``start`` and following.
+
+    >>> visible(2, 3).tolist()
+    [[True, False, False], [True, True, False]]
+    """
+    rows = torch.arange(start, start + num_queries, device=device)
+    return torch.arange(num_units, device=device) <= rows.unsqueeze(-1)
+
+
+class _MixedKeys(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool
+    ) -> Tensor:
+        each = keys.unflatten(-2, (-1, components)).unbind(-2)
+        parts = [_flash(queries, k, values, 0.0, causal, attn_mask=mask, scale=1.0) for k in each]
+        lses = torch.stack([part[1] for part in parts])
+        lse = lses.logsumexp(0)
+        shares = (lses - lse).exp_().unsqueeze(-1)
+        output = sum(part[0] * share for part, share in zip(parts, shares, strict=True)).to(queries.dtype)
+        ctx.save_for_backward(queries, keys, values, mask, output, lse)
+        ctx.components, ctx.causal = components, causal
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, mask, output, lse = ctx.saved_tensors
+        found = [
+            _flash_backward(gradient, queries, k, values, output, lse, 0.0, ctx.causal, attn_mask=mask, scale=1.0)
+            for k in keys.unflatten(-2, (-1, ctx.components)).unbind(-2)
+        ]
+        of_queries, of_keys, of_values = zip(*found, strict=True)
+        return sum(of_queries), torch.stack(of_keys, -2).flatten(-3, -2), sum(of_values), None, None, None
+
+
+__all__ = ["mixed_keys_attention", "visible"]
