@@ -4,42 +4,43 @@ So it has an objective (prefix by prefix), needs no algorithm of its own, and no
 running sums of published code do neither (erratum 16): their attention is stale.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 from torch import Tensor
 
-from probtx_pyro.models import GaussianMixture, MixturePriors
-from probtx_pyro.models.priors import EVENT_DIMS, FLAT, bare
+from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
+from probtx_pyro.models.priors import FLAT, bare, event_dim
 
 if TYPE_CHECKING:
     from probtx_pyro.inference.posterior import Data
 
+M = TypeVar("M", GaussianMixture, GaussianKeys)
 _ARGUMENTS = {Normal: ("loc", "scale"), Gamma: ("concentration", "rate"), Dirichlet: ("concentration",)}
 
 
-def prefix_problem(
-    mixture: GaussianMixture, data: "Data", priors: MixturePriors
-) -> "tuple[GaussianMixture, MixturePriors, Data]":
+def prefix_problem(mixture: M, data: "Data", priors: MixturePriors) -> "tuple[M, MixturePriors, Data]":
     """The mixture, priors and data with an axis of Q prefixes before the queries' (and units') own axis."""
     num = data.queries.shape[-2]
     wide = _with_prefixes(mixture)
-    adapted = {"log_prior" if name == "weights" else name: 1 + EVENT_DIMS[name] for name in priors.given()}
+    ranks = {name: 1 + event_dim(mixture, name) for name in priors.given()}
+    adapted = {"log_prior" if name == "weights" else name: rank for name, rank in ranks.items()}
     copies = {name: _grown(x, num, rank) for name, rank in adapted.items() if (x := getattr(wide, name)) is not None}
     wide = wide.with_parameters(copies)
     inside = torch.ones(num, num, dtype=data.queries.dtype, device=data.queries.device).tril()
     weights = inside if data.query_weights is None else inside * data.query_weights.unsqueeze(-2)
-    answers = None if data.outputs is None else _insert(data.outputs, 1 if mixture.answer_probs is not None else 2)
+    labels = isinstance(mixture, GaussianMixture) and mixture.answer_probs is not None
+    answers = None if data.outputs is None else _insert(data.outputs, 1 if labels else 2)
     observed = None if data.observed is None else data.observed.unsqueeze(-2)
     return (
         wide,
-        _wide_priors(priors),
+        _wide_priors(priors, ranks),
         data._replace(queries=data.queries.unsqueeze(-3), outputs=answers, observed=observed, query_weights=weights),
     )
 
 
-def prefix_result(adapted: GaussianMixture) -> GaussianMixture:
+def prefix_result(adapted: M) -> M:
     """The adapted mixture, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
     log_prior = adapted.log_prior
     if log_prior is None:
@@ -59,21 +60,20 @@ def _insert(x: Tensor, rank: int) -> Tensor:
 def _grown(x: Tensor, num: int, rank: int) -> Tensor:
     """The axis of prefixes at its full size: each prefix adapts its own copy."""
     if x.dim() == 0:
-        return x.expand(num, 1)
+        return x.expand(num, *(1,) * rank)
     return x.expand(*x.shape[: x.dim() - rank - 1], num, *x.shape[x.dim() - rank :])
 
 
-def _with_prefixes(mixture: GaussianMixture) -> GaussianMixture:
-    ranks = {"keys": 2, "values": 2, "key_precision": 1, "value_precision": 1, "log_prior": 2, "answer_probs": 2}
+def _with_prefixes(mixture: M) -> M:
     return mixture.with_parameters(
-        {name: _insert(x, rank) for name, rank in ranks.items() if (x := getattr(mixture, name)) is not None}
+        {name: _insert(x, rank) for name, rank in mixture.axes.items() if (x := getattr(mixture, name)) is not None}
     )
 
 
-def _wide_priors(priors: MixturePriors) -> MixturePriors:
+def _wide_priors(priors: MixturePriors, ranks: dict[str, int]) -> MixturePriors:
     changed = {}
     for name, prior in priors.given().items():
-        prior, rank = bare(prior), 1 + EVENT_DIMS[name]
+        prior, rank = bare(prior), ranks[name]
         if prior is not FLAT:
             family = next(kind for kind in _ARGUMENTS if isinstance(prior, kind))
             prior = family(

@@ -6,20 +6,22 @@ program ``models.bayesian(mixture, priors)``, never falls. All sums come from on
 """
 
 import warnings
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from probtx_pyro.inference.causal import prefix_problem, prefix_result
 from probtx_pyro.inference.posterior import Data, Posterior
 from probtx_pyro.inference.variational import gradient_map
-from probtx_pyro.models import GaussianMixture, MixturePriors
+from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
 from probtx_pyro.models import validation as check
 from probtx_pyro.models.priors import bare, require_modes
 from probtx_pyro.ops import fixed_point
 
+M = TypeVar("M", GaussianMixture, GaussianKeys)
 
-class Adaptation(NamedTuple):
+
+class Adaptation(NamedTuple, Generic[M]):
     """A mixture adapted to data.
 
     mixture: the adapted mixture; parameters without a prior are those of the mixture given.
@@ -30,7 +32,7 @@ class Adaptation(NamedTuple):
     method: "ECM", or "gradient MAP" where a prior has no closed-form update.
     """
 
-    mixture: GaussianMixture
+    mixture: M
     objective: Tensor
     converged: Tensor
     num_steps: Tensor
@@ -38,7 +40,7 @@ class Adaptation(NamedTuple):
 
 
 def adapt(
-    mixture: GaussianMixture,
+    mixture: M,
     queries: Tensor,
     priors: MixturePriors,
     outputs: Tensor | None = None,
@@ -50,14 +52,15 @@ def adapt(
     implicit: bool = False,
     progress: bool | None = None,
     causal: bool = False,
-) -> Adaptation:
+) -> Adaptation[M]:
     """MAP of every parameter that has a prior, given queries and any annotated answers.
 
     Parameters
     ----------
     mixture
-        Where the adaptation starts. A parameter that lacks a leading axis is shared along it and its statistics are summed
-        over it; ``log_prior=None`` stands for uniform weights of each problem.
+        Where the adaptation starts: a `GaussianMixture`, or a `GaussianKeys` (MGK's E-step and M-step, errata 10 and 11
+        mended). A parameter that lacks a leading axis is shared along it and its statistics are summed over it; weights
+        that are None stand for uniform ones of each problem.
     queries
         (..., Q, D).
     priors
@@ -98,7 +101,7 @@ def adapt(
 
     References
     ----------
-    Movellan & Gabbur 2020, eq. 26-38; Meng & Rubin 1993 for ECM.
+    Movellan & Gabbur 2020, eq. 26-38; Nguyen et al. 2022, E-step and M-step; Meng & Rubin 1993 for ECM.
     """
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")

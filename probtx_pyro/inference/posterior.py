@@ -4,17 +4,18 @@ What ECM climbs one parameter at a time and gradient MAP all at once: ``log p(pa
 the log density of the Pyro program ``models.bayesian(mixture, priors)`` (PT eq. 26, 33).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import ImproperUniform, Normal
 from torch import Tensor
 
-from probtx_pyro.models import GaussianMixture, MixturePriors
-from probtx_pyro.models.gaussian_mixture.program import problem_shape
-from probtx_pyro.models.priors import EVENT_DIMS, Site, bare
+from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
+from probtx_pyro.models.priors import Site, bare, event_dim
 from probtx_pyro.ops import expected_statistics, safe_ratio
 from probtx_pyro.ops.numerics import center_of, sum_to
+
+ANSWERS = {"values", "value_precision", "answer_probs"}
 
 
 class Data(NamedTuple):
@@ -25,32 +26,32 @@ class Data(NamedTuple):
     observed: Tensor | None = None
     query_weights: Tensor | None = None
 
+    def observations(self) -> tuple[Any, ...]:
+        """What the closed forms of the model take: the queries, and the answers where there are any."""
+        return self[:1] if self.outputs is None else self[:3]
+
 
 class Posterior:
     """The log joint of parameters and data, its E-step statistics and the conditional maximisations."""
 
-    def __init__(self, mixture: GaussianMixture, priors: MixturePriors, data: Data):
+    def __init__(self, mixture: GaussianMixture | GaussianKeys, priors: MixturePriors, data: Data):
         self.mixture, self.data = mixture, data
-        answered = (
-            None
-            if data.outputs is None
-            else (data.outputs if mixture.answer_probs is not None else data.outputs[..., 0])
-        )
-        batch = problem_shape(
-            mixture, data.queries, outputs=answered, observed=data.observed, query_weights=data.query_weights
-        )
-        if "value_precision" in priors.given() and not mixture.answer_density:
+        batch = mixture.plates(*data).batch
+        self.sites = priors.sites(mixture, batch, data.queries.shape[-2])
+        if "value_precision" in self.sites and isinstance(mixture, GaussianMixture) and not mixture.answer_density:
             raise ValueError(
                 "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"
             )
-        self.sites = priors.sites(mixture, batch, data.queries.shape[-2])
-        leading = {name: _leading(name, site) for name, site in self.sites.items()}
+        ranks = {name: 1 + event_dim(mixture, name) for name in self.sites}
+        leading = {name: _leading(site, ranks[name]) for name, site in self.sites.items()}
         batch = torch.broadcast_shapes(batch, *leading.values())
         padded = {name: (1,) * (len(batch) - len(shape)) + tuple(shape) for name, shape in leading.items()}
         self.problems = torch.Size(
             n if all(shape[i] == n for shape in padded.values()) else 1 for i, n in enumerate(batch)
         )
-        self.start = {name: site.initial.reshape(padded[name] + _own(name, site)) for name, site in self.sites.items()}
+        self.start = {
+            name: site.initial.reshape(padded[name] + _own(site, ranks[name])) for name, site in self.sites.items()
+        }
 
     def log_prior(self, state) -> Tensor:
         """Log density of the parameters under their priors, shape (*problems,)."""
@@ -71,17 +72,18 @@ class Posterior:
     def objective(self, state) -> Tensor:
         """``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``, shape (*problems,)."""
         mixture = self.mixture.with_parameters(state)
-        return self._log_joint(state, mixture.log_evidence(self.data.queries, self.data.outputs, self.data.observed))
+        return self._log_joint(state, mixture.log_evidence(*self.data.observations()))
 
     def step(self, state) -> tuple[dict[str, Tensor], Tensor]:
         """One ECM step; the objective returned is that of the state given."""
         data, mixture, new = self.data, self.mixture.with_parameters(state), dict(state)
-        factor = mixture.factor(data.queries, data.outputs, data.observed)
-        statistics = expected_statistics(factor, mixture.log_weights(), data.query_weights)
+        statistics = expected_statistics(*mixture.lowered(*data.observations()), data.query_weights)
         features = data.queries.shape[-1]
-        blocks = [("keys", "key_precision", statistics.counts, statistics.sums[..., : features + 1])]
-        answers = mixture.values if mixture.answer_probs is None else mixture.answer_probs
-        if answers is not None:
+        held = statistics.counts.unflatten(-1, mixture.unit_shape)
+        sums = statistics.sums[..., : features + 1].unflatten(-2, mixture.unit_shape)
+        blocks = [("keys", "key_precision", held, sums)]
+        if isinstance(mixture, GaussianMixture) and ANSWERS & self.sites.keys():
+            answers = mixture.unit_answers()
             rest = statistics.sums[..., features + 1 :]
             if data.outputs is None:  # nobody has answered: the prior alone decides
                 answered = torch.zeros_like(statistics.counts)
@@ -95,13 +97,15 @@ class Posterior:
         for location, precision, counts, sums in blocks:
             self._gaussian(new, mixture, location, precision, counts, sums)
         if "weights" in new:
-            new["weights"] = self._weights(state, mixture, statistics.counts)
+            new["weights"] = self._weights(state, mixture, held if len(mixture.unit_shape) == 1 else held.sum(-1))
+        if "component_weights" in new:
+            new["component_weights"] = self._simplex("component_weights", state, held)
         return new, self._log_joint(state, statistics.log_evidence)
 
     def _gaussian(
         self,
         new: dict[str, Tensor],
-        mixture: GaussianMixture,
+        mixture: GaussianMixture | GaussianKeys,
         location: str,
         precision: str,
         counts: Tensor,
@@ -109,7 +113,7 @@ class Posterior:
     ) -> None:
         """Location, then precision with the new location, from Σw, Σwx and -Σw|x|²/2 of centred points (PT 29/35, then 30/37)."""
         old, alpha = getattr(mixture, location), getattr(mixture, precision)
-        center = center_of(old)
+        center = center_of(old, len(mixture.unit_shape))  # as the statistics were
         first, second = sums[..., :-1], -2 * sums[..., -1]
         if location in new:
             mean, strength = _normal(self.sites[location])
@@ -137,10 +141,10 @@ class Posterior:
         mass = torch.where(getattr(distribution, "allowed", old.new_ones((), dtype=torch.bool)), mass, 0.0)
         return safe_ratio(mass, mass.sum(-1, keepdim=True), old)
 
-    def _weights(self, state, mixture: GaussianMixture, counts: Tensor) -> Tensor:
+    def _weights(self, state, mixture: GaussianMixture | GaussianKeys, counts: Tensor) -> Tensor:
         if state["weights"].shape[-2] == 1:
             return self._simplex("weights", state, counts.unsqueeze(-2))
-        attention = mixture.attention(self.data.queries, self.data.outputs, self.data.observed)
+        attention = mixture.attention(*self.data.observations())
         weights = self.data.query_weights
         return self._simplex("weights", state, attention if weights is None else attention * weights.unsqueeze(-1))
 
@@ -158,14 +162,13 @@ def _normal(site: Site) -> tuple[Tensor, Tensor]:
     return prior.loc, prior.scale.reciprocal().square()
 
 
-def _own(name: str, site: Site) -> tuple[int, ...]:
+def _own(site: Site, rank: int) -> tuple[int, ...]:
     """The parameter's shape without its problem axes."""
-    rank = 1 + EVENT_DIMS[name]
     return (1,) * (rank - site.initial.dim()) + tuple(site.initial.shape[max(0, site.initial.dim() - rank) :])
 
 
-def _leading(name: str, site: Site) -> torch.Size:
-    return site.initial.shape[: max(0, site.initial.dim() - 1 - EVENT_DIMS[name])]
+def _leading(site: Site, rank: int) -> torch.Size:
+    return site.initial.shape[: max(0, site.initial.dim() - rank)]
 
 
 __all__ = ["Data", "Posterior"]

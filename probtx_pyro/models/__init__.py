@@ -1,7 +1,13 @@
 """Attention as probability models: each formulation is a value of tensors with closed forms and a Pyro program."""
 
+from probtx_pyro.models.bayesian import bayesian
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
-from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes, bayesian
+from probtx_pyro.models.gaussian_keys import GaussianKeys
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
 from probtx_pyro.models.priors import MixturePriors
 
-__all__ = ["GaussianMixture", "OutputModes", "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture"]
+__all__ = [
+    "GaussianMixture", "OutputModes",
+    "GaussianKeys",
+    "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
+]  # fmt: skip

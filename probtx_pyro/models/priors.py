@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from pyro.distributions import Dirichlet, Gamma, ImproperUniform, Normal, TorchDistribution
@@ -13,23 +13,26 @@ from probtx_pyro.models.distributions import FaceDirichlet, on_face
 from probtx_pyro.models.validation import broadcastable
 
 if TYPE_CHECKING:
+    from probtx_pyro.models.gaussian_keys import GaussianKeys
     from probtx_pyro.models.gaussian_mixture import GaussianMixture
 
+    Mixture: TypeAlias = GaussianMixture | GaussianKeys
+
 FLAT = ImproperUniform(constraints.real, (), ())
-EVENT_DIMS = {"keys": 1, "key_precision": 0, "values": 1, "value_precision": 0, "weights": 1, "answer_probs": 1}
 CONJUGATE: dict[str, Any] = {
     "keys": Normal,
     "key_precision": Gamma,
     "values": Normal,
     "value_precision": Gamma,
     "weights": Dirichlet,
+    "component_weights": Dirichlet,
     "answer_probs": Dirichlet,
 }
 
 
 @dataclass(frozen=True)
 class MixturePriors:
-    """Pyro distributions over the parameters of a `GaussianMixture`; a parameter without one stays fixed.
+    """Pyro distributions over the parameters of a `GaussianMixture` or `GaussianKeys`; one without a prior stays fixed.
 
     The conjugate choices have closed-form updates in `inference.adapt`; any other distribution with the right support goes
     to gradient MAP or to a sampler. ``weights`` with concentration (..., 1, U) is one weight vector shared by the queries,
@@ -44,7 +47,11 @@ class MixturePriors:
     value_precision     (..., U), or one scalar for all units    Gamma (shape, rate)
     weights             (..., 1 or Q, U), rows on the simplex    Dirichlet
     answer_probs        (..., U, K), rows on the simplex         Dirichlet
+    component_weights   (..., U, R), rows on the simplex         Dirichlet
     ==================  =======================================  =========================
+
+    A `GaussianKeys` adapts keys (..., U, R, D), key_precision (..., U, R), weights and component_weights; a `GaussianMixture`
+    all but component_weights.
 
     >>> from pyro.distributions import Gamma
     >>> priors = MixturePriors.flat("keys", key_precision=Gamma(2.0, 1.0))
@@ -58,6 +65,7 @@ class MixturePriors:
     value_precision: TorchDistribution | None = None
     weights: TorchDistribution | None = None
     answer_probs: TorchDistribution | None = None
+    component_weights: TorchDistribution | None = None
 
     @classmethod
     def flat(cls, *names: str, **others: TorchDistribution) -> "MixturePriors":
@@ -83,7 +91,7 @@ class MixturePriors:
         """Whether every prior given has a closed-form update."""
         return all(prior is FLAT or isinstance(bare(prior), CONJUGATE[name]) for name, prior in self.given().items())
 
-    def sites(self, mixture: "GaussianMixture", batch: torch.Size, num_queries: int) -> "dict[str, Site]":
+    def sites(self, mixture: "Mixture", batch: torch.Size, num_queries: int) -> "dict[str, Site]":
         """Each prior laid out on its parameter of ``mixture``, for problems of shape ``batch``."""
         return {name: _site(name, prior, mixture, batch, num_queries) for name, prior in self.given().items()}
 
@@ -105,13 +113,23 @@ def bare(prior: TorchDistribution) -> TorchDistribution:
     return prior
 
 
-def _site(name: str, prior: TorchDistribution, mixture: "GaussianMixture", batch: torch.Size, num_queries: int) -> Site:
+def event_dim(mixture: "Mixture", name: str) -> int:
+    """How many axes of a parameter belong to one unit (one row of weights): coordinates, components."""
+    if name not in mixture.adapts:
+        raise ValueError(
+            f"priors: there is a prior on {name}, but a {type(mixture).__name__} has no {name} to adapt; drop it, or choose from {', '.join(mixture.adapts)}"
+        )
+    return mixture.axes["log_prior" if name == "weights" else name] - 1
+
+
+def _site(name: str, prior: TorchDistribution, mixture: "Mixture", batch: torch.Size, num_queries: int) -> Site:
+    event = event_dim(mixture, name)
     initial = mixture.parameter(name, batch)
     if initial is None:
         raise ValueError(
             f"priors: there is a prior on {name}, but the mixture has no {name}; give the mixture {name} or drop the prior"
         )
-    prior, event = bare(prior), EVENT_DIMS[name]
+    prior, event = bare(prior), min(event, initial.dim())
     if prior is FLAT and CONJUGATE[name] is Dirichlet:
         prior = Dirichlet(torch.ones_like(initial))
     elif isinstance(prior, CONJUGATE[name]):
@@ -135,14 +153,17 @@ def _site(name: str, prior: TorchDistribution, mixture: "GaussianMixture", batch
     shape = broadcastable(**{name: initial.shape, f"prior on {name}": own})
     distribution = prior.expand(shape[: len(shape) - prior.event_dim])
     distribution = distribution.to_event(event - prior.event_dim)
-    if (
-        name == "weights"
-        and mixture.log_prior is not None
-        and isinstance(distribution, Dirichlet)
-        and (allowed := mixture.log_prior > -torch.inf).logical_not().any()
-    ):
+    if isinstance(distribution, Dirichlet) and (allowed := _allowed(name, mixture)) is not None and not allowed.all():
         distribution = on_face(distribution, allowed)
     return Site(distribution, initial.expand(shape))
+
+
+def _allowed(name: str, mixture: "Mixture") -> Tensor | None:
+    """Which units (of a row) or components (of a unit) are not masked; None where there is no mask."""
+    if name == "weights":
+        return None if mixture.log_prior is None else mixture.log_prior > -torch.inf
+    weights = getattr(mixture, name) if name == "component_weights" else None
+    return None if weights is None else weights > 0
 
 
 def _fits(family: type, support: constraints.Constraint) -> bool:
@@ -172,4 +193,4 @@ def require_modes(sites: Mapping[str, Site]) -> None:
             )
 
 
-__all__ = ["FLAT", "MixturePriors", "Site", "require_modes"]
+__all__ = ["FLAT", "MixturePriors", "Site", "event_dim", "require_modes"]

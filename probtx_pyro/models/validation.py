@@ -1,10 +1,21 @@
 """Bad input gets one clear error that names the argument and the repair. Off with ``pyro.enable_validation(False)``."""
 
 import math
+from typing import Any, TypeVar
 
 import torch
 from pyro.distributions import is_validation_enabled
 from torch import Tensor
+
+T = TypeVar("T")
+
+
+def unchecked(kind: type[T], **arguments: Any) -> T:
+    """A frozen dataclass made without its validation, from arguments that were computed from valid ones."""
+    new = object.__new__(kind)
+    for name, value in arguments.items():
+        object.__setattr__(new, name, value)
+    return new
 
 
 def finite(**tensors: Tensor | None) -> None:
@@ -54,6 +65,12 @@ def same_dtype(**tensors: Tensor | None) -> None:
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} {dtype}" for name, dtype in kinds.items())
         raise ValueError(f"tensors differ in dtype: {listed}; convert them to one with .to(dtype)")
+
+
+def positive(name: str, precision: Tensor) -> None:
+    """Refuse an inverse variance that is not positive."""
+    if is_validation_enabled() and (precision <= 0).any():
+        raise ValueError(f"{name} must be > 0; it is an inverse variance")
 
 
 def normalized_log(name: str, log_probs: Tensor) -> None:

@@ -38,13 +38,14 @@ def safe_ratio(numerator: Tensor, denominator: Tensor, otherwise: Tensor) -> Ten
     return torch.where(positive, numerator / torch.where(positive, denominator, 1.0), otherwise)
 
 
-def center_of(keys: Tensor) -> Tensor:
+def center_of(keys: Tensor, unit_axes: int = 1) -> Tensor:
     """Mean key, shape (..., 1, D), held constant: Gaussian attention does not change when queries and keys shift together.
 
     Subtracting it first keeps the dot-product form accurate far from the origin; as the result does not depend on it,
-    its gradient is exactly zero and is not computed.
+    its gradient is exactly zero and is not computed. Keys with two unit axes (..., U, R, D) have one mean (..., 1, 1, D).
     """
-    return keys.detach().mean(-2, keepdim=True)
+    mean = keys.detach().flatten(-1 - unit_axes, -2).mean(-2)
+    return mean[(..., *(None,) * unit_axes, slice(None))]
 
 
 def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:

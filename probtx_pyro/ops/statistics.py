@@ -5,7 +5,7 @@ pass: the memory stays O(chunk x U) there, too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,15 +39,16 @@ def expected_statistics(
     Shapes: factor of Q queries and U units, log_prior (..., Q or 1, U); query_weights (..., Q) multiply the queries'
     rows (0: an absent query).
     """
-    statistics, parameters, row_prior = _product(factor, log_prior)
+    statistics, parameters, row_prior = as_product(factor, log_prior)
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
-    evidence, sums = _over_chunks(_moments, statistics, parameters, row_prior, collected)
-    return Statistics(evidence, sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
+    evidence, sums = over_chunks(_moments, (statistics, row_prior, collected), (parameters,))
+    return Statistics(evidence.squeeze(-1), sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
     """``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, shape (..., Q), chunked; -inf for a fully masked row."""
-    return _over_chunks(_evidence, *_product(factor, log_prior), None)[0]
+    statistics, parameters, row_prior = as_product(factor, log_prior)
+    return over_chunks(_evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1)
 
 
 def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,18 +73,21 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
 
 
 def _moments(
-    statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: Tensor
+    statistics: Tensor, row_prior: Tensor | None, collected: Tensor, parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     weights, total, evidence = _weights(statistics, parameters, row_prior)
-    return evidence, (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
+    return evidence.unsqueeze(-1), (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
 
 
-def _evidence(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None, collected: None) -> tuple[Tensor, None]:
-    return _weights(statistics, parameters, row_prior)[2], None
+def _evidence(statistics: Tensor, row_prior: Tensor | None, parameters: Tensor) -> tuple[Tensor, None]:
+    return _weights(statistics, parameters, row_prior)[2].unsqueeze(-1), None
 
 
-def _product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones."""
+def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones.
+
+    There log 0 is `MASKED_COLUMN`. A prior with a row for each query comes third, as it is.
+    """
     bias, row_prior = factor.bias, None
     if log_prior is not None and log_prior.shape[-2] == 1:
         bias = bias + log_prior.squeeze(-2)
@@ -95,41 +99,48 @@ def _product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, 
     return torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1), parameters, row_prior
 
 
-def _over_chunks(function: Callable, *tensors: Tensor | None) -> tuple[Tensor, Any]:
-    """``function(statistics, parameters, row_prior, collected)`` in pieces: of the batch, and within a problem of the queries.
+def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
+    """``function(*by_query, *shared)`` in pieces: of the batch, and within a problem of the queries.
 
-    The log evidence of the pieces is joined; the sums of pieces of one problem are added.
+    ``by_query`` have the queries at axis -2, the first of ``shared`` the units there. The function returns a tensor
+    (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose pieces are added.
     """
-    statistics, parameters, row_prior, collected = tensors
-    assert statistics is not None and parameters is not None
-    queries, units = statistics.shape[-2], parameters.shape[-2]
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors if x is not None))
+    tensors = [x for x in (*by_query, *shared) if x is not None]
+    queries, units = tensors[0].shape[-2], shared[0].shape[-2]
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
     if batch.numel() > 1 and batch.numel() * queries * units > CHUNK_ELEMENTS:
         axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
         size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * units))
         pieces = [
-            _over_chunks(function, *(_along(x, axis - 2, start, size) for x in tensors))
+            over_chunks(
+                function,
+                [_along(x, axis - 2, start, size) for x in by_query],
+                [_slice(x, axis - 2, start, size) for x in shared],
+            )
             for start in range(0, batch[axis], size)
         ]
-        evidence, sums = zip(*pieces, strict=True)
-        return torch.cat(evidence, axis - 1), None if collected is None else torch.cat(sums, axis - 2)
-    recompute = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+        joined, sums = zip(*pieces, strict=True)
+        return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
+    recompute = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * units))
     found, total = [], None
     for start in range(0, queries, size):
-        rows = [_along(x, -2, start, size) for x in (statistics, row_prior, collected)]
-        part = (rows[0], parameters, *rows[1:])
-        evidence, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
-        found.append(evidence)
+        part = (*(_along(x, -2, start, size) for x in by_query), *shared)
+        piece, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
+        found.append(piece)
         total = sums if total is None else (total + sums if recompute else total.add_(sums))
-    return torch.cat(found, -1), total
+    return torch.cat(found, -2), total
 
 
 def _along(x: Tensor | None, axis: int, start: int, size: int) -> Tensor | None:
     """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
-    if x is None or x.dim() < -axis or x.shape[axis] == 1:
+    return None if x is None else _slice(x, axis, start, size)
+
+
+def _slice(x: Tensor, axis: int, start: int, size: int) -> Tensor:
+    if x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
 
 
-__all__ = ["Statistics", "expected_statistics", "log_evidence"]
+__all__ = ["Statistics", "as_product", "expected_statistics", "log_evidence", "over_chunks"]

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation
 from probtx_pyro.models import GaussianMixture
-from probtx_pyro.models.gaussian_mixture.program import plate_names, problem_shape
+from probtx_pyro.models.gaussian_mixture.program import problem_shape
+from probtx_pyro.models.plates import plate_names
 from probtx_pyro.results.inference_data import Variable, from_arrays
 
 DIMS = {

@@ -2,6 +2,5 @@
 
 from probtx_pyro.models.gaussian_mixture.answers import OutputModes
 from probtx_pyro.models.gaussian_mixture.mixture import GaussianMixture
-from probtx_pyro.models.gaussian_mixture.program import bayesian
 
-__all__ = ["GaussianMixture", "OutputModes", "bayesian"]
+__all__ = ["GaussianMixture", "OutputModes"]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -10,25 +10,25 @@ from torch import Tensor
 from probtx_pyro.models import validation as check
 
 if TYPE_CHECKING:
+    from probtx_pyro.models.gaussian_keys import GaussianKeys
     from probtx_pyro.models.gaussian_mixture.mixture import GaussianMixture
 
 
-def log_weights(log_prior: Tensor, keys: Tensor) -> Tensor:
-    """Log weights over the units of ``keys``, normalised or not; masks may not forbid a whole row."""
+def log_weights(log_prior: Tensor, num_units: int) -> Tensor:
+    """Log weights over the units, normalised or not; masks may not forbid a whole row."""
     check.at_least("log_prior", log_prior, 2, "(..., Q or 1, U); use unsqueeze(-2) for one row")
-    check.same_size("log_prior", log_prior.shape[-1], "keys", keys.shape[-2], "units")
+    check.same_size("log_prior", log_prior.shape[-1], "keys", num_units, "units")
     if check.is_validation_enabled() and (log_prior == -math.inf).all(-1).any():
         raise ValueError("log_prior forbids every unit in some row; allow at least one, or drop that query")
     return log_prior
 
 
-def batch_shapes(mixture: "GaussianMixture") -> dict[str, torch.Size]:
+def batch_shapes(model: "GaussianMixture | GaussianKeys") -> dict[str, torch.Size]:
     """The leading axes of every parameter, by name."""
-    trailing = {"keys": 2, "values": 2, "key_precision": 1, "value_precision": 1, "log_prior": 2, "answer_probs": 2}
     return {
-        f.name: x.shape[: max(0, x.dim() - trailing[f.name])]
-        for f in fields(mixture)
-        if (x := getattr(mixture, f.name)) is not None
+        name: x.shape[: max(0, x.dim() - axes)]
+        for name, axes in model.axes.items()
+        if (x := getattr(model, name)) is not None
     }
 
 
@@ -60,9 +60,8 @@ def parameters(mixture: "GaussianMixture") -> None:
             raise ValueError(
                 f"{name} has {precision.shape[-1]} entries but there are {keys.shape[-2]} units (keys {tuple(keys.shape)}); give one for each unit or a scalar"
             )
+    check.positive("key_precision", mixture.key_precision)
     if check.is_validation_enabled():
-        if (mixture.key_precision <= 0).any():
-            raise ValueError("key_precision must be > 0; it is an inverse variance")
         if (mixture.value_precision < 0).any():
             raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
         if (mixture.value_precision == 0).any() and (mixture.value_precision > 0).any():
@@ -70,12 +69,17 @@ def parameters(mixture: "GaussianMixture") -> None:
                 "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
             )
     if log_prior is not None:
-        log_weights(log_prior, keys)
+        log_weights(log_prior, keys.shape[-2])
         check.normalized_log("log_prior", log_prior)
     _ = mixture.batch_shape
 
 
-def data(mixture: "GaussianMixture", queries: Tensor, outputs: Tensor | None, observed: Tensor | None) -> None:
+def data(
+    mixture: "GaussianMixture | GaussianKeys",
+    queries: Tensor,
+    outputs: Tensor | None = None,
+    observed: Tensor | None = None,
+) -> None:
     """Refuse data that the mixture cannot explain."""
     check.floating("queries", queries)
     check.at_least("queries", queries, 2, "(..., Q, D)")
@@ -100,7 +104,7 @@ def data(mixture: "GaussianMixture", queries: Tensor, outputs: Tensor | None, ob
         if observed is not None:
             raise ValueError("observed is given without outputs; pass the outputs that it marks")
     else:
-        shapes["outputs"] = _outputs(mixture, queries, outputs, observed)
+        shapes["outputs"] = _outputs(cast("GaussianMixture", mixture), queries, outputs, observed)
     check.broadcastable(**shapes)
 
 

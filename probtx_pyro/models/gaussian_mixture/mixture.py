@@ -25,7 +25,7 @@ Leading axes are independent problems (batch, head) and broadcast. A position te
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -87,6 +87,18 @@ class GaussianMixture:
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
 
+    axes: ClassVar[Mapping[str, int]] = {
+        "keys": 2, "values": 2, "key_precision": 1, "value_precision": 1, "log_prior": 2, "answer_probs": 2,
+    }  # of each argument, after the leading ones  # fmt: skip
+    adapts: ClassVar[tuple[str, ...]] = (
+        "keys",
+        "key_precision",
+        "values",
+        "value_precision",
+        "weights",
+        "answer_probs",
+    )
+
     if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(
@@ -139,7 +151,11 @@ class GaussianMixture:
         link = 0.5 * precisions[0] * keys.square().sum(-1)
         if values is not None:
             link = link + 0.5 * precisions[1] * values.square().sum(-1)
-        weights = link.unsqueeze(-2) if log_prior is None else checks.log_weights(log_prior, keys) + link.unsqueeze(-2)
+        weights = (
+            link.unsqueeze(-2)
+            if log_prior is None
+            else checks.log_weights(log_prior, keys.shape[-2]) + link.unsqueeze(-2)
+        )
         return plain.replace(log_prior=weights - safe_softmax(weights)[1].unsqueeze(-1))
 
     @classmethod
@@ -149,19 +165,16 @@ class GaussianMixture:
         """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
         return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
 
-    def replace(self, **changes: Any) -> "GaussianMixture":
+    def replace(self, **changes: Any) -> Self:
         """A mixture with some constructor arguments changed, validated."""
         return type(self)(**{**vars(self), **changes})
 
-    def with_parameters(self, parameters: Mapping[str, Tensor]) -> "GaussianMixture":
+    def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
         """A mixture with some parameters changed, by the names of `MixturePriors` (``weights``, not their log), not validated."""
         changes = dict(parameters)
         if "weights" in changes:
-            changes["log_prior"] = safe_log(changes.pop("weights"))
-        new = object.__new__(type(self))
-        for name, value in {**vars(self), **changes}.items():
-            object.__setattr__(new, name, value)
-        return new
+            changes["log_prior"] = safe_log(cast(Tensor, changes.pop("weights")))
+        return check.unchecked(type(self), **{**vars(self), **changes})
 
     def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
         """The tensor that a prior on ``name`` describes; uniform weights, where ``log_prior`` is None, for each problem of ``batch``."""
@@ -173,7 +186,7 @@ class GaussianMixture:
             else self.log_prior.exp()
         )
 
-    def to(self, *args: Any, **kwargs: Any) -> "GaussianMixture":
+    def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``."""
         return self.with_parameters(
             {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor)}
@@ -183,6 +196,11 @@ class GaussianMixture:
     def num_units(self) -> int:
         """U."""
         return self.keys.shape[-2]
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """(U,): what the units of the factor are counted by."""
+        return (self.num_units,)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -211,6 +229,10 @@ class GaussianMixture:
         points = outputs - center
         points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
         return gaussian_factor(points, self.values - center, self.value_precision, observed)
+
+    def lowered(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> tuple[Factor, Tensor]:
+        """`factor` and log weights (..., Q or 1, U): all that an E-step needs."""
+        return self.factor(queries, outputs, observed), self.log_weights()
 
     def log_joint(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p_i(q_i, v_i, unit=j)``, shape (..., Q, U): equation 2.1, the log density of the Pyro program at every unit.
@@ -241,13 +263,14 @@ class GaussianMixture:
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         checks.data(self, queries, None, None)
-        return gaussian_attention(queries, self.keys, self._answers(), self.key_precision, self.log_prior)
+        return gaussian_attention(queries, self.keys, self.unit_answers(), self.key_precision, self.log_prior)
 
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior mean (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
-        return explicit_attention(self.factor(queries), self._answers(), self.log_weights())
+        return explicit_attention(self.factor(queries), self.unit_answers(), self.log_weights())
 
-    def _answers(self) -> Tensor:
+    def unit_answers(self) -> Tensor:
+        """What the units answer: values (..., U, M), or probabilities of labels (..., U, K)."""
         answers_of_units = self.values if self.answer_probs is None else self.answer_probs
         if answers_of_units is None:
             raise ValueError(
@@ -265,6 +288,7 @@ class GaussianMixture:
     model = program.model
     collapsed = program.collapsed
     guide = program.guide
+    plates, enumerated, marginal = program.plates, program.enumerated, program.marginal
 
 
 __all__ = ["GaussianMixture"]

@@ -1,0 +1,60 @@
+"""MGK's formulas as they are printed, for those who reproduce the paper; errata 9, 10, 11 and 21. The library uses none of them."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops import safe_softmax
+from probtx_pyro.ops.assignment import Reduction, reduction
+
+if TYPE_CHECKING:
+    from probtx_pyro.models.gaussian_keys.keys import GaussianKeys
+
+
+def _scores(model: "GaussianKeys", queries: Tensor) -> Tensor:
+    """``log π_jr - α_jr|q_i - k_jr|²/2``, shape (..., Q, U, R): neither π_j nor the normaliser α_jr^{D/2}."""
+    flat = model.mixture
+    bias = 0.5 * queries.shape[-1] * flat.key_precision.log()
+    unnormalised = flat.log_joint(queries) - (bias.unsqueeze(-2) if bias.dim() else bias)
+    return unnormalised.unflatten(-1, model.unit_shape) - model.log_weights().unsqueeze(-1)
+
+
+def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
+    """MGK eq. 4 as printed, (..., Q, U): ``Σ_r π_jr exp(-|q - k_jr|²/2σ_jr²)`` over its sum, (σ_jr²)^{-D/2} and π_j dropped.
+
+    ``assignment="hard"`` is the printed hard E-step, which drops π_jr as well: ``max_r exp(-|q - k_jr|²/2σ_jr²)``.
+    """
+    reduce = reduction(assignment)
+    scores = _scores(model, queries)
+    if assignment == "hard":
+        scores = scores - model.component_log_weights().unsqueeze(-4 if scores.dim() < 3 else -3)
+    return safe_softmax(reduce(scores))[0]
+
+
+def printed_responsibilities(model: "GaussianKeys", queries: Tensor) -> Tensor:
+    """MGK's E-step as printed, (..., Q, U, R): normalised over r *within* a key, so that every query counts fully for every key."""
+    return safe_softmax(_scores(model, queries))[0]
+
+
+def printed_m_step(model: "GaussianKeys", queries: Tensor, responsibilities: Tensor) -> "GaussianKeys":
+    """MGK's M-step as printed: ``π_jr = N_jr/N``, ``k_jr = Σ_i γ q_i / N_jr``, ``σ_jr² = Σ_i γ |q_i - k_jr|² / N_jr`` (no D).
+
+    Not validated: with responsibilities that are normalised over (j, r) the printed π_jr leave their simplex.
+    """
+    counts = responsibilities.sum(-3)
+    flat = responsibilities.flatten(-2)
+    keys = (flat.transpose(-1, -2) @ queries).unflatten(-2, model.unit_shape) / counts.unsqueeze(-1)
+    squares = torch.cdist(queries, keys.flatten(-3, -2)).square()
+    variance = (flat * squares).sum(-2).unflatten(-1, model.unit_shape) / counts
+    return model.with_parameters(
+        {"keys": keys, "key_precision": variance.reciprocal(), "component_weights": counts / queries.shape[-2]}
+    )
+
+
+def printed_em_step(model: "GaussianKeys", queries: Tensor) -> "GaussianKeys":
+    """One step of MGK's EM as printed."""
+    return printed_m_step(model, queries, printed_responsibilities(model, queries))
+
+
+__all__ = ["printed_attention", "printed_em_step", "printed_m_step", "printed_responsibilities"]
