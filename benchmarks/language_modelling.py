@@ -1,0 +1,115 @@
+"""Perplexity of softmax attention, mixtures of Gaussian keys and mixtures of linear keys, at an equal budget and three seeds.
+
+Run with ``python -m benchmarks.language_modelling [--text tinyshakespeare] [--only NAME ...] [--seeds 0 1 2] [--device cuda]``.
+Every finished run is a file of ``results/language_modelling/``, named by what it is, and is not run again; a run that was
+interrupted goes on from its checkpoint in ``benchmarks/cache``. All runs share every setting but the attention.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import statistics
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import RESULTS, machine
+from probtx_pyro.data.text import load_text
+from probtx_pyro.train import Settings, train_language_model
+
+FOLDER, CACHE = RESULTS / "language_modelling", Path(__file__).parent / "cache"
+HALF = {"heads": 4, "head_dim": 16}  # of the 8 heads of 16 channels
+MODELS: dict[str, dict[str, Any]] = {
+    "softmax, 8 heads": {"attention": "softmax"},
+    "MGK, 4 heads": {"attention": "gaussian-keys", **HALF},
+    "softmax, 4 heads": {"attention": "softmax", **HALF},
+    "MGK, 8 heads": {"attention": "gaussian-keys"},
+    "shifted MGK, 8 heads": {"attention": "gaussian-keys", "options": {"share": "shift"}},
+    "linear, 8 heads": {"attention": "linear-keys", "options": {"num_components": 1}},
+    "MLK, 4 heads": {"attention": "linear-keys", **HALF},
+    "MLK, 8 heads": {"attention": "linear-keys"},
+    "linear, 4 heads": {"attention": "linear-keys", "options": {"num_components": 1}, **HALF},
+}
+LEVEL = {"wikitext2": "word"}
+
+
+def key(text: str, settings: Settings) -> str:
+    """Name of a run's file: equal for equal settings."""
+    described = json.dumps({"text": text, **asdict(settings)}, sort_keys=True)
+    return f"{text}-{settings.attention}-{settings.seed}-{hashlib.sha256(described.encode()).hexdigest()[:10]}"
+
+
+def run(text: str, name: str, settings: Settings, device: str, precision: str) -> dict[str, Any]:
+    """The results of a run: read, or made."""
+    path = FOLDER / f"{key(text, settings)}.json"
+    if not path.exists():
+        out = CACHE / path.stem
+        resume = (out / "checkpoint.pt").exists()
+        done = train_language_model(settings, load_text(text), out, resume=resume, device=device, precision=precision)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        losses = done.results["losses"]
+        every = max(1, len(losses) // 100)
+        thin = [round(statistics.fmean(losses[i : i + every]), 5) for i in range(0, len(losses), every)]
+        results = {"model": name, "text": text, **done.results, "losses": thin, "steps_per_loss": every, "on": machine()}
+        path.write_text(json.dumps(results, indent=1) + "\n")
+        shutil.rmtree(out)
+    return json.loads(path.read_text())
+
+
+def table(text: str, settings: Settings, seeds: list[int], names: list[str]) -> list[dict[str, Any]]:
+    """Mean, smallest and largest perplexity of the runs that are there, and their ratio to softmax with 8 heads seed by seed."""
+    rows, reference = [], {}
+    for name in names:
+        found = {}
+        for seed in seeds:
+            wanted = Settings(**{**asdict(settings), **MODELS[name], "seed": seed})
+            path = FOLDER / f"{key(text, wanted)}.json"
+            if path.exists():
+                found[seed] = json.loads(path.read_text())
+        if not found:
+            continue
+        perplexities = {seed: r["perplexity"] for seed, r in found.items()}
+        reference = reference or perplexities
+        ratios = [p / reference[seed] for seed, p in perplexities.items() if seed in reference]
+        some = next(iter(found.values()))
+        rows.append(
+            {
+                "model": name,
+                "perplexity": round(statistics.fmean(perplexities.values()), 4),
+                "spread": [round(min(perplexities.values()), 4), round(max(perplexities.values()), 4)],
+                "ratio to the first": [round(x, 4) for x in ratios],
+                "seeds": list(perplexities),
+                "parameters": some["parameters"],
+                "seconds": round(statistics.median(r["seconds"] for r in found.values())),
+            }
+        )
+    return rows
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", default="tinyshakespeare")
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="32-true")
+    parser.add_argument("--table", action="store_true", help="only the table of what is there")
+    args = parser.parse_args(argv)
+    base = Settings(num_steps=args.steps, level=LEVEL.get(args.text, "char"))
+    for seed in [] if args.table else args.seeds:
+        for name in args.only:
+            settings = Settings(**{**asdict(base), **MODELS[name], "seed": seed})
+            done = run(args.text, name, settings, args.device, args.precision)
+            print(f"{name}, seed {seed}: perplexity {done['perplexity']:.4f}, {done['seconds']:.0f} s", flush=True)
+    rows = table(args.text, base, args.seeds, args.only)
+    for row in rows:
+        print(f"  {row['model']:24s} {row['perplexity']:8.4f} {row['spread']}  {row['ratio to the first']}  {row['parameters']:8d}  {row['seconds']} s")
+    if set(args.only) == set(MODELS):
+        path = RESULTS / f"language_modelling_{args.text}.json"
+        path.write_text(json.dumps({"settings": asdict(base), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

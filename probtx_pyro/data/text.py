@@ -1,0 +1,154 @@
+"""Text to train language models on: the corpora by name, any file, and vocabularies of characters or words."""
+
+import gzip
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.data.text_transformer import UNKNOWN, topics_text
+
+_GITHUB = "https://raw.githubusercontent.com/"
+_SHAKESPEARE = _GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+_WIKITEXT = _GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
+
+
+class Remote(NamedTuple):
+    """A file of a corpus: its name under ``$PROBTX_DATA`` (with ``.gz``), its address, and the SHA-256 of the text."""
+
+    name: str
+    url: str
+    sha256: str
+
+
+REMOTE = {
+    "tinyshakespeare": (
+        Remote("tinyshakespeare/input.txt", _SHAKESPEARE, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),
+    ),
+    "wikitext2": (
+        Remote("wikitext2/train.txt", _WIKITEXT + "train.txt", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+        Remote("wikitext2/valid.txt", _WIKITEXT + "valid.txt", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+    ),
+}  # fmt: skip
+
+
+class Text(NamedTuple):
+    """A text in two parts: the first to train on, the second to validate on."""
+
+    training: str
+    validation: str
+
+
+def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> Text:
+    """A corpus by name, or a file.
+
+    Parameters
+    ----------
+    source
+        ``"topics"``, the help that comes with Python; ``"tinyshakespeare"`` or ``"wikitext2"``, read from the folder
+        ``$PROBTX_DATA`` if that is set, else downloaded once and checked; or the path of a UTF-8 text file, plain or ``.gz``.
+    validation_share
+        How much of the end of a text without a validation part of its own is kept for validation.
+
+    Raises
+    ------
+    ValueError
+        No such corpus or file, a file that is not UTF-8 text, or one too short to split.
+
+    Examples
+    --------
+    >>> text = load_text()
+    >>> 8.9 < len(text.training) / len(text.validation) < 9.1
+    True
+    """
+    if source in REMOTE:
+        parts = [_fetch(remote) for remote in REMOTE[str(source)]]
+    else:
+        parts = [topics_text() if source == "topics" else read_text(Path(source))]
+    if len(parts) == 2:
+        return Text(*parts)
+    if not 0 < validation_share < 1:
+        raise ValueError(f"validation_share must be between 0 and 1, not {validation_share}")
+    cut = round(len(parts[0]) * (1 - validation_share))
+    if not 0 < cut < len(parts[0]):
+        raise ValueError(f"{source} has {len(parts[0])} characters, too few to keep a part for validation")
+    return Text(parts[0][:cut], parts[0][cut:])
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file, plain or gzipped."""
+    names = ", ".join(("topics", *REMOTE))
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}; give a text file or one of {names}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; give a text file or one of {names}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def _fetch(remote: Remote) -> str:
+    """From ``$PROBTX_DATA``, else from the network; either way with its checksum."""
+    import hashlib
+
+    folder = os.environ.get("PROBTX_DATA")
+    if folder is None:
+        try:
+            import pooch
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA") from None
+        path = pooch.retrieve(remote.url, known_hash=f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro"))
+        return read_text(Path(path))
+    text = read_text(Path(folder) / f"{remote.name}.gz")
+    if hashlib.sha256(text.encode()).hexdigest() != remote.sha256:
+        raise ValueError(f"{folder}/{remote.name}.gz is not the published file (its SHA-256 differs); fetch it again")
+    return text
+
+
+def _words(text: str) -> list[str]:
+    """Words between spaces; the end of a line is a word of its own."""
+    return re.sub(r"\n", " <eos> ", text).split()
+
+
+LEVELS: dict[str, Callable[[str], Sequence[str]]] = {"char": list, "word": _words}
+
+
+class Vocabulary(NamedTuple):
+    """The tokens that a model knows; number 0 stands for all others.
+
+    level: ``"char"`` or ``"word"``.
+    tokens: in the order of their numbers, `UNKNOWN` first.
+    """
+
+    level: str
+    tokens: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str, level: str = "char", rarest: int = 1) -> "Vocabulary":
+        """The tokens that ``text`` has at least ``rarest`` times, in alphabetical order.
+
+        >>> Vocabulary.of("to be or not to be", "word", rarest=2).tokens[1:]
+        ('be', 'to')
+        """
+        if level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
+        counts = Counter(LEVELS[level](text))
+        return cls(level, (UNKNOWN, *sorted(token for token, count in counts.items() if count >= rarest)))
+
+    def encode(self, text: str) -> Tensor:
+        """Numbers of the tokens of ``text``, (token,)."""
+        number = {token: i for i, token in enumerate(self.tokens)}
+        return torch.tensor([number.get(token, 0) for token in LEVELS[self.level](text)], dtype=torch.long)
+
+
+__all__ = ["Text", "Vocabulary", "load_text", "read_text"]

@@ -1,0 +1,340 @@
+"""What all attention layers share: the face of ``torch.nn.MultiheadAttention``, its parameters, its masks.
+
+A layer is this class and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers (and, where
+they are asked for, weights) out.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.nn.masks import Masks, combine
+from probtx_pyro.ops import safe_softmax
+from probtx_pyro.ops.attention import dot_product_attention
+
+
+class Units(NamedTuple):
+    """The memory units of every head, as a layer makes them from its input.
+
+    keys: (B, H, S, D), or (B, H, S, R, D) for R keys a unit.
+    log_weights: what is added to the log prior of a unit, (B, H, S); None is 0.
+    log_precision: what is added to the log precision of a unit's keys, (B, H, S); None is 0.
+    """
+
+    keys: Tensor
+    log_weights: Tensor | None = None
+    log_precision: Tensor | None = None
+
+    def extended(self, key: Tensor) -> "Units":
+        """One more unit behind the others, whose keys are all ``key`` (1, H, 1, D)."""
+        keys = self.keys
+        more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(len(keys), -1, -1, *keys.shape[3:-1], -1)
+        rest = (None if x is None else F.pad(x, (0, 1)) for x in self[1:])
+        return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
+
+
+class Attention(nn.Module):
+    """Takes the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
+
+    Parameters
+    ----------
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As there.
+    head_dim
+        Width of a head; None is ``embed_dim // num_heads``. With half the heads and the same ``head_dim`` a layer has half the
+        parameters and half the work.
+    priors
+        Pyro distributions over the layer's own parameters, by the names of `constrained`; `log_prior` is their log density.
+
+    Notes
+    -----
+    The state of a trained ``MultiheadAttention`` loads with ``load_state_dict(state, strict=False)``; what a layer has beyond it
+    keeps its start. Queries that may attend to nothing get output and weights 0, never NaN.
+
+    ``torch.nn.TransformerEncoder`` bypasses a layer's ``forward`` in eval mode when it believes that it knows the layer; it asks
+    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood.
+    """
+
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        head_dim: int | None = None,
+        priors: Mapping[str, TorchDistribution] | None = None,
+    ):
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
+            raise ValueError(
+                f"embed_dim {embed_dim} must be positive and divisible by num_heads {num_heads}; or give head_dim"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
+        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
+        self.add_zero_attn = add_zero_attn
+        inner, made = num_heads * self.head_dim, {"device": device, "dtype": dtype}
+        self._made = made
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, **made))
+
+        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+        if self.kdim == embed_dim and self.vdim == embed_dim:
+            shapes = {"in_proj_weight": (3 * inner, embed_dim)}
+        else:
+            shapes = dict(zip(names[1:], ((inner, embed_dim), (inner, self.kdim), (inner, self.vdim)), strict=True))
+        for name in names:
+            weight = parameter(*shapes[name]) if name in shapes else None
+            self.register_parameter(name, weight)
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        self.register_parameter("in_proj_bias", nn.Parameter(torch.zeros(3 * inner, **made)) if bias else None)
+        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **made)
+        if bias:
+            nn.init.zeros_(self.out_proj.bias)
+        for name in ("bias_k", "bias_v"):
+            self.register_parameter(name, parameter(1, 1, inner) if add_bias_kv else None)
+            if add_bias_kv:
+                nn.init.xavier_normal_(getattr(self, name))
+        self.priors = dict(priors or {})
+
+    # -- what a formulation says ------------------------------------------------------------------------------------------
+
+    def attend(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Answers (B, H, L, D) and weights (B, H, L, S) of queries (B, H, L, D) and values (B, H, S, D)."""
+        raise NotImplementedError
+
+    def units_of(self, keys: Tensor, source: Tensor) -> Units:
+        """The units, from projected keys (B, H, S, D) and from what was projected, (B, S, kdim)."""
+        return Units(keys)
+
+    def constrained(self) -> dict[str, Tensor]:
+        """The layer's own parameters, beyond the projections, on their natural scale: what ``priors`` may speak of."""
+        return {}
+
+    # -- what they share --------------------------------------------------------------------------------------------------
+
+    def log_prior(self) -> Tensor:
+        """Log density of the layer's own parameters under ``priors``: a term of the objective in MAP training; see `log_prior`.
+
+        Raises
+        ------
+        ValueError
+            A prior on a name that the layer does not have.
+        """
+        values = self.constrained()
+        total = self.out_proj.weight.new_zeros(())
+        for name, prior in self.priors.items():
+            if name not in values:
+                raise ValueError(f"priors: {type(self).__name__} has no {name!r}; it has {', '.join(values) or 'none'}")
+            total = total + prior.log_prob(values[name]).sum()
+        return total
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output and, if asked for, weights, exactly as ``torch.nn.MultiheadAttention.forward`` shapes them.
+
+        ``need_weights=False`` is the fused path, without an L x S tensor. ``is_causal`` may be given without ``attn_mask``.
+        """
+        if query.is_nested:
+            return self._nested(query, key, value, need_weights, average_attn_weights)
+        single = query.dim() == 2
+        queries, units, values, masks = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
+        answers, weights = self.attend(queries, units, values, masks, need_weights)
+        output = self.out_proj(answers.transpose(1, 2).flatten(-2))
+        alive = masks.alive(queries.shape[-2], values.shape[-2], queries)
+        if alive is not None:  # without the bias of out_proj, too
+            output = torch.where(alive.any(1), output, 0.0)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if single:
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def heads(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Units, Tensor, Masks]:
+        """Queries (B, H, L, D), units, values (B, H, S, D) and masks of every head: what `attend` is called with."""
+        myself, packed = query is key, key is value
+
+        def laid_out(x: Tensor) -> Tensor:
+            return x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
+
+        if query.dim() == 2 and key_padding_mask is not None:
+            key_padding_mask = key_padding_mask.unsqueeze(0)
+        query = laid_out(query)
+        key = query if myself else laid_out(key)
+        value = key if packed else laid_out(value)
+        self._check(query, key, value)
+        queries, units, values, extra = self._project(query, key, value)
+        masks = combine(
+            attn_mask, key_padding_mask, is_causal, batch=len(query), heads=self.num_heads, queries=query.shape[1],
+            units=key.shape[1], extra=extra, dtype=queries.dtype,
+        )  # fmt: skip
+        if myself and key_padding_mask is not None:
+            padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
+            masks = masks._replace(padded=padded)
+        if masks.log_prior is not None:  # what nobody may attend to may hold anything
+            present = (masks.log_prior > -torch.inf).any(-2).unsqueeze(-1)
+            values = torch.where(present, values, 0.0)
+            wide = present.view(*present.shape, *(1,) * (units.keys.dim() - 4))
+            units = units._replace(keys=torch.where(wide, units.keys, 0.0))
+        return queries, units, values, masks
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.dim() != 3 or x.shape[-1] != width:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)} but must be batched or single with {width} features (batch_first={self.batch_first})"
+                )
+        if key.shape[:2] != value.shape[:2] or len(query) != len(key):
+            raise ValueError(
+                f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} disagree on batch or length"
+            )
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor, int]:
+        """Queries, units and values of every head, and how many units stand behind those of the input."""
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        if self.in_proj_weight is not None and query is key and key is value:
+            projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        else:
+            each = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = each if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+            projected = tuple(F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
+        units, extra = self.units_of(k, key), []
+        if self.bias_k is not None:
+            extra.append([b.view(1, 1, self.num_heads, -1).transpose(1, 2) for b in (self.bias_k, self.bias_v)])
+        if self.add_zero_attn:
+            extra.append([k.new_zeros(1, self.num_heads, 1, self.head_dim)] * 2)
+        for more_keys, more_values in extra:
+            units = units.extended(more_keys)
+            v = torch.cat([v, more_values.expand(len(v), -1, -1, -1).to(v.dtype)], 2)
+        return q, units, v, len(extra)
+
+    def _nested(
+        self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
+        if not (query is key and key is value and self.batch_first) or need_weights:
+            raise ValueError("nested tensors are understood in self-attention with batch_first=True, need_weights=False")
+        padded = query.to_padded_tensor(0.0)
+        lengths = torch.tensor([len(x) for x in query.unbind()], device=padded.device)
+        padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
+        output = self.forward(padded, padded, padded, padding, False, None, average)[0]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
+            return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None
+
+    @property
+    def _rate(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    @classmethod
+    def from_torch(cls, layer: nn.MultiheadAttention, **options: object) -> "Attention":
+        """A layer with the settings, place and weights of a ``MultiheadAttention``; ``options`` are this class's own."""
+        new = cls(
+            layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None, layer.bias_k is not None,
+            layer.add_zero_attn, layer.kdim, layer.vdim, layer.batch_first, layer.out_proj.weight.device,
+            layer.out_proj.weight.dtype, **options,  # type: ignore[arg-type]
+        )  # fmt: skip
+        new.load_state_dict(layer.state_dict(), strict=False)
+        return new.train(layer.training)
+
+    def extra_repr(self) -> str:
+        """Sizes, as modules print them."""
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+
+
+class SoftmaxAttention(Attention):
+    """Scaled dot-product attention itself, the reference for the others, with ``head_dim`` free.
+
+    >>> layer = SoftmaxAttention(8, 2, batch_first=True)
+    >>> layer(*[torch.ones(1, 3, 8)] * 3, is_causal=True)[1][0, 0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    def attend(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Softmax of dot products over ``sqrt(head_dim)``."""
+        queries = queries * self.head_dim**-0.5
+        if need_weights:
+            logits = queries @ units.keys.transpose(-1, -2)
+            return explicit(logits, values, masks, self._rate)
+        return dot_product_attention(
+            queries, units.keys, values, masks.log_prior, causal=masks.causal, dropout=self._rate
+        ), None
+
+
+def explicit(
+    logits: Tensor, values: Tensor, masks: Masks, dropout: float, pool: Callable[[Tensor], Tensor] = lambda x: x
+) -> tuple[Tensor, Tensor]:
+    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them."""
+    log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
+    weights = safe_softmax(logits if log_prior is None else logits + log_prior)[0].to(values.dtype)
+    weights = F.dropout(weights, dropout) if dropout else weights
+    return weights @ values, weights
+
+
+def log_prior(model: nn.Module) -> Tensor | float:
+    """Sum of `Attention.log_prior` over a model; MAP training minimises ``nats_per_token - log_prior(model) / num_tokens``."""
+    return sum(layer.log_prior() for layer in model.modules() if isinstance(layer, Attention))
+
+
+def swap_attention(model: nn.Module, layer: type[Attention], **options: object) -> nn.Module:
+    """Every ``torch.nn.MultiheadAttention`` in ``model``, replaced in place by ``layer`` with the same weights.
+
+    Examples
+    --------
+    >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    >>> x = torch.randn(3, 5, 8)
+    >>> before = encoder(x)
+    >>> after = swap_attention(encoder, SoftmaxAttention)(x)
+    >>> bool((before - after).abs().max() < 1e-5)
+    True
+    """
+    for name, child in model.named_children():
+        if isinstance(child, nn.MultiheadAttention):
+            setattr(model, name, layer.from_torch(child, **options))
+        else:
+            swap_attention(child, layer, **options)
+    return model
+
+
+__all__ = ["Attention", "SoftmaxAttention", "Units", "explicit", "log_prior", "swap_attention"]

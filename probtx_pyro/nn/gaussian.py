@@ -1,0 +1,285 @@
+"""Attention layers whose units are Gaussians: one key a unit (Movellan & Gabbur), or a mixture of keys (Nguyen et al.)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.nn.adaptation import ADAPTED, adapted_attention, check_masks, model_of
+from probtx_pyro import models
+from probtx_pyro.nn.attention import Attention, Units, explicit
+from probtx_pyro.nn.components import components
+from probtx_pyro.nn.masks import Masks
+from probtx_pyro.ops import Factor, attend, log_joint
+from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
+
+POOL = {"soft": torch.logsumexp, "hard": torch.amax}  # over the components of a unit
+
+
+class GaussianAttention(Attention):
+    """What both layers share: precisions, the prior of the units, adaptation to the queries at hand.
+
+    Parameters
+    ----------
+    linked
+        Weights of the keys ∝ ``exp(α|key|²/2)`` (PT eq. 16), so that logits are dot products; else Gaussian distances count.
+    unit_weights
+        Learns, from what a key is projected from, how likely its unit is before any query is seen (starts at equal weights).
+    unit_precision
+        Learns a factor of each unit's precision in the same way (starts at 1); not with ``linked``, which needs equal ones.
+    adapt_steps
+        ECM steps by which the units adapt to the queries of the call under the priors of ``adapted``; 0 is none. Gradients
+        flow through the steps. In a causal call query i meets units that adapted to queries up to i, in O(L² S) a step.
+    adapted
+        Which of ``keys`` and ``key_precision`` adapt. The mode of the prior is the parameter as it was; how strong the prior is
+        each head learns (``log_strength_keys`` and so on).
+    others
+        As `Attention`.
+    """
+
+    num_components = 1
+
+    def __init__(
+        self,
+        *args: Any,
+        linked: bool = True,
+        unit_weights: bool = False,
+        unit_precision: bool = False,
+        adapt_steps: int = 0,
+        adapted: Sequence[str] = ("keys",),
+        **others: Any,
+    ):
+        super().__init__(*args, **others)
+        if linked and unit_precision:
+            raise ValueError("unit_precision needs linked=False: the linked prior is undefined for unequal precisions")
+        for name in adapted:
+            if name not in ADAPTED:
+                raise ValueError(f"adapted: no parameter {name!r}; choose from {', '.join(ADAPTED)}")
+        self.linked, self.adapt_steps, self.adapted = linked, adapt_steps, tuple(adapted)
+        several = 1 if linked else self.num_components
+        start = torch.full((self.num_heads, several), self.head_dim**-0.5, **self._made).log()
+        self.log_key_precision = nn.Parameter(start)
+        for name in self.adapted if adapt_steps else ():
+            setattr(self, f"log_strength_{name}", nn.Parameter(torch.zeros(self.num_heads, **self._made)))
+        self.unit_weights = self._per_unit() if unit_weights else None
+        self.unit_precision = self._per_unit() if unit_precision else None
+
+    def _per_unit(self) -> nn.Linear:
+        linear = nn.Linear(self.kdim, self.num_heads, bias=False, **self._made)  # a common term would change nothing new
+        nn.init.zeros_(linear.weight)
+        return linear
+
+    def constrained(self) -> dict[str, Tensor]:
+        """``key_precision`` (H, 1 or R), ``strength_keys`` and ``strength_key_precision`` (H,), weights of ``unit_weights``, ``unit_precision``."""
+        values = {"key_precision": self.log_key_precision.exp()}
+        values |= {f"strength_{name}": x for name, x in self._strengths().items()}
+        for name in ("unit_weights", "unit_precision"):
+            if (linear := getattr(self, name)) is not None:
+                values[name] = linear.weight
+        return values
+
+    def _strengths(self) -> dict[str, Tensor]:
+        """Strength (H,) of the prior on each parameter that adapts."""
+        return {name: getattr(self, f"log_strength_{name}").exp() for name in self.adapted if self.adapt_steps}
+
+    def units_of(self, keys: Tensor, source: Tensor) -> Units:
+        """The projected keys, and what each unit's source says about its weight and precision."""
+        scores = (
+            None if linear is None else linear(source).transpose(-1, -2)
+            for linear in (self.unit_weights, self.unit_precision)
+        )  # fmt: skip
+        return Units(keys, *scores)
+
+    def component_log_weights(self) -> Tensor | None:
+        """Log weights of the components, (H, R); None for one key a unit."""
+        return None
+
+    def precision(self, units: Units) -> Tensor:
+        """Precision of every key, (H, 1) where they share one, else (..., S·R)."""
+        precision = self.log_key_precision.exp()
+        if units.log_precision is not None:
+            precision = precision.unsqueeze(-2) * units.log_precision.exp().unsqueeze(-1)  # (B, H, S, R)
+        elif precision.shape[-1] > 1:
+            precision = precision.unsqueeze(-2).expand(-1, units.keys.shape[2], -1)
+        else:
+            return precision
+        return precision.expand(*precision.shape[:-1], self.num_components).flatten(-2)
+
+    def log_weights(self, units: Units) -> Tensor | None:
+        """Log weight of every key, (..., S·R), not normalised, less the linked part; None where all are equal."""
+        own = self.component_log_weights()
+        if own is not None:
+            own = own.unsqueeze(-2)
+            own = own if units.log_weights is None else own + units.log_weights.unsqueeze(-1)
+            return own.expand(*own.shape[:-2], units.keys.shape[2], -1).flatten(-2)
+        return units.log_weights
+
+    def attend(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The posterior mean of the answer; fused where no weights are asked for."""
+        if self.adapt_steps:
+            return self._adapted(queries, units, values, masks, need_weights)
+        keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
+        precision, weights = self.precision(units), self.log_weights(units)
+        how = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
+        if self.linked and weights is None and not need_weights:
+            return dot_product_attention(queries * precision.unsqueeze(-1), keys, values, masks.log_prior, **how), None
+        if self.linked:
+            factor = Factor(queries * precision.unsqueeze(-1), keys, keys.new_zeros(keys.shape[:-1]))
+        else:
+            factor = key_factor(queries, keys, precision)
+        if weights is not None:
+            factor = factor._replace(bias=factor.bias + weights)
+        if need_weights or self.pool is not torch.logsumexp:
+            logits = log_joint(factor)
+            if self.num_components > 1:
+                logits = self.pool(logits.unflatten(-1, (-1, self.num_components)), -1)
+            answers, attention = explicit(logits, values, masks, self._rate)
+            return answers, attention if need_weights else None
+        return attend(factor, values, masks.log_prior, **how), None
+
+    pool = staticmethod(torch.logsumexp)
+
+    def posterior_model(
+        self, query: Tensor, key: Tensor, value: Tensor, **masks: Any
+    ) -> tuple[models.GaussianMixture | models.GaussianKeys, Tensor]:
+        """The probability model whose posterior is this layer's attention, one for each example and head, and its queries.
+
+        Arguments as those of ``forward``; shapes: the batch axes of the model are (B, H), the queries (B, H, L, D).
+        """
+        queries, units, values, found = self.heads(query, key, value, **masks)
+        return self._model(units, values, found, queries.shape[-2]), queries
+
+    def _model(
+        self, units: Units, values: Tensor, masks: Masks, num_queries: int
+    ) -> models.GaussianMixture | models.GaussianKeys:
+        several = units.keys.dim() == 5
+        precision = self.precision(units)
+        weights = self.log_weights(units)
+        weights = units.keys.new_zeros(units.keys.shape[:-1]) if weights is None else weights
+        if several:
+            precision = precision.unflatten(-1, (-1, self.num_components)) if precision.shape[-1] > 1 else precision.unsqueeze(-1)
+            weights = weights.unflatten(-1, (-1, self.num_components)) if weights.dim() < 4 + several else weights
+        if self.linked:
+            weights = weights + 0.5 * precision * units.keys.square().sum(-1)
+        rows = masks.explicit(num_queries, values.shape[-2], values)
+        if rows is not None:  # a query that may attend to nothing gets equal weights here; its answer is discarded
+            rows = torch.where((rows > -torch.inf).any(-1, keepdim=True), rows, 0.0)
+        shape = units.keys.shape[:-1]
+        return model_of(units.keys, values, precision.expand(shape), weights.expand(shape), rows)
+
+    def _adapted(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        check_masks(masks)
+        alive, dtype = masks.alive(queries.shape[-2], values.shape[-2], queries), values.dtype
+        with torch.autocast(queries.device.type, enabled=False):
+            units = Units(*(None if x is None else single(x) for x in units))
+            queries, values = single(queries), single(values)
+            present = None if alive is None else alive.squeeze(-1).expand(queries.shape[:-1])
+            if present is not None and masks.padded is not None:
+                present = present & ~masks.padded.unsqueeze(1)
+                queries = torch.where(present.unsqueeze(-1), queries, 0.0)
+            answers, weights = adapted_attention(
+                self._model(units, values, masks, queries.shape[-2]), queries,
+                self._strengths(), self.adapt_steps,
+                query_weights=None if present is None else present.to(queries.dtype), causal=masks.causal, need_weights=need_weights,
+            )  # fmt: skip
+        if alive is not None:
+            answers = torch.where(alive, answers, 0.0)
+            weights = None if weights is None else torch.where(alive, weights, 0.0)
+        return F.dropout(answers, self._rate).to(dtype), weights
+
+
+class GaussianMixtureAttention(GaussianAttention):
+    """Attention as the posterior over Gaussian units (Movellan & Gabbur 2020): a trained ``MultiheadAttention`` is a special case.
+
+    As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in exact
+    arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can depart from there.
+    Parameters as in `GaussianAttention`.
+
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
+    Examples
+    --------
+    >>> _ = torch.manual_seed(0)
+    >>> trained = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> layer = GaussianMixtureAttention(8, 2, batch_first=True)
+    >>> layer.load_state_dict(trained.state_dict(), strict=False).unexpected_keys
+    []
+    >>> x = torch.randn(3, 5, 8)
+    >>> bool((layer(x, x, x)[0] - trained(x, x, x)[0]).abs().max() < 1e-5)
+    True
+    """
+
+
+class GaussianKeysAttention(GaussianAttention):
+    """Attention with a mixture of R Gaussian keys a unit, MGK (Nguyen et al. 2022, eq. 3-4 with the normalisers of erratum 9).
+
+    Parameters
+    ----------
+    num_components
+        R.
+    share
+        None: R projections of the input; ``"shift"``: one projection and R shifts a head (sMGK).
+    assignment
+        ``"soft"`` sums over the components, ``"hard"`` takes the largest; hard needs the L x S matrix.
+    linked
+        Off, as in the paper. With ``linked=True`` and R = 1 the layer is scaled dot-product attention.
+    others
+        As `GaussianAttention`, `Attention`. With half the heads give ``head_dim``, or each will be twice as wide.
+
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
+    Examples
+    --------
+    >>> layer = GaussianKeysAttention(16, 2, batch_first=True, head_dim=4, share="shift")
+    >>> output, weights = layer(*[torch.randn(3, 5, 16)] * 3)
+    >>> output.shape, weights.shape
+    (torch.Size([3, 5, 16]), torch.Size([3, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_components: int = 2,
+        share: str | None = None,
+        assignment: str = "soft",
+        linked: bool = False,
+        **others: Any,
+    ):
+        if num_components < 1:
+            raise ValueError(f"num_components must be 1 or more, not {num_components}")
+        if assignment not in POOL:
+            raise ValueError(f"assignment must be one of {', '.join(map(repr, POOL))}, not {assignment!r}")
+        self.num_components, self.assignment = num_components, assignment
+        super().__init__(*args, linked=linked, **others)
+        self.pool = POOL[assignment]
+        sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "num_components": num_components}
+        self.components = components(share, **sizes, kdim=self.kdim, bias=self.in_proj_bias is not None, **self._made)
+        logits = torch.zeros(self.num_heads, num_components, **self._made)
+        self.component_logits = nn.Parameter(logits) if num_components > 1 else None
+
+    def component_log_weights(self) -> Tensor | None:
+        """Log of ``component_weights``, (H, R); None for R = 1."""
+        return None if self.component_logits is None else self.component_logits.log_softmax(-1)
+
+    def constrained(self) -> dict[str, Tensor]:
+        """Also ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        values = super().constrained()
+        if self.component_logits is not None:
+            values["component_weights"] = self.component_logits.softmax(-1)
+        if (shifts := getattr(self.components, "shifts", None)) is not None:
+            values["shifts"] = shifts
+        return values
+
+    def units_of(self, keys: Tensor, source: Tensor) -> Units:
+        """R keys for every unit."""
+        units, several = super().units_of(keys, source), self.components(keys, source)
+        return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
+
+
+__all__ = ["GaussianAttention", "GaussianKeysAttention", "GaussianMixtureAttention"]

@@ -1,0 +1,128 @@
+"""A transformer that takes any attention layer: blocks, and a causal language model of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.nn.attention import SoftmaxAttention
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each behind a layer norm and added to its input.
+
+    Parameters
+    ----------
+    width, num_heads
+        Channels, and heads of the attention.
+    attention
+        Class of the attention layer, or any callable with the constructor arguments of ``torch.nn.MultiheadAttention``.
+    dropout
+        Of attention, and of both branches.
+    expansion
+        Width of the feed-forward layer over that of the block.
+    options
+        Further arguments of ``attention``.
+
+    Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        attention: Callable[..., nn.Module] = SoftmaxAttention,
+        dropout: float = 0.0,
+        expansion: int = 4,
+        **options: Any,
+    ):
+        super().__init__()
+        self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
+        self.widen, self.narrow = nn.Linear(width, expansion * width), nn.Linear(expansion * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The block's output."""
+        h = self.attention_norm(x)
+        masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        x = x + self.dropout(self.attention(h, h, h, need_weights=False, **masks)[0])
+        return x + self.dropout(self.narrow(F.gelu(self.widen(self.feed_norm(x)))))
+
+
+class TransformerLM(nn.Module):
+    """A causal language model: logits of the next token, (B, L, vocabulary), from tokens (B, L).
+
+    Parameters
+    ----------
+    vocabulary, context
+        Number of tokens, and of positions.
+    width, num_heads, num_layers
+        Of the blocks.
+    attention, dropout, options
+        As in `TransformerBlock`.
+
+    The output weights are the input embedding.
+
+    Examples
+    --------
+    >>> from probtx_pyro import nn as layers
+    >>> model = TransformerLM(20, 16, width=8, num_heads=2, num_layers=1, attention=layers.GaussianKeysAttention, head_dim=2)
+    >>> model(torch.zeros(3, 16, dtype=torch.long)).shape
+    torch.Size([3, 16, 20])
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        context: int,
+        *,
+        width: int = 128,
+        num_heads: int = 8,
+        num_layers: int = 4,
+        attention: Callable[..., nn.Module] = SoftmaxAttention,
+        dropout: float = 0.0,
+        **options: Any,
+    ):
+        super().__init__()
+        self.context = context
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(width, num_heads, attention, dropout, **options) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the token after each, given those up to it."""
+        length = tokens.shape[-1]
+        if not 0 < length <= self.context:
+            raise ValueError(f"there are {length} tokens in a row; give between 1 and {self.context} (context)")
+        x = self.dropout(self.tokens(tokens) + self.positions.weight[:length])
+        for block in self.blocks:
+            x = block(x, is_causal=True)
+        return F.linear(self.norm(x), self.tokens.weight)
+
+    @torch.no_grad()
+    def attention_weights(self, tokens: Tensor) -> Tensor:
+        """Attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head, L, L)."""
+        caught, x = [], self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
+        for block in self.blocks:
+            h = block.attention_norm(x)
+            caught.append(block.attention(h, h, h, is_causal=True, average_attn_weights=False)[1])
+            x = block(x, is_causal=True)
+        return torch.stack(caught)
+
+
+__all__ = ["TransformerBlock", "TransformerLM"]

@@ -1,0 +1,8 @@
+"""Every tensor test runs on each device."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _on_each_device(device):
+    pass
