@@ -18,7 +18,8 @@ r_i     site ``component``     (..., Q)                0..R-1
 w_ij    ``attention``          (..., Q, U)             rows on the simplex: ``Σ_r γ_ijr``
 ======  =====================  ======================  =======================================================
 
-The flat view, ``mixture``, is a `GaussianMixture` of U·R units whose values are repeated R times; everything Gaussian is
+With R = 1, uniform π_j, unit-norm queries and keys and one σ² this is softmax attention (MGK eq. 2). The flat view,
+``mixture``, is a `GaussianMixture` of U·R units whose values are repeated R times; everything Gaussian is
 computed through it. Leading axes are independent problems (batch, head) and broadcast.
 """
 
