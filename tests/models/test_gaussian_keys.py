@@ -7,10 +7,10 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import Normal
-from pyro.infer import SVI, Predictive, TraceEnum_ELBO, infer_discrete
-from pyro.infer.autoguide import AutoDelta
-from pyro.optim import ClippedAdam
+from pyro.distributions import Dirichlet, Gamma, Normal
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceEnum_ELBO, infer_discrete
+from pyro.infer.autoguide import AutoDelta, AutoNormal
+from pyro.optim import Adam, ClippedAdam
 from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_frequency, rounding
 
@@ -251,3 +251,23 @@ def test_svi_reaches_the_em_optimum():
         loss = svi.step(queries)
     assert abs(-loss - float(best.objective[-1])) < 1e-6  # Adam with a falling rate: quadratic in a distance of 1e-4
     assert (guide.median()["keys"] - best.mixture.keys).abs().max() < 1e-3
+
+
+def test_autonormal_and_nuts_run_on_the_collapsed_program():
+    keys = torch.tensor([[[-6.0, 0.0], [-2.0, 0.0]], [[2.0, 0.0], [6.0, 0.0]]])
+    model = models.GaussianKeys(keys, key_precision=2.0)
+    queries = keys.flatten(0, 1)[torch.arange(40) % 4] + 0.7 * torch.randn(40, 2, generator=generator(19))
+    priors = inference.MixturePriors(
+        keys=Normal(keys, 2.0), key_precision=Gamma(2.0, 1.0),
+        weights=Dirichlet(torch.full((1, 2), 5.0)), component_weights=Dirichlet(torch.full((2, 2), 5.0)),
+    )  # fmt: skip
+    program = models.bayesian(model, priors)
+    svi = SVI(program, AutoNormal(program), Adam({"lr": 0.03}), Trace_ELBO())
+    losses = [svi.step(queries) for _ in range(100)]
+    assert sum(losses[-20:]) < sum(losses[:20])
+    known = models.bayesian(model, inference.MixturePriors(component_weights=Dirichlet(torch.full((2, 2), 5.0))))
+    mcmc = MCMC(NUTS(known), num_samples=150, warmup_steps=60, disable_progbar=True)
+    mcmc.run(queries)
+    draws = mcmc.get_samples()["component_weights"]
+    # components that do not overlap: the conjugate posterior, Dirichlet(5 + 10, 5 + 10), of mean 1/2 and variance 1/124
+    assert (draws.mean(0) - 0.5).abs().max() < 5 * (1 / 124 / 30) ** 0.5  # at an effective size of 30 of 150
