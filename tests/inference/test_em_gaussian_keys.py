@@ -296,3 +296,7 @@ def test_plates_and_sites_have_the_names_of_the_axes():
         **{site: ["batch", "head", "query"] for site in ("unit", "component", "queries")},
     }
     assert nodes["keys"]["value"].shape == (2, 3, 4, 2, 3)
+    each = MixturePriors(weights=Dirichlet(torch.full((5, 4), 1.4)))
+    model, queries = keys_problem(generator(17), rows=5)
+    node = poutine.trace(models.bayesian(model, each)).get_trace(queries).nodes["weights"]
+    assert [f.name for f in node["cond_indep_stack"]] == ["query"]
