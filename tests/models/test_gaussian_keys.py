@@ -96,6 +96,19 @@ def test_gradients_of_the_hard_step():
     assert torch.autograd.gradcheck(at, leaves)
 
 
+@pytest.mark.parametrize("assignment", ["soft", "hard"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_gradients_reach_the_weights_through_masks(assignment, rows):
+    model, queries = keys_problem(generator(0), components=3, masked=True, rows=rows)
+    assert (model.component_weights == 0).any() and (model.log_prior == -torch.inf).any()
+    leaves = [model.component_weights.requires_grad_(), model.log_prior.requires_grad_()]
+    output, _, evidence = model.explicit_outputs(queries, assignment)
+    explicit = torch.autograd.grad(output.square().sum() + evidence.sum(), leaves)
+    total = model.expected_outputs(queries, assignment).square().sum() + model.log_evidence(queries, assignment).sum()
+    for ours, reference in zip(torch.autograd.grad(total, leaves), explicit, strict=True):
+        assert_equal(ours, reference, operations=256)
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (4, 2, 3), (1, 2, 3)])
 def test_shifted_is_explicit(shape):
     g = generator(5)
