@@ -99,7 +99,7 @@ def test_gradients_of_the_hard_step():
 @pytest.mark.parametrize("assignment", ["soft", "hard"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_gradients_reach_the_weights_through_masks(assignment, rows):
-    model, queries = keys_problem(generator(0), components=3, masked=True, rows=rows)
+    model, queries = keys_problem(generator(2), components=3, masked=True, rows=rows)
     assert (model.component_weights == 0).any() and (model.log_prior == -torch.inf).any()
     leaves = [model.component_weights.requires_grad_(), model.log_prior.requires_grad_()]
     output, _, evidence = model.explicit_outputs(queries, assignment)

@@ -1,4 +1,7 @@
-"""MGK's formulas as they are printed, for those who reproduce the paper; errata 9, 10, 11 and 21. The library uses none of them."""
+"""MGK's formulas as they are printed, for those who reproduce the paper (errata 9, 10, 11, 21).
+
+The library uses none of them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +34,7 @@ def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | 
 
 
 def printed_responsibilities(model: "GaussianKeys", queries: Tensor) -> Tensor:
-    """MGK's E-step as printed, (..., Q, U, R): normalised over r *within* a key, so that every query counts fully for every key."""
+    """MGK's E-step as printed, (..., Q, U, R): normalised *within* a key, so that every query counts fully for every key."""
     return safe_softmax(_scores(model, queries) + model.component_log_weights().unsqueeze(-3))[0]
 
 

@@ -26,7 +26,7 @@ Maybe = Tensor | None  # an argument that may be left out
 def plates(
     keys: "GaussianKeys", queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
 ) -> Plates:
-    """The plates of the problem that model and queries make, both checked; answers have no density here and are refused."""
+    """The plates of the problem that model and queries make, both checked; answers, without a density here, are refused."""
     checks.no_answers(outputs, observed)
     mixture_checks.data(keys, queries)
     weights = {} if query_weights is None else {"query_weights": query_weights.shape[:-1]}
@@ -85,9 +85,9 @@ def marginal(
 
 
 def guide(keys: "GaussianKeys", queries: Tensor, attention: Maybe = None, *, query_weights: Maybe = None) -> None:
-    """``unit ~ Categorical(attention)``, ``component | unit`` its exact posterior: ELBO = log evidence with the exact attention.
+    """``unit ~ Categorical(attention)``, ``component | unit`` from its exact posterior.
 
-    With another row-stochastic matrix A the ELBO falls short by ``Σ_i KL(A_i || W_i)``.
+    With the exact attention ELBO = log evidence; with another row-stochastic matrix A it falls short by ``Σ_i KL(A_i || W_i)``.
     """
     if attention is None:
         attention = keys.attention(queries)
