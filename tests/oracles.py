@@ -20,8 +20,29 @@ def pick(x, j):
     return x[j] if isinstance(x, list) else x
 
 
+def states(p):
+    """The values of the latent: units j, or pairs (j, r) of a unit and its component."""
+    if p.get("component_weights") is None:
+        return [(j,) for j in range(len(p["keys"]))]
+    return [(j, r) for j in range(len(p["keys"])) for r in range(len(p["keys"][j]))]
+
+
+def log_complete(p, i, state):
+    """log p(query i, latent = state), equation 2.1 or section 3.1."""
+    if len(state) == 1:
+        return log_joint(p, i, *state)
+    j, r = state
+    row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
+    weight = p["component_weights"][j][r]
+    if weight == 0:
+        return -math.inf
+    return row[j] + math.log(weight) + normal(p["queries"][i], p["keys"][j][r], p["key_precision"][j][r])
+
+
 def log_joint(p, i, j, outputs=True):
-    """Equation 2.1 for query i and unit j; ``p`` is a dict of nested lists."""
+    """Equation 2.1 for query i and unit j, summed over components where there are any; ``p`` is a dict of nested lists."""
+    if p.get("component_weights") is not None:
+        return logsumexp([log_complete(p, i, state) for state in states(p) if state[0] == j])
     row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
     total = row[j] + normal(p["queries"][i], p["keys"][j], pick(p["key_precision"], j))
     if outputs and p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
@@ -50,11 +71,48 @@ def evidence(p):
 
 
 def evidence_by_enumeration(p):
-    """log p(all queries and outputs) summed over every joint assignment of units: U^Q terms."""
-    units, queries = range(len(p["keys"])), range(len(p["queries"]))
-    return logsumexp(
-        [sum(log_joint(p, i, u[i]) for i in queries) for u in itertools.product(units, repeat=len(queries))]
-    )
+    """log p(all queries and outputs) summed over every joint assignment of units (and components): U^Q (or (UR)^Q) terms."""
+    table = [[log_complete(p, i, state) for state in states(p)] for i in range(len(p["queries"]))]
+    return logsumexp([sum(terms) for terms in itertools.product(*table)])
+
+
+def hard_attention(p):
+    """The hard step of section 3.2 by loops: the largest component of each unit, normalised over units; and its objective."""
+    rows, objective = [], []
+    for i in range(len(p["queries"])):
+        best = [max(log_complete(p, i, s) for s in states(p) if s[0] == j) for j in range(len(p["keys"]))]
+        objective.append(logsumexp(best))
+        rows.append([math.exp(x - objective[-1]) for x in best])
+    return rows, objective
+
+
+def keys_ecm_step(p, prior):
+    """One ECM step on a mixture of Gaussian keys, one (unit, component) at a time; ``prior`` as in `ecm_step`."""
+    n, dims = range(len(p["queries"])), range(len(p["queries"][0]))
+    total = evidence(p)
+    new = {**p, "keys": [list(rows) for rows in p["keys"]], "key_precision": [list(row) for row in p["key_precision"]]}
+    held = [[0.0] * len(rows) for rows in p["keys"]]
+    for j, r in states(p):
+        gamma = [math.exp(log_complete(p, i, (j, r)) - total[i]) for i in n]
+        held[j][r] = mass = sum(gamma)
+        alpha = p["key_precision"][j][r]
+        if prior.get("keys"):
+            mean, theta = prior["keys"]
+            pulled = [sum(gamma[i] * p["queries"][i][d] for i in n) for d in dims]
+            new["keys"][j][r] = [(theta * mean[j][r][d] + alpha * pulled[d]) / (theta + alpha * mass) for d in dims]
+        if prior.get("key_precision"):
+            shape, rate = prior["key_precision"]
+            at = new["keys"][j][r]
+            scatter = sum(gamma[i] * sum((p["queries"][i][d] - at[d]) ** 2 for d in dims) for i in n)
+            new["key_precision"][j][r] = (shape - 1 + 0.5 * len(dims) * mass) / (rate + 0.5 * scatter)
+    if prior.get("component_weights"):
+        c = prior["component_weights"]
+        rows = [[m + c[r] - 1 for r, m in enumerate(row)] for row in held]
+        new["component_weights"] = [[m / sum(row) for m in row] for row in rows]
+    if prior.get("weights"):
+        mass = [sum(row) + prior["weights"][j] - 1 for j, row in enumerate(held)]
+        new["log_prior"] = [[math.log(m / sum(mass)) for m in mass]]
+    return new
 
 
 def posterior_mean(p):

@@ -51,9 +51,58 @@ def problem(
     return mixture, scale * normal(queries, features), outputs, observed
 
 
+def keys_problem(
+    generator,
+    *,
+    batch=(),
+    queries=5,
+    units=4,
+    components=2,
+    features=3,
+    answers=2,
+    precision="component",
+    weights="unit",
+    rows=1,
+    masked=False,
+    dtype=torch.float64,
+    scale=1.0,
+):
+    """A random mixture of Gaussian keys with queries; with ``masked``, some units and some components are absent."""
+
+    def normal(*shape):
+        return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
+
+    alpha = (0.5 * normal(*{"component": (units, components), "unit": (units, 1), "shared": (1, 1)}[precision])).exp()
+    log_prior, log_weights = normal(rows, units), normal(units if weights == "unit" else 1, components)
+    if masked:
+        hidden = torch.rand(*batch, rows, units, generator=generator) < 0.4
+        hidden[..., 0] = False
+        log_prior = log_prior.masked_fill(hidden, -torch.inf)
+        hidden = torch.rand(log_weights.shape, generator=generator) < 0.3
+        hidden[..., 0] = False
+        log_weights = log_weights.masked_fill(hidden, -torch.inf)
+    model = models.GaussianKeys(
+        scale * normal(units, components, features),
+        normal(units, answers),
+        alpha / scale**2,
+        None if weights is None else log_weights.softmax(-1),
+        log_prior.log_softmax(-1),
+    )
+    return model, scale * normal(queries, features)
+
+
 def lists(mixture, queries, outputs=None, observed=None):
-    """An unbatched problem as nested lists."""
+    """An unbatched problem as nested lists; of a mixture of Gaussian keys with a level more, of components."""
     units = mixture.num_units
+    if isinstance(mixture, models.GaussianKeys):
+        return {
+            "queries": queries.tolist(),
+            "keys": mixture.keys.tolist(),
+            "values": mixture.values.tolist(),
+            "key_precision": mixture.key_precision.expand(mixture.unit_shape).tolist(),
+            "component_weights": mixture.component_log_weights().exp().tolist(),
+            "log_prior": mixture.log_weights().tolist(),
+        }
 
     def precision(x):
         return x.expand(units).tolist() if x.dim() else [float(x)] * units

@@ -25,6 +25,18 @@ def mixture(**changes):
     return models.GaussianMixture(**{"keys": K, "values": V, "value_precision": 1.0, **changes})
 
 
+K2 = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+PAIR = torch.full((4, 2), 0.5, dtype=torch.float64)
+
+
+def keys(**changes):
+    return models.GaussianKeys(**{"keys": K2, "values": V, **changes})
+
+
+def adapt_keys(priors, **options):
+    return inference.adapt(keys(), Q, priors, **options)
+
+
 def labels():
     return models.GaussianMixture.categorical(K, HALF)
 
@@ -95,6 +107,30 @@ CASES = {
     "tolerance of zero": (lambda: adapt(tol=0.0), r"tol positive"),
     "query weights negative": (lambda: adapt(query_weights=-torch.ones(5, dtype=torch.float64)), r"query_weights must be non-negative"),
     "query weights of another length": (lambda: adapt(query_weights=torch.ones(4, dtype=torch.float64)), r"query_weights must be.*\(\.\.\., 5\)"),
+    "Gaussian keys without components": (lambda: models.GaussianKeys(K), r"keys must have shape \(\.\.\., U, R, D\) but has shape \(4, 3\)"),
+    "Gaussian keys with fewer values": (lambda: keys(values=V[:3]), r"keys have 4 units but values have 3"),
+    "Gaussian keys with NaN": (lambda: keys(keys=K2 * math.nan), r"keys contains NaN; remove"),
+    "Gaussian keys of two dtypes": (lambda: keys(component_weights=PAIR.float()), r"differ in dtype: keys torch.float64.*component_weights torch.float32"),
+    "precision of units alone": (lambda: keys(key_precision=torch.ones(4, dtype=torch.float64)), r"key_precision has shape \(4,\) but there are \(4, 2\) units and components; give \(\.\.\., U, R\)"),
+    "precision of other components": (lambda: keys(key_precision=torch.ones(4, 3, dtype=torch.float64)), r"key_precision has shape \(4, 3\)"),
+    "negative precision of a component": (lambda: keys(key_precision=-PAIR), r"key_precision must be > 0"),
+    "component weights off the simplex": (lambda: keys(component_weights=2 * PAIR), r"component_weights must have.*sum to 1"),
+    "component weights of other components": (lambda: keys(component_weights=torch.full((4, 1), 1.0, dtype=torch.float64)), r"keys have 2 components but component_weights have 1"),
+    "component weights of other units": (lambda: keys(component_weights=PAIR[:3]), r"component_weights has shape \(3, 2\).*\(\.\.\., 1, R\)"),
+    "prior over components": (lambda: keys(log_prior=torch.full((1, 8), -math.log(8.0), dtype=torch.float64)), r"log_prior have 8 units but keys have 4"),
+    "queries of another width to Gaussian keys": (lambda: keys().attention(Q[:, :2]), r"queries have 2 features but keys have 3 \(queries \(5, 2\), keys \(4, 2, 3\)\)"),
+    "unknown assignment": (lambda: keys().attention(Q, "max"), r"assignment must be one of soft, hard, or a callable.*not 'max'"),
+    "Gaussian keys without values": (lambda: keys(values=None).expected_outputs(Q, "hard"), r"values is None.*build them with values="),
+    "linked Gaussian keys with unequal precisions": (lambda: models.GaussianKeys.linked(K2, V, torch.rand(4, 2, dtype=torch.float64) + 1), r"key_precision differs between units or components.*use one precision"),
+    "shifts of another width": (lambda: models.GaussianKeys.shifted(K, torch.zeros(2, 2, dtype=torch.float64)), r"keys have 3 features but shifts have 2"),
+    "shifts of other units": (lambda: models.GaussianKeys.shifted(K, torch.zeros(3, 2, 3, dtype=torch.float64)), r"shifts have 3 units but keys have 4"),
+    "guide of Gaussian keys of another shape": (lambda: keys().guide(Q, torch.ones(5, 8)), r"attention has shape \(5, 8\) but must end in \(5, 4\)"),
+    "answers to Gaussian keys": (lambda: adapt_keys(MixturePriors(keys=Normal(K2, 1.0)), outputs=A), r"answers of GaussianKeys have no density; drop them"),
+    "prior on values of Gaussian keys": (lambda: adapt_keys(MixturePriors(values=Normal(V, 1.0))), r"a prior on values, but a GaussianKeys has no values to adapt; drop it, or choose from keys, key_precision, weights, component_weights"),
+    "prior on component weights of a mixture": (lambda: adapt(MixturePriors(component_weights=Dirichlet(PAIR + 1))), r"a prior on component_weights, but a GaussianMixture has no component_weights to adapt"),
+    "the same, causal": (lambda: adapt(MixturePriors(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no component_weights to adapt"),
+    "component weights without a mode": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),
+    "component weights of other components in the prior": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(torch.ones(3, dtype=torch.float64)))), r"do not broadcast: component_weights \(4, 2\), prior on component_weights \(3,\)"),
     "query weights with NaN": (lambda: adapt(query_weights=torch.full((5,), math.nan, dtype=torch.float64)), r"query_weights contains NaN"),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from strategies import generator, lists, problem
+from strategies import generator, keys_problem, lists, problem
 from tolerances import assert_equal
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -26,10 +26,16 @@ PLATES = 3  # query and up to two leading axes
 
 
 class Row(NamedTuple):
-    """A formulation under test: how to draw a problem of it, and which invariances it has."""
+    """A formulation under test: how to draw a problem of it, which invariances it has, and how many data it takes.
+
+    ``draw`` gives the model and its data; ``parts`` are the numbers of them that make a problem: queries, outputs, observed.
+    ``components`` names the axis of keys whose order means nothing, too.
+    """
 
     draw: object
     translation: bool = True
+    parts: tuple = (1, 2, 3)
+    components: int | None = None
 
 
 ROWS = {
@@ -38,9 +44,21 @@ ROWS = {
     "gaussian mixture, prior for each query": Row(lambda g, **k: problem(g, rows=5, **k)),
     "gaussian mixture, masked": Row(lambda g, **k: problem(g, rows=5, masked=True, **k)),
     "gaussian mixture, labels": Row(lambda g, **k: problem(g, answer="categorical", **k)),
+    "gaussian keys": Row(keys_problem, parts=(1,), components=-2),
+    "gaussian keys, shared precision and weights": Row(
+        lambda g, **k: keys_problem(g, precision="shared", weights="shared", **k), parts=(1,), components=-2
+    ),
+    "gaussian keys, prior for each query": Row(
+        lambda g, **k: keys_problem(g, precision="unit", weights=None, rows=5, **k), parts=(1,), components=-2
+    ),
+    "gaussian keys, masked": Row(lambda g, **k: keys_problem(g, rows=5, masked=True, **k), parts=(1,), components=-2),
 }
+PARTS = {1: "queries", 2: "answers", 3: "some answers"}
 rows = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-data = pytest.mark.parametrize("parts", [1, 2, 3], ids=["queries", "answers", "some answers"])
+rows_and_data = pytest.mark.parametrize(
+    ("row", "parts"),
+    [pytest.param(row, n, id=f"{PARTS[n]}-{name}") for name, row in ROWS.items() for n in row.parts],
+)
 
 
 def single(mixture, index):
@@ -50,8 +68,7 @@ def single(mixture, index):
     )
 
 
-@rows
-@data
+@rows_and_data
 def test_closed_form_is_the_oracle(row, parts, device):
     mixture, *everything = row.draw(generator(1))
     args = everything[:parts]
@@ -66,8 +83,7 @@ def test_closed_form_is_the_oracle(row, parts, device):
     assert_equal(mean, torch.tensor(oracles.posterior_mean(expected)))
 
 
-@rows
-@data
+@rows_and_data
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
 def test_program_is_enumeration_is_closed_form(row, parts, batch):
     mixture, *everything = row.draw(generator(2), batch=batch)
@@ -81,8 +97,7 @@ def test_program_is_enumeration_is_closed_form(row, parts, batch):
         assert_equal(torch.tensor(oracles.evidence_by_enumeration(lists(mixture, *args))), evidence)
 
 
-@rows
-@data
+@rows_and_data
 def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
     mixture, *everything = row.draw(generator(3))
     args = everything[:parts]
@@ -90,7 +105,7 @@ def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
     other = torch.rand(exact.shape, generator=generator(4)) * (exact > 0)
     other = other / other.sum(-1, keepdim=True)
     elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(
-        mixture.model, lambda *a: mixture.guide(*a[:1], *(*a[1:], None, None)[:2], other), *args
+        mixture.model, lambda *a: mixture.guide(*a, attention=other), *args
     )
     gap = torch.xlogy(other, other / exact).nan_to_num(0.0).sum()
     assert gap > 0.05
@@ -101,12 +116,12 @@ def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
 def test_attention_is_the_gradient_of_the_log_normaliser(row):
     mixture, *args = row.draw(generator(5))
     logits = mixture.log_joint(*args).detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(logits.logsumexp(-1).sum(), logits)
-    assert_equal(mixture.attention(*args), gradient)
+    (gradient,) = torch.autograd.grad(logits.flatten(1).logsumexp(-1).sum(), logits)
+    attention = mixture.attention(*args)
+    assert_equal(attention, gradient.reshape(*attention.shape, -1).sum(-1))  # of the components of a unit, their sum
 
 
-@rows
-@data
+@rows_and_data
 def test_batch_is_the_stack_of_its_singles(row, parts, device):
     mixture, *everything = row.draw(generator(6), batch=(2, 3))
     mixture, args = mixture.to(device), [x.to(device) for x in everything[:parts]]
@@ -151,6 +166,20 @@ def test_permuting_units_permutes_attention(row):
     assert_equal(permuted.expected_outputs(args[0]), mixture.expected_outputs(args[0]))
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS.values() if row.components], ids=[n for n, r in ROWS.items() if r.components]
+)
+def test_permuting_components_changes_nothing(row):
+    mixture, *args = row.draw(generator(8), components=3)
+    order = torch.tensor([2, 0, 1])
+    weights = mixture.component_log_weights().exp()[..., order]
+    precision = mixture.key_precision.expand(mixture.unit_shape)[..., order]
+    permuted = mixture.replace(keys=mixture.keys[:, order], key_precision=precision, component_weights=weights)
+    assert_equal(permuted.attention(*args), mixture.attention(*args))
+    assert_equal(permuted.log_evidence(*args), mixture.log_evidence(*args))
+    assert_equal(permuted.responsibilities(*args), mixture.responsibilities(*args)[..., order])
+
+
 @rows
 def test_translation_changes_nothing(row):
     if not row.translation:
@@ -177,20 +206,21 @@ def test_float32_is_close_to_float64(row, offset, device):
 
 @rows
 def test_gradcheck(row):
-    mixture, queries, outputs, observed = row.draw(generator(11))
+    mixture, queries, *rest = row.draw(generator(11))
+    labels = getattr(mixture, "answer_probs", None) is not None
     names = [
         k
         for k in ("keys", "values", "key_precision", "value_precision", "answer_probs")
-        if isinstance(getattr(mixture, k), torch.Tensor)
+        if isinstance(getattr(mixture, k, None), torch.Tensor)
     ]
-    names = [k for k in names if k != "value_precision" or mixture.answer_probs is None]
+    names = [k for k in names if k != "value_precision" or not labels]
     inputs = [queries.clone().requires_grad_(), *(getattr(mixture, k).clone().requires_grad_() for k in names)]
 
     def fused(q, *parameters):
         return mixture.with_parameters(dict(zip(names, parameters, strict=True))).expected_outputs(q)
 
     def log_evidence(q, *parameters):
-        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).log_evidence(q, outputs, observed)
+        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).log_evidence(q, *rest)
 
     def explicit(q, *parameters):
         return mixture.with_parameters(dict(zip(names, parameters, strict=True))).explicit_outputs(q)[0]
@@ -199,7 +229,7 @@ def test_gradcheck(row):
     assert torch.autograd.gradcheck(fused, inputs, **check)
     assert torch.autograd.gradcheck(explicit, inputs, **check)
     assert torch.autograd.gradgradcheck(explicit, inputs)
-    if mixture.answer_probs is None:  # a simplex cannot be perturbed one entry at a time
+    if not labels:  # a simplex cannot be perturbed one entry at a time
         assert torch.autograd.gradcheck(log_evidence, inputs, **check)
 
 
@@ -238,3 +268,25 @@ def test_linked_limit_is_scaled_dot_product_attention(mask, dtype, size, bound, 
     )
     assert (mixture.expected_outputs(queries) - reference).abs().max() <= bound
     assert (mixture.map_outputs(queries) - reference).abs().max() <= bound
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_one_key_of_unit_norm_is_scaled_dot_product_attention(train, device):
+    """MGK eq. 2: R = 1, unit-norm queries and keys, one σ²: softmax attention with scale 1/σ²."""
+    g = generator(14)
+    queries, keys, values = (torch.randn(2, 3, 40, 16, generator=g).to(device) for _ in range(3))
+    queries, keys = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, keys))
+    model = models.GaussianKeys(keys.unsqueeze(-2).requires_grad_(train), values, key_precision=1 / 0.3)
+    reference = scaled_dot_product_attention(queries, keys, values, scale=1 / 0.3)
+    assert_equal(model.expected_outputs(queries), reference)
+    assert_equal(model.expected_outputs(queries, "hard"), reference)
+    assert_equal(model.attention(queries), (queries @ keys.mT / 0.3).softmax(-1))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_linked_with_one_key_is_scaled_dot_product_attention(causal, device):
+    queries, keys, values = (torch.randn(2, 3, 30, 8, generator=generator(15 + i)).to(device) for i in range(3))
+    allowed = torch.ones(30, 30, dtype=torch.bool).tril()
+    mask = torch.zeros(30, 30).masked_fill(~allowed, -math.inf).to(device) if causal else None
+    model = models.GaussianKeys.linked(keys.unsqueeze(-2), values, 8**-0.5, log_prior=mask)
+    assert_equal(model.expected_outputs(queries), scaled_dot_product_attention(queries, keys, values, is_causal=causal))

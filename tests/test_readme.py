@@ -9,7 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-ROWS = re.findall(r"^\| (PT [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
+ROWS = re.findall(r"^\| ((?:PT|MGK) [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
+CITATIONS = {
+    "PT": r"(?:PT )?eq(?:uation)?s?\.? (\d[\d, \-]*)|PT (?:eq\. )?(\d[\d, \-]*)",
+    "MGK": r"MGK (?:eq\. )?(\d[\d, \-]*)()",
+}
 
 
 def cited(dotted):
@@ -22,8 +26,8 @@ def cited(dotted):
 
 
 def numbers(text):
-    """Equation numbers in a citation: '14-15', '29, 30'."""
-    out = set()
+    """Equation numbers in a citation, '14-15' or '29, 30', and steps without a number, 'M-step'."""
+    out = set(re.findall(r"[EM]-step", text))
     for low, high in re.findall(r"(\d+)(?:-(\d+))?", text):
         out |= set(range(int(low), int(high or low) + 1))
     return out
@@ -32,8 +36,9 @@ def numbers(text):
 def missing(row):
     """Equations of a row that its function's documentation does not name."""
     equations, dotted = row
-    claims = re.findall(r"(?:PT )?eq(?:uation)?s?\.? (\d[\d, \-]*)|PT (?:eq\. )?(\d[\d, \-]*)", cited(dotted))
-    named = set().union(*(numbers(a or b) for a, b in claims))
+    text = cited(dotted)
+    claims = re.findall(CITATIONS[equations.split()[0]], text)
+    named = set(re.findall(r"[EM]-step", text)).union(*(numbers(a or b) for a, b in claims))
     return numbers(equations) - named
 
 
@@ -48,6 +53,7 @@ def test_each_function_names_its_equations(row):
 
 def test_a_wrong_row_is_seen():
     assert missing(("PT 33", "models.GaussianMixture.attention")) == {33}
+    assert missing(("MGK 14, M-step", "models.GaussianMixture.to")) == {14, "M-step"}
     with pytest.raises(AttributeError):
         missing(("PT 5", "models.GaussianMixture.no_such_method"))
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.inference import Adaptation
-from probtx_pyro.models import GaussianMixture
-from probtx_pyro.models.gaussian_mixture.program import problem_shape
+from probtx_pyro.models import GaussianKeys, GaussianMixture
 from probtx_pyro.models.plates import plate_names
 from probtx_pyro.results.inference_data import Variable, from_arrays
 
@@ -41,10 +40,15 @@ DIMS = {
     "converged": (),
     "num_steps": (),
 }
+OF_KEYS = {  # what a unit of `GaussianKeys` has once for each component
+    "keys": ("unit", "component", "feature"),
+    "key_precision": ("unit", "component"),
+    "component_weights": ("unit", "component"),
+}
 
 
 def to_inference_data(
-    fit: Adaptation | GaussianMixture,
+    fit: Adaptation | GaussianMixture | GaussianKeys,
     queries: Tensor | None = None,
     outputs: Tensor | None = None,
     observed: Tensor | None = None,
@@ -56,7 +60,7 @@ def to_inference_data(
     Parameters
     ----------
     fit
-        What `inference.adapt` returned, or a mixture.
+        What `inference.adapt` returned, or a mixture; `GaussianKeys` add the dimension ``component``.
     queries, outputs, observed
         (..., Q, D), (..., Q, M) or labels (..., Q), and a boolean (..., Q): as given to `inference.adapt`.
     coords
@@ -94,9 +98,10 @@ def to_inference_data(
     names = plate_names(len(leading))
     sizes.update(zip(names, leading, strict=True))
     given = dict(dims or {})
+    every = DIMS | OF_KEYS if isinstance(mixture, GaussianKeys) else DIMS
 
     def variable(name: str, x: Tensor, table: str | None = None) -> Variable:
-        return _variable(x, (*names, *DIMS[table or name]), sizes, given.pop(name, None), name)
+        return _variable(x, (*names, *every[table or name]), sizes, given.pop(name, None), name)
 
     groups: dict[str, dict[str, Variable]] = {
         "iterations": {},
@@ -118,19 +123,20 @@ def to_inference_data(
         steps = [variable("objective", row) for row in fit.objective]
         groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
     estimate = groups["point_estimate"]
-    for name in ("keys", "key_precision", "values", "value_precision", "answer_probs"):
-        if getattr(mixture, name) is not None:
+    for name in mixture.axes:
+        if name != "log_prior" and getattr(mixture, name) is not None:
             estimate[name] = variable(name, getattr(mixture, name))
     estimate["weights"] = variable("weights", mixture.log_weights().exp())
     if queries is not None:
         with torch.no_grad():
-            estimate["attention"] = variable("attention", mixture.attention(queries, outputs, observed))
-            estimate["log_evidence"] = variable("log_evidence", mixture.log_evidence(queries, outputs, observed))
+            answers: tuple[Any, ...] = () if outputs is None else (outputs, observed)
+            estimate["attention"] = variable("attention", mixture.attention(queries, *answers))
+            estimate["log_evidence"] = variable("log_evidence", mixture.log_evidence(queries, *answers))
         groups["constant_data"]["queries"] = variable("queries", queries)
         if observed is not None:
             groups["constant_data"]["observed"] = variable("observed", observed)
         if outputs is not None:
-            table = "labels" if mixture.answer_probs is not None else "outputs"
+            table = "labels" if _labels(mixture) is not None else "outputs"
             groups["observed_data"]["outputs"] = variable("outputs", outputs, table)
     if given:
         raise ValueError(f"dims: there is no variable {next(iter(given))!r} in this result; drop it from dims")
@@ -138,21 +144,29 @@ def to_inference_data(
 
 
 def _sizes(
-    mixture: GaussianMixture, queries: Tensor | None, outputs: Tensor | None, observed: Tensor | None
+    mixture: GaussianMixture | GaussianKeys,
+    queries: Tensor | None,
+    outputs: Tensor | None,
+    observed: Tensor | None,
 ) -> tuple[dict[str, int], torch.Size]:
     """Size of each dimension of the table, and the leading axes of the problem."""
     sizes = {"unit": mixture.num_units, "feature": mixture.keys.shape[-1]}
     if mixture.values is not None:
         sizes["answer"] = mixture.values.shape[-1]
-    if mixture.answer_probs is not None:
-        sizes["label"] = mixture.answer_probs.shape[-1]
+    if isinstance(mixture, GaussianKeys):
+        sizes["component"] = mixture.num_components
+    if (labels := _labels(mixture)) is not None:
+        sizes["label"] = labels.shape[-1]
     if mixture.log_prior is not None and mixture.log_prior.shape[-2] > 1:
         sizes["query"] = mixture.log_prior.shape[-2]
     if queries is None:
         return sizes, mixture.batch_shape
     sizes["query"] = queries.shape[-2]
-    answered = outputs if outputs is None or mixture.answer_probs is not None else outputs[..., 0]
-    return sizes, problem_shape(mixture, queries, outputs=answered, observed=observed)
+    return sizes, mixture.plates(queries, outputs, observed).batch
+
+
+def _labels(mixture: GaussianMixture | GaussianKeys) -> Tensor | None:
+    return mixture.answer_probs if isinstance(mixture, GaussianMixture) else None
 
 
 def _variable(

@@ -1,4 +1,4 @@
-"""Mixture of Gaussian keys: attention is the posterior over units, each of which is itself a mixture of R Gaussian keys.
+"""Mixture of Gaussian keys: attention is the posterior over units, each of which is a mixture of R Gaussian keys.
 
 Model (MGK eq. 1, 3): ``u_i ~ Categorical(π_i)``, ``r_i | u_i=j ~ Categorical(π_j·)``,
 ``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)`` with α = 1/σ².
@@ -18,7 +18,8 @@ r_i     site ``component``     (..., Q)                0..R-1
 w_ij    ``attention``          (..., Q, U)             rows on the simplex: ``Σ_r γ_ijr``
 ======  =====================  ======================  =======================================================
 
-The flat view, ``mixture``, is a `GaussianMixture` of U·R units whose values are repeated R times; everything Gaussian is
+With R = 1, uniform π_j, unit-norm queries and keys and one σ² this is softmax attention (MGK eq. 2). The flat view,
+``mixture``, is a `GaussianMixture` of U·R units whose values are repeated R times; everything Gaussian is
 computed through it. Leading axes are independent problems (batch, head) and broadcast.
 """
 
@@ -59,8 +60,8 @@ class GaussianKeys:
     >>> import torch
     >>> keys = torch.tensor([[[-1.0], [3.0]], [[1.0], [1.0]]])  # unit 0 sits on both sides of unit 1
     >>> model = GaussianKeys(keys, torch.tensor([[0.0], [1.0]]), key_precision=2.0)
-    >>> model.attention(torch.tensor([[-1.0], [1.0], [3.0]])).round(decimals=3).tolist()
-    [[0.9649999737739563, 0.03500000014901161], [0.017999999225139618, 0.9819999933242798], [0.9649999737739563, 0.03500000014901161]]
+    >>> [round(float(weight), 3) for weight in model.attention(torch.tensor([[-1.0], [1.0], [3.0]]))[:, 0]]
+    [0.965, 0.018, 0.965]
 
     References
     ----------
@@ -106,7 +107,10 @@ class GaussianKeys:
         component_weights: Maybe = None,
         log_prior: Maybe = None,
     ) -> "GaussianKeys":
-        """sMGK: ``k_jr = k_j + b_r``, keys (..., U, D) and shifts (..., R, D), or (..., U, R, D) if they have more axes than the keys."""
+        """sMGK: ``k_jr = k_j + b_r``, keys (..., U, D) and shifts (..., R, D).
+
+        Shifts with more axes than the keys have their own for each unit, (..., U or 1, R, D).
+        """
         shifts = checks.shifted(keys, shifts)
         return cls(keys.unsqueeze(-2) + shifts, values, key_precision, component_weights, log_prior)
 
@@ -143,14 +147,14 @@ class GaussianKeys:
         return type(self)(**{**vars(self), **changes})
 
     def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
-        """A model with some parameters changed, by the names of `MixturePriors` (``weights``, not their log), not validated."""
+        """A model with some parameters changed, by the names of `MixturePriors` (``weights``, not their log); unvalidated."""
         changes = dict(parameters)
         if "weights" in changes:
             changes["log_prior"] = safe_log(cast(Tensor, changes.pop("weights")))
         return check.unchecked(type(self), **{**vars(self), **changes})
 
     def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
-        """The tensor that a prior on ``name`` describes; uniform weights, where none are given, for each problem of ``batch``."""
+        """The tensor that a prior on ``name`` describes; weights that are None are uniform, for each problem of ``batch``."""
         if name == "weights":
             uniform = self.keys.new_full((), 1 / self.num_units).expand(*batch, 1, self.num_units)
             return uniform if self.log_prior is None else self.log_prior.exp()
@@ -186,7 +190,7 @@ class GaussianKeys:
 
     @property
     def mixture(self) -> GaussianMixture:
-        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, the value of unit j repeated R times."""
+        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, each value repeated R times."""
         precision, values, log_prior = self.key_precision, self.values, None
         if precision.dim():
             shared = precision.shape[-2:] == (1, 1)
@@ -219,12 +223,12 @@ class GaussianKeys:
         return self.mixture.lowered(queries)
 
     def log_joint(self, queries: Tensor) -> Tensor:
-        """``log p_i(q_i, unit=j, component=r)``, (..., Q, U, R): the log density of the Pyro program at every unit and component."""
+        """``log p_i(q_i, unit=j, component=r)``, (..., Q, U, R): the Pyro program's log density at every component."""
         mixture_checks.data(self, queries)
         return self.mixture.log_joint(queries).unflatten(-1, self.unit_shape)
 
     def responsibilities(self, queries: Tensor) -> Tensor:
-        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), normalised over (j, r) together: MGK's E-step, erratum 10 mended."""
+        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10."""
         mixture_checks.data(self, queries)
         return self.mixture.attention(queries).unflatten(-1, self.unit_shape)
 

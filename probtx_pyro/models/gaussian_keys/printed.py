@@ -1,4 +1,7 @@
-"""MGK's formulas as they are printed, for those who reproduce the paper; errata 9, 10, 11 and 21. The library uses none of them."""
+"""MGK's formulas as they are printed, for those who reproduce the paper (errata 9, 10, 11, 21).
+
+The library uses none of them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,18 +9,17 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.assignment import Reduction, reduction
+from probtx_pyro.ops.assignment import Reduction, largest, reduction
 
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_keys.keys import GaussianKeys
 
 
 def _scores(model: "GaussianKeys", queries: Tensor) -> Tensor:
-    """``log π_jr - α_jr|q_i - k_jr|²/2``, shape (..., Q, U, R): neither π_j nor the normaliser α_jr^{D/2}."""
+    """``-|q_i - k_jr|²/2σ_jr²``, shape (..., Q, U, R)."""
     flat = model.mixture
-    bias = 0.5 * queries.shape[-1] * flat.key_precision.log()
-    unnormalised = flat.log_joint(queries) - (bias.unsqueeze(-2) if bias.dim() else bias)
-    return unnormalised.unflatten(-1, model.unit_shape) - model.log_weights().unsqueeze(-1)
+    precision = flat.key_precision.unsqueeze(-2) if flat.key_precision.dim() else flat.key_precision
+    return (-0.5 * precision * torch.cdist(queries, flat.keys).square()).unflatten(-1, model.unit_shape)
 
 
 def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
@@ -25,16 +27,15 @@ def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | 
 
     ``assignment="hard"`` is the printed hard E-step, which drops π_jr as well: ``max_r exp(-|q - k_jr|²/2σ_jr²)``.
     """
-    reduce = reduction(assignment)
-    scores = _scores(model, queries)
-    if assignment == "hard":
-        scores = scores - model.component_log_weights().unsqueeze(-4 if scores.dim() < 3 else -3)
+    reduce, scores = reduction(assignment), _scores(model, queries)
+    if reduce is not largest:
+        scores = scores + model.component_log_weights().unsqueeze(-3)
     return safe_softmax(reduce(scores))[0]
 
 
 def printed_responsibilities(model: "GaussianKeys", queries: Tensor) -> Tensor:
-    """MGK's E-step as printed, (..., Q, U, R): normalised over r *within* a key, so that every query counts fully for every key."""
-    return safe_softmax(_scores(model, queries))[0]
+    """MGK's E-step as printed, (..., Q, U, R): normalised *within* a key, so that every query counts fully for every key."""
+    return safe_softmax(_scores(model, queries) + model.component_log_weights().unsqueeze(-3))[0]
 
 
 def printed_m_step(model: "GaussianKeys", queries: Tensor, responsibilities: Tensor) -> "GaussianKeys":

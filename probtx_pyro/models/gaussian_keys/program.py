@@ -24,26 +24,26 @@ Maybe = Tensor | None  # an argument that may be left out
 
 
 def plates(
-    model: "GaussianKeys", queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
+    keys: "GaussianKeys", queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
 ) -> Plates:
-    """The plates of the problem that model and queries make, both checked; answers have no density here and are refused."""
+    """The plates of the problem that model and queries make, both checked; answers, without a density here, are refused."""
     checks.no_answers(outputs, observed)
-    mixture_checks.data(model, queries)
+    mixture_checks.data(keys, queries)
     weights = {} if query_weights is None else {"query_weights": query_weights.shape[:-1]}
-    batch = check.broadcastable(queries=queries.shape[:-2], keys=model.batch_shape, **weights)
-    return Plates(batch, query=queries.shape[-2], units=model.num_units)
+    batch = check.broadcastable(queries=queries.shape[:-2], model=keys.batch_shape, **weights)
+    return Plates(batch, query=queries.shape[-2], units=keys.num_units)
 
 
-def model(self: "GaussianKeys", queries: Tensor, *, query_weights: Maybe = None) -> None:
+def model(keys: "GaussianKeys", queries: Tensor, *, query_weights: Maybe = None) -> None:
     """``unit ~ Categorical(π)``, ``component | unit ~ Categorical(π_unit)``, ``queries | unit, component`` (MGK eq. 1, 3).
 
     A query of weight 0 is absent; other weights multiply its log density.
     """
-    enumerated(self, plates(self, queries, query_weights=query_weights), queries, query_weights=query_weights)
+    enumerated(keys, plates(keys, queries, query_weights=query_weights), queries, query_weights=query_weights)
 
 
 def enumerated(
-    model: "GaussianKeys",
+    keys: "GaussianKeys",
     plates: Plates,
     queries: Tensor,
     outputs: Maybe = None,
@@ -51,12 +51,12 @@ def enumerated(
     query_weights: Maybe = None,
 ) -> None:
     """`model` within plates that are already there."""
-    flat = model.mixture
+    flat = keys.mixture
     with weighted_queries(plates, query_weights):
-        unit = pyro.sample("unit", Categorical(logits=model.log_weights()), infer=PARALLEL)
-        of_unit = given_unit(model.component_log_weights(), unit, 1)
+        unit = pyro.sample("unit", Categorical(logits=keys.log_weights()), infer=PARALLEL)
+        of_unit = given_unit(keys.component_log_weights(), unit, 1)
         component = pyro.sample("component", Categorical(logits=of_unit), infer=PARALLEL)
-        index = unit * model.num_components + component
+        index = unit * keys.num_components + component
         pyro.sample(
             "queries",
             isotropic(given_unit(flat.keys, index, 1), given_unit(flat.key_precision, index, 0)),
@@ -64,13 +64,13 @@ def enumerated(
         )
 
 
-def collapsed(model: "GaussianKeys", queries: Tensor, *, query_weights: Maybe = None) -> None:
+def collapsed(keys: "GaussianKeys", queries: Tensor, *, query_weights: Maybe = None) -> None:
     """The same density of the queries with ``unit`` and ``component`` summed out."""
-    marginal(model, plates(model, queries, query_weights=query_weights), queries, query_weights=query_weights)
+    marginal(keys, plates(keys, queries, query_weights=query_weights), queries, query_weights=query_weights)
 
 
 def marginal(
-    model: "GaussianKeys",
+    keys: "GaussianKeys",
     plates: Plates,
     queries: Tensor,
     outputs: Maybe = None,
@@ -78,23 +78,23 @@ def marginal(
     query_weights: Maybe = None,
 ) -> None:
     """`collapsed` within plates that are already there."""
-    flat = model.mixture
+    flat = keys.mixture
     with weighted_queries(plates, query_weights):
         density = IsotropicMixture(flat.log_weights(), flat.keys, flat.key_precision, queries.shape[-2])
         pyro.sample("queries", density, obs=queries)
 
 
-def guide(model: "GaussianKeys", queries: Tensor, attention: Maybe = None, *, query_weights: Maybe = None) -> None:
-    """``unit ~ Categorical(attention)``, ``component | unit`` its exact posterior: ELBO = log evidence with the exact attention.
+def guide(keys: "GaussianKeys", queries: Tensor, attention: Maybe = None, *, query_weights: Maybe = None) -> None:
+    """``unit ~ Categorical(attention)``, ``component | unit`` from its exact posterior.
 
-    With another row-stochastic matrix A the ELBO falls short by ``Σ_i KL(A_i || W_i)``.
+    With the exact attention ELBO = log evidence; with another row-stochastic matrix A it falls short by ``Σ_i KL(A_i || W_i)``.
     """
     if attention is None:
-        attention = model.attention(queries)
+        attention = keys.attention(queries)
     else:
-        checks.attention_of_guide(model, queries, attention)
-    within = model.component_attention(queries)
-    with weighted_queries(plates(model, queries, query_weights=query_weights), query_weights):
+        checks.attention_of_guide(keys, queries, attention)
+    within = keys.component_attention(queries)
+    with weighted_queries(plates(keys, queries, query_weights=query_weights), query_weights):
         unit = pyro.sample("unit", Categorical(logits=safe_log(attention)), infer=PARALLEL)
         pyro.sample("component", Categorical(logits=safe_log(Vindex(within)[..., unit, :])), infer=PARALLEL)
 
