@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-ROWS = re.findall(r"^\| (PT [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
+ROWS = re.findall(r"^\| ((?:PT|MLK) [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
 
 
 def cited(dotted):

@@ -2,6 +2,11 @@
 
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes, bayesian
+from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.priors import MixturePriors
 
-__all__ = ["GaussianMixture", "OutputModes", "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture"]
+__all__ = [
+    "GaussianMixture", "OutputModes", "bayesian", "MixturePriors",
+    "linear_key_attention", "linear_key_weights", "linear_keys_program",
+    "FaceDirichlet", "IsotropicMixture",
+]  # fmt: skip
