@@ -88,6 +88,8 @@ def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, caus
     """
     dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
     if causal:
+        if queries.shape[-2] != units.shape[-2]:
+            raise ValueError(f"causal needs as many units as queries, not {units.shape[-2]} for {queries.shape[-2]}")
         numerator, total = _running_sums(_largest_one(queries), units, values)
     else:
         queries, units = _balanced(queries, units)
