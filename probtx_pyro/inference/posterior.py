@@ -84,7 +84,7 @@ class Posterior:
             "adapted parameters": [(name, self._is_local(name)) for name in self.sites],
             "problems": tuple(self.problems),
         }
-        differentiable = [x is not None and x.requires_grad for x in self.data]
+        differentiable = [x is not None and x.requires_grad for x in (*self.data, self.mixture.log_prior)]
         self.together.agree(
             **shared,
             **hyper,

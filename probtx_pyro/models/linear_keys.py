@@ -101,6 +101,10 @@ def linear_keys_program(
     posterior of ``unit`` is `linear_key_weights`. Shapes without leading axes: queries (Q, D), keys (U, R, D).
     """
     _inputs(queries, keys, component_weights, False, unit_weights)
+    if queries.dim() > 2 or keys.dim() > 3:
+        raise ValueError(
+            f"linear_keys_program is of one problem, not queries {tuple(queries.shape)} and keys {tuple(keys.shape)}; condition on one at a time"
+        )
     units, components = keys.shape[:2]
     prior = keys.new_ones(units) if unit_weights is None else unit_weights
     mixing = keys.new_ones(units, components) if component_weights is None else component_weights

@@ -102,6 +102,11 @@ def process(rank, folder):
     dist.destroy_process_group()
 
 
+@pytest.fixture(autouse=True)
+def _on_each_device():
+    """The processes meet on the CPU, whatever else this machine has."""
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")

@@ -59,8 +59,8 @@ def test_closed_form_is_the_loops(name, causal, components, device):
     expected, weights = loops(*(x.tolist() for x in tensors), SCALAR_MAPS[name], causal)
     queries, keys, values, mixing, unit_weights = (x.to(device) for x in tensors)
     options = {"feature_map": FEATURE_MAPS[name], "causal": causal, "unit_weights": unit_weights}
-    assert_equal(models.linear_key_attention(queries, keys, values, mixing, **options).cpu(), expected)
-    assert_equal(models.linear_key_weights(queries, keys, mixing, **options).cpu(), weights)
+    assert_equal(models.linear_key_attention(queries, keys, values, mixing, **options), expected)
+    assert_equal(models.linear_key_weights(queries, keys, mixing, **options), weights)
 
 
 def test_weights_left_out_are_uniform():
@@ -147,6 +147,7 @@ CASES = {
     "infinite features": (lambda: ATTEND(1000 * Q.abs(), K, V, feature_map=torch.exp), r"feature_map contains infinity"),
     "a feature map that drops axes": (lambda: ATTEND(Q, K, V, feature_map=lambda x: x.exp().sum(-2)), r"feature_map turned \(5, 3\) into \(3,\); it must keep"),
     "weights of bad keys": (lambda: models.linear_key_weights(Q, K * math.nan), r"keys contains NaN"),
+    "program of a batch": (lambda: models.linear_keys_program(Q, K.expand(2, 5, 2, 3)), r"one problem.*keys \(2, 5, 2, 3\).*one at a time"),
     "program of bad keys": (lambda: models.linear_keys_program(Q, K[:, 0]), r"keys must have shape"),
 }  # fmt: skip
 
@@ -162,6 +163,6 @@ def test_one_clear_error(name):
 def test_validation_can_be_switched_off():
     pyro.enable_validation(False)
     assert ATTEND(Q, K * math.nan, V, unit_weights=W).isnan().any()
-    assert torch.equal(ATTEND(Q, K, V, unit_weights=0 * W), torch.zeros(5, 2))
+    assert torch.equal(ATTEND(Q, K, V, unit_weights=0 * W), torch.zeros_like(V))
     with pytest.raises(ValueError, match="queries have 2 features"):
         ATTEND(Q[:, :2], K, V)

@@ -98,6 +98,13 @@ def test_gradcheck(causal, monkeypatch):
     inputs = [x.requires_grad_() for x in draw(7, batch=(), features=2, answers=2)]
     assert torch.autograd.gradcheck(lambda *x: fast(*x, causal=causal), inputs)
     assert torch.autograd.gradcheck(lambda *x: explicit(*x, causal=causal)[0], inputs)
+    assert torch.autograd.gradgradcheck(lambda *x: fast(*x, causal=causal), inputs)
+
+
+def test_causal_needs_as_many_units_as_queries():
+    queries, keys, values, *_ = draw(8, queries=5)
+    with pytest.raises(ValueError, match=r"as many units as queries, not 7 for 5"):
+        fast(queries, keys, values, causal=True)
 
 
 @pytest.mark.parametrize("at", [0, 3, C - 1, C, 2 * C + 7, BLOCK - 1, BLOCK + 3])
