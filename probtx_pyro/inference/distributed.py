@@ -59,10 +59,13 @@ class Together:
         own = {name: _fact(fact) for name, fact in facts.items()}
         every: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(every, own, group=self.group)
-        for name in own:
-            if any(other[name] != every[0][name] for other in every):
+        for name in dict.fromkeys(name for each in every for name in each):
+            found = [
+                each[name] for each in every if name in each
+            ]  # a process to which the fact does not apply leaves it out
+            if any(other != found[0] for other in found):
                 raise ValueError(
-                    f"processes differ in {name}: {[other[name] for other in every]}; give every process of process_group the same, and its own share of the queries"
+                    f"processes differ in {name}: {found}; give every process of process_group the same, and its own share of the queries"
                 )
 
 

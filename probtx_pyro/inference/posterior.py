@@ -71,8 +71,8 @@ class Posterior:
     def require_agreement(self, **options: object) -> None:
         """Refuse a process group whose processes differ in what they must share: mixture, priors, options, kinds of data."""
         shared = {f"mixture's {name}": x for name, x in vars(self.mixture).items() if isinstance(x, Tensor)}
-        if self.mixture.log_prior is not None and self.mixture.log_prior.shape[-2] > 1:
-            del shared["mixture's log_prior"]
+        if self.mixture.log_prior is not None and self.mixture.log_prior.shape[-2] == self.data.queries.shape[-2]:
+            del shared["mixture's log_prior"]  # rows of its own queries
         hyper = {
             f"prior on {name}": {
                 key: getattr(bare(site.distribution), key) for key in bare(site.distribution).arg_constraints

@@ -37,6 +37,7 @@ CASES = {
     "weighted": ({"weighted": True, "parts": 3}, 7, {"num_steps": 8}),
     "tolerance": ({"batch": (3,)}, 2, {"num_steps": 300, "tol": 1e-7}),
     "weights of each query": ({"rows": 11}, 4, {"num_steps": 300, "tol": 1e-6}),
+    "fixed prior of each query": ({"rows": 11, "fixed": True}, 1, {"num_steps": 8}),
     "float32": ({"dtype": torch.float32}, 5, {"num_steps": 8}),
 }
 
@@ -45,7 +46,12 @@ def drawn(name, share=slice(None)):
     """A case's mixture, priors, data and options; the data of all the queries, or of a share of them."""
     how, _, options = CASES[name]
     how = dict(how)
-    parts, weighted, rows = how.pop("parts", 2), how.pop("weighted", False), how.get("rows", 1)
+    fixed, parts, weighted, rows = (
+        how.pop("fixed", False),
+        how.pop("parts", 2),
+        how.pop("weighted", False),
+        how.get("rows", 1),
+    )
     mixture, queries, outputs, observed = problem(generator(3), queries=11, **how)
     weights = torch.rand(queries.shape[:-1], generator=generator(4)).to(queries) * (torch.arange(11) != 3)
     if rows > 1:
@@ -53,7 +59,7 @@ def drawn(name, share=slice(None)):
         rows = mixture.log_prior.shape[-2]
     data = [queries[..., share, :], outputs[..., share, :], observed[..., share]][:parts]
     priors = shared_priors(mixture, rows)
-    if queries.dtype == torch.float32:
+    if fixed or queries.dtype == torch.float32:
         priors = MixturePriors(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5))
     return mixture, priors, data, {**options, **({"query_weights": weights[..., share]} if weighted else {})}
 
