@@ -51,7 +51,14 @@ def run(text: str, name: str, settings: Settings, device: str, precision: str) -
         losses = done.results["losses"]
         every = max(1, len(losses) // 100)
         thin = [round(statistics.fmean(losses[i : i + every]), 5) for i in range(0, len(losses), every)]
-        results = {"model": name, "text": text, **done.results, "losses": thin, "steps_per_loss": every, "on": machine()}
+        results = {
+            "model": name,
+            "text": text,
+            **done.results,
+            "losses": thin,
+            "steps_per_loss": every,
+            "on": machine(),
+        }
         path.write_text(json.dumps(results, indent=1) + "\n")
         shutil.rmtree(out)
     return json.loads(path.read_text())
@@ -105,7 +112,9 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{name}, seed {seed}: perplexity {done['perplexity']:.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.text, base, args.seeds, args.only)
     for row in rows:
-        print(f"  {row['model']:24s} {row['perplexity']:8.4f} {row['spread']}  {row['ratio to the first']}  {row['parameters']:8d}  {row['seconds']} s")
+        print(
+            f"  {row['model']:24s} {row['perplexity']:8.4f} {row['spread']}  {row['ratio to the first']}  {row['parameters']:8d}  {row['seconds']} s"
+        )
     if set(args.only) == set(MODELS):
         path = RESULTS / f"language_modelling_{args.text}.json"
         path.write_text(json.dumps({"settings": asdict(base), "rows": rows}, indent=1) + "\n")

@@ -9,9 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-ROWS = re.findall(r"^\| ((?:PT|MGK) [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
+ROWS = re.findall(r"^\| ((?:PT|MGK|MLK) [^|]+?) \| [^|]+ \| `([\w.]+)` \|$", TEXT, flags=re.M)
 CITATIONS = {
     "PT": r"(?:PT )?eq(?:uation)?s?\.? (\d[\d, \-]*)|PT (?:eq\. )?(\d[\d, \-]*)",
+    "MLK": r"MLK (?:eq\. )?(\d[\d, \-]*)()",
     "MGK": r"MGK (?:eq\. )?(\d[\d, \-]*)()",
 }
 

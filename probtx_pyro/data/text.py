@@ -106,7 +106,9 @@ def _fetch(remote: Remote) -> str:
         try:
             import pooch
         except ModuleNotFoundError:
-            raise ModuleNotFoundError("downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA") from None
+            raise ModuleNotFoundError(
+                "downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA"
+            ) from None
         path = pooch.retrieve(remote.url, known_hash=f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro"))
         return read_text(Path(path))
     text = read_text(Path(folder) / f"{remote.name}.gz")

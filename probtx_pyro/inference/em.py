@@ -6,17 +6,21 @@ program ``models.bayesian(mixture, priors)``, never falls. All sums come from on
 """
 
 import warnings
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from probtx_pyro.inference.causal import prefix_problem, prefix_result
+from probtx_pyro.inference.distributed import Together
 from probtx_pyro.inference.posterior import Data, Posterior
 from probtx_pyro.inference.variational import gradient_map
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
 from probtx_pyro.models import validation as check
 from probtx_pyro.models.priors import bare, require_modes
 from probtx_pyro.ops import fixed_point
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 M = TypeVar("M", GaussianMixture, GaussianKeys)
 
@@ -52,6 +56,7 @@ def adapt(
     implicit: bool = False,
     progress: bool | None = None,
     causal: bool = False,
+    process_group: "ProcessGroup | None" = None,
 ) -> Adaptation[M]:
     """MAP of every parameter that has a prior, given queries and any annotated answers.
 
@@ -79,6 +84,11 @@ def adapt(
     causal
         Query i uses the statistics of queries 1..i only, each prefix adapting its own copy: parameters gain a query axis,
         keys become (..., Q, U, D), to be asked with queries (..., Q, 1, D). Costs O(Q² U) a step.
+    process_group
+        Each process of this ``torch.distributed`` group calls with the same mixture, priors and options, and with its own
+        share of the queries (at least one; shares may differ in size) and of what goes with them; all get the result of one
+        process with all the queries, weights with a row for each query the rows of theirs. Gradients through the
+        steps: `inference.distributed`. Not with ``causal``, ``implicit`` or priors without closed-form updates.
 
     Returns
     -------
@@ -110,6 +120,11 @@ def adapt(
             "priors are empty, so nothing would adapt; give a prior, or MixturePriors.flat(name) for maximum likelihood"
         )
     _check_weights(queries, query_weights)
+    together = Together(process_group)
+    if process_group is not None and (causal or implicit or not priors.conjugate()):
+        raise ValueError(
+            "process_group needs ECM unrolled over all queries; choose conjugate priors, causal=False and implicit=False"
+        )
     data = Data(queries, outputs, observed, query_weights)
     if causal:
         if not priors.conjugate():
@@ -120,11 +135,13 @@ def adapt(
         fit = adapt(wide, prefixes.queries, wide_priors, prefixes.outputs, prefixes.observed, num_steps, tol,
                     query_weights=prefixes.query_weights, implicit=implicit, progress=progress)  # fmt: skip
         return fit._replace(mixture=prefix_result(fit.mixture))
-    posterior = Posterior(mixture, priors, data)
+    posterior = Posterior(mixture, priors, data, together)
     require_modes(posterior.sites)
+    posterior.require_agreement(num_steps=num_steps, tol=tol)
     if priors.conjugate():
         found = fixed_point(posterior.step, posterior.start, problems=posterior.problems, num_steps=num_steps, tol=tol,
-                            objective=posterior.objective, implicit=implicit, progress=progress, label="ECM")  # fmt: skip
+                            objective=posterior.objective, implicit=implicit, progress=progress, label="ECM",
+                            together=together.largest)  # fmt: skip
         method = "ECM"
     else:
         if implicit:

@@ -10,6 +10,7 @@ import torch
 from pyro.distributions import ImproperUniform, Normal
 from torch import Tensor
 
+from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
 from probtx_pyro.models.priors import Site, bare, event_dim
 from probtx_pyro.ops import expected_statistics, safe_ratio
@@ -34,8 +35,14 @@ class Data(NamedTuple):
 class Posterior:
     """The log joint of parameters and data, its E-step statistics and the conditional maximisations."""
 
-    def __init__(self, mixture: GaussianMixture | GaussianKeys, priors: MixturePriors, data: Data):
-        self.mixture, self.data = mixture, data
+    def __init__(
+        self,
+        mixture: GaussianMixture | GaussianKeys,
+        priors: MixturePriors,
+        data: Data,
+        together: Together | None = None,
+    ):
+        self.mixture, self.data, self.together = mixture, data, together or Together()
         batch = mixture.plates(*data).batch
         self.sites = priors.sites(mixture, batch, data.queries.shape[-2])
         if "value_precision" in self.sites and isinstance(mixture, GaussianMixture) and not mixture.answer_density:
@@ -53,21 +60,53 @@ class Posterior:
             name: site.initial.reshape(padded[name] + _own(site, ranks[name])) for name, site in self.sites.items()
         }
 
-    def log_prior(self, state) -> Tensor:
-        """Log density of the parameters under their priors, shape (*problems,)."""
+    def log_prior(self, state, local: bool | None = None) -> Tensor:
+        """Log density of the parameters under their priors, shape (*problems,); only of local (shared) ones, if said."""
         total = self.data.queries.new_zeros(self.problems)
         for name, (distribution, _) in self.sites.items():
-            density = distribution.log_prob(state[name]).sum(-1)
-            total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
-                self.problems
-            )
+            if local in (None, self._is_local(name)):
+                density = distribution.log_prob(state[name]).sum(-1)
+                total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
+                    self.problems
+                )
         return total
+
+    def _is_local(self, name: str) -> bool:
+        """Whether the parameter belongs to this process's queries: weights with a row for each of them."""
+        return name == "weights" and self.sites[name].initial.shape[-2] > 1
+
+    def require_agreement(self, **options: object) -> None:
+        """Refuse a process group whose processes differ in what they must share: mixture, priors, options, kinds of data."""
+        shared = {f"mixture's {name}": x for name, x in vars(self.mixture).items() if isinstance(x, Tensor)}
+        if self.mixture.log_prior is not None and self.mixture.log_prior.shape[-2] == self.data.queries.shape[-2]:
+            del shared["mixture's log_prior"]  # rows of its own queries
+        hyper = {
+            f"prior on {name}": {
+                key: getattr(bare(site.distribution), key) for key in bare(site.distribution).arg_constraints
+            }
+            for name, site in self.sites.items()
+            if not self._is_local(name)
+        }
+        kinds = {
+            "adapted parameters": [(name, self._is_local(name)) for name in self.sites],
+            "problems": tuple(self.problems),
+        }
+        differentiable = [x is not None and x.requires_grad for x in (*self.data, self.mixture.log_prior)]
+        self.together.agree(
+            **shared,
+            **hyper,
+            **kinds,
+            outputs=self.data.outputs is not None,
+            gradients=(torch.is_grad_enabled(), differentiable),
+            **options,
+        )
 
     def _log_joint(self, state, evidence: Tensor) -> Tensor:
         weights = self.data.query_weights
         total = (evidence if weights is None else _weighted(evidence, weights)).sum(-1)
         total = total.expand(torch.broadcast_shapes(total.shape, self.problems))
-        return sum_to(total, self.problems) + self.log_prior(state)
+        (total,) = self.together.sum(sum_to(total, self.problems) + self.log_prior(state, local=True))
+        return total + self.log_prior(state, local=False)
 
     def objective(self, state) -> Tensor:
         """``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``, shape (*problems,)."""
@@ -78,6 +117,8 @@ class Posterior:
         """One ECM step; the objective returned is that of the state given."""
         data, mixture, new = self.data, self.mixture.with_parameters(state), dict(state)
         statistics = expected_statistics(*mixture.lowered(*data.observations()), data.query_weights)
+        counts, sums = self.together.sum(statistics.counts, statistics.sums)
+        statistics = statistics._replace(counts=counts, sums=sums)
         features = data.queries.shape[-1]
         held = statistics.counts.unflatten(-1, mixture.unit_shape)
         sums = statistics.sums[..., : features + 1].unflatten(-2, mixture.unit_shape)

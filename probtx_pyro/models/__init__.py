@@ -4,10 +4,12 @@ from probtx_pyro.models.bayesian import bayesian
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
+from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.priors import MixturePriors
 
 __all__ = [
     "GaussianMixture", "OutputModes",
     "GaussianKeys",
+    "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip

@@ -33,7 +33,9 @@ class Units(NamedTuple):
     def extended(self, key: Tensor) -> "Units":
         """One more unit behind the others, whose keys are all ``key`` (1, H, 1, D)."""
         keys = self.keys
-        more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(len(keys), -1, -1, *keys.shape[3:-1], -1)
+        more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(
+            len(keys), -1, -1, *keys.shape[3:-1], -1
+        )
         rest = (None if x is None else F.pad(x, (0, 1)) for x in self[1:])
         return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
 
@@ -252,7 +254,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
         if not (query is key and key is value and self.batch_first) or need_weights:
-            raise ValueError("nested tensors are understood in self-attention with batch_first=True, need_weights=False")
+            raise ValueError(
+                "nested tensors are understood in self-attention with batch_first=True, need_weights=False"
+            )
         padded = query.to_padded_tensor(0.0)
         lengths = torch.tensor([len(x) for x in query.unbind()], device=padded.device)
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
@@ -278,7 +282,9 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         """Sizes, as modules print them."""
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        )
 
 
 class SoftmaxAttention(Attention):

@@ -67,7 +67,9 @@ class GaussianAttention(Attention):
         self.unit_precision = self._per_unit() if unit_precision else None
 
     def _per_unit(self) -> nn.Linear:
-        linear = nn.Linear(self.kdim, self.num_heads, bias=False, **self._made)  # a common term would change nothing new
+        linear = nn.Linear(
+            self.kdim, self.num_heads, bias=False, **self._made
+        )  # a common term would change nothing new
         nn.init.zeros_(linear.weight)
         return linear
 
@@ -161,7 +163,11 @@ class GaussianAttention(Attention):
         weights = self.log_weights(units)
         weights = units.keys.new_zeros(units.keys.shape[:-1]) if weights is None else weights
         if several:
-            precision = precision.unflatten(-1, (-1, self.num_components)) if precision.shape[-1] > 1 else precision.unsqueeze(-1)
+            precision = (
+                precision.unflatten(-1, (-1, self.num_components))
+                if precision.shape[-1] > 1
+                else precision.unsqueeze(-1)
+            )
             weights = weights.unflatten(-1, (-1, self.num_components)) if weights.dim() < 4 + several else weights
         if self.linked:
             weights = weights + 0.5 * precision * units.keys.square().sum(-1)

@@ -12,12 +12,20 @@ from probtx_pyro.ops.attention import (
     log_joint,
 )
 from probtx_pyro.ops.fixed_point import FixedPoint, fixed_point
+from probtx_pyro.ops.linear_attention import (
+    elu_plus_one,
+    explicit_linear_attention,
+    linear_attention,
+    query_features,
+    unit_features,
+)
 from probtx_pyro.ops.numerics import safe_log, safe_ratio, safe_softmax
 from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence
 
 __all__ = [
     "Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint",
     "attend", "gaussian_attention", "explicit_attention",
+    "elu_plus_one", "query_features", "unit_features", "linear_attention", "explicit_linear_attention",
     "Statistics", "expected_statistics", "log_evidence",
     "FixedPoint", "fixed_point",
     "safe_log", "safe_ratio", "safe_softmax",

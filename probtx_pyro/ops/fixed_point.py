@@ -42,6 +42,7 @@ def fixed_point(
     implicit: bool = False,
     progress: bool | None = None,
     label: str = "",
+    together: Callable[[Tensor], Tensor] | None = None,
 ) -> FixedPoint:
     """Iterate ``state <- step(state)``, each problem until it stops by itself.
 
@@ -62,6 +63,9 @@ def fixed_point(
         Differentiate at the fixed point instead of through the steps; warns where the fixed point was not reached.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
+    together
+        Where several processes iterate, the entrywise largest over them of what a tolerance looks at: all stop together.
+        Not with ``implicit``, whose own iteration stops by itself.
     """
     if implicit:
         with torch.no_grad():
@@ -80,7 +84,8 @@ def fixed_point(
     some = next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
-    scale = {name: _largest(x, active) for name, x in state.items()}
+    over_all = together or torch.Tensor.detach
+    scale = _magnitudes(state, active) if tol is None else over_all(_magnitudes(state, active))
     trace: list[Tensor] = []
     bar = tqdm(
         total=num_steps,
@@ -98,10 +103,10 @@ def fixed_point(
             if tol is None:
                 state = dict(proposed)
             else:
-                moving = torch.zeros_like(active)
-                for name, x in proposed.items():
-                    scale[name] = torch.maximum(scale[name], _largest(x, active))
-                    moving = moving | (_largest(x.detach() - state[name].detach(), active) > tol * scale[name])
+                moved = {name: x.detach() - state[name].detach() for name, x in proposed.items()}
+                sizes = over_all(torch.stack([_magnitudes(proposed, active), _magnitudes(moved, active)]))
+                scale = torch.maximum(scale, sizes[0])
+                moving = (sizes[1] > tol * scale).any(0)
                 state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
                 active = active & moving
             bar.update()
@@ -116,6 +121,11 @@ def fixed_point(
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
+
+
+def _magnitudes(state: State, active: Tensor) -> Tensor:
+    """`_largest` of every tensor of a state, shape (tensors, *problems)."""
+    return torch.stack([_largest(x, active) for x in state.values()])
 
 
 def _largest(x: Tensor, active: Tensor) -> Tensor:

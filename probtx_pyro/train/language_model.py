@@ -145,9 +145,13 @@ def train_language_model(
     training, validation = (vocabulary.encode(part) for part in text)
     for name, tokens in (("training", training), ("validation", validation)):
         if len(tokens) <= settings.context:
-            raise ValueError(f"the {name} text has {len(tokens)} tokens; a row needs {settings.context + 1} (context + 1)")
+            raise ValueError(
+                f"the {name} text has {len(tokens)} tokens; a row needs {settings.context + 1} (context + 1)"
+            )
     if settings.batch % fabric.world_size:
-        raise ValueError(f"batch {settings.batch} does not divide among {fabric.world_size} processes; choose a multiple")
+        raise ValueError(
+            f"batch {settings.batch} does not divide among {fabric.world_size} processes; choose a multiple"
+        )
     model = settings.model(len(vocabulary.tokens))
     parameters = sum(p.numel() for p in model.parameters())
     model, optimizer = fabric.setup(
@@ -158,7 +162,10 @@ def train_language_model(
     if out is not None:
         _prepare(fabric, out, state, resume)
     last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
-    delay = {"delay": 0 if progress else 1, "disable": True if fabric.global_rank else (None if progress is None else not progress)}
+    delay = {
+        "delay": 0 if progress else 1,
+        "disable": True if fabric.global_rank else (None if progress is None else not progress),
+    }
     saved, begin = state["seconds"], time.perf_counter()
     with tqdm(total=settings.num_steps, initial=state["step"], desc=settings.attention, leave=False, **delay) as bar:
         while state["step"] < last:
@@ -188,7 +195,13 @@ def _fabric(device: str, precision: str) -> Any:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     strategy = "ddp" if world > 1 else "auto"
-    fabric = Fabric(accelerator=device.partition(":")[0], devices=local, num_nodes=world // local, strategy=strategy, precision=precision)
+    fabric = Fabric(
+        accelerator=device.partition(":")[0],
+        devices=local,
+        num_nodes=world // local,
+        strategy=strategy,
+        precision=precision,
+    )
     fabric.launch()
     return fabric
 
@@ -246,7 +259,9 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     changed = [name for name in wanted["settings"] if state["settings"].get(name) != wanted["settings"][name]]
     if changed or tuple(state["tokens"]) != wanted["tokens"]:
         what = ", ".join(changed) or "the text"
-        raise ValueError(f"{path} is of a run with other settings: {what}; resume with the same, or choose another folder")
+        raise ValueError(
+            f"{path} is of a run with other settings: {what}; resume with the same, or choose another folder"
+        )
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:

@@ -147,7 +147,9 @@ def calls(model):
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_in_a_transformer_encoder(by_hand, train, grad, mask, norm_first):
     torch.manual_seed(1)
-    layer = torch.nn.TransformerEncoderLayer(E, H, 16, 0.0, batch_first=True, norm_first=norm_first, dtype=torch.float32)
+    layer = torch.nn.TransformerEncoderLayer(
+        E, H, 16, 0.0, batch_first=True, norm_first=norm_first, dtype=torch.float32
+    )
     theirs = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
     ours = copy.deepcopy(theirs)
     if by_hand:
@@ -182,7 +184,11 @@ def test_in_a_transformer_decoder(kind):
             torch.nn.init.zeros_(module.shifts)
     target, memory = (torch.randn(B, n, E, generator=generator(7)) for n in (L, S))
     causal = torch.nn.Transformer.generate_square_subsequent_mask(L)
-    options = {"tgt_mask": causal, "tgt_is_causal": True, **{"memory_key_padding_mask": masks("padding")["key_padding_mask"]}}
+    options = {
+        "tgt_mask": causal,
+        "tgt_is_causal": True,
+        **{"memory_key_padding_mask": masks("padding")["key_padding_mask"]},
+    }
     options["memory_key_padding_mask"] = torch.zeros(B, S).masked_fill(options["memory_key_padding_mask"], -torch.inf)
     assert_equal(ours(target, memory, **options), theirs(target, memory, **options))
 

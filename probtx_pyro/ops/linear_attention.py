@@ -1,0 +1,185 @@
+"""Linear attention over mixtures of keys in O(N): features are mixed over the components first, then summed over the units.
+
+``h_i = φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr) v_j' / φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr)`` (MLK) needs one mixed feature vector for each
+unit, ``ψ_j = w_j Σ_r π_jr φ(k_jr)``, and then the two sums ``Σ_j ψ_j v_j'`` and ``Σ_j ψ_j``. `explicit_linear_attention` is
+the definition with its Q x U matrix; `linear_attention` computes the same without it, for a causal mask by running sums.
+
+The ratio is invariant to a factor of the query's features, and that is used: each query's largest feature becomes 1. In the
+full form features of keys trade scale with those of queries, too. Not in the causal form, where a scale common to all
+units would let later ones move earlier answers. What remains: a product of features below the smallest normal number (in
+float32 with elu + 1: from a key at -87, coordinates against a query's largest feature) counts as 0, and a query whose
+products all do gives 0, as one whose units are all masked.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from probtx_pyro.typing import (
+    Attention,
+    ComponentKeys,
+    ComponentWeights,
+    Outputs,
+    PerUnit,
+    Queries,
+    QueryBasis,
+    UnitBasis,
+    Values,
+)
+
+CHUNK = 128  # positions between which the causal form keeps its running sums
+CHUNKS = 16  # chunks worked on together, so that what lies between two matrix products stays in the cache
+FeatureMap = Callable[[Tensor], Tensor]
+
+
+def elu_plus_one(x: Tensor) -> Tensor:
+    """``exp(x)`` below 0 and ``x + 1`` from there on: positive where ``elu(x) + 1`` has rounded to 0.
+
+    >>> elu_plus_one(torch.tensor([-20.0, 0.0, 2.0])), torch.nn.functional.elu(torch.tensor(-20.0)) + 1
+    (tensor([2.0612e-09, 1.0000e+00, 3.0000e+00]), tensor(0.))
+    """
+    return x.clamp_max(0).exp() + torch.relu(x)  # the slope at 0 is that of the first term, 1
+
+
+def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> QueryBasis:
+    """``φ(q_i)`` up to a factor for each query; (..., Q, D) -> (..., Q, F).
+
+    A query that is negative throughout is moved up to 0 before the default map, where φ is the exponential: a factor.
+    """
+    queries = _at_least_single(queries)
+    if feature_map is None:
+        return elu_plus_one(queries - queries.detach().amax(-1, keepdim=True).clamp_max(0))
+    return feature_map(queries)
+
+
+def unit_features(
+    keys: ComponentKeys,
+    component_weights: ComponentWeights | None = None,
+    unit_weights: PerUnit | None = None,
+    feature_map: FeatureMap | None = None,
+) -> UnitBasis:
+    """``ψ_j = w_j Σ_r π_jr φ(k_jr)``: keys (..., U, R, D), π (..., U, R; None uniform), w (..., U; None 1) -> (..., U, F).
+
+    A unit of weight 0 has features 0 whatever its keys hold, NaN included.
+    """
+    keys = _at_least_single(keys)
+    present = None if unit_weights is None else unit_weights > 0
+    if present is not None:
+        keys = torch.where(present[..., None, None], keys, 0.0)
+    features = (feature_map or elu_plus_one)(keys)
+    if component_weights is None:
+        mixed = features.mean(-2)
+    else:
+        mixed = (component_weights.to(features.dtype).unsqueeze(-1) * features).sum(-2)
+    if unit_weights is None or present is None:
+        return mixed
+    return mixed * torch.where(present, unit_weights, 0.0).to(mixed.dtype).unsqueeze(-1)
+
+
+def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False) -> Outputs:
+    """``Σ_j (φ_i·ψ_j) values_j / Σ_j φ_i·ψ_j`` in O(Q + U) time and memory, its gradient too; sums in float32 at least.
+
+    With ``causal`` (Q = U), query i sees the units up to i. Values are finite, those of absent units, too; a query without
+    a positive product gives 0, with zero gradients.
+
+    Shapes: queries φ (..., Q, F), units ψ (..., U, F), values (..., U, M) -> (..., Q, M), in the dtype of the values.
+    """
+    dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
+    if causal:
+        if queries.shape[-2] != units.shape[-2]:
+            raise ValueError(f"causal needs as many units as queries, not {units.shape[-2]} for {queries.shape[-2]}")
+        numerator, total = _running_sums(_largest_one(queries), units, values)
+    else:
+        queries, units = _balanced(queries, units)
+        numerator = queries @ (units.transpose(-1, -2) @ values)
+        total = queries @ units.sum(-2).unsqueeze(-1)
+    return _divided(numerator, total).to(dtype)
+
+
+def explicit_linear_attention(
+    queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False
+) -> tuple[Outputs, Attention]:
+    """The definition: output (..., Q, M) and weights (..., Q, U), whose rows sum to 1, or 0 where nobody can be attended to."""
+    dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
+    queries, units = (_largest_one(queries), units) if causal else _balanced(queries, units)
+    products = queries @ units.transpose(-1, -2)
+    products = products.tril() if causal else products
+    weights = _divided(products, products.sum(-1, keepdim=True))
+    return (weights @ values).to(dtype), weights.to(dtype)
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _largest_one(features: Tensor) -> Tensor:
+    """Features with their largest at 1, a factor of each row that the ratio does not see."""
+    return features / _positive(features.detach().amax(-1, keepdim=True))
+
+
+def _balanced(queries: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each feature over the units goes over to the queries, which divide it by their own largest."""
+    scale = units.detach().amax(-2, keepdim=True)
+    largest = _positive(scale.amax(-1, keepdim=True))
+    return _largest_one(_largest_one(queries) * (scale / largest)), units / _positive(scale)
+
+
+def _positive(scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, scale, 1.0)
+
+
+def _divided(numerator: Tensor, total: Tensor) -> Tensor:
+    """The ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
+    limits = torch.finfo(total.dtype)
+    some = total > limits.tiny / limits.eps
+    return numerator * torch.where(some, torch.where(some, total, 1.0).reciprocal(), 0.0)
+
+
+def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, from a block of chunks to the next with the sums so far."""
+    state, found = None, []
+    for q, k, v in zip(*(x.split(CHUNK * CHUNKS, -2) for x in (queries, units, values)), strict=True):
+        numerator, total, state = _block(q, k, v, state)
+        found.append((numerator, total))
+    numerators, totals = zip(*found, strict=True)
+    return torch.cat(numerators, -2), torch.cat(totals, -2)
+
+
+def _block(
+    queries: Tensor, units: Tensor, values: Tensor, state: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """A triangle inside each chunk, the sums of all chunks before it, and the state: the sums up to the block's end."""
+    num = queries.shape[-2]
+    q, k, v = (_chunks(x, max(1, min(CHUNK, num))) for x in (queries, units, values))
+    products, features = (
+        _cumsum(k.transpose(-1, -2) @ v, -3, state and state[0]),
+        _cumsum(k.sum(-2), -2, state and state[1]),
+    )
+    inside = (q @ k.transpose(-1, -2)).tril_()
+    numerator = (inside @ v).add_(q @ products[..., :-1, :, :])
+    total = inside.sum(-1, keepdim=True).add_(q @ features[..., :-1, :].unsqueeze(-1))
+    rows = [x.flatten(-3, -2)[..., :num, :] for x in (numerator, total)]
+    return rows[0], rows[1], (products[..., -1:, :, :], features[..., -1:, :])
+
+
+def _chunks(x: Tensor, size: int) -> Tensor:
+    """(..., N, X) -> (..., N / size, size, X), the last chunk filled with zeros."""
+    return pad(x, (0, 0, 0, -x.shape[-2] % size)).unflatten(-2, (-1, size))
+
+
+def _cumsum(x: Tensor, dim: int, first: Tensor | None) -> Tensor:
+    """What came before, 0 if ``first`` is None, and the running sums from there: one more than ``x`` has along ``dim``."""
+    first = torch.zeros_like(x.narrow(dim, 0, 1)) if first is None else first
+    return torch.cat([first, x], dim).cumsum(dim)
+
+
+__all__ = [
+    "FeatureMap",
+    "elu_plus_one",
+    "explicit_linear_attention",
+    "linear_attention",
+    "query_features",
+    "unit_features",
+]
