@@ -6,7 +6,6 @@ interrupted goes on from its checkpoint in ``benchmarks/cache``. All runs share 
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import statistics
@@ -34,16 +33,29 @@ MODELS: dict[str, dict[str, Any]] = {
 LEVEL = {"wikitext2": "word"}
 
 
-def key(text: str, settings: Settings) -> str:
-    """Name of a run's file: equal for equal settings."""
-    described = json.dumps({"text": text, **asdict(settings)}, sort_keys=True)
-    return f"{text}-{settings.attention}-{settings.seed}-{hashlib.sha256(described.encode()).hexdigest()[:10]}"
+def file(text: str, name: str, settings: Settings) -> Path:
+    """Where the results of a run are kept."""
+    what = name.replace(", ", "-").replace(" ", "-").lower()
+    return FOLDER / f"{text}-{what}-{settings.num_steps}-steps-seed-{settings.seed}.json"
+
+
+def read(path: Path, settings: Settings) -> dict[str, Any] | None:
+    """The results of a finished run; refused if it was another run than the one asked for."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    wanted = json.loads(json.dumps(asdict(settings)))
+    changed = [name for name, value in found["settings"].items() if wanted[name] != value]
+    if changed:
+        raise ValueError(f"{path} was run with another {', '.join(changed)}; remove it to run again")
+    return found
 
 
 def run(text: str, name: str, settings: Settings, device: str, precision: str) -> dict[str, Any]:
     """The results of a run: read, or made."""
-    path = FOLDER / f"{key(text, settings)}.json"
-    if not path.exists():
+    path = file(text, name, settings)
+    found = read(path, settings)
+    if found is None:
         out = CACHE / path.stem
         resume = (out / "checkpoint.pt").exists()
         done = train_language_model(settings, load_text(text), out, resume=resume, device=device, precision=precision)
@@ -51,17 +63,10 @@ def run(text: str, name: str, settings: Settings, device: str, precision: str) -
         losses = done.results["losses"]
         every = max(1, len(losses) // 100)
         thin = [round(statistics.fmean(losses[i : i + every]), 5) for i in range(0, len(losses), every)]
-        results = {
-            "model": name,
-            "text": text,
-            **done.results,
-            "losses": thin,
-            "steps_per_loss": every,
-            "on": machine(),
-        }
-        path.write_text(json.dumps(results, indent=1) + "\n")
+        found = {"model": name, "text": text, **done.results, "losses": thin, "steps_per_loss": every, "on": machine()}
+        path.write_text(json.dumps(found, indent=1) + "\n")
         shutil.rmtree(out)
-    return json.loads(path.read_text())
+    return found
 
 
 def table(text: str, settings: Settings, seeds: list[int], names: list[str]) -> list[dict[str, Any]]:
@@ -71,9 +76,8 @@ def table(text: str, settings: Settings, seeds: list[int], names: list[str]) -> 
         found = {}
         for seed in seeds:
             wanted = Settings(**{**asdict(settings), **MODELS[name], "seed": seed})
-            path = FOLDER / f"{key(text, wanted)}.json"
-            if path.exists():
-                found[seed] = json.loads(path.read_text())
+            if (done := read(file(text, name, wanted), wanted)) is not None:
+                found[seed] = done
         if not found:
             continue
         perplexities = {seed: r["perplexity"] for seed, r in found.items()}

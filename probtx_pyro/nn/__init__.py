@@ -2,10 +2,11 @@
 
 from probtx_pyro.nn.attention import Attention, SoftmaxAttention, log_prior, swap_attention
 from probtx_pyro.nn.gaussian import GaussianKeysAttention, GaussianMixtureAttention
+from probtx_pyro.nn.linear import LinearKeysAttention
 from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
 
 __all__ = [
-    "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention",
+    "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
     "TransformerBlock", "TransformerLM",
     "log_prior", "swap_attention",
 ]  # fmt: skip

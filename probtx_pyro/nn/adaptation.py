@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from pyro.distributions import Gamma, Normal, TorchDistribution
 from torch import Tensor
 
@@ -51,7 +50,7 @@ def model_of(
 
 
 def adapted_attention(
-    model: models.GaussianMixture | models.GaussianKeys,
+    model: Any,
     queries: Tensor,
     strengths: Mapping[str, Tensor],
     num_steps: int,

@@ -6,7 +6,7 @@ they are asked for, weights) out.
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -36,7 +36,7 @@ class Units(NamedTuple):
         more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(
             len(keys), -1, -1, *keys.shape[3:-1], -1
         )
-        rest = (None if x is None else F.pad(x, (0, 1)) for x in self[1:])
+        rest = [None if x is None else F.pad(x, (0, 1)) for x in self[1:]]
         return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
 
 
@@ -63,6 +63,13 @@ class Attention(nn.Module):
     """
 
     _qkv_same_embed_dim = False
+    in_proj_weight: Tensor | None
+    q_proj_weight: Tensor | None
+    k_proj_weight: Tensor | None
+    v_proj_weight: Tensor | None
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
 
     def __init__(
         self,
@@ -92,7 +99,8 @@ class Attention(nn.Module):
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
         self.add_zero_attn = add_zero_attn
-        inner, made = num_heads * self.head_dim, {"device": device, "dtype": dtype}
+        inner = num_heads * self.head_dim
+        made: Any = {"device": device, "dtype": dtype}
         self._made = made
 
         def parameter(*shape: int) -> nn.Parameter:
@@ -235,12 +243,12 @@ class Attention(nn.Module):
         if self.in_proj_weight is not None and query is key and key is value:
             projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         else:
-            each = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            each: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
             weights = each if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
             projected = tuple(F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
         units, extra = self.units_of(k, key), []
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             extra.append([b.view(1, 1, self.num_heads, -1).transpose(1, 2) for b in (self.bias_k, self.bias_v)])
         if self.add_zero_attn:
             extra.append([k.new_zeros(1, self.num_heads, 1, self.head_dim)] * 2)

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn.adaptation import ADAPTED, adapted_attention, check_masks, model_of
 from probtx_pyro import models
+from probtx_pyro.nn.adaptation import ADAPTED, adapted_attention, check_masks, model_of
 from probtx_pyro.nn.attention import Attention, Units, explicit
 from probtx_pyro.nn.components import components
 from probtx_pyro.nn.masks import Masks
 from probtx_pyro.ops import Factor, attend, log_joint
+from probtx_pyro.ops.assignment import Reduction, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
-
-POOL = {"soft": torch.logsumexp, "hard": torch.amax}  # over the components of a unit
 
 
 class GaussianAttention(Attention):
@@ -40,6 +39,7 @@ class GaussianAttention(Attention):
     """
 
     num_components = 1
+    reduce: Reduction = staticmethod(log_sum)
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class GaussianAttention(Attention):
         start = torch.full((self.num_heads, several), self.head_dim**-0.5, **self._made).log()
         self.log_key_precision = nn.Parameter(start)
         for name in self.adapted if adapt_steps else ():
-            setattr(self, f"log_strength_{name}", nn.Parameter(torch.zeros(self.num_heads, **self._made)))
+            setattr(self, f"log_strength_{name}", nn.Parameter(torch.zeros((self.num_heads,), **self._made)))
         self.unit_weights = self._per_unit() if unit_weights else None
         self.unit_precision = self._per_unit() if unit_precision else None
 
@@ -88,11 +88,11 @@ class GaussianAttention(Attention):
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """The projected keys, and what each unit's source says about its weight and precision."""
-        scores = (
+        weights, precision = (
             None if linear is None else linear(source).transpose(-1, -2)
             for linear in (self.unit_weights, self.unit_precision)
-        )  # fmt: skip
-        return Units(keys, *scores)
+        )
+        return Units(keys, weights, precision)
 
     def component_log_weights(self) -> Tensor | None:
         """Log weights of the components, (H, R); None for one key a unit."""
@@ -126,7 +126,7 @@ class GaussianAttention(Attention):
             return self._adapted(queries, units, values, masks, need_weights)
         keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
         precision, weights = self.precision(units), self.log_weights(units)
-        how = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
+        how: Any = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
         if self.linked and weights is None and not need_weights:
             return dot_product_attention(queries * precision.unsqueeze(-1), keys, values, masks.log_prior, **how), None
         if self.linked:
@@ -135,15 +135,15 @@ class GaussianAttention(Attention):
             factor = key_factor(queries, keys, precision)
         if weights is not None:
             factor = factor._replace(bias=factor.bias + weights)
-        if need_weights or self.pool is not torch.logsumexp:
-            logits = log_joint(factor)
-            if self.num_components > 1:
-                logits = self.pool(logits.unflatten(-1, (-1, self.num_components)), -1)
-            answers, attention = explicit(logits, values, masks, self._rate)
-            return answers, attention if need_weights else None
+        if need_weights:
+            logits = self.reduce(log_joint(factor).unflatten(-1, (-1, self.num_components)))
+            return explicit(logits, values, masks, self._rate)
+        if self.reduce is not log_sum:
+            rows = masks.explicit(queries.shape[-2], values.shape[-2], factor.bias)
+            rows = None if rows is None else rows.repeat_interleave(self.num_components, -1)
+            answers = assigned_outputs(factor, values, rows, self.num_components, self.reduce)
+            return F.dropout(answers, self._rate), None
         return attend(factor, values, masks.log_prior, **how), None
-
-    pool = staticmethod(torch.logsumexp)
 
     def posterior_model(
         self, query: Tensor, key: Tensor, value: Tensor, **masks: Any
@@ -183,7 +183,7 @@ class GaussianAttention(Attention):
         check_masks(masks)
         alive, dtype = masks.alive(queries.shape[-2], values.shape[-2], queries), values.dtype
         with torch.autocast(queries.device.type, enabled=False):
-            units = Units(*(None if x is None else single(x) for x in units))
+            units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
             queries, values = single(queries), single(values)
             present = None if alive is None else alive.squeeze(-1).expand(queries.shape[:-1])
             if present is not None and masks.padded is not None:
@@ -232,7 +232,7 @@ class GaussianKeysAttention(GaussianAttention):
     share
         None: R projections of the input; ``"shift"``: one projection and R shifts a head (sMGK).
     assignment
-        ``"soft"`` sums over the components, ``"hard"`` takes the largest; hard needs the L x S matrix.
+        ``"soft"`` sums over the components, ``"hard"`` takes the largest (slower: not fused, chunked).
     linked
         Off, as in the paper. With ``linked=True`` and R = 1 the layer is scaled dot-product attention.
     others
@@ -253,20 +253,19 @@ class GaussianKeysAttention(GaussianAttention):
         *args: Any,
         num_components: int = 2,
         share: str | None = None,
-        assignment: str = "soft",
+        assignment: str | Reduction = "soft",
         linked: bool = False,
         **others: Any,
     ):
         if num_components < 1:
             raise ValueError(f"num_components must be 1 or more, not {num_components}")
-        if assignment not in POOL:
-            raise ValueError(f"assignment must be one of {', '.join(map(repr, POOL))}, not {assignment!r}")
+        reduce = reduction(assignment)
         self.num_components, self.assignment = num_components, assignment
         super().__init__(*args, linked=linked, **others)
-        self.pool = POOL[assignment]
+        self.reduce = reduce
         sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "num_components": num_components}
         self.components = components(share, **sizes, kdim=self.kdim, bias=self.in_proj_bias is not None, **self._made)
-        logits = torch.zeros(self.num_heads, num_components, **self._made)
+        logits = torch.zeros((self.num_heads, num_components), **self._made)
         self.component_logits = nn.Parameter(logits) if num_components > 1 else None
 
     def component_log_weights(self) -> Tensor | None:

@@ -1,7 +1,7 @@
 """A transformer that takes any attention layer: blocks, and a causal language model of them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ class TransformerLM(nn.Module):
     def attention_weights(self, tokens: Tensor) -> Tensor:
         """Attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head, L, L)."""
         caught, x = [], self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
-        for block in self.blocks:
+        for block in cast("list[TransformerBlock]", self.blocks):
             h = block.attention_norm(x)
             caught.append(block.attention(h, h, h, is_causal=True, average_attn_weights=False)[1])
             x = block(x, is_causal=True)

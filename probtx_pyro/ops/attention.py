@@ -152,7 +152,7 @@ def attend(
     mask, allowed = None, None
     if log_prior is not None:
         if causal and log_prior.shape[-2] > 1:
-            future = ~visible(*log_prior.shape[-2:], device=log_prior.device)
+            future = ~visible(log_prior.shape[-2], log_prior.shape[-1], device=log_prior.device)
             log_prior, causal = log_prior.masked_fill(future, -math.inf), False
         permitted = log_prior > -math.inf
         allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)

@@ -99,13 +99,21 @@ def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, caus
 
 
 def explicit_linear_attention(
-    queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False
+    queries: QueryBasis,
+    units: UnitBasis,
+    values: Values,
+    causal: bool = False,
+    row_weights: Attention | None = None,
 ) -> tuple[Outputs, Attention]:
-    """The definition: output (..., Q, M) and weights (..., Q, U), whose rows sum to 1, or 0 where nobody can be attended to."""
+    """The definition: output (..., Q, M) and weights (..., Q, U), whose rows sum to 1, or 0 where nobody can be attended to.
+
+    ``row_weights`` (..., Q, U), not negative, multiply the products of features before they are normalised.
+    """
     dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
     queries, units = (_largest_one(queries), units) if causal else _balanced(queries, units)
     products = queries @ units.transpose(-1, -2)
     products = products.tril() if causal else products
+    products = products if row_weights is None else products * row_weights
     weights = _divided(products, products.sum(-1, keepdim=True))
     return (weights @ values).to(dtype), weights.to(dtype)
 

@@ -26,6 +26,7 @@ ATTENTIONS = {
     "softmax": nn.SoftmaxAttention,
     "gaussian": nn.GaussianMixtureAttention,
     "gaussian-keys": nn.GaussianKeysAttention,
+    "linear-keys": nn.LinearKeysAttention,
 }
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
 
@@ -185,7 +186,7 @@ def train_language_model(
     return LanguageModelRun(model.module, vocabulary, results)
 
 
-def _fabric(device: str, precision: str) -> Any:
+def _fabric(device: str, precision: Any) -> Any:
     try:
         from lightning.fabric import Fabric
     except ModuleNotFoundError:

@@ -24,6 +24,7 @@ ALL = EXACT | {
     "keys": (nn.GaussianKeysAttention, {}),
     "shifted keys": (nn.GaussianKeysAttention, {"share": "shift", "num_components": 3}),
     "hard keys": (nn.GaussianKeysAttention, {"assignment": "hard"}),
+    "linear keys": (nn.LinearKeysAttention, {}),
     "adapted": (nn.GaussianMixtureAttention, {"adapt_steps": 1}),
 }
 exact = pytest.mark.parametrize("kind", EXACT.values(), ids=EXACT.keys())
@@ -259,6 +260,7 @@ for cls, options in (
     (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
     (nn.GaussianKeysAttention, {}),
     (nn.GaussianKeysAttention, {"share": "shift"}),
+    (nn.LinearKeysAttention, {}),
 ):
     torch._dynamo.reset()
     layer = cls(8, 2, batch_first=True, **options)
@@ -299,7 +301,7 @@ BAD = {
     "width": (lambda: nn.SoftmaxAttention(7, 2), r"embed_dim 7 must be positive and divisible by num_heads 2; or give head_dim"),
     "dropout": (lambda: nn.SoftmaxAttention(8, 2, dropout=1.0), r"dropout must be at least 0 and less than 1"),
     "share": (lambda: nn.GaussianKeysAttention(8, 2, share="all"), r"share must be one of 'shift', None"),
-    "assignment": (lambda: nn.GaussianKeysAttention(8, 2, assignment="warm"), r"assignment must be one of .*'hard'"),
+    "assignment": (lambda: nn.GaussianKeysAttention(8, 2, assignment="warm"), r"assignment must be one of soft, hard"),
     "components": (lambda: nn.GaussianKeysAttention(8, 2, num_components=0), r"num_components must be 1 or more"),
     "adapted": (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("kees",)), r"adapted: no parameter 'kees'; choose from keys"),
     "linked": (lambda: nn.GaussianMixtureAttention(8, 2, unit_precision=True), r"unit_precision needs linked=False"),

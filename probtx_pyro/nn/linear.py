@@ -1,0 +1,103 @@
+"""The attention layer of linear keys: O(L + S) in time and memory."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn.components import components
+from probtx_pyro.nn.masks import Masks
+from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
+from probtx_pyro.ops.linear_attention import FeatureMap
+
+
+class LinearKeysAttention(Attention):
+    """Attention with a mixture of R linear keys a unit, MLK (Nguyen et al. 2022); R = 1 is linear attention.
+
+    Parameters
+    ----------
+    num_components, share
+        R, and where the keys of a unit come from, as in `GaussianKeysAttention`.
+    feature_map
+        Positive features of queries and keys, (..., D) -> (..., F); None is elu + 1.
+    others
+        As `Attention`.
+
+    Notes
+    -----
+    Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own, and ``need_weights``,
+    need the L x S matrix. A floating mask multiplies products by its exponential. Dropout drops units, the same for all
+    queries of a head.
+
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
+    Examples
+    --------
+    >>> layer = LinearKeysAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(3, 5, 8)
+    >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
+    torch.Size([3, 5, 8])
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_components: int = 2,
+        share: str | None = None,
+        feature_map: FeatureMap | None = None,
+        **others: Any,
+    ):
+        if num_components < 1:
+            raise ValueError(f"num_components must be 1 or more, not {num_components}")
+        super().__init__(*args, **others)
+        self.num_components, self.feature_map = num_components, feature_map
+        self.components = components(
+            share,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            num_components=num_components,
+            kdim=self.kdim,
+            bias=self.in_proj_bias is not None,
+            **self._made,
+        )
+        logits = torch.zeros((self.num_heads, num_components), **self._made)
+        self.component_logits = nn.Parameter(logits) if num_components > 1 else None
+
+    def units_of(self, keys: Tensor, source: Tensor) -> Units:
+        """R keys for every unit."""
+        return Units(self.components(keys, source))
+
+    def constrained(self) -> dict[str, Tensor]:
+        """``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        values = {} if self.component_logits is None else {"component_weights": self.component_logits.softmax(-1)}
+        shifts = getattr(self.components, "shifts", None)
+        return values if shifts is None else values | {"shifts": shifts}
+
+    def attend(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Ratio of sums of features; `ops.linear_attention`."""
+        weights = None if self.component_logits is None else self.component_logits.softmax(-1).unsqueeze(-2)
+        rows = masks.log_prior
+        of_units = rows is None or rows.shape[-2] == 1
+        present = rows.squeeze(-2).exp() if rows is not None and of_units else None
+        features = (
+            query_features(queries, self.feature_map),
+            unit_features(units.keys, weights, present, self.feature_map),
+        )
+        if of_units and not need_weights:
+            kept = F.dropout(values.new_ones(*values.shape[:-1], 1), self._rate)
+            return linear_attention(*features, values * kept, masks.causal), None
+        if of_units:
+            _, attention = explicit_linear_attention(*features, values, masks.causal)
+        else:
+            explicit = masks.explicit(queries.shape[-2], values.shape[-2], values)
+            assert explicit is not None
+            _, attention = explicit_linear_attention(*features, values, row_weights=explicit.exp())
+        attention = F.dropout(attention.to(values.dtype), self._rate)
+        return attention @ values, attention if need_weights else None
+
+
+__all__ = ["LinearKeysAttention"]
