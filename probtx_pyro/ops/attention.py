@@ -19,7 +19,7 @@ attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -204,29 +204,39 @@ def dot_product_attention(
 
 
 def gaussian_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, precision: Tensor, log_prior: LogPrior | None = None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    precision: Tensor,
+    log_prior: LogPrior | None = None,
+    key_weights: Tensor | None = None,
+    components: int = 1,
 ) -> Outputs:
     """Expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
 
     Queries and keys are centred on the mean key first. Without gradients, large problems are lowered one at a time and
     some thousands of queries at a time, so that the lowered copies stay small beside the output.
 
-    Shapes: queries (..., Q, D), keys (..., U, D), values (..., U, M), precision scalar or (..., U or 1), log_prior
-    (..., Q or 1, U) -> (..., Q, M).
+    Shapes: queries (..., Q, D), keys (..., U·R, D), values (..., U, M), precision scalar or (..., U·R or 1), log_prior
+    (..., Q or 1, U), key_weights (..., U·R), the log weights of a unit's ``components=R`` keys -> (..., Q, M).
     """
-    precision = precision.unsqueeze(-2) if precision.dim() else precision
-    tensors = [queries, keys, values, precision, *([] if log_prior is None else [log_prior])]
+    row = [None if x is None or not x.dim() else x.unsqueeze(-2) for x in (precision, key_weights)]
+    tensors: list[Any] = [queries, keys, values, precision if row[0] is None else row[0], log_prior, row[1]]
+    given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
-    if (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or num_queries * features < ONE_AT_A_TIME:
-        return _gaussian_attention(*tensors)
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
+        return _gaussian_attention(components, *tensors)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
     output = values.new_empty(*batch, num_queries, values.shape[-1])
     for index in itertools.product(*map(range, batch)):
-        alone = [_problem(x, index) for x in tensors]
+        alone: list[Any] = [None if x is None else _problem(x, index) for x in tensors]
         for rows in torch.arange(num_queries).split(max(1, ONE_AT_A_TIME // features)):
             part = slice(int(rows[0]), int(rows[-1]) + 1)
-            rest = alone[1:] if log_prior is None or log_prior.shape[-2] == 1 else [*alone[1:4], alone[4][part]]
-            output[index][part] = _gaussian_attention(alone[0][part], *rest)
+            if log_prior is not None and log_prior.shape[-2] > 1:
+                own = [alone[0][part], *alone[1:4], alone[4][part], alone[5]]
+            else:
+                own = [alone[0][part], *alone[1:]]
+            output[index][part] = _gaussian_attention(components, *own)
     return output
 
 
@@ -238,9 +248,18 @@ def _problem(x: Tensor, index: tuple[int, ...]) -> Tensor:
 
 
 def _gaussian_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, precision: Tensor, log_prior: Tensor | None = None
+    components: int,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    precision: Tensor,
+    log_prior: Tensor | None,
+    key_weights: Tensor | None,
 ) -> Tensor:
-    return attend(key_factor(queries, keys, precision.squeeze(-2) if precision.dim() else precision), values, log_prior)
+    factor = key_factor(queries, keys, precision.squeeze(-2) if precision.dim() else precision)
+    if key_weights is not None:
+        factor = factor._replace(bias=(factor.bias + key_weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
+    return attend(factor, values, log_prior, components=components)
 
 
 def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:

@@ -35,7 +35,7 @@ from probtx_pyro.models import validation as check
 from probtx_pyro.models.gaussian_keys import checks, printed, program
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.gaussian_mixture import checks as mixture_checks
-from probtx_pyro.ops import Factor, safe_log, safe_softmax
+from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops.assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 
 Maybe = Tensor | None  # an argument that may be left out
@@ -260,7 +260,11 @@ class GaussianKeys:
         values, reduce = self._answers(), reduction(assignment)
         if reduce is log_sum:
             mixture_checks.data(self, queries)
-            return self.mixture.expected_outputs(queries)
+            flat = self.with_parameters({"values": None, "log_prior": None, "component_weights": None}).mixture
+            weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
+            return gaussian_attention(
+                queries, flat.keys, values, flat.key_precision, self.log_prior, weights, self.num_components
+            )
         factor, log_prior = self.lowered(queries)
         return assigned_outputs(factor, values, log_prior, self.num_components, reduce)
 
