@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-COMMANDS = ("tour", "segment")
+COMMANDS = ("tour", "segment", "train")
 
 DESCRIPTION = """Attention and transformers as Pyro programs: the attention matrix is a posterior.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pyro.distributions import Dirichlet, Gamma, Normal
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
@@ -42,6 +43,7 @@ class Settings:
     lr, warmup, weight_decay, clip: peak learning rate, the share of the steps that it rises over (it then falls by a cosine to a
         tenth), AdamW's weight decay, largest norm of a gradient.
     validate_every: steps between validations; the last step validates in any case.
+    map_training: adds the log density of the layers' own parameters under `standard_priors` to the objective.
     seed: of weights, batches and dropout.
     """
 
@@ -62,6 +64,7 @@ class Settings:
     weight_decay: float = 0.05
     clip: float = 1.0
     validate_every: int = 500
+    map_training: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,6 +73,8 @@ class Settings:
         for name in ("num_steps", "batch", "context", "width", "heads", "layers", "validate_every", "rarest"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
@@ -89,6 +94,19 @@ class Settings:
         if step < rise:
             return self.lr * (step + 1) / rise
         return self.lr * (0.55 + 0.45 * math.cos(math.pi * (step - rise) / max(1, self.num_steps - rise)))
+
+
+def standard_priors(layer: nn.Attention) -> dict[str, Any]:
+    """Weak priors on whatever a layer learns beyond its projections, their modes where training starts."""
+    start = layer.head_dim**-0.5
+    priors = {
+        "key_precision": Gamma(2.0, 1.0 / start),
+        "strength_keys": Gamma(2.0, 1.0),
+        "strength_key_precision": Gamma(2.0, 1.0),
+        "component_weights": Dirichlet(layer.out_proj.weight.new_full((getattr(layer, "num_components", 1),), 2.0)),
+        "shifts": Normal(0.0, 2 * start),
+    }
+    return {name: priors[name] for name in layer.constrained() if name in priors}
 
 
 class LanguageModelRun(NamedTuple):
@@ -158,6 +176,9 @@ def train_language_model(
     model, optimizer = fabric.setup(
         model, torch.optim.AdamW(model.parameters(), settings.lr, (0.9, 0.98), weight_decay=settings.weight_decay)
     )
+    for layer in model.module.modules() if settings.map_training else ():
+        if isinstance(layer, nn.Attention):
+            layer.priors = standard_priors(layer)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": asdict(settings), "step": 0,
                              "tokens": vocabulary.tokens, "losses": [], "validation": [], "seconds": 0.0}  # fmt: skip
     if out is not None:
@@ -195,10 +216,12 @@ def _fabric(device: str, precision: Any) -> Any:
 
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    kind, _, index = device.partition(":")
+    devices = [int(index)] if index and world == 1 and kind != "cpu" else local
     strategy = "ddp" if world > 1 else "auto"
     fabric = Fabric(
-        accelerator=device.partition(":")[0],
-        devices=local,
+        accelerator=kind,
+        devices=devices,
         num_nodes=world // local,
         strategy=strategy,
         precision=precision,
@@ -219,7 +242,8 @@ def _step(fabric: Any, model: Any, optimizer: Any, tokens: Tensor, settings: Set
         group["lr"] = settings.rate(step)
     optimizer.zero_grad()
     loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-    fabric.backward(loss)
+    penalty = nn.log_prior(model.module) / len(tokens)  # the objective is Σ log p(token) + log p(parameters), a token
+    fabric.backward(loss - penalty)
     fabric.clip_gradients(model, optimizer, max_norm=settings.clip)
     optimizer.step()
     return float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
@@ -255,14 +279,17 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
         return
     if not path.exists():
         raise ValueError(f"there is no {path} to resume; start without resume")
-    wanted = {name: state[name] for name in ("settings", "tokens")}
-    fabric.load(path, state)
-    changed = [name for name in wanted["settings"] if state["settings"].get(name) != wanted["settings"][name]]
-    if changed or tuple(state["tokens"]) != wanted["tokens"]:
-        what = ", ".join(changed) or "the text"
-        raise ValueError(
-            f"{path} is of a run with other settings: {what}; resume with the same, or choose another folder"
-        )
+    try:
+        saved = fabric.load(path)
+    except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}); remove it and start again") from None
+    changed = [name for name, value in state["settings"].items() if saved["settings"].get(name) != value]
+    if changed or tuple(saved["tokens"]) != state["tokens"]:
+        what = ", ".join(changed) or "text"
+        raise ValueError(f"{path} is of a run with another {what}; resume with the same, or choose another folder")
+    for name in ("model", "optimizer"):
+        state[name].load_state_dict(saved.pop(name))
+    state.update(saved)
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:

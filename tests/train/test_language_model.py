@@ -1,0 +1,218 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from pyro.distributions import Dirichlet, Gamma
+
+from probtx_pyro import cli, nn, train
+from probtx_pyro.data.text import Text
+from probtx_pyro.train import language_model
+from probtx_pyro.train.language_model import CHECKPOINT, RESULTS, perplexity
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
+    "ignore:.*torch.jit.*:DeprecationWarning",
+)
+SMALL = train.Settings(num_steps=12, batch=4, context=16, width=16, heads=2, layers=1, validate_every=6)
+TEXT = Text("the quick brown fox jumps over the lazy dog. " * 20, "the lazy dog jumps over the quick brown fox. " * 4)
+CLI = "lm --attention gaussian-keys --width 32 --heads 2 --layers 1 --context 32 --batch 8 --lr 0.01 --validate-every 400".split()
+EPS32 = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("attention", train.ATTENTIONS)
+def test_learns_what_can_be_known(attention):
+    """Ten letters in a circle: the next one is certain, given one of them, so the perplexity of a learner tends to 1."""
+    text = Text("abcdefghij" * 60, "defghijabc" * 10)
+    settings = replace(SMALL, attention=attention, num_steps=150, lr=1e-2, validate_every=75)
+    done = train.train_language_model(settings, text, progress=False)
+    assert len(done.results["losses"]) == 150 and [step for step, _ in done.results["validation"]] == [75, 150]
+    assert (
+        abs(done.results["losses"][0] - torch.tensor(11.0).log()) < 0.3
+    )  # nothing is known: 10 letters and the unknown
+    assert done.results["perplexity"] == done.results["validation"][-1][1] < 1.05
+
+
+@torch.no_grad()
+def test_perplexity_is_that_of_the_model_s_own_probabilities():
+    torch.manual_seed(1)
+    model, tokens = SMALL.model(7).train(), torch.randint(7, (67,))
+    total = 0.0
+    for row in range(4):
+        part = tokens[16 * row : 16 * row + 17]
+        for i in range(16):
+            total -= float(model(part[None, : i + 1])[0, -1].log_softmax(-1)[part[i + 1]])
+    found = perplexity(model, tokens, 16, batch=3)
+    assert abs(found - torch.tensor(total / 64).exp()) <= 64 * EPS32 * found
+    assert model.training
+
+
+def test_equal_settings_give_equal_numbers_and_leave_the_random_state_alone():
+    settings, before = replace(SMALL, dropout=0.2), torch.random.get_rng_state()
+    SMALL.model(5)
+    assert torch.equal(before, torch.random.get_rng_state())
+    first, second = (train.train_language_model(settings, TEXT, progress=False) for _ in range(2))
+    assert first.results["losses"] == second.results["losses"]
+    other = train.train_language_model(replace(settings, seed=1), TEXT, progress=False)
+    assert other.results["losses"] != first.results["losses"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_stopped_and_resumed_is_never_stopped(tmp_path, dropout):
+    settings = replace(SMALL, attention="gaussian-keys", dropout=dropout)
+    whole = train.train_language_model(settings, TEXT, progress=False)
+    train.train_language_model(settings, TEXT, tmp_path, stop_after=7, checkpoint_every=5, progress=False)
+    partial = json.loads((tmp_path / RESULTS).read_text())
+    assert partial["steps"] == 7 and partial["losses"] == whole.results["losses"][:7]
+    done = train.train_language_model(settings, TEXT, tmp_path, resume=True, progress=False)
+    assert done.results["losses"] == whole.results["losses"]
+    assert done.results["validation"] == whole.results["validation"]
+    for a, b in zip(done.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def probtx(*words, processes=1, **options):
+    """The command in a process of its own, or in several under torchrun."""
+    head = ["-m", "probtx_pyro"]
+    if processes > 1:
+        head = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone", *head]
+    return subprocess.Popen(
+        [sys.executable, *head, "train", *words, "--no-progress"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+def finished(process):
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    return out
+
+
+def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_path):
+    steps = 400
+    words = [*CLI, "--steps", str(steps), "--checkpoint-every", "5"]
+    killed = probtx(*words, "--out", str(tmp_path / "killed"), start_new_session=True)
+    while not (tmp_path / "killed" / CHECKPOINT).exists():
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    at = torch.load(tmp_path / "killed" / CHECKPOINT, weights_only=False)["step"]
+    assert 0 < at < steps and not (tmp_path / "killed" / RESULTS).exists()
+    shorter = [*CLI, "--steps", str(steps), "--checkpoint-every", "200"]
+    whole = probtx(*shorter, "--out", str(tmp_path / "whole"))
+    finished(probtx(*shorter, "--out", str(tmp_path / "killed"), "--resume", processes=2))
+    assert "validation perplexity" in finished(whole)
+    one, two = (json.loads((tmp_path / name / RESULTS).read_text()) for name in ("whole", "killed"))
+    assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
+    assert one["losses"][:at] == two["losses"][:at]
+    # a step sums some 1e4 products in another order and then divides by the root of the second moment: rounding of eps a
+    # step, carried along by a map whose expansion over 400 small steps measured below 100
+    assert max(abs(a - b) for a, b in zip(one["losses"], two["losses"], strict=True)) <= 100 * 64 * EPS32
+    assert abs(one["perplexity"] - two["perplexity"]) <= 100 * 64 * EPS32 * one["perplexity"]
+    assert one["losses"][-1] < 0.9 * one["losses"][0]
+
+
+def test_map_training_adds_the_log_prior():
+    layer = nn.GaussianKeysAttention(8, 2, share="shift")
+    layer.priors = language_model.standard_priors(layer)
+    values = layer.constrained()
+    by_hand = (
+        Gamma(2.0, 2.0).log_prob(values["key_precision"]).sum()
+        + Dirichlet(torch.full((2,), 2.0)).log_prob(values["component_weights"]).sum()
+        + torch.distributions.Normal(0.0, 1.0).log_prob(values["shifts"]).sum()
+    )
+    assert abs(layer.log_prior() - by_hand) <= 64 * EPS32 * abs(by_hand)
+    slopes = torch.autograd.grad(layer.log_prior(), [layer.log_key_precision, layer.component_logits])
+    assert all(slope.abs().max() < 1e-5 for slope in slopes)  # training starts at the mode of the priors
+    model = replace(SMALL, attention="gaussian-keys").model(5)
+    for block in model.blocks:
+        block.attention.priors = language_model.standard_priors(block.attention)
+    fabric = Recorder()
+    wrapped = torch.nn.ModuleDict({"module": model})
+    wrapped.forward = model.forward
+    tokens = torch.randint(5, (50,), generator=torch.Generator().manual_seed(0))
+    loss = language_model._step(fabric, wrapped, torch.optim.SGD(model.parameters(), 0.0), tokens, SMALL, 0)
+    expected = loss - float(model.blocks[0].attention.log_prior().detach()) / 50
+    assert abs(fabric.objective - expected) <= 64 * EPS32 * abs(expected) and fabric.objective != loss
+
+
+class Recorder:
+    """Stands for Fabric on one process, and keeps what is minimised."""
+
+    world_size, global_rank = 1, 0
+
+    def backward(self, objective):
+        self.objective = float(objective.detach())
+        objective.backward()
+
+    def clip_gradients(self, model, optimizer, max_norm):
+        pass
+
+    def to_device(self, x):
+        return x
+
+    def all_reduce(self, x, reduce_op):
+        return x
+
+
+class TwoProcesses:
+    world_size, global_rank = 2, 0
+
+
+def test_one_clear_error(tmp_path, monkeypatch):
+    for change, message in (
+        ({"attention": "warm"}, "attention must be one of softmax"),
+        ({"num_steps": 0}, "num_steps must be 1 or more"),
+        ({"lr": 0.0}, "lr must be positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(SMALL, **change)
+    with pytest.raises(ValueError, match=r"validation text has 5 tokens; a row needs 17"):
+        train.train_language_model(SMALL, Text(TEXT.training, "a dog"))
+    train.train_language_model(SMALL, TEXT, tmp_path, stop_after=1, progress=False)
+    with pytest.raises(ValueError, match=r"earlier run; resume it, or choose another folder"):
+        train.train_language_model(SMALL, TEXT, tmp_path)
+    with pytest.raises(ValueError, match=r"run with another width, lr; resume with the same"):
+        train.train_language_model(replace(SMALL, width=32, lr=1.0), TEXT, tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"run with another text; resume"):
+        train.train_language_model(SMALL, Text(TEXT.training.upper(), TEXT.validation), tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"there is no .*to resume"):
+        train.train_language_model(SMALL, TEXT, tmp_path / "new", resume=True)
+    (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cannot be read \(\w+\); remove it"):
+        train.train_language_model(SMALL, TEXT, tmp_path, resume=True)
+    monkeypatch.setattr(language_model, "_fabric", lambda *_: TwoProcesses)
+    with pytest.raises(ValueError, match=r"batch 5 does not divide among 2 processes"):
+        train.train_language_model(replace(SMALL, batch=5), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--components", "2"], "--components means nothing to --attention softmax"),
+        (
+            ["--attention", "linear-keys", "--adapt-steps", "2"],
+            "--adapt-steps means nothing to --attention linear-keys",
+        ),
+        (["--text", "nowhere.txt"], "there is no file nowhere.txt; give a text file or one of topics"),
+        (["--heads", "3"], "embed_dim 128 must be positive and divisible by num_heads 3"),
+        (["--batch", "0"], "batch must be 1 or more"),
+        (["--dropout", "1.5"], "dropout must be at least 0 and less than 1"),
+        (["--device", "warp"], "--device warp: this torch cannot use it here"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_one_line(words, message, tmp_path, capsys):
+    assert cli.main(["train", "lm", "--out", str(tmp_path / "run"), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
