@@ -23,7 +23,11 @@ and a task of your own, by a few clicks on a photograph:
 
   probtx segment cat.jpg --click 120,200,1 --click 10,10,2 --out mask.png
 
-In Python:  from probtx_pyro import models, inference, results, plots
+Language models with any of the attention layers, on any text:
+
+  probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
+
+In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
 
