@@ -105,6 +105,7 @@ def process(rank, folder):
         "outputs": refused(lambda: adapt(answers=data[1:] if rank else ())),
     }
     torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.barrier()  # gloo aborts a process whose partner has left before its own threads are done
     dist.destroy_process_group()
 
 
