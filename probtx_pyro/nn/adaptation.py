@@ -49,7 +49,7 @@ def model_of(
     return models.GaussianKeys(keys, values, precision, key_weights.softmax(-1), log_prior=weights.log_softmax(-1))
 
 
-def adapted_attention(
+def adapted(
     model: Any,
     queries: Tensor,
     strengths: Mapping[str, Tensor],
@@ -57,22 +57,20 @@ def adapted_attention(
     *,
     query_weights: Tensor | None = None,
     causal: bool = False,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Answers, and weights if asked for, of ``model`` adapted to ``queries`` (B, H, L, D) by ``num_steps`` ECM steps.
+) -> Any:
+    """``model`` adapted to ``queries`` (B, H, L, D) by ``num_steps`` ECM steps; if ``causal``, to be asked with (B, H, L, 1, D).
 
     ``strengths`` (H,) are those of the priors, by the name of the parameter: a Normal on the keys has this precision, a Gamma on
     the key precision counts as so many halves of observed coordinates; both have their mode at the parameter as it was.
     """
     priors = MixturePriors(**{name: ADAPTED[name](model, strength) for name, strength in strengths.items()})
-    fit = adapt(model, queries, priors, num_steps=num_steps, query_weights=query_weights, causal=causal, progress=False)
-    if causal:
-        queries = queries.unsqueeze(-2)
-    answers = fit.mixture.expected_outputs(queries)
-    weights = fit.mixture.attention(queries) if need_weights else None
-    if causal:
-        answers, weights = answers.squeeze(-2), None if weights is None else weights.squeeze(-2)
-    return answers, weights
+    options: dict[str, Any] = {
+        "num_steps": num_steps,
+        "query_weights": query_weights,
+        "causal": causal,
+        "progress": False,
+    }
+    return adapt(model, queries, priors, **options).mixture
 
 
 def check_masks(masks: Masks) -> None:
@@ -93,4 +91,4 @@ def check_masks(masks: Masks) -> None:
         )
 
 
-__all__ = ["ADAPTED", "adapted_attention", "check_masks", "model_of"]
+__all__ = ["ADAPTED", "adapted", "check_masks", "model_of"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro import models
-from probtx_pyro.nn.adaptation import ADAPTED, adapted_attention, check_masks, model_of
+from probtx_pyro.nn.adaptation import ADAPTED, adapted, check_masks, model_of
 from probtx_pyro.nn.attention import Attention, Units, explicit
 from probtx_pyro.nn.components import components
 from probtx_pyro.nn.masks import Masks
@@ -31,6 +31,7 @@ class GaussianAttention(Attention):
     adapt_steps
         ECM steps by which the units adapt to the queries of the call under the priors of ``adapted``; 0 is none. Gradients
         flow through the steps. In a causal call query i meets units that adapted to queries up to i, in O(L² S) a step.
+        Dropout then falls on the channels of the answers.
     adapted
         Which of ``keys`` and ``key_precision`` adapt. The mode of the prior is the parameter as it was; how strong the prior is
         each head learns (``log_strength_keys`` and so on).
@@ -122,8 +123,8 @@ class GaussianAttention(Attention):
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The posterior mean of the answer; fused where no weights are asked for."""
-        if self.adapt_steps:
-            return self._adapted(queries, units, values, masks, need_weights)
+        if self.by_model:
+            return self._asked(queries, units, values, masks, need_weights)
         keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
         precision, weights = self.precision(units), self.log_weights(units)
         how: Any = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
@@ -144,6 +145,15 @@ class GaussianAttention(Attention):
             answers = assigned_outputs(factor, values, rows, self.num_components, self.reduce)
             return F.dropout(answers, self._rate), None
         return attend(factor, values, masks.log_prior, **how), None
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a call goes through the probability model itself, instead of the fused kernels."""
+        return self.adapt_steps > 0
+
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """Answers, and weights if asked for, of the probability model of every head."""
+        return model.expected_outputs(queries), model.attention(queries) if need_weights else None
 
     def posterior_model(
         self, query: Tensor, key: Tensor, value: Tensor, **masks: Any
@@ -177,10 +187,11 @@ class GaussianAttention(Attention):
         shape = units.keys.shape[:-1]
         return model_of(units.keys, values, precision.expand(shape), weights.expand(shape), rows)
 
-    def _adapted(
+    def _asked(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        check_masks(masks)
+        if self.adapt_steps:
+            check_masks(masks)
         alive, dtype = masks.alive(queries.shape[-2], values.shape[-2], queries), values.dtype
         with torch.autocast(queries.device.type, enabled=False):
             units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
@@ -189,11 +200,16 @@ class GaussianAttention(Attention):
             if present is not None and masks.padded is not None:
                 present = present & ~masks.padded.unsqueeze(1)
                 queries = torch.where(present.unsqueeze(-1), queries, 0.0)
-            answers, weights = adapted_attention(
-                self._model(units, values, masks, queries.shape[-2]), queries,
-                self._strengths(), self.adapt_steps,
-                query_weights=None if present is None else present.to(queries.dtype), causal=masks.causal, need_weights=need_weights,
-            )  # fmt: skip
+            model = self._model(units, values, masks, queries.shape[-2])
+            if self.adapt_steps:
+                heard = None if present is None else present.to(queries.dtype)
+                model = adapted(
+                    model, queries, self._strengths(), self.adapt_steps, query_weights=heard, causal=masks.causal
+                )
+            alone = bool(self.adapt_steps) and masks.causal  # every query has units of its own
+            answers, weights = self.ask(model, queries.unsqueeze(-2) if alone else queries, need_weights)
+            if alone:
+                answers, weights = answers.squeeze(-2), None if weights is None else weights.squeeze(-2)
         if alive is not None:
             answers = torch.where(alive, answers, 0.0)
             weights = None if weights is None else torch.where(alive, weights, 0.0)
@@ -205,7 +221,14 @@ class GaussianMixtureAttention(GaussianAttention):
 
     As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in exact
     arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can depart from there.
-    Parameters as in `GaussianAttention`.
+
+    Parameters
+    ----------
+    map_steps
+        Return the most probable answer, after so many EM steps on it (PT eq. 14-15), instead of the mean; each head learns a
+        value precision. 0 is the mean, which is what attention is for every value precision.
+    others
+        As `GaussianAttention`, `Attention`.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
 
@@ -220,6 +243,32 @@ class GaussianMixtureAttention(GaussianAttention):
     >>> bool((layer(x, x, x)[0] - trained(x, x, x)[0]).abs().max() < 1e-5)
     True
     """
+
+    def __init__(self, *args: Any, map_steps: int = 0, **others: Any):
+        super().__init__(*args, **others)
+        self.map_steps = map_steps
+        start = torch.zeros((self.num_heads, 1), **self._made)
+        self.log_value_precision = nn.Parameter(start) if map_steps else None
+
+    @property
+    def by_model(self) -> bool:
+        """Adaptation, or MAP answers."""
+        return self.adapt_steps > 0 or self.map_steps > 0
+
+    def constrained(self) -> dict[str, Tensor]:
+        """Also ``value_precision`` (H, 1) where answers are MAP."""
+        values = super().constrained()
+        return (
+            values if self.log_value_precision is None else values | {"value_precision": self.log_value_precision.exp()}
+        )
+
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """The most probable answer, or the mean."""
+        if not self.map_steps or self.log_value_precision is None:
+            return super().ask(model, queries, need_weights)
+        precision = self.log_value_precision.exp().view(-1, *(1,) * (model.keys.dim() - 3))  # (H, [1,] 1)
+        answers = model.with_parameters({"value_precision": precision}).map_outputs(queries, num_steps=self.map_steps)
+        return answers, model.attention(queries) if need_weights else None
 
 
 class GaussianKeysAttention(GaussianAttention):
@@ -285,6 +334,13 @@ class GaussianKeysAttention(GaussianAttention):
         """R keys for every unit."""
         units, several = super().units_of(keys, source), self.components(keys, source)
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
+
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """With the layer's assignment of components."""
+        if self.num_components == 1:
+            return super().ask(model, queries, need_weights)
+        weights = model.attention(queries, self.reduce) if need_weights else None
+        return model.expected_outputs(queries, self.reduce), weights
 
 
 __all__ = ["GaussianAttention", "GaussianKeysAttention", "GaussianMixtureAttention"]

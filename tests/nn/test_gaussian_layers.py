@@ -140,7 +140,7 @@ def test_log_prior_is_the_density_of_the_parameters():
     assert all(slope.abs().max() > 0.01 for slope in slopes)
 
 
-ADAPTING = {name: LAYERS[name] for name in ("linked", "each unit", "keys", "shifted", "linked keys")}
+ADAPTING = {name: LAYERS[name] for name in ("linked", "each unit", "keys", "shifted", "linked keys", "hard")}
 adapting = pytest.mark.parametrize("kind", ADAPTING.values(), ids=ADAPTING.keys())
 
 
@@ -160,8 +160,9 @@ def test_adaptation_is_inference_adapt_head_by_head(kind, adapted):
             priors["key_precision"] = Gamma(1 + theta, theta / alone.key_precision)
         present = ~PADDING[b]
         fit = inference.adapt(alone, queries[b, h][present], inference.MixturePriors(**priors), num_steps=3)
-        answers[b, h] = fit.mixture.expected_outputs(queries[b, h])
-        assert_equal(weights[b, h][present], fit.mixture.attention(queries[b, h])[present])
+        how = {"assignment": "hard"} if "assignment" in kind[1] else {}
+        answers[b, h] = fit.mixture.expected_outputs(queries[b, h], **how)
+        assert_equal(weights[b, h][present], fit.mixture.attention(queries[b, h], **how)[present])
     assert (output - layer.out_proj(answers.transpose(1, 2).flatten(-2)))[~PADDING].abs().max() < 1e-10
 
 
@@ -188,6 +189,35 @@ def test_a_strong_prior_freezes_and_padding_does_not_count(kind):
         layer.log_strength_keys.fill_(30.0)  # e^30: the keys move by some 1e-13 of their distance to the queries
     still = make(kind)[0]
     assert (layer(x, x, x, **options)[0] - still(x, x, x, **options)[0])[~PADDING].abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("adapt_steps", [0, 2])
+def test_map_answers_are_those_of_the_model(causal, adapt_steps):
+    kind = (nn.GaussianMixtureAttention, {"linked": False})
+    layer, x = make(kind, map_steps=30, adapt_steps=adapt_steps)
+    with torch.no_grad():
+        layer.log_value_precision.add_(2.0)  # so that the most probable answer is not the mean
+    output = layer(x, x, x, need_weights=False, is_causal=causal)[0]
+    model, queries = layer.posterior_model(x, x, x, is_causal=causal)
+    answers = torch.zeros(B, H, L, E // H)
+    for b, h, i in itertools.product(range(B), range(H), range(L)):
+        alone = model.with_parameters({k: v[b, h] for k, v in vars(model).items() if torch.is_tensor(v) and v.dim()})
+        if causal:
+            alone = alone.replace(log_prior=alone.log_prior[i : i + 1])
+        if adapt_steps:
+            heard = queries[b, h, : i + 1] if causal else queries[b, h]
+            prior = inference.MixturePriors(keys=Normal(alone.keys, layer.log_strength_keys[h].exp() ** -0.5))
+            rows = {"log_prior": model.log_prior[b, h, : i + 1]} if causal else {}
+            moved = inference.adapt(alone.replace(**rows), heard, prior, num_steps=adapt_steps).mixture.keys
+            alone = alone.replace(keys=moved)
+        alone = alone.replace(value_precision=layer.log_value_precision.exp()[h])
+        answers[b, h, i] = alone.map_outputs(queries[b, h, i : i + 1], num_steps=30)[0]
+    expected = layer.out_proj(answers.transpose(1, 2).flatten(-2))
+    assert (output - expected).abs().max() < 1e-9  # the loops sum over other batches, thirty times over
+    mean = make((nn.GaussianMixtureAttention, {"linked": False}), adapt_steps=adapt_steps)[0]
+    mean.load_state_dict(layer.state_dict(), strict=False)
+    assert (output - mean(x, x, x, is_causal=causal)[0]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("kind", [LAYERS["linked"], LAYERS["keys"]], ids=["linked", "keys"])
