@@ -82,10 +82,12 @@ def responsibilities(
     if queries is not None:
         points = style.numbers("queries", queries, 2, "(Q, 2)")
         ax.plot(points[:, 0], points[:, 1], ".", color=style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
-    owners = np.repeat(np.arange(units), keys[0].size // 2)
-    for j, key, size in zip(owners, keys.reshape(-1, 2), 2 / np.sqrt(precision.reshape(-1)), strict=True):
-        ax.add_patch(Ellipse(key, size, size, facecolor="none", edgecolor=colors[j] * 0.7, linewidth=1.8, zorder=3))
-        ax.text(*key, names[j], ha="center", va="center", weight="bold", fontsize=9, path_effects=HALO, zorder=4)
+    of_unit = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 9, "path_effects": HALO, "zorder": 4}
+    for index in np.ndindex(precision.shape):
+        (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
+        circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
+        ax.add_patch(circle)
+        ax.text(x, y, names[unit], **of_unit)
     return _frame(ax, grid)
 
 
