@@ -1,6 +1,7 @@
 """Pictures over a plane: which unit is responsible where, and the paths of EM over a density."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import patheffects
@@ -82,7 +83,14 @@ def responsibilities(
     if queries is not None:
         points = style.numbers("queries", queries, 2, "(Q, 2)")
         ax.plot(points[:, 0], points[:, 1], ".", color=style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
-    of_unit = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 9, "path_effects": HALO, "zorder": 4}
+    of_unit: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "weight": "bold",
+        "fontsize": 9,
+        "path_effects": HALO,
+        "zorder": 4,
+    }
     for index in np.ndindex(precision.shape):
         (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
         circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
