@@ -1,6 +1,7 @@
 """Pictures over a plane: which unit is responsible where, and the paths of EM over a density."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import patheffects
@@ -35,7 +36,7 @@ def responsibilities(
     *,
     queries: ArrayLike | None = None,
 ) -> Axes:
-    """Which unit explains a query at each point of the plane; each unit is an ellipse of one standard deviation.
+    """Which unit explains a query at each point of the plane; each key is a circle of one standard deviation in its unit's colour.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def responsibilities(
     responsibilities
         (H, W, U): attention of a query at each point.
     keys, key_precision
-        (U, 2), and a scalar or (U,): centre and inverse variance of each unit.
+        (U, 2), and a scalar or (U,): centre and inverse variance of each unit; or of each of its keys, (U, R, 2) and (U, R).
     unit_labels
         Names of the units; their numbers if None.
     queries
@@ -56,16 +57,19 @@ def responsibilities(
     """
     grid = _regular(grid)
     weights = style.numbers("responsibilities", responsibilities, 3, "(H, W, unit)")
-    keys = style.numbers("keys", keys, 2, "(unit, 2)")
+    several = np.ndim(keys) == 3
+    keys = style.numbers("keys", keys, 2 + several, "(unit, 2) or (unit, component, 2)")
     units = len(keys)
     if weights.shape != (*grid.shape[:2], units):
         raise ValueError(
             f"responsibilities has shape {weights.shape} but grid and keys ask for {(*grid.shape[:2], units)}; ask the model at grid.reshape(-1, 2)"
         )
-    precision = np.broadcast_to(np.asarray(key_precision, dtype=float), units)
+    precision = np.broadcast_to(np.asarray(key_precision, dtype=float), keys.shape[:-1])
     if (precision <= 0).any():
         raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
-    names = range(units) if unit_labels is None else unit_labels
+    names = [str(name) for name in (range(units) if unit_labels is None else unit_labels)]
+    if len(names) != units:
+        raise ValueError(f"unit_labels has {len(names)} labels but there are {units} units; give one for each")
     ax = style.axes(ax, 4.6, 4.2)
     colors = np.array([style.unit_color(j) for j in range(units)])
     blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
@@ -79,20 +83,19 @@ def responsibilities(
     if queries is not None:
         points = style.numbers("queries", queries, 2, "(Q, 2)")
         ax.plot(points[:, 0], points[:, 1], ".", color=style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
-    for j, name in zip(range(units), names, strict=True):
-        size = 2 / np.sqrt(precision[j])
-        ax.add_patch(Ellipse(keys[j], size, size, facecolor="none", edgecolor=colors[j] * 0.7, linewidth=1.8, zorder=3))
-        ax.text(
-            keys[j, 0],
-            keys[j, 1],
-            str(name),
-            ha="center",
-            va="center",
-            weight="bold",
-            fontsize=9,
-            path_effects=HALO,
-            zorder=4,
-        )
+    of_unit: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "weight": "bold",
+        "fontsize": 9,
+        "path_effects": HALO,
+        "zorder": 4,
+    }
+    for index in np.ndindex(precision.shape):
+        (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
+        circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
+        ax.add_patch(circle)
+        ax.text(x, y, names[unit], **of_unit)
     return _frame(ax, grid)
 
 

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from probtx_pyro.tour.chapter import Chapter, Context
 from probtx_pyro.tour.report import report
 
-CHAPTERS = ("attention_is_a_posterior", "map_transformer", "adapting_keys", "one_click")
+CHAPTERS = ("attention_is_a_posterior", "map_transformer", "adapting_keys", "one_click", "several_keys")
 
 
 class Written(NamedTuple):

@@ -68,6 +68,17 @@ def test_units_are_circles_of_one_standard_deviation():
     assert len({*edges}) == 3
 
 
+def test_several_keys_of_a_unit_share_its_colour_and_name():
+    grid, weights, keys = _plane(2)
+    both = np.stack([keys, keys + 1.0], 1)  # (unit, component, 2)
+    ax = plots.responsibilities(grid, weights, both, [[4.0, 1.0], [0.25, 16.0]], ["a", "b"])
+    np.testing.assert_allclose([patch.center for patch in ax.patches], both.reshape(-1, 2))
+    assert [patch.width for patch in ax.patches] == [1.0, 2.0, 4.0, 0.5]
+    assert [x.get_text() for x in ax.texts] == ["a", "a", "b", "b"]
+    edges = [patch.get_edgecolor() for patch in ax.patches]
+    assert edges[0] == edges[1] != edges[2] == edges[3]
+
+
 def test_responsibilities_colour_the_owner():
     grid, weights, keys = _plane(2)
     hard = np.zeros_like(weights)
@@ -124,6 +135,7 @@ def test_segmentation_overlay_dims_the_background_and_numbers_clicks():
         (lambda: plots.responsibilities(np.zeros((2, 2)), np.zeros((2, 2, 1)), [[0, 0]], 1), "grid must have shape"),
         (lambda: plots.responsibilities(_plane()[0], np.zeros((2, 2, 3)), np.zeros((3, 2)), 1), "ask the model at grid"),
         (lambda: plots.responsibilities(*_plane(), 0.0), "key_precision must be positive"),
+        (lambda: plots.responsibilities(*_plane(), 1.0, ["a"]), "unit_labels has 1 labels but there are 3 units"),
         (lambda: plots.em_paths(np.zeros((2, 2, 2)), density=np.zeros((2, 2))), "give both, or neither"),
         (lambda: plots.em_paths(np.zeros((2, 2))), "paths must have shape"),
         (lambda: plots.objective_trace(1.0), "give fit.objective"),

@@ -85,6 +85,14 @@ def test_every_click_is_scored():
     assert numbers["pixels of the photograph"] == 107 * 160
 
 
+def test_several_keys_are_scored_and_a_trained_head_keeps_its_attention():
+    numbers = _numbers("several_keys", 4)
+    assert 0.3 < numbers["accuracy, 1 key a digit"] <= 1 and 0.3 < numbers["accuracy, 2 keys a digit"] <= 1
+    assert 0 <= numbers["hard evidence below the soft one, nats"] <= np.log(2)
+    assert max(numbers[f"largest difference, layer {layer}"] for layer in range(2)) < 1e-12
+    assert 0 < numbers["smallest distance of two heads"] <= numbers["median distance of two heads"] < 1
+
+
 def test_numbers_follow_the_seed_only():
     assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
 
