@@ -29,7 +29,7 @@ class Context:
 
     def tensor(self, array: Any) -> Tensor:
         """Real numbers in double precision on the device."""
-        return torch.as_tensor(np.ascontiguousarray(array, dtype=float), device=self.device)
+        return torch.as_tensor(np.asarray(array, dtype=float, order="C"), device=self.device)
 
     def rng(self) -> np.random.Generator:
         """A generator that starts from the seed; each chapter takes its own."""

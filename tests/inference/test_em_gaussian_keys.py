@@ -300,3 +300,12 @@ def test_plates_and_sites_have_the_names_of_the_axes():
     model, queries = keys_problem(generator(17), rows=5)
     node = poutine.trace(models.bayesian(model, each)).get_trace(queries).nodes["weights"]
     assert [f.name for f in node["cond_indep_stack"]] == ["query"]
+
+
+def test_a_prior_with_one_entry_leaves_a_precision_that_the_model_takes():
+    model, queries = keys_problem(generator(21))
+    model = model.replace(key_precision=1.5)
+    one = Gamma(torch.tensor([2.0]), torch.tensor([1.5]))
+    fit = inference.adapt(model, queries, MixturePriors(key_precision=one), num_steps=3)
+    scalar = inference.adapt(model, queries, MixturePriors(key_precision=Gamma(2.0, 1.5)), num_steps=3)
+    assert_equal(fit.mixture.replace().key_precision.reshape(()), scalar.mixture.key_precision)
