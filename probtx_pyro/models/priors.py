@@ -152,7 +152,7 @@ def _site(name: str, prior: TorchDistribution, mixture: "Mixture", batch: torch.
             )
     shape = broadcastable(**{name: initial.shape, f"prior on {name}": own})
     missing = mixture.axes[name] - len(shape) if name in mixture.axes and len(shape) else 0
-    shape = (1,) * max(0, missing) + tuple(shape)
+    shape = torch.Size((1,) * max(0, missing) + tuple(shape))
     distribution = prior.expand(shape[: len(shape) - prior.event_dim])
     distribution = distribution.to_event(event - prior.event_dim)
     if isinstance(distribution, Dirichlet) and (allowed := _allowed(name, mixture)) is not None and not allowed.all():
