@@ -132,6 +132,7 @@ def memory(training: list[int], forward: int) -> list[dict[str, object]]:
             run()
         largest[name] = round(made.numbers / training[-1], 1)
     rows.append({"N": training[-1], "causal": True, "numbers in the largest tensor, over N": largest})
+    print(" ", rows[-1], flush=True)
     return rows
 
 
@@ -169,10 +170,10 @@ def main(argv: list[str] | None = None) -> None:
     rows: list[dict[str, object]] = [
         {"parameters": {name: sum(x.numel() for x in layer(name).parameters()) for name in LAYERS}}
     ]
-    rows += targets(512, 1024, 3) if args.quick else targets(4096, 16384, 7)
+    rows += targets(512, 1024, 3) if args.quick else targets(4096, 16384, 5)
     for row in rows[1:]:
         print(f"  {row['what']:110s} {row['ratio']:6.2f}   target {row['target']}", flush=True)
-    rows += memory([256, 512], 1024) if args.quick else memory([1024, 2048, 4096, 8192], 16384)
+    rows += memory([256, 512], 1024) if args.quick else memory([1024, 4096, 8192], 16384)
     rows += against_tokens([256, 512] if args.quick else list(REPEATS))
     if not args.quick:
         print(f"written to {write('efficiency_cpu', rows)}")
