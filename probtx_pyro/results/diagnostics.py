@@ -111,7 +111,7 @@ def head_distances(attention: ArrayLike, distance: Distance = jensen_shannon) ->
     [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
     rows = _rows(attention, "(..., head, query, unit)", 3)
-    heads, alive = rows.shape[-3], rows.any(-1)
+    heads, alive = rows.shape[-3], rows.sum(-1) > 0
     found = np.zeros((*rows.shape[:-3], heads, heads), rows.dtype)
     for head in range(heads - 1):  # against all that follow: the rows of all pairs at once would not fit
         one, others = rows[..., head : head + 1, :, :], rows[..., head + 1 :, :, :]
@@ -135,7 +135,7 @@ def _rows(attention: ArrayLike, shape: str = "(..., query, unit)", rank: int = 2
     """Attention in double or single precision, validated; single and half precision are held to the sums they can have."""
     given = np.asarray(attention)
     eps = np.finfo(given.dtype).eps if np.issubdtype(given.dtype, np.floating) else np.finfo(np.float64).eps
-    rows = given.astype(np.float32 if given.dtype in (np.float16, np.float32) else np.float64)
+    rows: Array = given.astype(np.float32 if given.dtype in (np.float16, np.float32) else np.float64)
     if rows.ndim < rank or 0 in rows.shape[-rank:]:
         raise ValueError(f"attention must have shape {shape} but has shape {rows.shape}; add what is missing")
     if not np.isfinite(rows).all():
