@@ -9,10 +9,14 @@ from benchmarks import efficiency, language_modelling, mixture, redundancy
 def main() -> int:
     mixture.main([])
     efficiency.main([])
-    print("\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)")
+    print(
+        "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
+    )
     language_modelling.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
-        print("\nredundancy, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/ and segmentation/")
+        print(
+            "\nredundancy, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/ and segmentation/"
+        )
         return 0
     from benchmarks import segmentation
 
