@@ -31,7 +31,7 @@ check: $(STAMP)         ## lint, format, types, import order
 notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 	$(BIN)/python notebooks/run.py
 
-bench: $(STAMP)         ## ratios to scaled_dot_product_attention, and the click protocol where PROBTX_DATA is set
+bench: $(STAMP)         ## ratios to scaled_dot_product_attention, cost against length, and what needs data where PROBTX_DATA is set
 	$(BIN)/python -m benchmarks
 
 lab: $(STAMP)           ## the notebooks in JupyterLab

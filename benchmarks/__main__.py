@@ -3,18 +3,24 @@
 import os
 import sys
 
-from benchmarks import mixture
+from benchmarks import efficiency, language_modelling, mixture, redundancy
 
 
 def main() -> int:
     mixture.main([])
+    efficiency.main([])
+    print(
+        "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
+    )
+    language_modelling.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
-            "\nsegmentation: skipped; set PROBTX_DATA to the folder that holds segmentation/images and segmentation/masks"
+            "\nredundancy, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/ and segmentation/"
         )
         return 0
     from benchmarks import segmentation
 
+    redundancy.main([])
     segmentation.main([])
     return 0
 

@@ -2,7 +2,8 @@
 
 Run with ``python -m benchmarks.language_modelling [--text tinyshakespeare] [--only NAME ...] [--seeds 0 1 2] [--device cuda]``.
 Every finished run is a file of ``results/language_modelling/``, named by what it is, and is not run again; a run that was
-interrupted goes on from its checkpoint in ``benchmarks/cache``. All runs share every setting but the attention.
+interrupted goes on from its checkpoint in ``benchmarks/cache``, where the weights of finished runs stay, in half precision, for
+`benchmarks.redundancy`. All runs share every setting but the attention.
 """
 
 import argparse
@@ -13,8 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro.data.text import load_text
+from probtx_pyro.nn import TransformerLM
 from probtx_pyro.train import Settings, train_language_model
 
 FOLDER, CACHE = RESULTS / "language_modelling", Path(__file__).parent / "cache"
@@ -37,6 +42,30 @@ def file(text: str, name: str, settings: Settings) -> Path:
     """Where the results of a run are kept."""
     what = name.replace(", ", "-").replace(" ", "-").lower()
     return FOLDER / f"{text}-{what}-{settings.num_steps}-steps-seed-{settings.seed}.json"
+
+
+def settings_of(name: str, base: Settings, seed: int) -> Settings:
+    """What all runs share, with the attention of one of `MODELS`."""
+    return Settings(**{**asdict(base), **MODELS[name], "seed": seed})
+
+
+def weights_file(text: str, name: str, settings: Settings) -> Path:
+    """Where the weights of a finished run are kept."""
+    return CACHE / "weights" / file(text, name, settings).with_suffix(".npz").name
+
+
+def keep_weights(model: TransformerLM, path: Path) -> None:
+    """Half precision is enough to look at: 1.5 MB a run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **{name: x.half().cpu().numpy() for name, x in model.state_dict().items()})
+
+
+def with_weights(settings: Settings, vocabulary: int, path: Path) -> TransformerLM:
+    """The model of a finished run."""
+    model = settings.model(vocabulary)
+    with np.load(path) as kept:
+        model.load_state_dict({name: torch.from_numpy(kept[name]).float() for name in kept})
+    return model.eval()
 
 
 def read(path: Path, settings: Settings) -> dict[str, Any] | None:
@@ -64,6 +93,7 @@ def run(text: str, name: str, settings: Settings, device: str, precision: str) -
         every = max(1, len(losses) // 100)
         thin = [round(statistics.fmean(losses[i : i + every]), 5) for i in range(0, len(losses), every)]
         found = {"model": name, "text": text, **done.results, "losses": thin, "steps_per_loss": every, "on": machine()}
+        keep_weights(done.model, weights_file(text, name, settings))
         path.write_text(json.dumps(found, indent=1) + "\n")
         shutil.rmtree(out)
     return found
@@ -75,7 +105,7 @@ def table(text: str, settings: Settings, seeds: list[int], names: list[str]) -> 
     for name in names:
         found = {}
         for seed in seeds:
-            wanted = Settings(**{**asdict(settings), **MODELS[name], "seed": seed})
+            wanted = settings_of(name, settings, seed)
             if (done := read(file(text, name, wanted), wanted)) is not None:
                 found[seed] = done
         if not found:
@@ -111,8 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     base = Settings(num_steps=args.steps, level=LEVEL.get(args.text, "char"))
     for seed in [] if args.table else args.seeds:
         for name in args.only:
-            settings = Settings(**{**asdict(base), **MODELS[name], "seed": seed})
-            done = run(args.text, name, settings, args.device, args.precision)
+            done = run(args.text, name, settings_of(name, base, seed), args.device, args.precision)
             print(f"{name}, seed {seed}: perplexity {done['perplexity']:.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.text, base, args.seeds, args.only)
     for row in rows:

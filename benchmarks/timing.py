@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def medians(candidates: dict[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
-    """Median seconds of each candidate over ``repeats`` rounds in which every one runs once; one round warms up."""
+def rounds(candidates: dict[str, Callable[[], object]], repeats: int = 9) -> dict[str, list[float]]:
+    """Seconds of each candidate in every one of ``repeats`` rounds in which each runs once; one round before them warms up."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for trial in range(repeats + 1):
         for name, run in candidates.items():
@@ -26,7 +29,34 @@ def medians(candidates: dict[str, Callable[[], object]], repeats: int = 9) -> di
             synchronize()
             if trial:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
+    return times
+
+
+def medians(candidates: dict[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
+    """Median seconds of each candidate over `rounds`."""
+    return {name: statistics.median(seconds) for name, seconds in rounds(candidates, repeats).items()}
+
+
+def ratio(times: dict[str, list[float]], name: str, reference: str) -> float:
+    """Median over the rounds of one candidate's time over another's: what slows a whole round cancels."""
+    return statistics.median(x / y for x, y in zip(times[name], times[reference], strict=True))
+
+
+class Largest(TorchDispatchMode):
+    """Remembers in ``numbers`` how many numbers the largest tensor has that is made inside it, in backward passes, too.
+
+    A fused kernel is one operation to it: what the kernel allocates for itself it cannot see, only measured memory shows.
+    """
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and look at what it returns (storage, so that an expanded view counts as what it holds)."""
+        found = function(*args, **(kwargs or {}))
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor):
+                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
+        return found
 
 
 def synchronize() -> None:
@@ -35,8 +65,8 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def peak_memory(code: str) -> float:
-    """MiB that ``code`` adds to the peak resident memory of a fresh process, median of five.
+def peak_memory(code: str, repeats: int = 5) -> float:
+    """MiB that ``code`` adds to the peak resident memory of a fresh process, the median of ``repeats`` of them.
 
     It calls ``ready()`` once its inputs exist. The allocator's threshold for giving blocks back is fixed at 1 MiB: by default
     it moves, and what is measured would be partly the heap's fragments, different in every run.
@@ -53,7 +83,8 @@ print(peak() - base)
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
     runs = [
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(5)
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(repeats)
     ]
     return statistics.median(float(printed.split()[-1]) for printed in runs)
 
@@ -71,6 +102,7 @@ def machine() -> dict[str, object]:
     return {
         "processor": name,
         "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # processes that wanted to run
         "threads": torch.get_num_threads(),
         "gpu": gpu,
         "torch": torch.__version__,

@@ -88,8 +88,9 @@ class LinearKeysAttention(Attention):
             unit_features(units.keys, weights, present, self.feature_map),
         )
         if of_units and not need_weights:
-            kept = F.dropout(values.new_ones(*values.shape[:-1], 1), self._rate)
-            return linear_attention(*features, values * kept, masks.causal), None
+            if self._rate:
+                values = values * F.dropout(values.new_ones(*values.shape[:-1], 1), self._rate)
+            return linear_attention(*features, values, masks.causal), None
         if of_units:
             _, attention = explicit_linear_attention(*features, values, masks.causal)
         else:

@@ -31,6 +31,7 @@ from probtx_pyro.typing import (
 
 CHUNK = 128  # positions between which the causal form keeps its running sums
 CHUNKS = 16  # chunks worked on together, so that what lies between two matrix products stays in the cache
+PIECE = CHUNK * CHUNKS  # rows whose features are made at a time, for the same reason
 FeatureMap = Callable[[Tensor], Tensor]
 
 
@@ -49,9 +50,10 @@ def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> Q
     A query that is negative throughout is moved up to 0 before the default map, where φ is the exponential: a factor.
     """
     queries = _at_least_single(queries)
-    if feature_map is None:
-        return elu_plus_one(queries - queries.detach().amax(-1, keepdim=True).clamp_max(0))
-    return feature_map(queries)
+    if feature_map is not None:
+        return feature_map(queries)
+    pieces = queries.split(PIECE, -2)
+    return _joined([elu_plus_one(x - x.detach().amax(-1, keepdim=True).clamp_max(0)) for x in pieces])
 
 
 def unit_features(
@@ -68,11 +70,14 @@ def unit_features(
     present = None if unit_weights is None else unit_weights > 0
     if present is not None:
         keys = torch.where(present[..., None, None], keys, 0.0)
-    features = (feature_map or elu_plus_one)(keys)
+    parts = [(feature_map or elu_plus_one)(x) for x in keys.split(PIECE, -3)]
     if component_weights is None:
-        mixed = features.mean(-2)
+        pieces = [features.mean(-2) for features in parts]
     else:
-        mixed = (component_weights.to(features.dtype).unsqueeze(-1) * features).sum(-2)
+        shares = component_weights.to(parts[0].dtype).expand(*component_weights.shape[:-2], keys.shape[-3], -1)
+        each = zip(shares.unsqueeze(-1).split(PIECE, -3), parts, strict=True)
+        pieces = [(weights * features).sum(-2) for weights, features in each]
+    mixed = _joined(pieces)
     if unit_weights is None or present is None:
         return mixed
     return mixed * torch.where(present, unit_weights, 0.0).to(mixed.dtype).unsqueeze(-1)
@@ -122,6 +127,11 @@ def _at_least_single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """Pieces side by side along the rows."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
+
+
 def _largest_one(features: Tensor) -> Tensor:
     """Features with their largest at 1, a factor of each row that the ratio does not see."""
     return features / _positive(features.detach().amax(-1, keepdim=True))
@@ -152,7 +162,7 @@ def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tenso
         numerator, total, state = _block(q, k, v, state)
         found.append((numerator, total))
     numerators, totals = zip(*found, strict=True)
-    return torch.cat(numerators, -2), torch.cat(totals, -2)
+    return _joined(numerators), _joined(totals)
 
 
 def _block(

@@ -71,7 +71,10 @@ class _MixedKeys(torch.autograd.Function):
         lses = torch.stack([part[1] for part in parts])
         lse = lses.logsumexp(0)
         shares = (lses - lse).exp_().unsqueeze(-1)
-        output = sum(part[0] * share for part, share in zip(parts, shares, strict=True)).to(queries.dtype)
+        output = parts[0][0].to(shares.dtype).mul_(shares[0])
+        for part, share in zip(parts[1:], shares[1:], strict=True):
+            output.addcmul_(part[0], share)
+        output = output.to(queries.dtype)
         ctx.save_for_backward(queries, keys, values, mask, output, lse)
         ctx.components, ctx.causal = components, causal
         return output
@@ -85,7 +88,10 @@ class _MixedKeys(torch.autograd.Function):
             for k in keys.unflatten(-2, (-1, ctx.components)).unbind(-2)
         ]
         of_queries, of_keys, of_values = zip(*found, strict=True)
-        return sum(of_queries), torch.stack(of_keys, -2).flatten(-3, -2), sum(of_values), None, None, None
+        for more_queries, more_values in zip(of_queries[1:], of_values[1:], strict=True):
+            of_queries[0].add_(more_queries)
+            of_values[0].add_(more_values)
+        return of_queries[0], torch.stack(of_keys, -2).flatten(-3, -2), of_values[0], None, None, None
 
 
 __all__ = ["mixed_keys_attention", "visible"]

@@ -14,10 +14,12 @@ colour-blind readers and every series carries its own label, so that the picture
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
+from probtx_pyro.plots.redundancy import head_distance_matrix, rank_histogram, rank_spectra
 from probtx_pyro.plots.segmentation import segmentation_overlay
 from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
+    "rank_spectra", "rank_histogram", "head_distance_matrix",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

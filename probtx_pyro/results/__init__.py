@@ -1,12 +1,24 @@
-"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result.
+"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; and diagnostics of attention.
 
-Names load on first use: `inference_data` takes numpy alone, so it works where torch is not installed.
+Names load on first use: `inference_data` and `diagnostics` take numpy alone, so they work where torch is not installed.
 """
 
 from importlib import import_module
 
-_HOME = {"to_inference_data": "convert", "from_arrays": "inference_data"}
-__all__ = ["to_inference_data", "from_arrays"]
+_HOME = {
+    "to_inference_data": "convert",
+    "from_arrays": "inference_data",
+    "rank_spectrum": "diagnostics",
+    "attention_rank": "diagnostics",
+    "effective_rank": "diagnostics",
+    "effective_keys": "diagnostics",
+    "head_distances": "diagnostics",
+    "jensen_shannon": "diagnostics",
+}
+__all__ = [
+    "to_inference_data", "from_arrays",
+    "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
+]  # fmt: skip
 
 
 def __getattr__(name: str):

@@ -230,3 +230,16 @@ def test_no_tensor_grows_faster_than_the_sequence(causal):
     with Largest() as seen:
         explicit(*draw(17, batch=(), queries=1000, units=1000))
     assert seen.numel == 1000**2  # the recorder sees the matrix where there is one
+
+
+@pytest.mark.parametrize("mixing", ["each unit", "shared", "uniform"])
+def test_features_are_made_in_pieces_and_are_those_of_each_row(mixing, device):
+    num = 2 * BLOCK + 3
+    queries, keys, _, weights, units = draw(queries=num, units=num, device=device)
+    weights = {"each unit": weights, "shared": weights[..., :1, :], "uniform": None}[mixing]
+    rows = torch.tensor([0, BLOCK - 1, BLOCK, 2 * BLOCK, num - 1])
+    own = weights[..., rows, :] if mixing == "each unit" else weights
+    assert_equal(ops.query_features(queries)[..., rows, :], ops.query_features(queries[..., rows, :]))
+    found = ops.unit_features(keys, weights, units)
+    assert found.shape == (*keys.shape[:-2], keys.shape[-1])
+    assert_equal(found[..., rows, :], ops.unit_features(keys[..., rows, :, :], own, units[..., rows]))

@@ -1,0 +1,184 @@
+"""Time, memory and parameters against the number of tokens: softmax attention, mixtures of Gaussian keys, linear keys.
+
+Run with ``python -m benchmarks.efficiency [--quick] [--figure]``. Whole layers of 512 channels with heads of 64, B = 1, on the
+threads that torch has; and the attention alone, given projected heads, for the two ratios that have a target. Candidates are
+interleaved, ratios are medians over rounds.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib import pyplot
+
+from benchmarks.timing import RESULTS, Largest, machine, medians, peak_memory, ratio, rounds, write
+from probtx_pyro import nn
+from probtx_pyro.plots import unit_color
+
+WIDTH, HEADS, HEAD_DIM = 512, 8, 64
+LAYERS: dict[str, tuple[type[nn.Attention], dict[str, Any]]] = {
+    "softmax, 8 heads": (nn.SoftmaxAttention, {}),
+    "softmax, 4 heads": (nn.SoftmaxAttention, {"num_heads": HEADS // 2}),
+    "MGK, 4 heads": (nn.GaussianKeysAttention, {"num_heads": HEADS // 2}),
+    "MGK, 8 heads": (nn.GaussianKeysAttention, {}),
+    "shifted MGK, 8 heads": (nn.GaussianKeysAttention, {"share": "shift"}),
+    "linear, 8 heads": (nn.LinearKeysAttention, {"num_components": 1}),
+    "MLK, 4 heads": (nn.LinearKeysAttention, {"num_heads": HEADS // 2}),
+}
+LINEAR = ("linear, 8 heads", "MLK, 4 heads")
+REFERENCE, HALF = "softmax, 8 heads", "MGK, 4 heads"
+REPEATS = {256: 9, 512: 9, 1024: 7, 2048: 5, 4096: 3, 8192: 1, 16384: 1}
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "efficiency.png"
+Call = Callable[[], object]
+
+
+def layer(name: str) -> nn.Attention:
+    """One of `LAYERS`, with the same weights every time."""
+    torch.manual_seed(0)
+    kind, options = LAYERS[name]
+    return kind(WIDTH, options.get("num_heads", HEADS), batch_first=True, head_dim=HEAD_DIM,
+                **{key: x for key, x in options.items() if key != "num_heads"})  # fmt: skip
+
+
+def whole(name: str, tokens: int, causal: bool, backward: bool) -> Call:
+    """A call of the layer, in self-attention."""
+    module = layer(name)
+    x = torch.randn(1, tokens, WIDTH, requires_grad=backward)
+    leaves, out = [x, *module.parameters()], torch.randn(1, tokens, WIDTH)
+
+    def run() -> object:
+        with torch.set_grad_enabled(backward):
+            answers = module(x, x, x, need_weights=False, is_causal=causal)[0]
+        return torch.autograd.grad(answers, leaves, out) if backward else answers
+
+    return run
+
+
+def kernel(name: str, tokens: int, causal: bool, backward: bool) -> Call:
+    """The attention of the layer alone, given queries, keys and values of every head."""
+    module = layer(name)
+    with torch.no_grad():
+        queries, units, values, masks = module.heads(*[torch.randn(1, tokens, WIDTH)] * 3, is_causal=causal)
+    queries, keys, values = (x.contiguous().requires_grad_(backward) for x in (queries, units.keys, values))
+    out = torch.randn_like(values)
+
+    def run() -> object:
+        with torch.set_grad_enabled(backward):
+            answers = module.attend(queries, units._replace(keys=keys), values, masks, need_weights=False)[0]
+        return torch.autograd.grad(answers, (queries, keys, values), out) if backward else answers
+
+    return run
+
+
+def against_tokens(sizes: list[int]) -> list[dict[str, object]]:
+    """Milliseconds of whole layers; training steps of quadratic layers up to N = 8192."""
+    rows: list[dict[str, object]] = []
+    for tokens in sizes:
+        for causal in (False, True):
+            for backward in (False, True):
+                names = [name for name in LAYERS if name in LINEAR or not backward or tokens <= 8192]
+                seconds = medians({name: whole(name, tokens, causal, backward) for name in names}, REPEATS[tokens])
+                what = {"N": tokens, "causal": causal, "pass": "forward + backward" if backward else "forward"}
+                rows.append({**what, "milliseconds": {name: round(1e3 * x, 2) for name, x in seconds.items()}})
+                print(" ", rows[-1], flush=True)
+    return rows
+
+
+def targets(tokens: int, long: int, repeats: int) -> list[dict[str, object]]:
+    """The rows that have one."""
+    rows: list[dict[str, object]] = []
+    for what, made in (("attention given heads", kernel), ("whole layers", whole)):
+        for causal in (False, True):
+            times = rounds({name: made(name, tokens, causal, True) for name in (REFERENCE, HALF)}, repeats)
+            title = f"{HALF} (R = 2) over {REFERENCE}, N = {tokens}, forward + backward"
+            title += f", {what}{', causal' if causal else ''}"
+            each = sorted(x / y for x, y in zip(times[HALF], times[REFERENCE], strict=True))
+            rows.append({"what": title, "ratio": round(ratio(times, HALF, REFERENCE), 3), "target": 1.2,
+                         "rounds": [round(each[0], 3), round(each[-1], 3)]})  # fmt: skip
+    for backward in (False, True):
+        times = rounds({str(n): whole(LINEAR[1], n * long, True, backward) for n in (1, 2)}, repeats)
+        what = f"MLK causal, {'forward + backward' if backward else 'forward'}, time(2N) / time(N), N = {long}"
+        rows.append({"what": what, "ratio": round(ratio(times, "2", "1"), 3), "target": 2.3})
+    return rows
+
+
+MEMORY = """
+import torch
+from benchmarks.efficiency import whole
+whole({name!r}, 64, True, {backward})()
+run = whole({name!r}, {tokens}, True, {backward})
+ready()
+run()
+"""
+
+
+def memory(training: list[int], forward: int) -> list[dict[str, object]]:
+    """Peak MiB above the inputs of causal layers, each in a process of its own, and the largest tensor by name of operation."""
+    rows: list[dict[str, object]] = []
+    for backward, tokens in [*((True, n) for n in training), (False, forward)]:
+        what = {"N": tokens, "causal": True, "pass": "forward + backward" if backward else "forward"}
+        used = {
+            name: peak_memory(MEMORY.format(name=name, tokens=tokens, backward=backward), repeats=1) for name in LAYERS
+        }
+        rows.append({**what, "MiB": {name: round(x, 1) for name, x in used.items()}})
+        print(" ", rows[-1], flush=True)
+    largest = {}
+    for name in LAYERS:
+        run = whole(name, training[-1], True, True)
+        with Largest() as made:
+            run()
+        largest[name] = round(made.numbers / training[-1], 1)
+    rows.append({"N": training[-1], "causal": True, "numbers in the largest tensor, over N": largest})
+    print(" ", rows[-1], flush=True)
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Time of a causal forward pass and of a training step, and memory, against N."""
+    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    kinds = (("milliseconds", "forward"), ("milliseconds", "forward + backward"), ("MiB", "forward + backward"))
+    for ax, (unit, part) in zip(panels, kinds, strict=True):
+        chosen = [row for row in rows if unit in row and row["causal"] and row["pass"] == part]
+        for i, name in enumerate(LAYERS):
+            points = [(row["N"], row[unit][name]) for row in chosen if name in row[unit]]
+            style = {"color": unit_color(i), "marker": "os^Dv<>"[i], "linestyle": ("-", "--", "-.", ":")[i % 4]}
+            ax.plot(*zip(*points, strict=True), markersize=4, linewidth=1.4, label=name, **style)
+        ax.set_xscale("log", base=2)
+        ax.set(yscale="log", xlabel="tokens N", ylabel=unit, title=f"{part}, causal")
+        ax.spines[["top", "right"]].set_visible(False)
+    panels[2].set(ylabel="peak MiB above the inputs")
+    counts = next(row["parameters"] for row in rows if "parameters" in row)
+    handles, names = panels[0].get_legend_handles_labels()
+    named = [f"{name} ({counts[name] / 1e6:.2f} M parameters)" for name in names]
+    figure.legend(handles, named, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few tokens, to try the benchmark itself")
+    parser.add_argument("--figure", action="store_true", help="only draw the figure from the results that are there")
+    args = parser.parse_args(argv)
+    kept = RESULTS / "efficiency_cpu.json"
+    if args.figure:
+        return draw(json.loads(kept.read_text())["rows"], FIGURE)
+    print(f"Layers of {WIDTH} channels, heads of {HEAD_DIM}, B = 1, float32: {machine()}")
+    rows: list[dict[str, object]] = [
+        {"parameters": {name: sum(x.numel() for x in layer(name).parameters()) for name in LAYERS}}
+    ]
+    rows += targets(512, 1024, 3) if args.quick else targets(4096, 16384, 5)
+    for row in rows[1:]:
+        print(f"  {row['what']:110s} {row['ratio']:6.2f}   target {row['target']}", flush=True)
+    rows += memory([256, 512], 1024) if args.quick else memory([1024, 4096, 8192], 16384)
+    rows += against_tokens([256, 512] if args.quick else list(REPEATS))
+    if not args.quick:
+        print(f"written to {write('efficiency_cpu', rows)}")
+        draw(rows, FIGURE)
+
+
+if __name__ == "__main__":
+    main()
