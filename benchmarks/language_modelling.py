@@ -28,6 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "softmax, 8 heads": {"attention": "softmax"},
     "MGK, 4 heads": {"attention": "gaussian-keys", **HALF},
     "softmax, 4 heads": {"attention": "softmax", **HALF},
+    "one Gaussian key, 4 heads": {"attention": "gaussian", "options": {"linked": False}, **HALF},  # MGK with R = 1
     "MGK, 8 heads": {"attention": "gaussian-keys"},
     "shifted MGK, 8 heads": {"attention": "gaussian-keys", "options": {"share": "shift"}},
     "linear, 8 heads": {"attention": "linear-keys", "options": {"num_components": 1}},
