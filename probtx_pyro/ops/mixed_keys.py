@@ -66,7 +66,9 @@ class _MixedKeys(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool
     ) -> Tensor:
-        each = keys.unflatten(-2, (-1, components)).unbind(-2)
+        each = [
+            k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)
+        ]  # the kernel is slower on strides
         parts = [_flash(queries, k, values, 0.0, causal, attn_mask=mask, scale=1.0) for k in each]
         lses = torch.stack([part[1] for part in parts])
         lse = lses.logsumexp(0)
@@ -75,17 +77,17 @@ class _MixedKeys(torch.autograd.Function):
         for part, share in zip(parts[1:], shares[1:], strict=True):
             output.addcmul_(part[0], share)
         output = output.to(queries.dtype)
-        ctx.save_for_backward(queries, keys, values, mask, output, lse)
-        ctx.components, ctx.causal = components, causal
+        ctx.save_for_backward(queries, values, mask, output, lse, *each)
+        ctx.causal = causal
         return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, mask, output, lse = ctx.saved_tensors
+        queries, values, mask, output, lse, *each = ctx.saved_tensors
         found = [
             _flash_backward(gradient, queries, k, values, output, lse, 0.0, ctx.causal, attn_mask=mask, scale=1.0)
-            for k in keys.unflatten(-2, (-1, ctx.components)).unbind(-2)
+            for k in each
         ]
         of_queries, of_keys, of_values = zip(*found, strict=True)
         for more_queries, more_values in zip(of_queries[1:], of_values[1:], strict=True):
