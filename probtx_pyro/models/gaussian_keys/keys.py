@@ -26,7 +26,7 @@ computed through it. Leading axes are independent problems (batch, head) and bro
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from probtx_pyro.models import validation as check
 from probtx_pyro.models.gaussian_keys import checks, printed, program
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.gaussian_mixture import checks as mixture_checks
+from probtx_pyro.models.value import MixtureValue
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops.assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 
@@ -42,7 +43,7 @@ Maybe = Tensor | None  # an argument that may be left out
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianKeys:
+class GaussianKeys(MixtureValue):
     """A memory of U units with R Gaussian keys each. Immutable.
 
     Parameters
@@ -91,10 +92,7 @@ class GaussianKeys:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        check.floating("keys", self.keys)
-        if not isinstance(self.key_precision, Tensor):
-            precision = torch.as_tensor(self.key_precision, dtype=self.keys.dtype, device=self.keys.device)
-            object.__setattr__(self, "key_precision", precision)
+        self._tensors("key_precision")
         checks.parameters(self)
 
     @classmethod
@@ -142,36 +140,11 @@ class GaussianKeys:
             weights = weights + mixture_checks.log_weights(log_prior, plain.num_units)
         return plain.replace(component_weights=within, log_prior=weights - safe_softmax(weights)[1].unsqueeze(-1))
 
-    def replace(self, **changes: Any) -> Self:
-        """A model with some constructor arguments changed, validated."""
-        return type(self)(**{**vars(self), **changes})
-
-    def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
-        """A model with some parameters changed, by the names of `MixturePriors` (``weights``, not their log); unvalidated."""
-        changes = dict(parameters)
-        if "weights" in changes:
-            changes["log_prior"] = safe_log(cast(Tensor, changes.pop("weights")))
-        return check.unchecked(type(self), **{**vars(self), **changes})
-
     def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
         """The tensor that a prior on ``name`` describes; weights that are None are uniform, for each problem of ``batch``."""
-        if name == "weights":
-            uniform = self.keys.new_full((), 1 / self.num_units).expand(*batch, 1, self.num_units)
-            return uniform if self.log_prior is None else self.log_prior.exp()
         if name == "component_weights" and self.component_weights is None:
             return self.keys.new_full((), 1 / self.num_components).expand(*batch, *self.unit_shape)
-        return getattr(self, name)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``."""
-        return self.with_parameters(
-            {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor)}
-        )
-
-    @property
-    def num_units(self) -> int:
-        """U."""
-        return self.keys.shape[-3]
+        return super().parameter(name, batch)
 
     @property
     def num_components(self) -> int:
@@ -182,11 +155,6 @@ class GaussianKeys:
     def unit_shape(self) -> tuple[int, int]:
         """(U, R): what the units of the flat view are counted by."""
         return self.num_units, self.num_components
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The problems: the leading axes of all parameters, broadcast."""
-        return check.broadcastable(**mixture_checks.batch_shapes(self))
 
     @property
     def mixture(self) -> GaussianMixture:
@@ -204,11 +172,6 @@ class GaussianKeys:
                                value_precision=none, log_prior=log_prior, answer_probs=None)  # fmt: skip
 
     # -- the log joint and what is closed form in it ---------------------------------------------------------------------
-
-    def log_weights(self) -> Tensor:
-        """``log π_j``, shape (..., Q or 1, U)."""
-        uniform = self.keys.new_full((1, self.num_units), -math.log(self.num_units))
-        return uniform if self.log_prior is None else self.log_prior
 
     def component_log_weights(self) -> Tensor:
         """``log π_jr``, shape (..., U, R)."""

@@ -23,15 +23,6 @@ def log_weights(log_prior: Tensor, num_units: int) -> Tensor:
     return log_prior
 
 
-def batch_shapes(model: "GaussianMixture | GaussianKeys") -> dict[str, torch.Size]:
-    """The leading axes of every parameter, by name."""
-    return {
-        name: x.shape[: max(0, x.dim() - axes)]
-        for name, axes in model.axes.items()
-        if (x := getattr(model, name)) is not None
-    }
-
-
 def parameters(mixture: "GaussianMixture") -> None:
     """Refuse parameters that do not make a mixture."""
     keys, values, probs, log_prior = mixture.keys, mixture.values, mixture.answer_probs, mixture.log_prior

@@ -22,16 +22,15 @@ Leading axes are independent problems (batch, head) and broadcast. A position te
 (i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with queries (..., Q, 1, D).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
 from probtx_pyro.models.gaussian_mixture import answers, checks, program
+from probtx_pyro.models.value import MixtureValue
 from probtx_pyro.ops import (
     Factor,
     categorical_factor,
@@ -41,7 +40,6 @@ from probtx_pyro.ops import (
     joint,
     log_evidence,
     log_joint,
-    safe_log,
     safe_softmax,
 )
 from probtx_pyro.ops.numerics import center_of
@@ -50,7 +48,7 @@ Maybe = Tensor | None  # an argument that may be left out
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianMixture:
+class GaussianMixture(MixtureValue):
     """A memory of U units, each a Gaussian key and a Gaussian (or categorical) answer. Immutable.
 
     Parameters
@@ -113,11 +111,7 @@ class GaussianMixture:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        check.floating("keys", self.keys)
-        for name in ("key_precision", "value_precision"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor):
-                object.__setattr__(self, name, torch.as_tensor(value, dtype=self.keys.dtype, device=self.keys.device))
+        self._tensors("key_precision", "value_precision")
         checks.parameters(self)
 
     @classmethod
@@ -165,47 +159,10 @@ class GaussianMixture:
         """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
         return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
 
-    def replace(self, **changes: Any) -> Self:
-        """A mixture with some constructor arguments changed, validated."""
-        return type(self)(**{**vars(self), **changes})
-
-    def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
-        """A mixture with some parameters changed, by the names of `MixturePriors` (``weights``, not their log), not validated."""
-        changes = dict(parameters)
-        if "weights" in changes:
-            changes["log_prior"] = safe_log(cast(Tensor, changes.pop("weights")))
-        return check.unchecked(type(self), **{**vars(self), **changes})
-
-    def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
-        """The tensor that a prior on ``name`` describes; uniform weights, where ``log_prior`` is None, for each problem of ``batch``."""
-        if name != "weights":
-            return getattr(self, name)
-        return (
-            torch.full((*batch, 1, self.num_units), 1 / self.num_units, dtype=self.keys.dtype, device=self.keys.device)
-            if self.log_prior is None
-            else self.log_prior.exp()
-        )
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``."""
-        return self.with_parameters(
-            {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor)}
-        )
-
-    @property
-    def num_units(self) -> int:
-        """U."""
-        return self.keys.shape[-2]
-
     @property
     def unit_shape(self) -> tuple[int, ...]:
         """(U,): what the units of the factor are counted by."""
         return (self.num_units,)
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The problems: the leading axes of all parameters, broadcast."""
-        return check.broadcastable(**checks.batch_shapes(self))
 
     @property
     def answer_density(self) -> bool:
@@ -240,14 +197,6 @@ class GaussianMixture:
         ``outputs`` (..., Q, M), or labels (..., Q), count where ``observed`` (..., Q) is True (everywhere if None).
         """
         return log_joint(self.factor(queries, outputs, observed), self.log_weights())
-
-    def log_weights(self) -> Tensor:
-        """``log π``, shape (..., Q or 1, U)."""
-        return (
-            self.keys.new_full((1, self.num_units), -math.log(self.num_units))
-            if self.log_prior is None
-            else self.log_prior
-        )
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``p(unit=j | q_i, v_i)``, shape (..., Q, U): the exact E-step (PT eq. 5, 27, 36)."""
