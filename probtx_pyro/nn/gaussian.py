@@ -85,7 +85,7 @@ class GaussianAttention(Attention):
 
     def _strengths(self) -> dict[str, Tensor]:
         """Strength (H,) of the prior on each parameter that adapts."""
-        return {name: getattr(self, f"log_strength_{name}").exp() for name in self.adapted if self.adapt_steps}
+        return {name: single(getattr(self, f"log_strength_{name}")).exp() for name in self.adapted if self.adapt_steps}
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """The projected keys, and what each unit's source says about its weight and precision."""
@@ -163,15 +163,16 @@ class GaussianAttention(Attention):
         Arguments as those of ``forward``; shapes: the batch axes of the model are (B, H), the queries (B, H, L, D).
         """
         queries, units, values, found = self.heads(query, key, value, **masks)
-        return self._model(units, values, found, queries.shape[-2]), queries
+        return self._model(units, values, found, queries.shape[-2]), single(queries)
 
     def _model(
         self, units: Units, values: Tensor, masks: Masks, num_queries: int
     ) -> models.GaussianMixture | models.GaussianKeys:
+        units, values = units._replace(keys=single(units.keys)), single(values)
         several = units.keys.dim() == 5
-        precision = self.precision(units)
+        precision = single(self.precision(units))
         weights = self.log_weights(units)
-        weights = units.keys.new_zeros(units.keys.shape[:-1]) if weights is None else weights
+        weights = units.keys.new_zeros(units.keys.shape[:-1]) if weights is None else single(weights)
         if several:
             precision = (
                 precision.unflatten(-1, (-1, self.num_components))
@@ -266,7 +267,7 @@ class GaussianMixtureAttention(GaussianAttention):
         """The most probable answer, or the mean."""
         if not self.map_steps or self.log_value_precision is None:
             return super().ask(model, queries, need_weights)
-        precision = self.log_value_precision.exp().view(-1, *(1,) * (model.keys.dim() - 3))  # (H, [1,] 1)
+        precision = single(self.log_value_precision).exp().view(-1, *(1,) * (model.keys.dim() - 3))  # (H, [1,] 1)
         answers = model.with_parameters({"value_precision": precision}).map_outputs(queries, num_steps=self.map_steps)
         return answers, model.attention(queries) if need_weights else None
 

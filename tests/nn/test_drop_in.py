@@ -298,6 +298,25 @@ def test_autocast(kind):
     assert all(torch.isfinite(p.grad).all() for p in ours.parameters())
 
 
+@pytest.mark.parametrize("kind", [*ALL.values(), (nn.GaussianMixtureAttention, {"map_steps": 2})])
+def test_weights_in_half_precision(kind):
+    cls, own = kind
+    torch.manual_seed(4)
+    half = cls(E, H, batch_first=True, dtype=torch.float32, **own).to(torch.bfloat16)
+    full = copy.deepcopy(half).to(torch.float64)  # the same rounded weights
+    x = torch.randn(B, L, E, generator=generator(14)).to(torch.bfloat16)
+    expected = full(*[x.double()] * 3, is_causal=True)[0].detach()
+    # eight roundings to 8 bits in a row (projections, logits, weights, output) on numbers of order 1
+    bound = 8 * 2**-8 * max(1.0, float(expected.abs().max()))
+    for need_weights in (False, True):
+        output = half(x, x, x, is_causal=True, need_weights=need_weights)[0]
+        assert output.dtype == torch.bfloat16
+        assert (output.detach().double() - expected).abs().max() <= bound
+    if isinstance(half, nn.GaussianMixtureAttention | nn.GaussianKeysAttention):
+        model, queries = half.posterior_model(x, x, x)
+        assert torch.isfinite(model.log_evidence(queries)).all()
+
+
 X = torch.zeros(B, L, E, dtype=torch.float64)
 BAD = {
     "width": (lambda: nn.SoftmaxAttention(7, 2), r"embed_dim 7 must be positive and divisible by num_heads 2; or give head_dim"),
