@@ -53,7 +53,7 @@ def test_10_responsibilities_within_a_key_collapse_the_attention(seed):
         printed = printed_em_step(printed, queries)
         trace.append(printed.log_evidence(queries).mean())
     start, joint = float(trace[0]), float(fit.mixture.log_evidence(queries).mean())
-    # measured, nats a query: from -3.97 .. -3.91 the printed EM falls to -4.60 .. -4.58, the joint form rises to -3.24 .. -3.10
+    # measured, nats a query: from -3.99 .. -3.91 the printed EM falls to -4.60 .. -4.58, the joint form rises to -3.24 .. -3.10
     assert float(trace[-1]) < start - 0.5 < start + 0.5 < joint
     assert float(torch.stack(trace).diff().min()) < -0.1
     # every key ends on all the queries: entropy 1.79 = log 6, the uniform attention (start 0.22 .. 0.31, joint form 0.01)

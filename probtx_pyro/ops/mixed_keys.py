@@ -34,7 +34,7 @@ def mixed_keys_attention(
     On a CPU without dropout by the split above; elsewhere by ``scaled_dot_product_attention`` over repeated values, causal
     masks some rows at a time.
     """
-    if not (queries.is_cuda or dropout or (mask is not None and mask.requires_grad)):
+    if queries.device.type == "cpu" and not dropout and not (mask is not None and mask.requires_grad):
         return _MixedKeys.apply(queries, keys, values, mask, components, causal)
     values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
     mask = None if mask is None else mask.repeat_interleave(components, -1)
