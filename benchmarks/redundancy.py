@@ -2,8 +2,8 @@
 
 Run with ``python -m benchmarks.redundancy [--text tinyshakespeare] [--steps 300] [--seed 0] [--quick]``. The weights of runs that
 `benchmarks.language_modelling` has finished are read from ``benchmarks/cache``; a run that is missing is trained first, with
-all settings of the table but ``--steps``. The approximation is measured as section 3.4 of the mathematics says it must be, since
-at a fixed σ no mixture exceeds ``(2πσ²)^(-d/2)`` (erratum 20).
+all settings of the table but ``--steps``. The approximation is measured against p convolved with N(0, σ²I), and against p itself
+with σ → 0, since at a fixed σ no mixture exceeds ``(2πσ²)^(-d/2)`` (erratum 20).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from probtx_pyro.results import attention_rank, effective_keys, effective_rank, 
 from probtx_pyro.train import Settings, train_language_model
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "redundancy.png"
-COMPARED = ("softmax, 8 heads", "MGK, 4 heads", "shifted MGK, 8 heads")
+COMPARED = ("softmax, 8 heads", "MGK, 4 heads", "one Gaussian key, 4 heads")
 ROWS = 16  # of the validation text, side by side from its start
 
 

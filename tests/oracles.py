@@ -28,7 +28,7 @@ def states(p):
 
 
 def log_complete(p, i, state):
-    """log p(query i, latent = state), equation 2.1 or section 3.1."""
+    """log p(query i, latent = state), PT eq. 10 or MGK eq. 3."""
     if len(state) == 1:
         return log_joint(p, i, *state)
     j, r = state
@@ -77,7 +77,7 @@ def evidence_by_enumeration(p):
 
 
 def hard_attention(p):
-    """The hard step of section 3.2 by loops: the largest component of each unit, normalised over units; and its objective."""
+    """MGK's hard E-step by loops, the normalisers kept: the largest component of each unit, normalised over units; and its objective."""
     rows, objective = [], []
     for i in range(len(p["queries"])):
         best = [max(log_complete(p, i, s) for s in states(p) if s[0] == j) for j in range(len(p["keys"]))]
