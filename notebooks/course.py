@@ -20,6 +20,23 @@ def data_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
+def interact(**sliders):
+    """``ipywidgets.interact``; in a quick run the function is called once, where its sliders start, and there are no widgets.
+
+    (Without a browser behind it, a kernel now and then waits for ever for messages of widgets: an ipykernel race.)
+    """
+    if not SMOKE:
+        from ipywidgets import interact as live
+
+        return live(**sliders)
+
+    def once(function):
+        function(**{name: slider.value for name, slider in sliders.items() if hasattr(slider, "value")})
+        return function
+
+    return once
+
+
 def style() -> None:
     """Fonts, colours and sizes of the course's figures."""
     plt.rcParams.update(
@@ -36,4 +53,4 @@ def style() -> None:
     )
 
 
-__all__ = ["COLORS", "SMOKE", "data_folder", "size", "style"]
+__all__ = ["COLORS", "SMOKE", "data_folder", "interact", "size", "style"]
