@@ -1,10 +1,11 @@
 """Causal language models with any attention layer, trained by AdamW through Lightning Fabric.
 
 Every random choice is a function of the seed and the step: a batch is drawn whole on every process, which then takes its share of
-the rows. So a run gives the same numbers on one process or on many, but for the order of sums, and a run that was stopped
-continues its curve.
+the rows. So a run gives the same numbers on one process or on many, but for the order of sums (and dropout, which every process
+draws for itself), and a run that was stopped continues its curve.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -180,7 +181,7 @@ def train_language_model(
         if isinstance(layer, nn.Attention):
             layer.priors = standard_priors(layer)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": asdict(settings), "step": 0,
-                             "tokens": vocabulary.tokens, "losses": [], "validation": [], "seconds": 0.0}  # fmt: skip
+                             "tokens": vocabulary.tokens, "text": digest(text), "losses": [], "validation": [], "seconds": 0.0}  # fmt: skip
     if out is not None:
         _prepare(fabric, out, state, resume)
     last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
@@ -284,12 +285,17 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
         raise ValueError(f"{path} cannot be read ({type(error).__name__}); remove it and start again") from None
     changed = [name for name, value in state["settings"].items() if saved["settings"].get(name) != value]
-    if changed or tuple(saved["tokens"]) != state["tokens"]:
+    if changed or saved.get("text") != state["text"]:
         what = ", ".join(changed) or "text"
         raise ValueError(f"{path} is of a run with another {what}; resume with the same, or choose another folder")
     for name in ("model", "optimizer"):
         state[name].load_state_dict(saved.pop(name))
     state.update(saved)
+
+
+def digest(text: Text) -> str:
+    """SHA-256 of both parts: a checkpoint belongs to one text."""
+    return hashlib.sha256("\0".join(text).encode()).hexdigest()
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
