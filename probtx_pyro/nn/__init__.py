@@ -1,9 +1,12 @@
 """Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``, and transformers that take any of them."""
 
-from probtx_pyro.nn.attention import Attention, SoftmaxAttention, log_prior, swap_attention
-from probtx_pyro.nn.gaussian import GaussianKeysAttention, GaussianMixtureAttention
+from probtx_pyro.nn.attention import Attention
+from probtx_pyro.nn.gaussian import GaussianMixtureAttention
+from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
+from probtx_pyro.nn.softmax import SoftmaxAttention
 from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
+from probtx_pyro.nn.whole import log_prior, swap_attention
 
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",

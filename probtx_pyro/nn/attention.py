@@ -5,7 +5,7 @@ they are asked for, weights) out.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn.masks import Masks, combine
-from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.attention import dot_product_attention
 
 
 class Units(NamedTuple):
@@ -145,7 +143,7 @@ class Attention(nn.Module):
     # -- what they share --------------------------------------------------------------------------------------------------
 
     def log_prior(self) -> Tensor:
-        """Log density of the layer's own parameters under ``priors``: a term of the objective in MAP training; see `log_prior`.
+        """Log density of the layer's own parameters under ``priors``: a term of the objective in MAP training; see `nn.log_prior`.
 
         Raises
         ------
@@ -295,60 +293,4 @@ class Attention(nn.Module):
         )
 
 
-class SoftmaxAttention(Attention):
-    """Scaled dot-product attention itself, the reference for the others, with ``head_dim`` free.
-
-    >>> layer = SoftmaxAttention(8, 2, batch_first=True)
-    >>> layer(*[torch.ones(1, 3, 8)] * 3, is_causal=True)[1][0, 0].tolist()
-    [1.0, 0.0, 0.0]
-    """
-
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Softmax of dot products over ``sqrt(head_dim)``."""
-        queries = queries * self.head_dim**-0.5
-        if need_weights:
-            logits = queries @ units.keys.transpose(-1, -2)
-            return explicit(logits, values, masks, self._rate)
-        return dot_product_attention(
-            queries, units.keys, values, masks.log_prior, causal=masks.causal, dropout=self._rate
-        ), None
-
-
-def explicit(
-    logits: Tensor, values: Tensor, masks: Masks, dropout: float, pool: Callable[[Tensor], Tensor] = lambda x: x
-) -> tuple[Tensor, Tensor]:
-    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them."""
-    log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
-    weights = safe_softmax(logits if log_prior is None else logits + log_prior)[0].to(values.dtype)
-    weights = F.dropout(weights, dropout) if dropout else weights
-    return weights @ values, weights
-
-
-def log_prior(model: nn.Module) -> Tensor | float:
-    """Sum of `Attention.log_prior` over a model; MAP training minimises ``nats_per_token - log_prior(model) / num_tokens``."""
-    return sum(layer.log_prior() for layer in model.modules() if isinstance(layer, Attention))
-
-
-def swap_attention(model: nn.Module, layer: type[Attention], **options: object) -> nn.Module:
-    """Every ``torch.nn.MultiheadAttention`` in ``model``, replaced in place by ``layer`` with the same weights.
-
-    Examples
-    --------
-    >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
-    >>> x = torch.randn(3, 5, 8)
-    >>> before = encoder(x)
-    >>> after = swap_attention(encoder, SoftmaxAttention)(x)
-    >>> bool((before - after).abs().max() < 1e-5)
-    True
-    """
-    for name, child in model.named_children():
-        if isinstance(child, nn.MultiheadAttention):
-            setattr(model, name, layer.from_torch(child, **options))
-        else:
-            swap_attention(child, layer, **options)
-    return model
-
-
-__all__ = ["Attention", "SoftmaxAttention", "Units", "explicit", "log_prior", "swap_attention"]
+__all__ = ["Attention", "Units"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn.attention import SoftmaxAttention
+from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
 class TransformerBlock(nn.Module):

@@ -1,0 +1,46 @@
+"""The reference layer, scaled dot-product attention, and the explicit path that every layer takes where weights are asked for."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn.masks import Masks
+from probtx_pyro.ops import safe_softmax
+from probtx_pyro.ops.attention import dot_product_attention
+
+
+class SoftmaxAttention(Attention):
+    """Scaled dot-product attention itself, the reference for the others, with ``head_dim`` free.
+
+    >>> import torch
+    >>> layer = SoftmaxAttention(8, 2, batch_first=True)
+    >>> layer(*[torch.ones(1, 3, 8)] * 3, is_causal=True)[1][0, 0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    def attend(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Softmax of dot products over ``sqrt(head_dim)``."""
+        queries = queries * self.head_dim**-0.5
+        if need_weights:
+            logits = queries @ units.keys.transpose(-1, -2)
+            return explicit(logits, values, masks, self._rate)
+        return dot_product_attention(
+            queries, units.keys, values, masks.log_prior, causal=masks.causal, dropout=self._rate
+        ), None
+
+
+def explicit(
+    logits: Tensor, values: Tensor, masks: Masks, dropout: float, pool: Callable[[Tensor], Tensor] = lambda x: x
+) -> tuple[Tensor, Tensor]:
+    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them."""
+    log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
+    weights = safe_softmax(logits if log_prior is None else logits + log_prior)[0].to(values.dtype)
+    weights = F.dropout(weights, dropout) if dropout else weights
+    return weights @ values, weights
+
+
+__all__ = ["SoftmaxAttention", "explicit"]
