@@ -1,6 +1,7 @@
 """Attention as probability models: each formulation is a value of tensors with closed forms and a Pyro program."""
 
 from probtx_pyro.models.bayesian import bayesian
+from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
@@ -11,5 +12,6 @@ __all__ = [
     "GaussianMixture", "OutputModes",
     "GaussianKeys",
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
+    "DependencyCRF", "LowRank",
     "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip

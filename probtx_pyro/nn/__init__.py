@@ -1,6 +1,7 @@
 """Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``, and transformers that take any of them."""
 
 from probtx_pyro.nn.attention import Attention
+from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian import GaussianMixtureAttention
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
@@ -10,6 +11,6 @@ from probtx_pyro.nn.whole import log_prior, swap_attention
 
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
-    "TransformerBlock", "TransformerLM",
+    "TransformerBlock", "TransformerLM", "DependencyCRFEncoder",
     "log_prior", "swap_attention",
 ]  # fmt: skip

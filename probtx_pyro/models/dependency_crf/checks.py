@@ -1,0 +1,104 @@
+"""What a dependency CRF must be, and what to do where it is not."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.models import validation as check
+from probtx_pyro.models.dependency_crf.low_rank import LowRank
+from probtx_pyro.ops.mean_field import SCHEDULES
+
+if TYPE_CHECKING:
+    from probtx_pyro.models.dependency_crf.crf import DependencyCRF
+
+
+def parameters(crf: "DependencyCRF") -> None:
+    """Refuse potentials that do not make a CRF."""
+    unary = crf.unary
+    check.floating("unary", unary)
+    check.at_least("unary", unary, 2, "(..., N, L)")
+    if 0 in unary.shape[-2:]:
+        raise ValueError(
+            f"unary {tuple(unary.shape)} is of an empty sentence or has no labels; leave such sentences out"
+        )
+    words = _mask(crf)
+    check.finite(unary=unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0))
+    labels, groups = unary.shape[-1], _groups(crf)
+    ternary = crf.ternary
+    if isinstance(ternary, LowRank):
+        parts = {"ternary.left": ternary.left, "ternary.right": ternary.right}
+        shape = (*ternary.left.shape[:3], ternary.left.shape[2])
+    else:
+        check.floating("ternary", ternary)
+        parts, shape = {"ternary": ternary}, tuple(ternary.shape)
+    if len(shape) != 4 or shape[1:] != (groups, labels, labels):
+        raise ValueError(
+            f"ternary has shape {shape} but distances {crf.distances} and unary {tuple(unary.shape)} need (C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
+        )
+    for name in ("root_ternary", "memory"):
+        if (x := getattr(crf, name)) is not None:
+            check.floating(name, x)
+            parts[name] = x
+    check.same_dtype(unary=unary, **parts)
+    check.finite(**parts)
+    _options(crf, shape[0], labels)
+
+
+def _mask(crf: "DependencyCRF") -> Tensor | None:
+    mask, shape = crf.mask, crf.unary.shape[:-1]
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape[-1:] != shape[-1:]:
+        what = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"mask must be a boolean tensor {tuple(shape)}, True for a word, not {what}")
+    words = mask.expand(check.broadcastable(unary=shape, mask=mask.shape))
+    if words.shape != shape:
+        raise ValueError(
+            f"mask {tuple(mask.shape)} has more batch axes than unary {tuple(crf.unary.shape)}; expand unary"
+        )
+    if check.is_validation_enabled() and not words.any(-1).all():
+        raise ValueError("mask leaves a sentence without words; leave empty sentences out")
+    return words
+
+
+def _groups(crf: "DependencyCRF") -> int:
+    distances = crf.distances
+    rising = all(b > a for a, b in zip((1, *distances), distances, strict=False))
+    if not all(isinstance(s, int) for s in distances) or not rising:
+        raise ValueError(f"distances must be integers of 2 or more that rise, like (2, 3, 4), not {distances}")
+    return 2 * (len(distances) + 1)
+
+
+def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
+    root, memory = crf.root_ternary, crf.memory
+    if root is not None and (root.dim() != 3 or root.shape[:2] != (channels, labels)):
+        raise ValueError(
+            f"root_ternary has shape {tuple(root.shape)} but must be ({channels}, {labels}, K): channels, labels of words, labels of the root"
+        )
+    if memory is not None and (memory.dim() != 3 or not 1 <= memory.shape[0] <= channels or memory.shape[2] != labels):
+        raise ValueError(
+            f"memory has shape {tuple(memory.shape)} but must be (C', M, {labels}), global nodes of the first C' of {channels} channels"
+        )
+    if crf.memory_split and memory is None:
+        raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
+
+
+def options(num_steps: int, schedule: object, temperatures: tuple, steps: tuple, damping: tuple) -> None:
+    """Refuse options of the iteration that mean nothing."""
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be 1 or more, not {num_steps}")
+    if isinstance(schedule, str) and schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or a callable, not {schedule!r}")
+    ranges = {
+        "temperature": (temperatures, lambda x: x > 0, "positive"),
+        "step": (steps, lambda x: 0 < x <= 1, "more than 0 and at most 1"),
+        "damping": (damping, lambda x: 0 <= x < 1, "at least 0 and less than 1"),
+    }
+    for what, (values, holds, said) in ranges.items():
+        for name, value in zip(("label", "head"), values, strict=True):
+            if not holds(float(value)):
+                raise ValueError(f"{name}_{what} must be {said}, not {float(value)}")
+
+
+__all__ = ["options", "parameters"]

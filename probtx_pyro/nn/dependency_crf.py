@@ -1,0 +1,154 @@
+"""The dependency CRF as an encoder: mean-field inference unrolled into a network (Wu & Tu)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.models import DependencyCRF, LowRank
+from probtx_pyro.models.dependency_crf import MeanField
+from probtx_pyro.models.validation import unchecked
+from probtx_pyro.ops import mean_field as ops
+
+NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": ops.relu_normalized}
+
+
+class DependencyCRFEncoder(nn.Module):
+    """Contextual scores of the labels of words: a transformer encoder that is a probability model of sentence structure.
+
+    Parameters
+    ----------
+    width
+        L, the labels of a word; the unary scores are the encoder's input.
+    num_channels
+        C, the dependency structures of a sentence (attention heads).
+    num_steps, schedule
+        Sweeps of mean field (layers, which share their parameters), and their order, as in `DependencyCRF.mean_field`.
+    distances
+        Where the distance of two words is cut into groups with potentials of their own.
+    rank, shared
+        None: full ternary potentials. A number: of low rank ``U V'``; ``shared`` over the channels as well ("uvw").
+    root_labels
+        K, the labels of a root that every word may have as its head; 0 is no root.
+    num_nodes, node_channels, split
+        M global nodes in the first so many channels (None: in all), attended together with the words or ``split`` from them.
+    label_temperature, head_temperature
+        λ_Z and λ_H; None is the published scale of the heads, ``1 / width``.
+    label_step, head_step, label_damping, head_damping
+        As in `DependencyCRF.mean_field`.
+    normalizer
+        ``"softmax"`` or ``"relu"``, a key of `NORMALIZERS`.
+    dropout
+        Of label logits and of the head marginals that send messages.
+
+    Raises
+    ------
+    ValueError
+        Options that do not fit each other, as `DependencyCRF`.
+
+    Examples
+    --------
+    >>> encoder = DependencyCRFEncoder(8, num_channels=2, distances=(2,))
+    >>> encoder(torch.zeros(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_channels: int = 8,
+        *,
+        num_steps: int = 4,
+        schedule: str = "asynchronous",
+        distances: tuple[int, ...] = (),
+        rank: int | None = None,
+        shared: bool = False,
+        root_labels: int = 0,
+        num_nodes: int = 0,
+        node_channels: int | None = None,
+        split: bool = False,
+        label_temperature: float = 1.0,
+        head_temperature: float | None = None,
+        label_step: float = 1.0,
+        head_step: float = 1.0,
+        label_damping: float = 0.0,
+        head_damping: float = 0.0,
+        normalizer: str = "softmax",
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        if normalizer not in NORMALIZERS:
+            raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+        self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
+        self.distances, self.shared, self.split = tuple(distances), shared, split
+        if schedule not in ops.SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(ops.SCHEDULES)}, not {schedule!r}")
+        self.update = ops.SCHEDULES[schedule]
+        groups, made = 2 * (len(self.distances) + 1), dict[str, Any](device=device, dtype=dtype)
+
+        def normal(*shape: int, std: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, **made) * std)
+
+        if rank is None:
+            self.ternary = normal(num_channels, groups, width, width)
+        else:
+            lead = (groups,) if shared else (num_channels, groups)
+            self.left, self.right = (normal(*lead, width, rank, std=rank**-0.5) for _ in range(2))
+            if shared:
+                self.channels = normal(groups, num_channels, rank, std=rank**-0.5)
+        self.rank = rank
+        self.root_ternary = normal(num_channels, width, root_labels) if root_labels else None
+        nodes = num_channels if node_channels is None else node_channels
+        self.memory = normal(nodes, num_nodes, width, std=width**-0.5) if num_nodes else None
+        head_temperature = 1.0 / width if head_temperature is None else head_temperature
+        normalize, self.rate = NORMALIZERS[normalizer], dropout
+        self.label = ops.Rule(label_temperature, label_step, label_damping, normalize)
+        self.head = ops.Rule(head_temperature, head_step, head_damping, normalize)
+        with torch.no_grad():  # the model says what does not fit
+            self.crf(torch.zeros(1, 1, width, **made)).mean_field(
+                num_steps, schedule, label_temperature=label_temperature, head_temperature=head_temperature,
+                label_step=label_step, head_step=head_step, label_damping=label_damping, head_damping=head_damping,
+            )  # fmt: skip
+
+    def potential(self) -> Tensor | LowRank:
+        """The ternary potential."""
+        if self.rank is None:
+            return self.ternary
+        return LowRank.shared(self.left, self.right, self.channels) if self.shared else LowRank(self.left, self.right)
+
+    def crf(self, x: Tensor, key_padding_mask: Tensor | None = None) -> DependencyCRF:
+        """The model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True for padding."""
+        options: Any = self.distances, self.root_ternary, self.memory, self.split
+        words: Any = None if key_padding_mask is None else ~key_padding_mask
+        return DependencyCRF(x, self.potential(), words, *options)
+
+    def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
+        """The mean field of those sentences; ``field.head_marginals`` (B, C, N, S) is the attention."""
+        words = None if key_padding_mask is None else ~key_padding_mask
+        crf = unchecked(
+            DependencyCRF, unary=x, ternary=self.potential(), mask=words, distances=self.distances,
+            root_ternary=self.root_ternary, memory=self.memory, memory_split=self.split,
+        )  # fmt: skip
+        drop = self._dropout if self.training and self.rate else None
+        label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
+        state = ops.iterate(crf.potentials(), label, head, self.update, self.num_steps)
+        return unchecked(
+            MeanField, crf=crf, label_marginals=state["labels"], head_marginals=state["heads"],
+            label_logits=state["label_logits"], root_marginals=state.get("root"), root_logits=state.get("root_logits"),
+            objective=None, converged=x.new_zeros(x.shape[:1], dtype=torch.bool),
+            num_steps=x.new_full(x.shape[:1], self.num_steps, dtype=torch.long),
+            label_temperature=label.temperature, head_temperature=head.temperature,
+        )  # fmt: skip
+
+    def _dropout(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.rate)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Label logits (B, N, L) from unary scores (B, N, L)."""
+        return self.field(x, key_padding_mask).label_logits
+
+
+__all__ = ["NORMALIZERS", "DependencyCRFEncoder"]

@@ -1,0 +1,228 @@
+"""Scores of arcs between words and the messages along them: two families of GEMMs with the potentials, and little besides.
+
+An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distance group, of full rank or ``T^g = U^g V^g'``. With
+``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` every sum over arcs is a derivative of the trilinear form
+
+    s(p, x, y) = Σ_ij p_ij  x^{g(i,j)}_i · y^{g(i,j)}_j
+
+with respect to p (`_add_scores`), x (`_add_gathered`) or y (`_spread`), and so are the backward passes of all three. A group of one
+offset is a diagonal, multiplied where it lies; a group of several is a band of a matrix product. Nothing of size groups x N x N is
+made, and of the many tensors as large as all the ``y`` only those are kept for the backward pass.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Span(NamedTuple):
+    """The offsets j - i of a distance group.
+
+    group: its number. low, high: smallest and largest offset. band: (N, N), 1 for its pairs and 0 elsewhere; None for one offset.
+    """
+
+    group: int
+    low: int
+    high: int
+    band: Tensor | None = None
+
+
+def spans(distances: Sequence[int], words: Tensor) -> tuple[Span, ...]:
+    """The distance groups that occur among words (..., N, L): to the right (j > i) nearest first, then to the left.
+
+    ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
+
+    >>> [span[:3] for span in spans((2,), torch.zeros(4, 1))]
+    [(0, 1, 1), (1, 2, 3), (2, -1, -1), (3, -3, -2)]
+    """
+    length = words.shape[-2]
+    edges = [1, *distances, max(length, 1)]
+    near = [(low, min(high, length) - 1) for low, high in pairwise(edges)]
+    both = [*near, *((-high, -low) for low, high in near)]
+    every = words.new_ones(length, length)
+    return tuple(
+        Span(k, low, high, None if low == high else every.triu(low).tril(high))
+        for k, (low, high) in enumerate(both)
+        if low <= high
+    )
+
+
+def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:
+    """Number of the distance group of every pair, (N, N); for a word and itself, which no arc joins, it means nothing."""
+    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
+    edges = torch.tensor(distances, dtype=torch.long, device=device)
+    ring = torch.bucketize(offset.abs(), edges, right=True)
+    return torch.where(offset < 0, ring + len(distances) + 1, ring)
+
+
+def _ends(offset: int, length: int) -> tuple[slice, slice]:
+    """The words i that have a word at ``offset``, and those words j."""
+    if offset > 0:
+        return slice(0, length - offset), slice(offset, length)
+    return slice(-offset, length), slice(0, length + offset)
+
+
+def _add_scores(total: Tensor, x: Tensor, y: Tensor, span: Span) -> None:
+    """``total_ij += x_i · y_j`` for the pairs of a group; x, y (B, N, r), total (B, N, N)."""
+    if span.band is None:
+        i, j = _ends(span.low, x.shape[1])
+        total.diagonal(span.low, -2, -1).add_((x[:, i] * y[:, j]).sum(-1))
+    else:
+        total.addcmul_(torch.bmm(x, y.mT), span.band)
+
+
+def _add_gathered(total: Tensor, p: Tensor, y: Tensor, span: Span) -> None:
+    """``total_i += Σ_j p_ij y_j`` over the pairs of a group."""
+    if span.band is None:
+        i, j = _ends(span.low, y.shape[1])
+        total[:, i].addcmul_(p.diagonal(span.low, -2, -1).unsqueeze(-1), y[:, j])
+    else:
+        total.baddbmm_(p * span.band, y)
+
+
+def _spread(p: Tensor, x: Tensor, span: Span, onto: Tensor | None = None) -> Tensor:
+    """``Σ_i p_ij x_i`` over the pairs of a group, (B, N, r); added to ``onto``, which is kept."""
+    if span.band is not None:
+        band = (p * span.band).mT
+        return torch.bmm(band, x) if onto is None else torch.baddbmm(onto, band, x)
+    i, j = _ends(span.low, x.shape[1])
+    rest = slice(0, j.start) if span.low > 0 else slice(j.stop, None)
+    weights, total = p.diagonal(span.low, -2, -1).unsqueeze(-1), torch.empty_like(x)
+    if onto is None:
+        total[:, rest] = 0
+        _into(total[:, j], torch.mul, weights, x[:, i])
+    else:
+        total[:, rest] = onto[:, rest]
+        _into(total[:, j], torch.addcmul, onto[:, j], weights, x[:, i])
+    return total
+
+
+def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
+    """``where[...] = operation(...)``, in one pass where the compiler is not there to make it one."""
+    if torch.compiler.is_compiling():
+        where.copy_(operation(*arguments))
+    else:
+        operation(*arguments, out=where)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(0, 1)
+
+
+class _Scores(torch.autograd.Function):
+    """Scores of one channel's arcs, then the features x (if U is there) and y, which the messages need again."""
+
+    @staticmethod
+    def forward(ctx: Any, groups: Sequence[Span], q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        count = len(groups)
+        features = [(_flat(q) @ w).view(*q.shape[:2], -1) for w in weights]
+        scores = q.new_zeros(*q.shape[:2], q.shape[1])
+        for x, y, span in zip(features[:-count] or [q] * count, features[-count:], groups, strict=True):
+            _add_scores(scores, x, y, span)
+        ctx.save_for_backward(q, *features, *weights)
+        ctx.groups = groups
+        return scores, *features
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_scores: Tensor, *d_features: Tensor) -> tuple[Tensor | None, ...]:
+        groups, count, total = ctx.groups, len(ctx.groups), len(d_features)
+        q, features, weights = ctx.saved_tensors[0], ctx.saved_tensors[1 : total + 1], ctx.saved_tensors[total + 1 :]
+        d_q, d_weights = torch.zeros_like(q), []
+        for k, (w, d) in enumerate(zip(weights, d_features, strict=True)):
+            y, span = features[k % count - count], groups[k % count]
+            if k < total - count:  # of x
+                d = d.clone()
+                _add_gathered(d, d_scores, y, span)
+            else:
+                d = _spread(d_scores, features[k - count] if total > count else q, span, d)
+                if total == count:
+                    _add_gathered(d_q, d_scores, y, span)
+            _flat(d_q).addmm_(_flat(d), w.mT)
+            d_weights.append(_flat(q).mT @ _flat(d))
+        return None, d_q, *d_weights
+
+
+class _Messages(torch.autograd.Function):
+    """What the arcs of one channel tell the words: the dependents from their heads, and the heads from their dependents."""
+
+    @staticmethod
+    def forward(ctx: Any, groups: Sequence[Span], p: Tensor, q: Tensor, *tensors: Tensor) -> Tensor:
+        total = torch.zeros_like(q)
+        for x, y, left, right, span in _each(groups, q, tensors):
+            if left is None:
+                _add_gathered(total, p, y, span)
+            else:
+                gathered = torch.zeros_like(x)
+                _add_gathered(gathered, p, y, span)
+                _flat(total).addmm_(_flat(gathered), left.mT)
+            _flat(total).addmm_(_flat(_spread(p, x, span)), right.mT)
+        ctx.save_for_backward(p, q, *tensors)
+        ctx.groups = groups
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        groups = ctx.groups
+        p, q, *tensors = ctx.saved_tensors
+        d_p, d_q = torch.zeros_like(p), torch.zeros_like(q)
+        d_xs, d_ys, d_left, d_right = [], [], [], []
+        for x, y, left, right, span in _each(groups, q, tensors):
+            d_spread = (_flat(d) @ right).view_as(x)
+            d_gathered = d if left is None else (_flat(d) @ left).view_as(x)
+            _add_scores(d_p, x, d_spread, span)
+            _add_scores(d_p, d_gathered, y, span)
+            d_right.append(_flat(d).mT @ _flat(_spread(p, x, span)))
+            d_ys.append(_spread(p, d_gathered, span))
+            d_x = d_q if left is None else torch.zeros_like(x)
+            _add_gathered(d_x, p, d_spread, span)
+            if left is not None:
+                gathered = torch.zeros_like(x)
+                _add_gathered(gathered, p, y, span)
+                d_left.append(_flat(d).mT @ _flat(gathered))
+                d_xs.append(d_x)
+        return None, d_p, d_q, *d_xs, *d_ys, *d_left, *d_right
+
+
+def _each(groups: Sequence[Span], q: Tensor, tensors: Sequence[Tensor]) -> Any:
+    """For every group x, y, U (or None) and V, of features and weights in that order."""
+    count = len(groups)
+    if len(tensors) == 2 * count:
+        return zip([q] * count, tensors[:count], [None] * count, tensors[count:], groups, strict=True)
+    return zip(*(tensors[k * count : (k + 1) * count] for k in range(4)), groups, strict=True)
+
+
+class Arcs(NamedTuple):
+    """The arcs of one channel among words with label marginals ``q`` (B, N, L).
+
+    scores: (B, N, N), of every word j as the head of every word i; what no group holds is 0.
+    """
+
+    groups: tuple[Span, ...]
+    q: Tensor
+    weights: tuple[Tensor, ...]
+    scores: Tensor
+    features: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, groups: tuple[Span, ...], q: Tensor, left: Sequence[Tensor] | None, right: Sequence[Tensor]) -> "Arcs":
+        """Potentials ``U V'`` of one channel, (L, r) for each group; ``left=None`` is the identity."""
+        weights = tuple(w[span.group] for w in (left, right) if w is not None for span in groups)
+        if not groups:
+            return cls(groups, q, weights, q.new_zeros(*q.shape[:2], q.shape[1]), ())
+        scores, *features = _Scores.apply(groups, q, *weights)
+        return cls(groups, q, weights, scores, tuple(features))
+
+    def messages(self, p: Tensor) -> Tensor:
+        """``Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb``, (B, N, L), for head marginals ``p`` (B, N, N) of the words."""
+        if not self.groups:
+            return torch.zeros_like(self.q)
+        return _Messages.apply(self.groups, p, self.q, *self.features, *self.weights)
+
+
+__all__ = ["Arcs", "Span", "group_of", "spans"]

@@ -1,0 +1,299 @@
+"""Mean field for the dependency CRF: messages, updates and schedules on plain tensors.
+
+The head of a word in a channel is one of S slots, in this order: the root (if there is one), the N words, the M global nodes. A word
+is not its own head, and padding neither has heads nor is one. Sizes: B sentences, C channels, L labels, K labels of the root.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro.ops.arcs import Arcs, group_of, spans
+
+State = Mapping[str, Tensor]
+
+
+Factors = Sequence[Sequence[Tensor]]
+
+
+class Potentials(NamedTuple):
+    """Everything that is fixed while labels and heads are inferred.
+
+    unary: (B, N, L). words: (B, N), False for padding. left, right: of every channel and in it of every group a factor (L, r); the
+    ternary potential is ``left right'``, and ``left=None`` the identity. root: (C, L, K) or None. memory: (C', M, L) or None, the global nodes of the first C' channels;
+    split: whether they are a choice of their own, beside that of a head.
+    """
+
+    unary: Tensor
+    words: Tensor
+    left: Factors | None
+    right: Factors
+    distances: tuple[int, ...] = ()
+    root: Tensor | None = None
+    memory: Tensor | None = None
+    split: bool = False
+
+    @property
+    def parts(self) -> list[int]:
+        """Slots of each choice that a word makes in a channel."""
+        heads = self.unary.shape[-2] + (self.root is not None)
+        nodes = 0 if self.memory is None else self.memory.shape[-2]
+        return [heads, nodes] if self.split else [heads + nodes]
+
+    def allowed(self) -> Tensor:
+        """Which slot a word may choose, (B, 1 or C, N, S)."""
+        length, channels = self.unary.shape[-2], len(self.right)
+        other = ~torch.eye(length, dtype=torch.bool, device=self.words.device)
+        slots = [(self.words.unsqueeze(-1) & self.words.unsqueeze(-2) & other).unsqueeze(-3)]
+        if self.root is not None:
+            slots.insert(0, self.words[:, None, :, None])
+        if self.memory is not None:
+            has = torch.arange(channels, device=self.words.device) < self.memory.shape[0]
+            slots = [x.expand(-1, channels, -1, -1) for x in slots]
+            slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
+        return torch.cat(slots, -1)
+
+
+class Rule(NamedTuple):
+    """How marginals follow their scores.
+
+    temperature divides the scores. damping mixes in the logits before, step the probabilities before (1 is a full step).
+    normalizer: like ``torch.softmax``, called with logits and the axis; -inf is a forbidden choice.
+    dropout: of label logits, or of the head marginals that send messages; None is none.
+    """
+
+    temperature: float | Tensor = 1.0
+    step: float = 1.0
+    damping: float = 0.0
+    normalizer: Callable[[Tensor, int], Tensor] = torch.softmax
+    dropout: Callable[[Tensor], Tensor] | None = None
+
+    def logits(self, scores: Tensor, before: Tensor) -> Tensor:
+        """New logits."""
+        logits = scores / self.temperature
+        return torch.lerp(logits, before, self.damping) if self.damping else logits
+
+    def mixed(self, marginals: Tensor, before: Tensor, full: bool = False) -> Tensor:
+        """New marginals after a step."""
+        return marginals if full or self.step == 1 else torch.lerp(before, marginals, self.step)
+
+    def normalized(self, logits: Tensor, allowed: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Marginals over the allowed slots of each part of the last axis; zero where nothing is allowed."""
+        if parts is not None and len(parts) > 1:
+            pieces = zip(logits.split(list(parts), -1), allowed.split(list(parts), -1), strict=True)
+            return torch.cat([self.normalized(x, a) for x, a in pieces], -1)
+        some = allowed.any(-1, keepdim=True)
+        logits = logits.masked_fill(~allowed, -torch.inf).masked_fill(~some, 0.0)
+        return self.normalizer(logits, -1).masked_fill(~allowed, 0.0)
+
+
+Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
+
+
+def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
+    """``Q(Z) ∝ exp(S)``; Q(H) uniform over the allowed heads, with logits 1 so that ReLU normalisation is uniform, too."""
+    words = potentials.words.unsqueeze(-1)
+    allowed = potentials.allowed()
+    unary = potentials.unary.masked_fill(~words, 0.0)
+    shape = (len(unary), len(potentials.right), *allowed.shape[2:])
+    logits = unary.new_ones(()).expand(shape)
+    state = {
+        "label_logits": unary,
+        "labels": label.normalized(unary, words.expand_as(unary)),
+        "head_logits": logits,
+        "heads": head.normalized(logits, allowed.expand(shape), potentials.parts),
+    }
+    if potentials.root is not None:
+        state["root_logits"] = unary.new_zeros(len(unary), potentials.root.shape[-1])
+        state["root"] = torch.softmax(state["root_logits"], -1)
+    return state
+
+
+def _precision(x: Tensor) -> torch.dtype:
+    """In which matrix products are made: under autocast, its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+class Reading(NamedTuple):
+    """The potentials seen from label marginals: scores of all heads (B, C, N, S), and what the messages need again."""
+
+    arcs: list[Arcs]
+    rooted: Tensor | None
+    scores: Tensor
+
+    @classmethod
+    def of(cls, potentials: Potentials, labels: Tensor, root: Tensor | None) -> "Reading":
+        """``F^c_i(j)`` for every slot."""
+        low = _precision(labels)
+        q = labels.to(low)
+        groups = spans(potentials.distances, q)
+        left: Sequence[Sequence[Tensor] | None] = potentials.left or [None] * len(potentials.right)
+        with torch.autocast(q.device.type, enabled=False):
+            arcs = [
+                Arcs.of(groups, q, None if u is None else [x.to(low) for x in u], [x.to(low) for x in v])
+                for u, v in zip(left, potentials.right, strict=True)
+            ]
+        slots, rooted = [torch.stack([a.scores for a in arcs], 1).to(labels.dtype)], None
+        if potentials.root is not None:
+            rooted = torch.einsum("cak,bk->bca", potentials.root, root)
+            slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
+        if potentials.memory is not None:
+            nodes = torch.einsum("bia,cma->bcim", labels, potentials.memory)
+            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(arcs) - len(potentials.memory))))
+        return cls(arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
+
+    def messages(self, potentials: Potentials, labels: Tensor, heads: Tensor) -> tuple[Tensor, Tensor | None]:
+        """``G_i(a)`` (B, N, L), and what the words tell the root (B, K), for head marginals (B, C, N, S)."""
+        to_root, first = None, int(self.rooted is not None)
+        own = heads[..., first : first + labels.shape[-2]]
+        total = torch.zeros_like(labels)
+        with torch.autocast(labels.device.type, enabled=False):
+            for c, arcs in enumerate(self.arcs):
+                total = total + arcs.messages(own[:, c].to(arcs.q.dtype))
+        if self.rooted is not None:
+            total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
+            to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
+        if potentials.memory is not None:
+            nodes = heads[:, : len(potentials.memory), :, first + labels.shape[-2] :]
+            total = total + torch.einsum("bcim,cma->bia", nodes, potentials.memory)
+        return total, to_root
+
+
+def _heads(potentials: Potentials, head: Rule, state: State, scores: Tensor, first: bool) -> dict[str, Tensor]:
+    logits = head.logits(scores, state["head_logits"])
+    found = head.normalized(logits, potentials.allowed().expand_as(logits), potentials.parts)
+    return {"head_logits": logits, "heads": head.mixed(found, state["heads"], first)}
+
+
+def _labels(
+    potentials: Potentials, label: Rule, state: State, messages: Tensor, to_root: Tensor | None
+) -> dict[str, Tensor]:
+    words = potentials.words.unsqueeze(-1)
+    logits = label.logits((potentials.unary + messages).masked_fill(~words, 0.0), state["label_logits"])
+    logits = logits if label.dropout is None else label.dropout(logits)
+    found = label.normalized(logits, words.expand_as(logits))
+    new = {"label_logits": logits, "labels": label.mixed(found, state["labels"])}
+    if to_root is not None:
+        new["root_logits"] = label.logits(to_root, state["root_logits"])
+        every = torch.ones_like(to_root, dtype=torch.bool)
+        new["root"] = label.mixed(label.normalized(new["root_logits"], every), state["root"])
+    return new
+
+
+def _sent(head: Rule, heads: Tensor) -> Tensor:
+    return heads if head.dropout is None else head.dropout(heads)
+
+
+def asynchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
+    """Heads from the labels, then labels from those heads. The first head update is a full step."""
+    reading = Reading.of(potentials, state["labels"], state.get("root"))
+    new = _heads(potentials, head, state, reading.scores, first)
+    told = reading.messages(potentials, state["labels"], _sent(head, new["heads"]))
+    return {**new, **_labels(potentials, label, state, *told)}
+
+
+def synchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
+    """Heads and labels at once, both from the marginals before."""
+    reading = Reading.of(potentials, state["labels"], state.get("root"))
+    new = _heads(potentials, head, state, reading.scores, False)
+    told = reading.messages(potentials, state["labels"], _sent(head, state["heads"]))
+    return {**new, **_labels(potentials, label, state, *told)}
+
+
+def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
+    """Heads, then the labels of one word after the other, then the root: coordinate ascent, so the objective never falls."""
+    reading = Reading.of(potentials, state["labels"], state.get("root"))
+    new = _heads(potentials, head, state, reading.scores, first)
+    heads, labels, logits = _sent(head, new["heads"]), state["labels"], state["label_logits"]
+    right = _stacked(potentials.right)
+    left = None if potentials.left is None else _stacked(potentials.left)
+    group = F.one_hot(group_of(potentials.distances, labels.shape[1], labels.device), right.shape[1]).to(labels.dtype)
+    for i in range(labels.shape[-2]):
+        message = _to_word(potentials, left, right, group, labels, heads, reading.rooted, i)
+        one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
+        part = potentials._replace(unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
+        one = _labels(part, label, one, message.unsqueeze(1), None)
+        logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
+        labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
+    new |= {"label_logits": logits, "labels": labels}
+    if potentials.root is not None:
+        to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
+        nothing = potentials._replace(unary=potentials.unary[:, :0], words=potentials.words[:, :0])
+        before = {**state, "label_logits": logits[:, :0], "labels": labels[:, :0]}
+        root = _labels(nothing, label, before, logits[:, :0], to_root)
+        new |= {name: root[name] for name in ("root_logits", "root")}
+    return new
+
+
+def _stacked(factors: Factors) -> Tensor:
+    """(C, G, L, r)."""
+    return torch.stack([torch.stack([*channel]) for channel in factors])
+
+
+def _to_word(
+    potentials: Potentials, left: Tensor | None, right: Tensor, group: Tensor, labels: Tensor, heads: Tensor,
+    rooted: Tensor | None, i: int,
+) -> Tensor:  # fmt: skip
+    """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first, then one product with the potentials."""
+    length, first = labels.shape[-2], int(rooted is not None)
+    above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, first : first + length], group[i], labels)
+    below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, first + i], group[:, i], labels)
+    told = torch.einsum("bcgl,cglr->bcgr", above, right)
+    total = told.sum((1, 2)) if left is None else torch.einsum("bcgr,cglr->bl", told, left)
+    told = below if left is None else torch.einsum("bcgl,cglr->bcgr", below, left)
+    total = total + torch.einsum("bcgr,cglr->bl", told, right)
+    if rooted is not None:
+        total = total + torch.einsum("bc,bca->ba", heads[:, :, i, 0], rooted)
+    if potentials.memory is not None:
+        nodes = heads[:, : len(potentials.memory), i, first + length :]
+        total = total + torch.einsum("bcm,cma->ba", nodes, potentials.memory)
+    return total
+
+
+def relu_normalized(logits: Tensor, axis: int) -> Tensor:
+    """Positive parts over their sum: the published alternative to softmax. Where no logit is positive, all are zero."""
+    return F.normalize(logits.clamp(min=0.0), p=1.0, dim=axis)
+
+
+SCHEDULES = {"asynchronous": asynchronous, "synchronous": synchronous, "sequential": sequential}
+
+
+def iterate(potentials: Potentials, label: Rule, head: Rule, update: Update, num_steps: int) -> dict[str, Tensor]:
+    """The state after so many sweeps: the unrolled network of the encoder, which a compiler can read."""
+    state = start(potentials, label, head)
+    for k in range(num_steps):
+        state = update(potentials, label, head, state, k == 0)
+    return state
+
+
+def objective(potentials: Potentials, label: Rule, head: Rule, state: State) -> Tensor:
+    """``E_Q[log φ] + λ_Z Σ H(Q(Z)) + λ_H Σ H(Q(H))``, (B,): the ELBO where both temperatures are 1."""
+    labels, root = state["labels"], state.get("root")
+    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    scores = Reading.of(potentials, labels, root).scores
+    expected = (labels * unary).sum((-2, -1)) + (state["heads"] * scores).sum((-3, -2, -1))
+    uncertainty = _entropy(labels).sum(-1) + (0.0 if root is None else _entropy(root))
+    return expected + label.temperature * uncertainty + head.temperature * _entropy(state["heads"]).sum((-2, -1))
+
+
+def _entropy(p: Tensor) -> Tensor:
+    """Over the last axis; 0 log 0 is 0, with a finite gradient."""
+    return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
+
+
+__all__ = [
+    "SCHEDULES",
+    "Potentials",
+    "Reading",
+    "Rule",
+    "State",
+    "Update",
+    "iterate",
+    "objective",
+    "relu_normalized",
+    "start",
+]
