@@ -111,4 +111,4 @@ def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[
     return [items[i] for i in sorted(order[:cut])], [items[i] for i in sorted(order[cut:])]
 
 
-__all__ = ["Splits", "held_out", "load_splits", "part_paths"]
+__all__ = ["Published", "Splits", "held_out", "load_splits", "part_paths"]

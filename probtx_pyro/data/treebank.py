@@ -4,11 +4,11 @@ from pathlib import Path
 
 from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 from probtx_pyro.data.fetch import GITHUB, Remote
-from probtx_pyro.data.splits import Splits, load_splits
+from probtx_pyro.data.splits import Published, Splits, load_splits
 
 # Each address serves the part's CoNLL-U file of the repository at that commit, uncompressed, as text.
 _EWT = GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-"
-PUBLISHED: dict[str, dict[str, Remote | Path]] = {
+PUBLISHED: Published = {
     "small": {"train": Path(__file__).with_name("small_treebank.conllu")},
     "ewt": {
         part: Remote(f"ud_english_ewt/en_ewt-ud-{part}.conllu", f"{_EWT}{part}.conllu", sha256)

@@ -2,6 +2,9 @@
 
 import gzip
 import os
+import random
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,25 @@ def broken():
 
 
 BROKEN = list(broken())
+PIECES = [
+    b"",
+    b"\n",
+    b"\n\n",
+    b"\t",
+    b" ",
+    b"1",
+    b"6",
+    b"-",
+    b".",
+    b"_",
+    b"#",
+    b"a",
+    b"\r\n",
+    b"\r",
+    b"\xc3\xa9",
+    b"\xff",
+    b"\x00",
+]
 
 
 def test_the_breaks_are_many_and_different():
@@ -132,6 +154,28 @@ def test_every_break_is_named_by_its_line(first, tmp_path):
         said = str(error.value)
         assert said.startswith(f"{path}, line {number + len(before)}: "), (said, lines)
         assert message in said and "\n" not in said, (said, message)
+
+
+def test_random_damage_is_named_or_read_as_it_stands(tmp_path):
+    draw, path = random.Random(5), tmp_path / "damaged.conllu"
+    outcomes = Counter()
+    for _ in range(600):
+        content = bytearray((TEXT * 2).encode())
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(content))
+            content[place : place + draw.randint(0, 2)] = draw.choice(PIECES)
+        path.write_bytes(content)
+        try:
+            sentences = read_conllu(path)
+        except ValueError as error:
+            line = re.match(re.escape(str(path)) + r", line (\d+): .*; ", str(error))
+            assert line and 1 <= int(line[1]) <= content.count(b"\n") + 1
+            outcomes["refused"] += 1
+        else:
+            write_conllu(sentences, path)
+            assert read_conllu(path) == sentences
+            outcomes["read"] += 1
+    assert min(outcomes["refused"], outcomes["read"]) > 60
 
 
 def good():
