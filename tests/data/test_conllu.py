@@ -114,6 +114,7 @@ def broken():
     yield [*GOOD[:2], "", *GOOD[2:]], 1, "comments without words"
     yield [*GOOD, "", "# the end"], 11, "comments without words"
     yield [GOOD[0], GOOD[8].replace("5.1", "0.1")], 2, "a sentence without words"
+    yield [*GOOD, "\u00a0", *GOOD], 10, "1 columns"  # no ordinary space, so no blank line
     yield ["just a sentence ."], 1, "1 columns between tabs instead of 10; write _"
 
 
@@ -219,6 +220,7 @@ def test_odd_files_are_read_and_written_in_one_form(text, number, tmp_path):
         assert sentences == [good()] * number
         write_conllu(sentences, tmp_path / f"again-{name}")
         again = (tmp_path / f"again-{name}").read_bytes()
+        assert not name.endswith("gz") or again == gzip.compress(TEXT.encode() * number, mtime=0)  # no time stamp in it
         assert (gzip.decompress(again) if name.endswith("gz") else again) == TEXT.encode() * number
 
 

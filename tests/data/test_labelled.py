@@ -32,6 +32,11 @@ def test_odd_but_right_files(name, text, tmp_path):
     assert read_labelled(tmp_path / name) == ROWS
 
 
+def test_quotes_are_letters_of_a_tsv(tmp_path):
+    (tmp_path / "a.tsv").write_text('text\tcategory\n"Open\tx\n~a~\t"y"\n')
+    assert read_labelled(tmp_path / "a.tsv") == [('"Open', "x"), ("~a~", '"y"')]
+
+
 def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('intent,query\ncard,"two\nlines"\n')
