@@ -42,7 +42,8 @@ def run(folder, *command):
 
 def test_the_wheel_carries_what_it_needs_and_nothing_else(installed):
     names = zipfile.ZipFile(installed[1]).namelist()
-    assert any(name.endswith("py.typed") for name in names) and any(name.endswith("_mask.png") for name in names)
+    for ending in ("py.typed", "_mask.png", "small_treebank.conllu"):
+        assert any(name.endswith(ending) for name in names), ending
     assert {name.split("/")[0].split("-")[0] for name in names} == {"probtx_pyro"}
 
 

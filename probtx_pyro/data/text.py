@@ -1,9 +1,6 @@
 """Text to train language models on: the corpora by name, any file, and vocabularies of characters or words."""
 
-import gzip
-import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,19 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probtx_pyro.data.fetch import GITHUB, Remote, fetch, read_text
 from probtx_pyro.data.text_transformer import UNKNOWN, topics_text
 
-_GITHUB = "https://raw.githubusercontent.com/"
-_SHAKESPEARE = _GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-_WIKITEXT = _GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
-
-
-class Remote(NamedTuple):
-    """A file of a corpus: its name under ``$PROBTX_DATA`` (with ``.gz``), its address, and the SHA-256 of the text."""
-
-    name: str
-    url: str
-    sha256: str
+_SHAKESPEARE = GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+_WIKITEXT = GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
 
 
 REMOTE = {
@@ -68,9 +57,10 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     True
     """
     if source in REMOTE:
-        parts = [_fetch(remote) for remote in REMOTE[str(source)]]
+        parts = [read_text(fetch(remote)) for remote in REMOTE[str(source)]]
     else:
-        parts = [topics_text() if source == "topics" else read_text(Path(source))]
+        wanted = f"text file or one of topics, {', '.join(REMOTE)}"
+        parts = [topics_text() if source == "topics" else read_text(Path(source), wanted)]
     if len(parts) == 2:
         return Text(*parts)
     if not 0 < validation_share < 1:
@@ -79,42 +69,6 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     if not 0 < cut < len(parts[0]):
         raise ValueError(f"{source} has {len(parts[0])} characters, too few to keep a part for validation")
     return Text(parts[0][:cut], parts[0][cut:])
-
-
-def read_text(path: Path) -> str:
-    """A UTF-8 text file, plain or gzipped."""
-    names = ", ".join(("topics", *REMOTE))
-    try:
-        content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}; give a text file or one of {names}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder; give a text file or one of {names}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-def _fetch(remote: Remote) -> str:
-    """From ``$PROBTX_DATA``, else from the network; either way with its checksum."""
-    import hashlib
-
-    folder = os.environ.get("PROBTX_DATA")
-    if folder is None:
-        try:
-            import pooch
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA"
-            ) from None
-        path = pooch.retrieve(remote.url, known_hash=f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro"))
-        return read_text(Path(path))
-    text = read_text(Path(folder) / f"{remote.name}.gz")
-    if hashlib.sha256(text.encode()).hexdigest() != remote.sha256:
-        raise ValueError(f"{folder}/{remote.name}.gz is not the published file (its SHA-256 differs); fetch it again")
-    return text
 
 
 def _words(text: str) -> list[str]:
@@ -153,4 +107,4 @@ class Vocabulary(NamedTuple):
         return torch.tensor([number.get(token, 0) for token in LEVELS[self.level](text)], dtype=torch.long)
 
 
-__all__ = ["Text", "Vocabulary", "load_text", "read_text"]
+__all__ = ["Text", "Vocabulary", "load_text"]

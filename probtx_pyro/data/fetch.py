@@ -1,0 +1,102 @@
+"""Published files: from the folder ``$PROBTX_DATA`` or the network, always with their checksum; and text from disk."""
+
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+GITHUB = "https://raw.githubusercontent.com/"
+
+
+class Remote(NamedTuple):
+    """A published file.
+
+    name: where it lies under ``$PROBTX_DATA``, as it is or with ``.gz`` behind it.
+    url: its address.
+    sha256: of its content, uncompressed.
+    """
+
+    name: str
+    url: str
+    sha256: str
+
+
+def fetch(remote: Remote) -> Path:
+    """The file's place on this machine, its content checked.
+
+    Raises
+    ------
+    ValueError
+        ``$PROBTX_DATA`` is set and has no such file, or another one.
+    ModuleNotFoundError
+        It must be downloaded, and pooch is not installed.
+    """
+    folder = os.environ.get("PROBTX_DATA")
+    if folder is None:
+        try:
+            import pooch
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA"
+            ) from None
+        return Path(
+            pooch.retrieve(remote.url, known_hash=f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro"))
+        )
+    plain = Path(folder) / remote.name
+    path = plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
+    if hashlib.sha256(read_text(path).encode()).hexdigest() != remote.sha256:
+        raise ValueError(f"{path} is not the published file (its SHA-256 differs); fetch it again")
+    return path
+
+
+def read_text(path: Path, wanted: str = "text file") -> str:
+    """A UTF-8 text file, plain or ``.gz``, with its line ends as they are; ``wanted`` says in errors what to give.
+
+    Raises
+    ------
+    ValueError
+        No such file, a folder, not UTF-8 (the line is named), or a damaged ``.gz``.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        return content.decode("utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}; give a {wanted}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; give a {wanted}") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: this is not UTF-8 text (byte {error.start}); convert the file first"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") -> tuple[str, list[str]]:
+    r"""What to call a source in errors, and its lines without their ends; CRLF and a byte-order mark are dropped.
+
+    Parameters
+    ----------
+    source
+        A path, plain or ``.gz``, or the lines themselves.
+    wanted
+        What errors ask for.
+
+    Examples
+    --------
+    >>> read_lines(["a\r\n", "b"])
+    ('the lines', ['a', 'b'])
+    """
+    if isinstance(source, (str, Path)):
+        name, lines = str(source), read_text(Path(source), wanted).removeprefix("\ufeff").split("\n")
+    else:
+        name, lines = "the lines", list(source)
+    return name, [line.removesuffix("\n").removesuffix("\r") for line in lines]
+
+
+__all__ = ["GITHUB", "Remote", "fetch", "read_lines", "read_text"]

@@ -1,0 +1,120 @@
+"""Texts with a label: files with a header and two columns, and their words."""
+
+import csv
+import io
+import re
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from probtx_pyro.data.fetch import GITHUB, Remote, read_text
+from probtx_pyro.data.splits import Published, Splits, load_splits
+
+_BANKING = GITHUB + "PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data/"
+PUBLISHED: Published = {
+    "banking77": {
+        part: Remote(f"banking77/{part}.csv", f"{_BANKING}{part}.csv", sha256)
+        for part, sha256 in (
+            ("train", "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b"),
+            ("test", "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d"),
+        )
+    }
+}
+
+
+class Labelled(NamedTuple):
+    """A text and its label."""
+
+    text: str
+    label: str
+
+
+# How a file is cut into columns, by its ending; a TSV file knows no quotes (IANA, text/tab-separated-values).
+FORMATS = {
+    ".csv": {"delimiter": ",", "strict": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+
+
+def read_labelled(path: str | Path, text: str = "text", label: str = "category") -> list[Labelled]:
+    """The rows of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns.
+
+    Parameters
+    ----------
+    path
+        The file.
+    text, label
+        Names of the two columns; others are passed over.
+
+    Raises
+    ------
+    ValueError
+        Another ending, a column missing in the header; ``FILE, line N: ...`` for a row of another length than the header, an
+        empty text or label, or broken quotes; see also `fetch.read_text`.
+    """
+    path = Path(path)
+    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{path} ends in none of {', '.join(FORMATS)}; rename or convert it")
+    content = read_text(path, "CSV or TSV file").removeprefix("\ufeff")
+    reader = csv.reader(io.StringIO(content, newline=""), **FORMATS[ending])  # type: ignore[arg-type]
+    found, header, number = [], None, 1
+    try:
+        for row in reader:
+            if header is None:
+                header = row
+                if missing := {text, label} - set(header):
+                    raise ValueError(f"the header has no column {', '.join(sorted(missing))}; name one of {header}")
+                columns = header.index(text), header.index(label)
+            elif row:
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"{len(row)} columns instead of {len(header)}; quote a text that has the delimiter"
+                    )
+                item = Labelled(*(row[column].strip() for column in columns))
+                if not all(item):
+                    raise ValueError("the text or its label is empty; fill it or remove the line")
+                found.append(item)
+            number = reader.line_num + 1
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path}, line {number}: {error}") from None
+    return found
+
+
+def load_labelled(
+    source: str | Path = "banking77",
+    dev_share: float = 0.1,
+    seed: int = 0,
+    text: str = "text",
+    label: str = "category",
+) -> Splits[Labelled]:
+    """Labelled texts.
+
+    Parameters
+    ----------
+    source
+        ``"banking77"``, customers' questions and 77 intents (Casanueva et al. 2020, CC BY 4.0; train and test), from
+        ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
+    dev_share, seed
+        How much of train becomes dev where there is none, drawn at random.
+    text, label
+        See `read_labelled`.
+
+    Raises
+    ------
+    ValueError
+        Of `part_paths` and `read_labelled`.
+    """
+    return load_splits(source, PUBLISHED, partial(read_labelled, text=text, label=label), dev_share, seed)
+
+
+def tokenize(text: str) -> list[str]:
+    """Words in small letters, with their apostrophes, and every other mark by itself.
+
+    >>> tokenize("Hasn't my card (no. 7) come?")
+    ["hasn't", 'my', 'card', '(', 'no', '.', '7', ')', 'come', '?']
+    """
+    return re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text.lower())
+
+
+__all__ = ["FORMATS", "Labelled", "load_labelled", "read_labelled", "tokenize"]
