@@ -15,7 +15,7 @@ def best_tree(scores: Scores, single_root: bool) -> Heads | None:
     order that visits each node once.
 
     With ``single_root`` the weights are complex: numpy orders complex numbers by their real part, then by their imaginary
-    part. The first holds minus the number of roots, exactly, the second the score, so that one comparison decides by both.
+    part (see `numpy.sort`). The first holds minus the number of roots, exactly, the second the score, so that one comparison decides by both.
     """
     size = len(scores) + 1
     weights = np.full((size, size), -np.inf, complex if single_root else float)  # (dependent, head)
@@ -59,9 +59,7 @@ def best_tree(scores: Scores, single_root: bool) -> Heads | None:
             node[head] = len(parent)
             parent.append(-1)
             taken.append(0)
-    for outer in range(
-        len(parent) - 1, size - 1, -1
-    ):  # the member that the arc enters takes it; the others keep theirs
+    for outer in reversed(range(size, len(parent))):  # the member that the arc enters takes it, the others keep theirs
         member = taken[outer] // size
         while parent[member] != outer:
             member = parent[member]

@@ -148,6 +148,15 @@ def test_batch_is_the_stack_of_its_singles(function):
 
 
 @functions
+def test_the_score_of_a_word_as_its_own_head_is_ignored(function):
+    arcs = draw(6)
+    expected = function(arcs)
+    for anything in (torch.nan, torch.inf, -torch.inf, 1e9):
+        arcs[range(6), range(1, 7)] = anything
+        assert torch.equal(function(arcs), expected)
+
+
+@functions
 def test_float32_is_answered_in_float32(function):
     arcs = draw(8, scale=100.0).float()
     found = function(arcs)

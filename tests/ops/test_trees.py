@@ -146,11 +146,21 @@ def test_batch_is_the_stack_of_its_singles(decode):
 
 def test_argmax_takes_each_word_alone():
     arcs = draw(9, batch=(5,), forbidden=0.2)
+    arcs[:, range(9), range(1, 10)] = 100.0
     heads = ops.argmax_heads(arcs).tolist()
     for rows, found in zip(arcs.tolist(), heads, strict=True):
         for i, row in enumerate(rows):
             others = [head for head in range(10) if head != i + 1]
             assert found[i] == max(others, key=row.__getitem__)
+
+
+@pytest.mark.parametrize("decode", [ops.argmax_heads, ops.spanning_arborescence, ops.eisner])
+def test_the_score_of_a_word_as_its_own_head_is_ignored(decode):
+    arcs = draw(6)
+    heads = decode(arcs)
+    for anything in (torch.nan, torch.inf, -torch.inf, 1e9):
+        arcs[range(6), range(1, 7)] = anything
+        assert torch.equal(decode(arcs), heads)
 
 
 def test_scores_between_words():
