@@ -100,8 +100,15 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
         is_root = is_root.unsqueeze(-1)
         onward = torch.where(is_root, taken[: word + 2], row - total.unsqueeze(-1))
         table = table.masked_fill(is_root.unsqueeze(-1) & (column[: word + 2] == 0), -math.inf)
-        table = log_sum(torch.stack((table, through.unsqueeze(-1) + onward.unsqueeze(-2)), -1))
+        table = _log_add(table, through.unsqueeze(-1) + onward.unsqueeze(-2))
     return log_partition.masked_fill(log_partition == -math.inf, -math.inf)
+
+
+def _log_add(a: Tensor, b: Tensor) -> Tensor:
+    """``log(exp(a) + exp(b))`` with zero, not undefined, gradients of any order where both are -inf."""
+    pair = torch.stack((a, b))
+    empty = (pair == -math.inf).all(0)
+    return pair.masked_fill(empty, 0.0).logsumexp(0).masked_fill(empty, -math.inf)
 
 
 __all__ = ["tree_entropy", "tree_log_partition", "tree_marginals"]
