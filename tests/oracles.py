@@ -1,5 +1,6 @@
 """The formulas of the mathematics, written the dumb way: loops over scalars, no torch, nothing of the package."""
 
+import functools
 import itertools
 import math
 
@@ -212,3 +213,44 @@ def ecm_step(p, prior):
             rows.append([m / sum(mass) for m in mass])
         new["answer_probs"] = rows
     return new
+
+
+def ancestors(heads, word):
+    """The heads above a word, up to the root 0, or up to where they repeat."""
+    found = []
+    while word and word not in found:
+        found.append(word)
+        word = heads[word - 1]
+    return [*found[1:], word]
+
+
+@functools.cache
+def dependency_trees(words, single_root):
+    """Every tuple of heads in which every word reaches the root."""
+    every = itertools.product(range(words + 1), repeat=words)
+    rooted = (heads for heads in every if heads.count(0) == 1 or not single_root)
+    return [heads for heads in rooted if all(ancestors(heads, word)[-1] == 0 for word in range(1, words + 1))]
+
+
+def is_projective(heads):
+    """Whether all words between a word and its head come from that head."""
+    return all(
+        head in ancestors(heads, between)
+        for word, head in enumerate(heads, 1)
+        for between in range(min(word, head) + 1, max(word, head))
+    )
+
+
+def tree_score(arcs, heads):
+    return sum(row[head] for row, head in zip(arcs, heads, strict=True))
+
+
+def arc_probabilities(arcs, trees):
+    """Log-normaliser of the trees, and how often each arc is in a tree."""
+    scores = [tree_score(arcs, heads) for heads in trees]
+    total = logsumexp(scores)
+    found = [[0.0] * len(row) for row in arcs]
+    for score, heads in zip(scores, trees, strict=True):
+        for word, head in enumerate(heads):
+            found[word][head] += math.exp(score - total)
+    return total, found

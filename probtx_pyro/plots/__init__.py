@@ -11,6 +11,7 @@ colour-blind readers and every series carries its own label, so that the picture
 >>> pyplot.close(ax.figure)
 """
 
+from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
@@ -20,6 +21,6 @@ from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
-    "rank_spectra", "rank_histogram", "head_distance_matrix",
+    "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
-"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; and diagnostics of attention.
+"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; diagnostics of attention; and
+attachment scores of dependency heads.
 
-Names load on first use: `inference_data` and `diagnostics` take numpy alone, so they work where torch is not installed.
+Names load on first use: `inference_data`, `diagnostics` and `attachment` take numpy alone, so they work without torch.
 """
 
 from importlib import import_module
@@ -14,10 +15,18 @@ _HOME = {
     "effective_keys": "diagnostics",
     "head_distances": "diagnostics",
     "jensen_shannon": "diagnostics",
+    "attachment_score": "attachment",
+    "baseline_scores": "attachment",
+    "channel_scores": "attachment",
+    "likeliest_heads": "attachment",
+    "left_arc": "attachment",
+    "right_arc": "attachment",
+    "random_heads": "attachment",
 }
 __all__ = [
     "to_inference_data", "from_arrays",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
+    "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
 ]  # fmt: skip
 
 

@@ -1,0 +1,190 @@
+"""Dependency trees: from scores of arcs to the best heads, word by word, over all trees, or over projective trees.
+
+``arcs`` is (..., N, N + 1): the log score of "word i takes head h", where head 0 is the root and head j the j-th word, counted
+from 1 as CoNLL-U does; any finite number, or -inf for an arc that may not be. The entry of a word as its own head is ignored.
+``mask`` is (..., N), True for a word; an absent word neither takes nor gives a head, and its head in every answer is -1.
+Trees are sought in float64, sentence after sentence, on the CPU.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops.tree_solvers import best_projective_tree, best_tree
+
+Solver = Callable[[np.ndarray, bool], np.ndarray | None]
+
+
+def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
+    """Scores of arcs from scores between words, such as logarithms of head marginals, and scores of being a root.
+
+    Without ``root`` every word has the root score 0. Among trees with a single root that choice does not matter, since every
+    tree has it once; then the other arcs choose the root. Where several roots are allowed, and word by word, it does matter: 0
+    is the largest log probability, so that every word prefers the root; give a ``root`` (-inf forbids it).
+
+    Parameters
+    ----------
+    scores
+        (..., N, N): of word i taking word j as its head.
+    root
+        (..., N), of word i being a root; leading axes broadcast.
+
+    Returns
+    -------
+    arcs
+        (..., N, N + 1), the root first.
+
+    Raises
+    ------
+    ValueError
+        ``scores`` not square, or ``root`` not one for each word.
+
+    Examples
+    --------
+    >>> arc_scores(torch.tensor([[0.0, -1.0], [-2.0, 0.0]])).tolist()
+    [[0.0, 0.0, -1.0], [0.0, -2.0, 0.0]]
+    """
+    if scores.dim() < 2 or scores.shape[-1] != scores.shape[-2]:
+        raise ValueError(f"scores must have shape (..., N, N) but has shape {tuple(scores.shape)}; give the root apart")
+    words = scores.shape[-1]
+    root = scores.new_zeros(words) if root is None else root
+    if root.shape[-1:] != (words,):
+        raise ValueError(
+            f"root must have shape (..., {words}) but has shape {tuple(root.shape)}; give one score a word"
+        )
+    batch = torch.broadcast_shapes(scores.shape[:-2], root.shape[:-1])
+    columns = root.expand(*batch, words).unsqueeze(-1), scores.expand(*batch, words, words)
+    return torch.cat(columns, -1)
+
+
+def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``arcs`` in float64 with -inf where no arc can be, and the mask, (..., N); a ValueError where they do not fit."""
+    words = arcs.shape[-2] if arcs.dim() >= 2 else 0
+    if words == 0 or arcs.shape[-1] != words + 1 or not arcs.is_floating_point():
+        raise ValueError(
+            f"arcs must be floating and have shape (..., N, N + 1), the root first, but is {arcs.dtype} of shape {tuple(arcs.shape)}; build it with arc_scores"
+        )
+    present = torch.ones(words, dtype=torch.bool, device=arcs.device) if mask is None else mask
+    if present.dtype != torch.bool or present.shape[-1:] != (words,):
+        raise ValueError(
+            f"mask must be boolean and have shape (..., {words}) but is {present.dtype} of shape {tuple(present.shape)}; give True for each word"
+        )
+    try:
+        present = present.expand(torch.broadcast_shapes(arcs.shape[:-1], present.shape))
+    except RuntimeError:
+        raise ValueError(
+            f"mask {tuple(present.shape)} does not broadcast with arcs {tuple(arcs.shape)}; give one mask, or one a sentence"
+        ) from None
+    heads = torch.nn.functional.pad(present, (1, 0), value=True)
+    itself = torch.nn.functional.pad(torch.eye(words, dtype=torch.bool, device=arcs.device), (1, 0))
+    scores = arcs.double().masked_fill(~(present.unsqueeze(-1) & heads.unsqueeze(-2)) | itself, -math.inf)
+    if not (scores < math.inf).all():
+        raise ValueError("arcs contains NaN or +inf; scores are finite, or -inf for an arc that may not be")
+    return scores, present
+
+
+def argmax_heads(arcs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The best head of each word for itself; together they need not make a tree.
+
+    Parameters
+    ----------
+    arcs
+        (..., N, N + 1), the root first.
+    mask
+        (..., N), True for a word.
+
+    Returns
+    -------
+    heads
+        (..., N) of int64: 0 for the root, j for the j-th word, -1 for an absent word.
+
+    Raises
+    ------
+    ValueError
+        A word without any head that may be, NaN or +inf, or shapes that do not fit.
+
+    Examples
+    --------
+    >>> arcs = torch.tensor([[0.0, 0.0, 2.0], [0.0, 3.0, 0.0]])
+    >>> argmax_heads(arcs).tolist(), spanning_arborescence(arcs).tolist()
+    ([2, 1], [0, 1])
+    """
+    scores, present = allowed_arcs(arcs, mask)
+    best, heads = scores.max(-1)
+    lost = (present & (best == -math.inf)).nonzero()
+    if len(lost):
+        *sentence, word = lost[0].tolist()
+        raise ValueError(f"word {word + 1} of {_named(sentence)} may take no head; give it one whose score is finite")
+    return heads.masked_fill(~present, -1)
+
+
+def spanning_arborescence(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
+    """The best tree of all: the maximum spanning arborescence, by the algorithm of Chu, Liu and Edmonds in O(N²).
+
+    A single root is part of the search, not of a penalty: trees are compared by their number of roots first and by their score
+    second. McDonald et al. 2005, *Non-projective dependency parsing using spanning tree algorithms*.
+
+    Parameters
+    ----------
+    arcs
+        (..., N, N + 1), the root first.
+    mask
+        (..., N), True for a word.
+    single_root
+        Whether exactly one word takes the root as its head; otherwise one or more.
+
+    Returns
+    -------
+    heads
+        (..., N) of int64: 0 for the root, j for the j-th word, -1 for an absent word. One of the best, if several are.
+
+    Raises
+    ------
+    ValueError
+        A sentence that has no tree, NaN or +inf, or shapes that do not fit.
+
+    Examples
+    --------
+    >>> spanning_arborescence(torch.tensor([[5.0, 0.0, 1.0], [5.0, 2.0, 0.0]]), single_root=False).tolist()
+    [0, 0]
+    """
+    return _decode(arcs, mask, single_root, best_tree)
+
+
+def eisner(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
+    """The best projective tree, whose arcs do not cross when drawn above the words and the root to their left, in O(N³).
+
+    Eisner 1996, *Three new probabilistic models for dependency parsing*. Arguments, answer and errors are those of
+    `spanning_arborescence`.
+
+    >>> wished = torch.tensor([3, 0, 2, 2])  # the arc from 3 to 1 crosses the one from the root to 2
+    >>> arcs = torch.nn.functional.one_hot(wished, 5).float()
+    >>> spanning_arborescence(arcs).tolist(), eisner(arcs).tolist()
+    ([3, 0, 2, 2], [2, 0, 2, 2])
+    """
+    return _decode(arcs, mask, single_root, best_projective_tree)
+
+
+def _decode(arcs: Tensor, mask: Tensor | None, single_root: bool, solve: Solver) -> Tensor:
+    """The heads that ``solve`` finds for the words that are there, one sentence after another."""
+    scores, present = (x.detach().cpu().numpy() for x in allowed_arcs(arcs, mask))
+    heads = np.full(present.shape, -1)
+    for sentence in np.ndindex(present.shape[:-1]):
+        words = np.flatnonzero(present[sentence])
+        nodes = np.append(0, words + 1)
+        found = solve(scores[sentence][np.ix_(words, nodes)], single_root)
+        if found is None:
+            kind = "tree with a single root" if single_root else "tree"
+            raise ValueError(f"{_named(sentence)} has no {kind}, since too many scores are -inf; allow more arcs")
+        heads[(*sentence, words)] = nodes[found]
+    return torch.from_numpy(heads).to(arcs.device)
+
+
+def _named(sentence: Sequence[int]) -> str:
+    return f"sentence {', '.join(map(str, sentence))} of arcs" if len(sentence) else "arcs"
+
+
+__all__ = ["allowed_arcs", "arc_scores", "argmax_heads", "eisner", "spanning_arborescence"]
