@@ -109,19 +109,52 @@ def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
         operation(*arguments, out=where)
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.flatten(0, 1)
+def _add_products(total: Tensor, x: Tensor, weights: Tensor) -> None:
+    """``total += Σ_c x_c w_c``; x (c B, N, r), weights (c, r, L), total (B, N, L). Plain GEMMs: batched ones are slow on CPUs."""
+    flat = total.flatten(0, 1)
+    for channel, w in zip(x.reshape(len(weights), -1, x.shape[-1]), weights, strict=True):
+        flat.addmm_(channel, w)
+
+
+def _products(x: Tensor, weights: Tensor) -> Tensor:
+    """``x w_c`` for every channel, (c B, N, r), from (B, N, L) and (c, L, r)."""
+    flat = x.flatten(0, 1)
+    out = x.new_empty(len(weights), len(flat), weights.shape[-1])
+    for channel, w in zip(out, weights, strict=True):
+        _into(channel, torch.mm, flat, w)
+    return out.view(-1, x.shape[1], weights.shape[-1])
+
+
+def _outer(x: Tensor, y: Tensor, channels: int) -> Tensor:
+    """``Σ x y'`` over words, (c, L, r), from (B, N, L) and (c B, N, r)."""
+    flat = x.flatten(0, 1).mT
+    out = x.new_empty(channels, len(flat), y.shape[-1])
+    for channel, of in zip(out, y.reshape(channels, -1, y.shape[-1]), strict=True):
+        _into(channel, torch.mm, flat, of)
+    return out
+
+
+def _each(x: Tensor, channels: int) -> Tensor:
+    """The same for every channel, (c B, N, L)."""
+    return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
+
+
+def _together(x: Tensor, channels: int) -> Tensor:
+    """The sum over channels, (B, N, L)."""
+    return x if channels == 1 else x.unflatten(0, (channels, -1)).sum(0)
 
 
 class _Scores(torch.autograd.Function):
-    """Scores of one channel's arcs, then the features x (if U is there) and y, which the messages need again."""
+    """Scores of the arcs of some channels, then the features x (if U is there) and y, which the messages need again."""
 
     @staticmethod
     def forward(ctx: Any, groups: Sequence[Span], q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        count = len(groups)
-        features = [(_flat(q) @ w).view(*q.shape[:2], -1) for w in weights]
-        scores = q.new_zeros(*q.shape[:2], q.shape[1])
-        for x, y, span in zip(features[:-count] or [q] * count, features[-count:], groups, strict=True):
+        count, channels = len(groups), len(weights[0])
+        features = [_products(q, w) for w in weights]
+        scores = q.new_zeros(channels * q.shape[0], q.shape[1], q.shape[1])
+        for x, y, span in zip(
+            features[:-count] or [_each(q, channels)] * count, features[-count:], groups, strict=True
+        ):
             _add_scores(scores, x, y, span)
         ctx.save_for_backward(q, *features, *weights)
         ctx.groups = groups
@@ -132,75 +165,81 @@ class _Scores(torch.autograd.Function):
     def backward(ctx: Any, d_scores: Tensor, *d_features: Tensor) -> tuple[Tensor | None, ...]:
         groups, count, total = ctx.groups, len(ctx.groups), len(d_features)
         q, features, weights = ctx.saved_tensors[0], ctx.saved_tensors[1 : total + 1], ctx.saved_tensors[total + 1 :]
-        d_q, d_weights = torch.zeros_like(q), []
+        channels, d_q, d_weights = len(weights[0]), torch.zeros_like(q), []
+        every = _each(q, channels)
+        d_every = d_q if channels == 1 else torch.zeros_like(every)
         for k, (w, d) in enumerate(zip(weights, d_features, strict=True)):
             y, span = features[k % count - count], groups[k % count]
             if k < total - count:  # of x
                 d = d.clone()
                 _add_gathered(d, d_scores, y, span)
             else:
-                d = _spread(d_scores, features[k - count] if total > count else q, span, d)
+                d = _spread(d_scores, features[k - count] if total > count else every, span, d)
                 if total == count:
-                    _add_gathered(d_q, d_scores, y, span)
-            _flat(d_q).addmm_(_flat(d), w.mT)
-            d_weights.append(_flat(q).mT @ _flat(d))
-        return None, d_q, *d_weights
+                    _add_gathered(d_every, d_scores, y, span)
+            _add_products(d_q, d, w.mT)
+            d_weights.append(_outer(q, d, channels))
+        return None, d_q if channels == 1 else d_q + _together(d_every, channels), *d_weights
 
 
 class _Messages(torch.autograd.Function):
-    """What the arcs of one channel tell the words: the dependents from their heads, and the heads from their dependents."""
+    """What the arcs of some channels tell the words: the dependents from their heads, and the heads from their dependents."""
 
     @staticmethod
     def forward(ctx: Any, groups: Sequence[Span], p: Tensor, q: Tensor, *tensors: Tensor) -> Tensor:
-        total = torch.zeros_like(q)
-        for x, y, left, right, span in _each(groups, q, tensors):
+        channels, total = len(tensors[-1]), torch.zeros_like(q)
+        gathered = total if channels == 1 else torch.zeros_like(_each(q, channels))
+        for x, y, left, right, span in _rows(groups, q, tensors):
             if left is None:
-                _add_gathered(total, p, y, span)
-            else:
-                gathered = torch.zeros_like(x)
                 _add_gathered(gathered, p, y, span)
-                _flat(total).addmm_(_flat(gathered), left.mT)
-            _flat(total).addmm_(_flat(_spread(p, x, span)), right.mT)
+            else:
+                of_group = torch.zeros_like(x)
+                _add_gathered(of_group, p, y, span)
+                _add_products(total, of_group, left.mT)
+            _add_products(total, _spread(p, x, span), right.mT)
         ctx.save_for_backward(p, q, *tensors)
         ctx.groups = groups
-        return total
+        return total if channels == 1 else total + _together(gathered, channels)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         groups = ctx.groups
         p, q, *tensors = ctx.saved_tensors
-        d_p, d_q = torch.zeros_like(p), torch.zeros_like(q)
+        channels, d_p, d_q = len(tensors[-1]), torch.zeros_like(p), torch.zeros_like(q)
+        every, d_every = _each(d, channels), d_q if channels == 1 else torch.zeros_like(_each(q, channels))
         d_xs, d_ys, d_left, d_right = [], [], [], []
-        for x, y, left, right, span in _each(groups, q, tensors):
-            d_spread = (_flat(d) @ right).view_as(x)
-            d_gathered = d if left is None else (_flat(d) @ left).view_as(x)
+        for x, y, left, right, span in _rows(groups, q, tensors):
+            d_spread = _products(d, right)
+            d_gathered = every if left is None else _products(d, left)
             _add_scores(d_p, x, d_spread, span)
             _add_scores(d_p, d_gathered, y, span)
-            d_right.append(_flat(d).mT @ _flat(_spread(p, x, span)))
+            d_right.append(_outer(d, _spread(p, x, span), channels))
             d_ys.append(_spread(p, d_gathered, span))
-            d_x = d_q if left is None else torch.zeros_like(x)
+            d_x = d_every if left is None else torch.zeros_like(x)
             _add_gathered(d_x, p, d_spread, span)
             if left is not None:
-                gathered = torch.zeros_like(x)
-                _add_gathered(gathered, p, y, span)
-                d_left.append(_flat(d).mT @ _flat(gathered))
+                of_group = torch.zeros_like(x)
+                _add_gathered(of_group, p, y, span)
+                d_left.append(_outer(d, of_group, channels))
                 d_xs.append(d_x)
+        d_q = d_q if channels == 1 else _together(d_every, channels)
         return None, d_p, d_q, *d_xs, *d_ys, *d_left, *d_right
 
 
-def _each(groups: Sequence[Span], q: Tensor, tensors: Sequence[Tensor]) -> Any:
+def _rows(groups: Sequence[Span], q: Tensor, tensors: Sequence[Tensor]) -> Any:
     """For every group x, y, U (or None) and V, of features and weights in that order."""
     count = len(groups)
     if len(tensors) == 2 * count:
-        return zip([q] * count, tensors[:count], [None] * count, tensors[count:], groups, strict=True)
+        x = _each(q, len(tensors[-1]))
+        return zip([x] * count, tensors[:count], [None] * count, tensors[count:], groups, strict=True)
     return zip(*(tensors[k * count : (k + 1) * count] for k in range(4)), groups, strict=True)
 
 
 class Arcs(NamedTuple):
-    """The arcs of one channel among words with label marginals ``q`` (B, N, L).
+    """The arcs of some channels among words with label marginals ``q`` (B, N, L).
 
-    scores: (B, N, N), of every word j as the head of every word i; what no group holds is 0.
+    scores: (c, B, N, N), of every word j as the head of every word i; what no group holds is 0.
     """
 
     groups: tuple[Span, ...]
@@ -211,18 +250,19 @@ class Arcs(NamedTuple):
 
     @classmethod
     def of(cls, groups: tuple[Span, ...], q: Tensor, left: Sequence[Tensor] | None, right: Sequence[Tensor]) -> "Arcs":
-        """Potentials ``U V'`` of one channel, (L, r) for each group; ``left=None`` is the identity."""
+        """Potentials ``U V'``, for each group (c, L, r); ``left=None`` is the identity."""
         weights = tuple(w[span.group] for w in (left, right) if w is not None for span in groups)
+        shape = (len(right[0]), *q.shape[:2], q.shape[1])
         if not groups:
-            return cls(groups, q, weights, q.new_zeros(*q.shape[:2], q.shape[1]), ())
+            return cls(groups, q, weights, q.new_zeros(shape), ())
         scores, *features = _Scores.apply(groups, q, *weights)
-        return cls(groups, q, weights, scores, tuple(features))
+        return cls(groups, q, weights, scores.view(shape), tuple(features))
 
     def messages(self, p: Tensor) -> Tensor:
-        """``Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb``, (B, N, L), for head marginals ``p`` (B, N, N) of the words."""
+        """``Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb``, (B, N, L), for head marginals ``p`` (c, B, N, N) of the words."""
         if not self.groups:
             return torch.zeros_like(self.q)
-        return _Messages.apply(self.groups, p, self.q, *self.features, *self.weights)
+        return _Messages.apply(self.groups, p.flatten(0, 1), self.q, *self.features, *self.weights)
 
 
 __all__ = ["Arcs", "Span", "group_of", "spans"]

@@ -16,14 +16,15 @@ from probtx_pyro.ops.arcs import Arcs, group_of, spans
 State = Mapping[str, Tensor]
 
 
-Factors = Sequence[Sequence[Tensor]]
+Factors = Sequence[Sequence[Tensor]]  # of some channels at a time, of every group: (c, L, r)
+AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
 
 
 class Potentials(NamedTuple):
     """Everything that is fixed while labels and heads are inferred.
 
-    unary: (B, N, L). words: (B, N), False for padding. left, right: of every channel and in it of every group a factor (L, r); the
-    ternary potential is ``left right'``, and ``left=None`` the identity. root: (C, L, K) or None. memory: (C', M, L) or None, the global nodes of the first C' channels;
+    unary: (B, N, L). words: (B, N), False for padding. left, right: from `factors`; the ternary potential is
+    ``left right'``, and ``left=None`` the identity. root: (C, L, K) or None. memory: (C', M, L) or None, the global nodes of the first C' channels;
     split: whether they are a choice of their own, beside that of a head.
     """
 
@@ -37,6 +38,11 @@ class Potentials(NamedTuple):
     split: bool = False
 
     @property
+    def channels(self) -> int:
+        """C."""
+        return sum(len(some[0]) for some in self.right)
+
+    @property
     def parts(self) -> list[int]:
         """Slots of each choice that a word makes in a channel."""
         heads = self.unary.shape[-2] + (self.root is not None)
@@ -45,7 +51,7 @@ class Potentials(NamedTuple):
 
     def allowed(self) -> Tensor:
         """Which slot a word may choose, (B, 1 or C, N, S)."""
-        length, channels = self.unary.shape[-2], len(self.right)
+        length, channels = self.unary.shape[-2], self.channels
         other = ~torch.eye(length, dtype=torch.bool, device=self.words.device)
         slots = [(self.words.unsqueeze(-1) & self.words.unsqueeze(-2) & other).unsqueeze(-3)]
         if self.root is not None:
@@ -55,6 +61,11 @@ class Potentials(NamedTuple):
             slots = [x.expand(-1, channels, -1, -1) for x in slots]
             slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
         return torch.cat(slots, -1)
+
+
+def factors(x: Tensor, words: int) -> Factors:
+    """Factors of all channels and groups (C, G, L, r), in the parts that ``words`` words, batches together, are worked on."""
+    return [some.unbind(1) for some in x.split(max(1, AT_ONCE // (words * x.shape[-1])))]
 
 
 class Rule(NamedTuple):
@@ -81,13 +92,19 @@ class Rule(NamedTuple):
         return marginals if full or self.step == 1 else torch.lerp(before, marginals, self.step)
 
     def normalized(self, logits: Tensor, allowed: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Marginals over the allowed slots of each part of the last axis; zero where nothing is allowed."""
+        """Marginals over the allowed slots of each part of the last axis; zero where nothing is allowed.
+
+        What is less than the square of the rounding error becomes zero: no sum can feel it, but the products of such numbers are
+        subnormal, and a CPU multiplies those ten times slower.
+        """
         if parts is not None and len(parts) > 1:
             pieces = zip(logits.split(list(parts), -1), allowed.split(list(parts), -1), strict=True)
             return torch.cat([self.normalized(x, a) for x, a in pieces], -1)
         some = allowed.any(-1, keepdim=True)
         logits = logits.masked_fill(~allowed, -torch.inf).masked_fill(~some, 0.0)
-        return self.normalizer(logits, -1).masked_fill(~allowed, 0.0)
+        marginals = self.normalizer(logits, -1)
+        felt = marginals.detach() > torch.finfo(marginals.dtype).eps ** 2
+        return marginals.masked_fill(~(allowed & felt), 0.0)
 
 
 Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
@@ -98,7 +115,7 @@ def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
     words = potentials.words.unsqueeze(-1)
     allowed = potentials.allowed()
     unary = potentials.unary.masked_fill(~words, 0.0)
-    shape = (len(unary), len(potentials.right), *allowed.shape[2:])
+    shape = (len(unary), potentials.channels, *allowed.shape[2:])
     logits = unary.new_ones(()).expand(shape)
     state = {
         "label_logits": unary,
@@ -137,23 +154,23 @@ class Reading(NamedTuple):
                 Arcs.of(groups, q, None if u is None else [x.to(low) for x in u], [x.to(low) for x in v])
                 for u, v in zip(left, potentials.right, strict=True)
             ]
-        slots, rooted = [torch.stack([a.scores for a in arcs], 1).to(labels.dtype)], None
+        slots, rooted = [torch.cat([a.scores for a in arcs]).transpose(0, 1).to(labels.dtype)], None
         if potentials.root is not None:
             rooted = torch.einsum("cak,bk->bca", potentials.root, root)
             slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
         if potentials.memory is not None:
             nodes = torch.einsum("bia,cma->bcim", labels, potentials.memory)
-            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(arcs) - len(potentials.memory))))
+            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, potentials.channels - len(potentials.memory))))
         return cls(arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
 
     def messages(self, potentials: Potentials, labels: Tensor, heads: Tensor) -> tuple[Tensor, Tensor | None]:
         """``G_i(a)`` (B, N, L), and what the words tell the root (B, K), for head marginals (B, C, N, S)."""
         to_root, first = None, int(self.rooted is not None)
-        own = heads[..., first : first + labels.shape[-2]]
+        own = heads[..., first : first + labels.shape[-2]].transpose(0, 1)
         total = torch.zeros_like(labels)
         with torch.autocast(labels.device.type, enabled=False):
-            for c, arcs in enumerate(self.arcs):
-                total = total + arcs.messages(own[:, c].to(arcs.q.dtype))
+            for arcs, p in zip(self.arcs, own.split([len(a.scores) for a in self.arcs]), strict=True):
+                total = total + arcs.messages(p.to(arcs.q.dtype))
         if self.rooted is not None:
             total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
             to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
@@ -231,7 +248,7 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
 
 def _stacked(factors: Factors) -> Tensor:
     """(C, G, L, r)."""
-    return torch.stack([torch.stack([*channel]) for channel in factors])
+    return torch.cat([torch.stack([*some], 1) for some in factors])
 
 
 def _to_word(

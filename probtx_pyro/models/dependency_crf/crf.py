@@ -111,10 +111,8 @@ class DependencyCRF:
         words = torch.ones_like(unary[..., 0], dtype=torch.bool)
         if self.mask is not None:
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
-        if isinstance(self.ternary, LowRank):
-            left, right = _factors(self.ternary.left), _factors(self.ternary.right)
-        else:
-            left, right = None, _factors(self.ternary.mT)
+        pair = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else (None, self.ternary.mT)
+        left, right = (None if x is None else ops.factors(x, words.numel()) for x in pair)
         options = self.distances, self.root_ternary, self.memory, self.memory_split
         return ops.Potentials(unary, words, left, right, *options)
 
@@ -204,10 +202,6 @@ class DependencyCRF:
     enumerated_guide = program.enumerated_guide
     log_partition = exact.log_partition
     marginals = exact.marginals
-
-
-def _factors(x: Tensor) -> list[tuple[Tensor, ...]]:
-    return [channel.unbind(0) for channel in x.unbind(0)]
 
 
 __all__ = ["DependencyCRF"]

@@ -36,7 +36,7 @@ def log_joint(
     unary = crf.unary.masked_fill(~words.unsqueeze(-1), 0.0).expand(*labels.shape, -1)
     total = unary.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(-1)
     of = labels.unsqueeze(-2).expand_as(heads)
-    channel = torch.arange(len(potentials.right), device=labels.device).unsqueeze(-1)
+    channel = torch.arange(potentials.channels, device=labels.device).unsqueeze(-1)
     first, (slots, *_) = int(crf.root_ternary is not None), potentials.parts
     word = (heads - first).clamp(0, length - 1)
     group = group_of(crf.distances, length, labels.device)[torch.arange(length, device=labels.device), word]
@@ -98,7 +98,7 @@ class _Choices:
 def model(crf: "DependencyCRF") -> None:
     """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence."""
     potentials, choices = crf.potentials(), _Choices(crf)
-    heads = potentials.allowed().expand(-1, len(potentials.right), -1, -1).to(crf.unary.dtype)
+    heads = potentials.allowed().expand(-1, potentials.channels, -1, -1).to(crf.unary.dtype)
     root = None if crf.root_ternary is None else crf.unary.new_ones(*crf.batch_shape, crf.root_ternary.shape[-1])
     found = choices.sample(torch.ones_like(crf.unary), heads.reshape(*crf.batch_shape, *heads.shape[1:]), root, False)
     labels, above = found["label"].squeeze(-2), found.get("root_label")
@@ -129,7 +129,7 @@ def _listed(crf: "DependencyCRF") -> list[_Site]:
             f"the enumerated program takes one sentence, not batch axes {tuple(crf.batch_shape)}; index one of them"
         )
     potentials = crf.potentials()
-    allowed = potentials.allowed()[0].expand(len(potentials.right), -1, -1).split(potentials.parts, -1)
+    allowed = potentials.allowed()[0].expand(potentials.channels, -1, -1).split(potentials.parts, -1)
     words = potentials.words[0].nonzero()[:, 0].tolist()
     every = torch.arange(crf.unary.shape[-1], device=crf.unary.device)
     found = [_Site(f"label_{i}", "label", 0, i, every) for i in words]
