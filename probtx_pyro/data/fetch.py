@@ -30,7 +30,7 @@ def fetch(remote: Remote) -> Path:
     Raises
     ------
     ValueError
-        ``$PROBTX_DATA`` is set and has no such file, or another one.
+        ``$PROBTX_DATA`` is set and has no such file, or another one; or it is not set and there is no connection.
     ModuleNotFoundError
         It must be downloaded, and pooch is not installed.
     """
@@ -42,9 +42,12 @@ def fetch(remote: Remote) -> Path:
             raise ModuleNotFoundError(
                 "downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA"
             ) from None
-        return Path(
-            pooch.retrieve(remote.url, known_hash=f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro"))
-        )
+        try:
+            return Path(pooch.retrieve(remote.url, f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro")))
+        except OSError as error:
+            raise ValueError(
+                f"{remote.url} cannot be downloaded ({type(error).__name__}); connect, or set PROBTX_DATA to a folder that has {remote.name}"
+            ) from None
     plain = Path(folder) / remote.name
     path = plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
     if hashlib.sha256(read_text(path).encode()).hexdigest() != remote.sha256:

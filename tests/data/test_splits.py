@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,4 +78,14 @@ def test_a_download_without_pooch(monkeypatch):
     monkeypatch.delenv("PROBTX_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ModuleNotFoundError, match="downloads need pooch"):
+        fetch(Remote("a", "https://example.org/a", ""))
+
+
+def test_a_download_without_a_connection(monkeypatch):
+    def retrieve(*arguments, **options):
+        raise ConnectionError("no route")
+
+    monkeypatch.delenv("PROBTX_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "pooch", SimpleNamespace(retrieve=retrieve, os_cache=lambda name: name))
+    with pytest.raises(ValueError, match=r"https://example.org/a cannot be downloaded .* PROBTX_DATA .* has a"):
         fetch(Remote("a", "https://example.org/a", ""))

@@ -1,0 +1,138 @@
+"""Time and memory of mean field in the dependency CRF, beside its own GEMMs, a plain einsum version, and a transformer encoder.
+
+Run with ``python -m benchmarks.dependency_crf [--quick]``. The setting is that of the published encoder's tagger: 256 labels,
+8 channels, distances (2, 3, 4) and so 8 distance groups, 6 asynchronous iterations, 16 sentences of 64 words. Candidates are
+interleaved in one run, ratios are medians over rounds; subnormal numbers are flushed to zero for all of them.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import machine, peak_memory, ratio, rounds, write
+from probtx_pyro import nn
+
+LABELS, CHANNELS, DISTANCES, SWEEPS, WORDS, BATCH = 256, 8, (2, 3, 4), 6, 64, 16
+GROUPS = 2 * (len(DISTANCES) + 1)
+OURS, GEMMS, PLAIN, TRANSFORMER = "mean field", "its two GEMM families alone", "plain einsum", "nn.TransformerEncoder"
+LOW_RANK = "mean field, rank 64"
+LAYERS = 5  # of the transformer: as many parameters as the potentials have, within a tenth
+
+
+def problem(backward: bool) -> tuple[Tensor, Tensor]:
+    """Unary and ternary potentials."""
+    draw = torch.Generator().manual_seed(0)
+    unary = torch.randn(BATCH, WORDS, LABELS, generator=draw)
+    ternary = 0.1 * torch.randn(CHANNELS, GROUPS, LABELS, LABELS, generator=draw)
+    return unary.requires_grad_(backward), ternary.requires_grad_(backward)
+
+
+def ours(unary: Tensor, ternary: Tensor) -> Tensor:
+    """Label logits after the sweeps."""
+    encoder = nn.DependencyCRFEncoder(LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0)
+    return torch.func.functional_call(encoder, {"ternary": ternary}, (unary,))
+
+
+def low_rank(unary: Tensor, ternary: Tensor) -> Tensor:
+    """The same with potentials of rank 64, cut out of the full ones."""
+    encoder = nn.DependencyCRFEncoder(
+        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=64
+    )
+    factors = {"left": ternary[..., :64], "right": ternary[..., 64:128]}
+    return torch.func.functional_call(encoder, factors, (unary,))
+
+
+def gemms(unary: Tensor, ternary: Tensor) -> Tensor:
+    """The matrix products with the potentials that mean field needs, and nothing else: forth and back in every sweep."""
+    x, weights = unary.flatten(0, 1), ternary.flatten(0, 1).unbind(0)
+    for _ in range(SWEEPS):
+        total = torch.zeros_like(x)
+        for w in weights:
+            total = torch.addmm(total, x @ w.mT, w)
+        x = 1e-3 * total  # stays in range
+    return x
+
+
+def plain(unary: Tensor, ternary: Tensor) -> Tensor:
+    """The formulas as they stand, by einsum: three families of products, with masks of the groups."""
+    offset = torch.arange(WORDS)[None, :] - torch.arange(WORDS)[:, None]
+    edges = [1, *DISTANCES, WORDS]
+    bands = [(side * offset >= a) & (side * offset < b) for side in (1, -1) for a, b in zip(edges, edges[1:])]  # noqa: B905, RUF007
+    groups, itself = torch.stack(bands).float(), torch.eye(WORDS, dtype=torch.bool)
+    logits = unary
+    for _ in range(SWEEPS):
+        q = logits.softmax(-1)
+        scores = torch.einsum("zia,zjb,ckab,kij->zcij", q, q, ternary, groups)
+        p = scores.masked_fill(itself, -torch.inf).softmax(-1)
+        above = torch.einsum("zcij,kij,ckab,zjb->zia", p, groups, ternary, q)
+        below = torch.einsum("zcji,kji,ckba,zjb->zia", p, groups, ternary, q)
+        logits = unary + above + below
+    return logits
+
+
+CANDIDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {GEMMS: gemms, OURS: ours, PLAIN: plain, LOW_RANK: low_rank}
+
+
+def call(name: str, backward: bool) -> Callable[[], object]:
+    """A candidate on the problem."""
+    unary, ternary = problem(backward)
+    if name == TRANSFORMER:
+        layer = torch.nn.TransformerEncoderLayer(LABELS, 8, 4 * LABELS, dropout=0.0, batch_first=True, norm_first=True)
+        encoder = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        leaves, run = [unary, *encoder.parameters()], lambda: encoder(unary)
+    else:
+        leaves, run = [unary, ternary], lambda: CANDIDATES[name](unary, ternary)
+
+    def timed() -> object:
+        with torch.set_grad_enabled(backward):
+            out = run()
+        return torch.autograd.grad(out.square().sum(), leaves) if backward else out
+
+    return timed
+
+
+def memory(name: str) -> float:
+    """MiB that a forward and backward pass adds."""
+    return peak_memory(
+        f"from benchmarks.dependency_crf import call\nimport torch\ntorch.set_flush_denormal(True)\n"
+        f"run = call({name!r}, True)\nready()\nrun()",
+        repeats=3,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two rounds, no memory, nothing written")
+    args = parser.parse_args(argv)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(0)
+    unary, ternary = problem(False)
+    error = (ours(unary, ternary) - plain(unary, ternary)).abs().max() / plain(unary, ternary).abs().max()
+    print(f"largest difference of mean field from plain einsum, over the largest logit: {float(error):.1e}")
+    rows: list[dict[str, object]] = [{"check": "ours against plain", "relative difference": float(error)}]
+    names = [*CANDIDATES, TRANSFORMER]
+    for backward in (False, True):
+        what = "forward + backward" if backward else "forward"
+        times = rounds({name: call(name, backward) for name in names}, 2 if args.quick else 7)
+        for name in names:
+            row = {"what": what, "candidate": name, "seconds": round(sorted(times[name])[len(times[name]) // 2], 4)}
+            row |= {
+                "over GEMMs": round(ratio(times, name, GEMMS), 3),
+                "over plain": round(ratio(times, name, PLAIN), 3),
+            }
+            rows.append(row)
+            print(
+                f"  {what:18s} {name:30s} {row['seconds']:8.3f} s  {row['over GEMMs']:6.2f} x its GEMMs  {row['over plain']:6.2f} x plain"
+            )
+    if args.quick:
+        return
+    for name in names:
+        rows.append({"what": "peak memory of forward + backward", "candidate": name, "MiB": round(memory(name), 1)})
+        print(f"  {name:30s} {rows[-1]['MiB']:8.1f} MiB")
+    print(write("dependency_crf_cpu", rows), machine())
+
+
+if __name__ == "__main__":
+    main()
