@@ -27,6 +27,10 @@ Language models with any of the attention layers, on any text:
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
 
+Taggers, masked language models and classifiers with the dependency CRF or a transformer:
+
+  probtx train tagger --data treebank.conllu --out runs/tags
+
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 

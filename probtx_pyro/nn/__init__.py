@@ -6,11 +6,13 @@ from probtx_pyro.nn.gaussian import GaussianMixtureAttention
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
 from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn.tasks import MaskedLanguageModel, TextClassifier, TransformerEncoder, WordTagger
 from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
 from probtx_pyro.nn.whole import log_prior, swap_attention
 
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
-    "TransformerBlock", "TransformerLM", "DependencyCRFEncoder",
+    "TransformerBlock", "TransformerLM",
+    "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
     "log_prior", "swap_attention",
 ]  # fmt: skip

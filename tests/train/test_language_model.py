@@ -11,9 +11,10 @@ import torch
 from pyro.distributions import Dirichlet, Gamma
 
 from probtx_pyro import cli, nn, train
-from probtx_pyro.data.text import Text
-from probtx_pyro.train import language_model
-from probtx_pyro.train.language_model import CHECKPOINT, RESULTS, perplexity
+from probtx_pyro.data.text import Text, Vocabulary
+from probtx_pyro.train import language_model, loop
+from probtx_pyro.train.language_model import perplexity
+from probtx_pyro.train.loop import CHECKPOINT, RESULTS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -142,7 +143,8 @@ def test_map_training_adds_the_log_prior():
     wrapped = torch.nn.ModuleDict({"module": model})
     wrapped.forward = model.forward
     tokens = torch.randint(5, (50,), generator=torch.Generator().manual_seed(0))
-    loss = language_model._step(fabric, wrapped, torch.optim.SGD(model.parameters(), 0.0), tokens, SMALL, 0)
+    task = language_model.task(SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    loss = loop._step(fabric, task, wrapped, torch.optim.SGD(model.parameters(), 0.0), 0)
     expected = loss - float(model.blocks[0].attention.log_prior().detach()) / 50
     assert abs(fabric.objective - expected) <= 64 * EPS32 * abs(expected) and fabric.objective != loss
 
@@ -192,7 +194,7 @@ def test_one_clear_error(tmp_path, monkeypatch):
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"cannot be read \(\w+\); remove it"):
         train.train_language_model(SMALL, TEXT, tmp_path, resume=True)
-    monkeypatch.setattr(language_model, "_fabric", lambda *_: TwoProcesses)
+    monkeypatch.setattr(loop, "_fabric", lambda *_: TwoProcesses)
     with pytest.raises(ValueError, match=r"batch 5 does not divide among 2 processes"):
         train.train_language_model(replace(SMALL, batch=5), TEXT)
 

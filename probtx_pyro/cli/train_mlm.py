@@ -1,0 +1,53 @@
+"""Train a masked language model: hidden words, predicted from those around them by a dependency CRF or a transformer.
+
+  probtx train mlm --text novel.txt --steps 5000 --rarest 2 --out runs/masked
+  probtx train mlm --text wikitext2 --rows sentence --mask 0.3 --channels 8 --distances 2,3,4 --out runs/crf
+  probtx train mlm --encoder transformer --heads 4 --layers 2 --out runs/transformer
+
+Words are what stands between spaces; the output weights are the words' own unary scores. The perplexity is that of hidden words
+of the validation part, chosen once for a seed. Resume, several processes and results as in `probtx train --help`.
+"""
+
+import argparse
+
+from probtx_pyro.cli import training
+
+SUMMARY = "a masked language model of words"
+NUMBERS: training.Numbers = {
+    "mask": (float, 0.15, "share of the words of a row that are hidden"),
+    "context": (int, 64, "words of a row"),
+    **training.WORDS,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``probtx train mlm``."""
+    parser.add_argument(
+        "--text",
+        "--data",
+        default="topics",
+        metavar="FILE",
+        help="a UTF-8 text file (plain or .gz), or topics (default), tinyshakespeare, wikitext2",
+    )
+    parser.add_argument(
+        "--rows", choices=("fixed", "sentence"), default="fixed", help="fixed (default): --context words; or the lines"
+    )
+    training.add_encoder(parser)
+    training.add_numbers(parser, NUMBERS)
+    training.add_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train, and say where the results are."""
+    of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
+
+    from probtx_pyro import train
+    from probtx_pyro.data.text import load_text
+
+    settings = train.MaskedSettings(rows=arguments.rows, mask=arguments.mask, **of_encoder)
+    results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
+    found = f"validation perplexity of hidden words {results['perplexity']:.4f}"
+    training.report(arguments.encoder, found, results, arguments.out / train.RESULTS)
+
+
+__all__ = ["SUMMARY", "add_arguments", "run"]

@@ -1,0 +1,162 @@
+"""Models of words for the tasks of an encoder: tags of words, masked words, the category of a text; and a transformer encoder.
+
+An encoder is any module ``encoder(x, key_padding_mask) -> (B, N, width)`` of x (B, N, width) and a mask (B, N), True at padding:
+`TransformerEncoder`, or `DependencyCRFEncoder`, to which the word embedding is the unary scores S and whose output is the scores
+of the labels.
+
+Reference: Wu & Tu, 'Probabilistic Transformer: A Probabilistic Dependency Model for Contextual Word Representation' (Findings of
+ACL 2023), section 3 and appendix on tasks: a linear layer on the label scores, tied unary scores for masked words, the root for
+the category of a text.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class TransformerEncoder(nn.Module):
+    """``torch.nn.TransformerEncoder`` with the norms before its layers, a last one behind them, and learned positions.
+
+    Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
+
+    Raises
+    ------
+    ValueError
+        More words in a sentence than positions.
+    """
+
+    def __init__(self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0):
+        super().__init__()
+        if width < 1 or num_heads < 1 or width % num_heads:
+            raise ValueError(f"width {width} must be positive and divisible by num_heads {num_heads}")
+        self.positions = nn.Parameter(0.02 * torch.randn(context, width))
+        layer = nn.TransformerEncoderLayer(
+            width, num_heads, 4 * width, dropout, F.gelu, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        for block in self.layers.layers:  # torch copies one layer: all would start alike
+            for weight in block.parameters():
+                if weight.ndim > 1:
+                    nn.init.xavier_uniform_(weight)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Each word in its context."""
+        if x.shape[1] > len(self.positions):
+            raise ValueError(
+                f"there are {x.shape[1]} words in a sentence; give at most {len(self.positions)} (context)"
+            )
+        return self.layers(x + self.positions[: x.shape[1]], src_key_padding_mask=key_padding_mask)
+
+
+class WordModel(nn.Module):
+    """What the models below share: an embedding of ``vocabulary`` words in ``width`` channels, with dropout, and an encoder."""
+
+    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0):
+        super().__init__()
+        self.words, self.dropout, self.encoder = nn.Embedding(vocabulary, width), nn.Dropout(dropout), encoder
+        nn.init.normal_(self.words.weight, std=0.02)
+
+    def embedded(self, words: Tensor) -> Tensor:
+        """What the encoder reads, (B, N, width)."""
+        return self.dropout(self.words(words))
+
+
+class WordTagger(WordModel):
+    """Logits of the tags of every word, one tensor (B, N, tags) for each column of tags.
+
+    Parameters
+    ----------
+    vocabulary, encoder, width
+        Number of words, encoder, its channels (of a dependency CRF, its labels).
+    num_tags
+        Number of tags in each column.
+    dropout
+        Of the embedding.
+
+    Examples
+    --------
+    >>> tagger = WordTagger(20, TransformerEncoder(8, context=10, num_heads=2, num_layers=1), 8, num_tags=(3, 5))
+    >>> [logits.shape for logits in tagger(torch.zeros(2, 4, dtype=torch.long))]
+    [torch.Size([2, 4, 3]), torch.Size([2, 4, 5])]
+    """
+
+    def __init__(
+        self, vocabulary: int, encoder: nn.Module, width: int, num_tags: tuple[int, ...], dropout: float = 0.0
+    ):
+        super().__init__(vocabulary, encoder, width, dropout)
+        self.num_tags = tuple(num_tags)
+        self.tags = nn.Linear(width, sum(num_tags))
+
+    def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Logits of each column; words (B, N), key_padding_mask (B, N) with True at padding."""
+        return self.tags(self.encoder(self.embedded(words), key_padding_mask)).split(self.num_tags, -1)
+
+
+class MaskedLanguageModel(WordModel):
+    """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``); the output weights are the embedding."""
+
+    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0):
+        super().__init__(vocabulary + 1, encoder, width, dropout)
+        self.mask = vocabulary
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(self, words: Tensor, key_padding_mask: Tensor | None = None, at: Tensor | None = None) -> Tensor:
+        """Logits (B, N, vocabulary); with ``at`` (B, N), (k, vocabulary) of the k words at which that is True.
+
+        Shapes: words (B, N), key_padding_mask (B, N) with True at padding.
+        """
+        h = self.encoder(self.embedded(words), key_padding_mask)
+        return F.linear(h if at is None else h[at], self.words.weight[: self.mask], self.bias)
+
+
+def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    """The mean of the encoder's words without padding, (B, width)."""
+    h = encoder(x, key_padding_mask)
+    if key_padding_mask is None:
+        return h.mean(1)
+    real = ~key_padding_mask[..., None]
+    return (h * real).sum(1) / real.sum(1)
+
+
+def root_label(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    """The scores of the label of the root of a `DependencyCRFEncoder` that has one, (B, root_labels)."""
+    return encoder.field(x, key_padding_mask).root_logits
+
+
+class TextClassifier(WordModel):
+    """Logits of the categories of a text, (B, categories): a linear function of a summary of its words.
+
+    Parameters
+    ----------
+    vocabulary, encoder, width, dropout
+        As in `WordTagger`.
+    num_categories
+        Number of categories.
+    summary
+        `mean_word`, or `root_label` for a `DependencyCRFEncoder` with ``root_labels=width``; from the encoder, x (B, N, width)
+        and key_padding_mask (B, N) to (B, width).
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        encoder: nn.Module,
+        width: int,
+        num_categories: int,
+        dropout: float = 0.0,
+        summary: Callable[..., Tensor] = mean_word,
+    ):
+        super().__init__(vocabulary, encoder, width, dropout)
+        self.summary, self.categories = summary, nn.Linear(width, num_categories)
+
+    def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Logits; words (B, N), key_padding_mask (B, N) with True at padding."""
+        return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))
+
+
+__all__ = [
+    "MaskedLanguageModel", "TextClassifier", "TransformerEncoder", "WordModel", "WordTagger", "mean_word", "root_label",
+]  # fmt: skip

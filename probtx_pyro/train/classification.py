@@ -1,0 +1,59 @@
+"""Classifiers of texts: one category for the whole, read from the root of a dependency CRF or the mean word of a transformer."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.nn.tasks import TextClassifier
+from probtx_pyro.train.encoders import ENCODERS
+from probtx_pyro.train.labelling import Example, LabellingSettings, accuracy, labelling
+from probtx_pyro.train.loop import train_task
+from probtx_pyro.train.task import RunOptions
+
+Texts = Sequence[tuple[Sequence[str], str]]
+
+
+class ClassifierRun(NamedTuple):
+    """A finished run.
+
+    model, vocabulary, categories: the trained model, its words, and the categories in the order of its logits.
+    results: as in `TaggerRun`, with the losses in nats a text.
+    """
+
+    model: TextClassifier
+    vocabulary: Vocabulary
+    categories: tuple[str, ...]
+    results: dict[str, Any]
+
+
+def train_classifier(
+    settings: LabellingSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
+) -> ClassifierRun:
+    """Train a classifier and keep the parameters of the best validation.
+
+    Parameters
+    ----------
+    settings, parts
+        Settings, and the texts of the parts of the data by name, each text the words and the category; parts as in
+        `train_tagger`.
+    out, run
+        As in `train_task`.
+
+    Raises
+    ------
+    ValueError
+        Texts that cannot be trained on (see `labelling`), and whatever `train_task` refuses.
+    """
+    rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
+
+    def build(words: int, categories: tuple[int, ...]) -> TextClassifier:
+        summary = ENCODERS[settings.encoder].summary
+        return settings.model(TextClassifier, words, root=True, num_categories=categories[0], summary=summary)
+
+    task = labelling(settings, rows, build, lambda logits: [logits[:, None]], {"accuracy": accuracy})
+    model, results = train_task(task, out, **run)
+    return ClassifierRun(model, Vocabulary("word", task.tokens), task.labels[0], results)
+
+
+__all__ = ["ClassifierRun", "train_classifier"]

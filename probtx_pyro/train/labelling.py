@@ -1,0 +1,165 @@
+"""Labels of words or of whole texts: the task that taggers and classifiers share."""
+
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.train.encoders import EncoderSettings
+from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows, drop_words, known_words, numbered
+from probtx_pyro.train.task import Batch, Task
+
+Metric = Callable[[list[list[str]], list[list[str]]], float]
+
+
+class Example(NamedTuple):
+    """Words and their labels.
+
+    words: of a sentence or text.
+    labels: one tuple for each labelled thing (each word, or the text), with one label for each column.
+    """
+
+    words: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+
+
+Parts = Mapping[str, Sequence[Example]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabellingSettings(EncoderSettings):
+    """Settings of a task on words with labels.
+
+    unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each draw.
+    select: the metric by which the validation chooses the parameters that are kept.
+    """
+
+    unknown: float = 0.25
+    select: str = "accuracy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.unknown >= 0:
+            raise ValueError(f"unknown must be 0 or more, not {self.unknown}")
+
+
+def accuracy(right: Tensor, real: Tensor) -> float:
+    """The share of the labels that are right; right (row, thing, column), real (row, thing)."""
+    return float(right[real].double().mean())
+
+
+def sentence_accuracy(right: Tensor, real: Tensor) -> float:
+    """The share of the rows whose every label is right."""
+    return float((right.all(-1) | ~real).all(-1).double().mean())
+
+
+def labelling(
+    settings: LabellingSettings,
+    parts: Parts,
+    build: Callable[[int, tuple[int, ...]], torch.nn.Module],
+    read: Callable[[Any], Sequence[Tensor]],
+    counted: Mapping[str, Callable[[Tensor, Tensor], float]],
+    metrics: Mapping[str, Metric] | None = None,
+) -> Task:
+    """A task whose loss is the cross entropy of a thing, summed over the columns.
+
+    Parameters
+    ----------
+    settings, parts
+        Settings, and the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept model is tested.
+    build
+        The model, from the number of words and the numbers of labels in the columns.
+    read
+        From the output of the model to logits (row, thing, label), one tensor a column.
+    counted
+        Metrics by name, from which labels are right (row, thing, column) and which things are no padding (row, thing).
+    metrics
+        Further ones, from predicted and given labels (a list for each row) of the one column.
+
+    Raises
+    ------
+    ValueError
+        An empty part, rows that have no words or unequal columns, a metric that is not there or that needs one column.
+    """
+    columns, metrics = _columns(parts), metrics or {}
+    if settings.select not in {**counted, **metrics}:
+        raise ValueError(f"select must be one of {', '.join({**counted, **metrics})}, not {settings.select!r}")
+    if metrics and columns > 1:
+        raise ValueError(f"{', '.join(metrics)} is of one column of labels, and there are {columns}; leave it out")
+    vocabulary, counts = known_words([row.words for row in parts["train"]], settings.rarest)
+    labels = tuple(tuple(sorted({row[k] for item in parts["train"] for row in item.labels})) for k in range(columns))
+    rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
+    drawn = drawn_rows(rows["train"], settings)
+
+    def batch(step: int) -> Batch:
+        words, targets = rows["train"].pick(drawn(step).tolist())
+        words = drop_words(words, counts, settings.unknown, settings.draw(step))
+        return Batch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
+
+    def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
+        return read(model(words.clamp(min=0), words == PADDING))
+
+    def loss(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+        found = (
+            F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=NO_TARGET, reduction="sum")
+            for x, y in zip(logits(model, words), targets.unbind(-1), strict=True)
+        )
+        return torch.stack(list(found)).sum()
+
+    def best(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack([x.argmax(-1) for x in logits(model, words)], -1)
+
+    def evaluate(model: Any, name: str, fabric: Any) -> dict[str, float]:
+        _, given = rows[name].pick(range(len(rows[name].words)))
+        predicted = answers(model, rows[name], fabric, best, torch.zeros_like(given))
+        real, right = given[..., 0] != NO_TARGET, predicted == given
+        found = {metric: count(right, real) for metric, count in counted.items()}
+        if metrics:
+            given_labels = [[label for (label,) in item.labels] for item in parts[name]]
+            rows_of = zip(predicted[..., 0].tolist(), given_labels, strict=True)
+            lists = [[labels[0][i] for i in row[: len(of)]] for row, of in rows_of]
+            found.update({metric: float(of(lists, given_labels)) for metric, of in metrics.items()})
+        return found
+
+    return Task(
+        label=settings.encoder, settings=settings, model=build(len(vocabulary.tokens), tuple(map(len, labels))),
+        texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
+        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, better=operator.gt,
+        parts=tuple(name for name in rows if name != "train"),
+    )  # fmt: skip
+
+
+def _columns(parts: Parts) -> int:
+    """The number of columns, the same in all rows."""
+    for name in ("train", "dev"):
+        if not parts.get(name):
+            raise ValueError(f"the {name} part is empty; give at least one row")
+    columns = len(parts["train"][0].labels[0]) if parts["train"][0].labels else 0
+    for name, part in parts.items():
+        for i, row in enumerate(part):
+            if not columns or not row.labels or any(len(labels) != columns for labels in row.labels):
+                raise ValueError(
+                    f"row {i + 1} of the {name} part lacks the {columns} columns of labels of the first; mend it"
+                )
+    return columns
+
+
+def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequence[str]], name: str) -> Rows:
+    """Numbers; a label that training does not have gets a number that is never predicted."""
+    number = [{label: i for i, label in enumerate(column)} for column in labels]
+    targets = [
+        torch.tensor([[of.get(x, len(of)) for of, x in zip(number, row, strict=True)] for row in item.labels])
+        for item in part
+    ]
+    return Rows(numbered(vocabulary, [item.words for item in part], name), targets)
+
+
+__all__ = [
+    "Example", "LabellingSettings", "Metric", "Parts", "accuracy", "labelling", "sentence_accuracy",
+]  # fmt: skip

@@ -1,0 +1,219 @@
+"""The one training loop: AdamW through Lightning Fabric, on one process or many, with checkpoints that resume to the same numbers.
+
+Every random choice is a function of the seed and the step: a batch is drawn whole on every process, which then takes its share of
+the rows. So a run gives the same numbers on one process or on many, but for the order of sums (and dropout, which every process
+draws for itself), and a run that was stopped continues its curve.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from probtx_pyro.train.task import Task
+
+CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+
+
+def train_task(
+    task: Task,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    precision: str = "32-true",
+    checkpoint_every: int = 200,
+    stop_after: int | None = None,
+    progress: bool | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Train the model of a task; under ``torchrun``, one share of every batch on each process.
+
+    Parameters
+    ----------
+    task
+        What to train.
+    out
+        Folder for ``checkpoint.pt`` (every ``checkpoint_every`` steps and at the end) and ``results.json``; None writes nothing.
+    resume
+        Go on from the checkpoint in ``out``, with the same settings.
+    device
+        ``"cpu"`` or ``"cuda"``; with several processes each takes a device of its own.
+    precision
+        As Lightning Fabric names it: ``"32-true"``, ``"bf16-mixed"``, ...
+    stop_after
+        Stop (with a checkpoint) when this step is done, as if interrupted.
+    progress
+        As `probtx_pyro.ops.fixed_point`.
+
+    Returns
+    -------
+    The model, with the parameters that the task keeps, and the results, as in the results file.
+
+    Raises
+    ------
+    ValueError
+        A batch that the processes cannot share evenly, a checkpoint of other settings or another text, or one that is there
+        without ``resume``.
+    """
+    fabric, settings = _fabric(device, precision), task.settings
+    if settings.batch % fabric.world_size:
+        raise ValueError(
+            f"batch {settings.batch} does not divide among {fabric.world_size} processes; choose a multiple"
+        )
+    parameters = sum(p.numel() for p in task.model.parameters())
+    model, optimizer = fabric.setup(
+        task.model,
+        torch.optim.AdamW(task.model.parameters(), settings.lr, (0.9, 0.98), weight_decay=settings.weight_decay),
+    )
+    task.ready(model.module)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": asdict(settings), "step": 0,
+                             "tokens": task.tokens, "labels": task.labels, "text": digest(task.texts), "losses": [], "validation": [],
+                             "kept": None, "seconds": 0.0}  # fmt: skip
+    if out is not None:
+        _prepare(fabric, out, state, resume)
+    last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
+    delay = {
+        "delay": 0 if progress else 1,
+        "disable": True if fabric.global_rank else (None if progress is None else not progress),
+    }
+    saved, begin = state["seconds"], time.perf_counter()
+    with tqdm(total=settings.num_steps, initial=state["step"], desc=task.label, leave=False, **delay) as bar:
+        while state["step"] < last:
+            state["losses"].append(_step(fabric, task, model, optimizer, state["step"]))
+            state["step"] += 1
+            if state["step"] % settings.validate_every == 0 or state["step"] == settings.num_steps:
+                found = task.evaluate(model, "dev", fabric)[task.metric]
+                bar.set_postfix({task.metric: f"{found:.4g}"})
+                state["validation"].append([state["step"], found])
+                if task.better and (state["kept"] is None or task.better(found, state["kept"]["score"])):
+                    weights = {name: x.detach().cpu().clone() for name, x in model.module.state_dict().items()}
+                    state["kept"] = {"step": state["step"], "score": found, "weights": weights}
+            bar.update()
+            state["seconds"] = saved + time.perf_counter() - begin
+            if out is not None and (state["step"] % checkpoint_every == 0 or state["step"] == last):
+                _save(fabric, out / CHECKPOINT, state)
+    if state["kept"] is not None:
+        model.module.load_state_dict(state["kept"]["weights"])
+    results = _results(task, state, parameters, fabric, precision)
+    if state["step"] == settings.num_steps and task.parts:
+        results["metrics"] = {part: dict(task.evaluate(model, part, fabric)) for part in task.parts}
+    if out is not None and fabric.is_global_zero:
+        (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
+    return model.module, results
+
+
+def _fabric(device: str, precision: Any) -> Any:
+    try:
+        from lightning.fabric import Fabric
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("training needs Lightning: pip install 'probtx_pyro[train]'") from None
+    import logging
+
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    kind, _, index = device.partition(":")
+    devices = [int(index)] if index and world == 1 and kind != "cpu" else local
+    strategy = "ddp" if world > 1 else "auto"
+    fabric = Fabric(
+        accelerator=kind,
+        devices=devices,
+        num_nodes=world // local,
+        strategy=strategy,
+        precision=precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def summed(fabric: Any, x: Tensor) -> Tensor:
+    """The sum over the processes, on the CPU."""
+    return x if fabric.world_size == 1 else fabric.all_reduce(fabric.to_device(x), reduce_op="sum").cpu()
+
+
+def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> float:
+    """One AdamW step; the loss of a target of the whole batch, before it."""
+    settings, batch = task.settings, task.batch(step)
+    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in batch.tensors)
+    if settings.dropout:
+        torch.manual_seed((settings.seed * 1_000_003 + step) * fabric.world_size + fabric.global_rank)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.rate(step)
+    optimizer.zero_grad()
+    loss = (
+        task.loss(model, *own) * fabric.world_size / batch.targets
+    )  # the mean over the processes is that over targets
+    fabric.backward(loss - task.log_prior(model.module))
+    fabric.clip_gradients(model, optimizer, max_norm=settings.clip)
+    optimizer.step()
+    return float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
+
+
+def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> None:
+    """Make the folder; with ``resume`` fill ``state`` from the checkpoint in it."""
+    path = out / CHECKPOINT
+    out.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not resume:
+        raise ValueError(f"{path} is the checkpoint of an earlier run; resume it, or choose another folder")
+    fabric.barrier()
+    if not resume:
+        return
+    if not path.exists():
+        raise ValueError(f"there is no {path} to resume; start without resume")
+    try:
+        saved = fabric.load(path)
+    except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}); remove it and start again") from None
+    asked, had = (json.loads(json.dumps(of["settings"])) for of in (state, saved))  # where (2, 3) and [2, 3] are equal
+    changed = [name for name, value in asked.items() if had.get(name) != value]
+    if changed or saved.get("text") != state["text"]:
+        what = ", ".join(changed) or "text"
+        raise ValueError(f"{path} is of a run with another {what}; resume with the same, or choose another folder")
+    for name in ("model", "optimizer"):
+        state[name].load_state_dict(saved.pop(name))
+    state.update(saved)
+
+
+def digest(texts: Iterable[str]) -> str:
+    """SHA-256 of all that a run reads: a checkpoint belongs to one text."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+    fabric.save(path.with_suffix(".new"), state)
+    if fabric.is_global_zero:
+        path.with_suffix(".new").replace(path)
+    fabric.barrier()
+
+
+def _results(task: Task, state: dict[str, Any], parameters: int, fabric: Any, precision: str) -> dict[str, Any]:
+    validation, kept = state["validation"], state["kept"]
+    return {
+        "settings": state["settings"],
+        "vocabulary": len(state["tokens"]),
+        "parameters": parameters,
+        "steps": state["step"],
+        **({"kept": kept["step"]} if kept else {}),
+        task.metric: kept["score"] if kept else validation[-1][1] if validation else None,
+        "validation": validation,
+        "losses": [round(x, 6) for x in state["losses"]],
+        "seconds": round(state["seconds"], 1),
+        "machine": {
+            "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else "cpu",
+            "processes": fabric.world_size,
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+            "torch": torch.__version__,
+        },
+    }
+
+
+__all__ = ["CHECKPOINT", "RESULTS", "digest", "summed", "train_task"]

@@ -1,0 +1,134 @@
+"""Masked language models of words: some words of a row are hidden and predicted from the others."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro.data.text import Text, Vocabulary
+from probtx_pyro.nn.tasks import MaskedLanguageModel
+from probtx_pyro.train.encoders import EncoderSettings
+from probtx_pyro.train.loop import train_task
+from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows
+from probtx_pyro.train.task import Batch, RunOptions, Task
+
+
+def _fixed(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
+    return list(vocabulary.encode(text).split(context))
+
+
+def _sentences(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
+    return [part for line in text.split("\n") if line.strip() for part in vocabulary.encode(line).split(context)]
+
+
+ROWS: dict[str, Callable[[str, Vocabulary, int], list[Tensor]]] = {"fixed": _fixed, "sentence": _sentences}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSettings(EncoderSettings):
+    """Settings of a masked language model.
+
+    rows: ``"fixed"``, ``context`` words side by side; or ``"sentence"``, the lines of the text (cut at ``context`` words).
+    mask: the share of the words of a row that are hidden, at least one.
+    """
+
+    rows: str = "fixed"
+    mask: float = 0.15
+    context: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rows not in ROWS:
+            raise ValueError(f"rows must be one of {', '.join(ROWS)}, not {self.rows!r}")
+        if not 0 < self.mask < 1:
+            raise ValueError(f"mask must be more than 0 and less than 1, not {self.mask}")
+
+
+class MaskedRun(NamedTuple):
+    """A finished run.
+
+    model, vocabulary: the trained model and its words.
+    results: as in `LanguageModelRun`; losses in nats a hidden word, ``perplexity`` of the hidden words of the validation part,
+        which are chosen once for a seed.
+    """
+
+    model: MaskedLanguageModel
+    vocabulary: Vocabulary
+    results: dict[str, Any]
+
+
+def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
+    """Which words of each row are hidden: ``share`` of them, rounded, at least one; padding never. Shapes: (row, word)."""
+    real = words != PADDING
+    chance = torch.rand(words.shape, generator=draw).masked_fill(~real, torch.inf)
+    number = (share * real.sum(-1, keepdim=True)).round().clamp(min=1)
+    return chance.argsort(-1).argsort(-1) < number
+
+
+def train_masked_language_model(
+    settings: MaskedSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
+) -> MaskedRun:
+    """Train a masked language model of the words between spaces.
+
+    Parameters
+    ----------
+    settings, text
+        What to train, and on what.
+    out, run
+        As in `train_task`.
+
+    Raises
+    ------
+    ValueError
+        A text without words or with fewer rows than a batch, and whatever `train_task` refuses.
+    """
+    vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
+    training, validation = (ROWS[settings.rows](part, vocabulary, settings.context) for part in text)
+    for name, part in (("training", training), ("validation", validation)):
+        if not sum(map(len, part)):
+            raise ValueError(f"the {name} text has no words; give a longer text")
+    rows = Rows(training, training)
+    drawn = drawn_rows(rows, settings)
+    model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
+
+    def masked(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        where = hidden(words, settings.mask, draw)
+        return words.masked_fill(where, model.mask), words.masked_fill(~where, NO_TARGET)
+
+    draw = settings.draw(-1)
+    pairs = [masked(words[None], draw) for words in validation]
+    asked = Rows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
+
+    def batch(step: int) -> Batch:
+        words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
+        return Batch((words, targets), int((targets != NO_TARGET).sum()))
+
+    def loss(model: Any, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
+        at = targets != NO_TARGET
+        logits = model(words.clamp(min=0), words == PADDING, at)
+        return F.cross_entropy(logits, targets[at], reduction=reduction)
+
+    def row_losses(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+        row = (targets != NO_TARGET).nonzero()[:, 0]
+        losses = loss(model, words, targets, "none").float()
+        return losses.new_zeros(len(words)).index_add(0, row, losses)
+
+    def evaluate(model: Any, _: str, fabric: Any) -> dict[str, float]:
+        total = answers(model, asked, fabric, row_losses, torch.zeros(len(validation), dtype=torch.float64)).sum()
+        number = sum(int((targets != NO_TARGET).sum()) for targets in asked.targets)
+        return {"perplexity": math.exp(float(total) / number)}
+
+    task = Task(
+        label=settings.encoder, settings=settings, model=model, texts=text, tokens=vocabulary.tokens,
+        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity",
+    )  # fmt: skip
+    trained, results = train_task(task, out, **run)
+    return MaskedRun(trained, vocabulary, results)
+
+
+__all__ = ["ROWS", "MaskedRun", "MaskedSettings", "hidden", "train_masked_language_model"]

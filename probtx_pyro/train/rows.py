@@ -1,0 +1,118 @@
+"""Rows of words of unequal length: vocabulary, batches by epoch and length, padding, answers for a whole part."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.data.text_transformer import UNKNOWN
+from probtx_pyro.train.loop import summed
+from probtx_pyro.train.task import LoopSettings
+
+PADDING, NO_TARGET = -1, -100  # of words, and of targets (that of torch's cross entropy)
+
+
+class Rows(NamedTuple):
+    """Rows of a part of the data.
+
+    words: the numbers of the words of each row, (word,).
+    targets: what is predicted of each row, (target, ...).
+    """
+
+    words: list[Tensor]
+    targets: list[Tensor]
+
+    def pick(self, index: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some rows, padded to the longest of them: words (row, word) with `PADDING`, targets with `NO_TARGET`."""
+        index = list(index)
+        return (
+            pad_sequence([self.words[i] for i in index], batch_first=True, padding_value=PADDING),
+            pad_sequence([self.targets[i] for i in index], batch_first=True, padding_value=NO_TARGET),
+        )
+
+
+def known_words(sentences: Iterable[Sequence[str]], rarest: int) -> tuple[Vocabulary, Tensor]:
+    """The words that occur at least ``rarest`` times, and how often each does (0 for the unknown word)."""
+    counts = Counter(word for words in sentences for word in words)
+    known = sorted(word for word, count in counts.items() if count >= rarest)
+    return Vocabulary("word", (UNKNOWN, *known)), torch.tensor([0, *(counts[word] for word in known)])
+
+
+def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: str) -> list[Tensor]:
+    """The numbers of the words of each sentence.
+
+    Raises
+    ------
+    ValueError
+        A sentence without words; ``part`` says where.
+    """
+    number = {word: i for i, word in enumerate(vocabulary.tokens)}
+    for i, words in enumerate(sentences):
+        if not words:
+            raise ValueError(f"sentence {i + 1} of the {part} part has no words; leave it out")
+    return [torch.tensor([number.get(word, 0) for word in words]) for words in sentences]
+
+
+def drawn_rows(rows: Rows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
+    """The rows of the batch of a step, a function of the seed and the step.
+
+    Every epoch is a permutation; ``pool`` batches of it are sorted by length together, so that the rows of a batch are of like
+    length, and all batches then shuffled. What does not fill a batch is left out of that epoch.
+
+    Raises
+    ------
+    ValueError
+        Fewer rows than a batch has.
+    """
+    size, lengths = settings.batch, torch.tensor([len(words) for words in rows.words])
+    per_epoch = len(lengths) // size
+    if not per_epoch:
+        raise ValueError(f"the train part has {len(lengths)} rows, fewer than a batch of {size}; give a smaller batch")
+
+    @lru_cache(maxsize=1)
+    def batches(epoch: int) -> Tensor:
+        draw = settings.draw(2**40 + epoch)  # far from the random numbers of any step
+        order = torch.randperm(len(lengths), generator=draw)[: per_epoch * size]
+        sorted_pools = [part[lengths[part].argsort(stable=True)] for part in order.split(pool * size)]
+        return torch.cat(sorted_pools).view(per_epoch, size)[torch.randperm(per_epoch, generator=draw)]
+
+    return lambda step: batches(step // per_epoch)[step % per_epoch]
+
+
+def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generator) -> Tensor:
+    """``words`` with a word that occurs c times made unknown with probability amount / (amount + c), so that the unknown is learnt.
+
+    Reference: Kiperwasser & Goldberg, 'Simple and Accurate Dependency Parsing Using Bidirectional LSTM Feature Representations'
+    (TACL 2016), section 6, with amount 0.25.
+    """
+    rates = amount / (amount + counts.double()).clamp(min=torch.finfo(torch.double).tiny)
+    chance = torch.rand(words.shape, generator=draw, dtype=torch.double)
+    return words.masked_fill((chance < rates[words.clamp(min=0)]) & (words != PADDING), 0)
+
+
+@torch.no_grad()
+def answers(
+    model: Any, rows: Rows, fabric: Any, answer: Callable[[Any, Tensor, Tensor], Tensor], into: Tensor, batch: int = 64
+) -> Tensor:
+    """``answer(model, words, targets)`` of every row, put into the zeros ``into`` (row, ...) and known to every process."""
+    training = model.training
+    model.eval()
+    order = sorted(range(len(rows.words)), key=lambda i: -len(rows.words[i]))
+    starts = range(0, len(order), batch)
+    for start in starts[fabric.global_rank :: fabric.world_size]:
+        index = order[start : start + batch]
+        found = answer(model, *(fabric.to_device(x) for x in rows.pick(index))).to("cpu", into.dtype)
+        place: tuple[Any, ...] = (torch.tensor(index), *map(slice, found.shape[1:]))
+        into[place] = found
+    model.train(training)
+    return summed(fabric, into)
+
+
+__all__ = [
+    "NO_TARGET", "PADDING", "Rows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
+]  # fmt: skip

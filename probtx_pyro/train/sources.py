@@ -1,0 +1,102 @@
+"""What ``probtx train`` reads, by name or from the user's files, in the form that the training functions take."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from probtx_pyro.data.cogs import NONE, load_cogs
+from probtx_pyro.data.cogs import Example as CogsExample
+from probtx_pyro.data.labelled import load_labelled, tokenize
+from probtx_pyro.data.splits import load_splits
+from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
+from probtx_pyro.data.tagged import read_tagged, span_f1
+from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
+from probtx_pyro.data.treebank import load_treebank
+from probtx_pyro.train.classification import Texts
+from probtx_pyro.train.labelling import Example, Metric, Parts
+
+
+class TaggedData(NamedTuple):
+    """Sentences for `train_tagger`.
+
+    parts: by name.
+    metrics, select: further metrics, and the one to choose by.
+    """
+
+    parts: Parts
+    metrics: Mapping[str, Metric]
+    select: str
+
+
+def _treebank(source: str, column: str) -> TaggedData:
+    parts = {
+        name: [Example(sentence.words, tuple((tag,) for tag in getattr(sentence, column))) for sentence in part]
+        for name, part in load_treebank(source)._asdict().items()
+    }
+    if all(tags == ("_",) for row in parts["train"] for tags in row.labels):
+        raise ValueError(f"{source} has no tags in its column {column}; choose another column")
+    return TaggedData(parts, {}, "accuracy")
+
+
+def _two_columns(source: str, column: str) -> TaggedData:
+    splits = load_splits(source, ENTITIES, read_tagged, 0.1)._asdict()
+    parts = {
+        name: [Example(words, tuple((tag,) for tag in tags)) for words, tags in part] for name, part in splits.items()
+    }
+    entities = all(
+        tag == "O" or tag[:2] in ("B-", "I-") for part in splits.values() for row in part for tag in row.tags
+    )
+    return TaggedData(parts, {"span_f1": span_f1}, "span_f1") if entities else TaggedData(parts, {}, "accuracy")
+
+
+def _cogs(source: str, column: str) -> TaggedData:
+    """The parent of a word as its distance, so that a tag means the same everywhere in a sentence."""
+
+    def tags(row: CogsExample) -> tuple[tuple[str, ...], ...]:
+        distances = (str(parent - i - 1) if parent else NONE for i, parent in enumerate(row.tags.parents))
+        return tuple(zip(distances, *row.tags[1:], strict=True))
+
+    parts = {name: [Example(row.words, tags(row)) for row in part] for name, part in load_cogs()._asdict().items()}
+    return TaggedData(parts, {}, "sentence_accuracy")
+
+
+NAMED = {
+    "small": _treebank,
+    **dict.fromkeys(TREEBANKS, _treebank),
+    **dict.fromkeys(ENTITIES, _two_columns),
+    "cogs": _cogs,
+}
+
+
+def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
+    """Sentences with their tags.
+
+    Parameters
+    ----------
+    source
+        One of `NAMED`; a CoNLL-U file (``.conllu``, also ``.gz``) or a folder of such; or a file of words and tags, one pair a
+        line, or a folder of such. Tags that are all BIO are named entities.
+    column
+        The tags of a treebank, ``"upos"`` or ``"xpos"``.
+
+    Raises
+    ------
+    ValueError
+        No such name or file, an empty column, or what the readers refuse.
+    """
+    path = Path(source)
+    if source in NAMED:
+        return NAMED[source](source, column)
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {source}; give one, or one of {', '.join(NAMED)}")
+    files = path.iterdir() if path.is_dir() else [path]
+    return (_treebank if any(".conllu" in file.name for file in files) else _two_columns)(source, column)
+
+
+def classified_texts(source: str) -> dict[str, Texts]:
+    """The words of texts and their categories: ``"banking77"``, or the user's, see `load_labelled`."""
+    splits = load_labelled(source)._asdict()
+    return {name: [(tokenize(text), of) for text, of in part] for name, part in splits.items()}
+
+
+__all__ = ["NAMED", "TaggedData", "classified_texts", "tagged_sentences"]

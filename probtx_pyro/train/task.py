@@ -1,0 +1,117 @@
+"""What a task brings to the training loop, and the settings that the runs of all tasks have."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """What the runs of all tasks have; two runs with equal settings and data give equal numbers.
+
+    num_steps, batch: AdamW steps, rows of a batch over all processes.
+    width, dropout: channels of the model, dropout rate.
+    lr, warmup, weight_decay, clip: peak learning rate, the share of the steps that it rises over (it then falls by a cosine to a
+        tenth), AdamW's weight decay, largest norm of a gradient.
+    validate_every: steps between validations; the last step validates in any case.
+    seed: of weights, batches and dropout.
+    """
+
+    num_steps: int = 2000
+    batch: int = 32
+    width: int = 128
+    dropout: float = 0.0
+    lr: float = 2e-3
+    warmup: float = 0.05
+    weight_decay: float = 0.05
+    clip: float = 1.0
+    validate_every: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.check_counts("num_steps", "batch", "width", "validate_every")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+
+    def check_counts(self, *names: str) -> None:
+        """Refuse settings below 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step."""
+        rise = max(1, round(self.warmup * self.num_steps))
+        if step < rise:
+            return self.lr * (step + 1) / rise
+        return self.lr * (0.55 + 0.45 * math.cos(math.pi * (step - rise) / max(1, self.num_steps - rise)))
+
+    def draw(self, step: int) -> torch.Generator:
+        """The random numbers of a step."""
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+
+
+class Batch(NamedTuple):
+    """A batch as drawn, whole.
+
+    tensors: the first axis of each is the rows, which the processes share.
+    targets: how many predictions the loss is summed over.
+    """
+
+    tensors: tuple[Tensor, ...]
+    targets: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task brings to the loop.
+
+    label: on the progress bar.
+    settings, model: the settings, and the untrained model.
+    texts: what the run reads; a checkpoint has its digest.
+    tokens, labels: the tokens that the model knows and the labels of each of its outputs, kept in the checkpoint.
+    batch: the batch of a step, a function of the seed and the step.
+    loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
+    evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
+    metric: the name of the metric that is validated by.
+    better: None keeps the last parameters; ``operator.gt`` or ``operator.lt`` keeps those of the validation with the best metric.
+    parts: the parts whose metrics under the kept parameters go to the results when the run is done.
+    ready: called with the model when it is on its device.
+    log_prior: of the parameters, divided by the number of targets in the training part; added to the objective.
+    """
+
+    label: str
+    settings: LoopSettings
+    model: nn.Module
+    texts: Iterable[str]
+    tokens: tuple[str, ...]
+    batch: Callable[[int], Batch]
+    loss: Callable[..., Tensor]
+    evaluate: Callable[[Any, str, Any], Mapping[str, float]]
+    metric: str
+    better: Callable[[float, float], bool] | None = None
+    parts: tuple[str, ...] = ()
+    labels: tuple[tuple[str, ...], ...] = ()
+    ready: Callable[[nn.Module], None] = lambda model: None
+    log_prior: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
+
+
+class RunOptions(TypedDict, total=False):
+    """Arguments that every training function passes on to `train_task`, where they are explained."""
+
+    resume: bool
+    device: str
+    precision: str
+    checkpoint_every: int
+    stop_after: int | None
+    progress: bool | None
+
+
+__all__ = ["Batch", "LoopSettings", "RunOptions", "Task"]

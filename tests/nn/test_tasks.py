@@ -1,0 +1,106 @@
+from functools import partial
+
+import pytest
+import torch
+from tolerances import assert_equal
+from torch.nn import functional as F
+
+from probtx_pyro import nn
+from probtx_pyro.nn.tasks import mean_word, root_label
+
+WIDTH = 8
+
+
+def transformer(**options):
+    return nn.TransformerEncoder(WIDTH, context=7, num_heads=2, num_layers=2, **options)
+
+
+def crf(**options):
+    return nn.DependencyCRFEncoder(WIDTH, 2, num_steps=2, distances=(2,), **options)
+
+
+ENCODERS = {"transformer": (transformer, mean_word), "crf": (partial(crf, root_labels=WIDTH), root_label)}
+
+
+@pytest.fixture(params=ENCODERS)
+def encoder(request):
+    torch.manual_seed(0)
+    return ENCODERS[request.param][0]()
+
+
+@pytest.fixture(params=ENCODERS)
+def models(request):
+    """A tagger and a classifier with the encoder."""
+    torch.manual_seed(0)
+    make, summary = ENCODERS[request.param]
+    return nn.WordTagger(10, make(), WIDTH, num_tags=(3, 4)), nn.TextClassifier(10, make(), WIDTH, 5, summary=summary)
+
+
+def test_the_transformer_layer_by_hand():
+    """Norm before attention and before the feed-forward layer, a last norm, positions added once."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(4, context=5, num_heads=1, num_layers=1)
+    for p in encoder.parameters():
+        torch.nn.init.normal_(p)
+    block, x = encoder.layers.layers[0], torch.randn(2, 3, 4)
+    h = x + encoder.positions[:3]
+    q, k, v = F.linear(block.norm1(h), block.self_attn.in_proj_weight, block.self_attn.in_proj_bias).chunk(3, -1)
+    weights = (q @ k.mT / 2).softmax(-1)  # the root of the width, 4
+    h = h + block.self_attn.out_proj(weights @ v)
+    wide = F.gelu(block.linear1(block.norm2(h)))
+    expected = encoder.layers.norm(h + block.linear2(wide))
+    assert_equal(encoder(x), expected, wide, h, operations=256)  # sums of 16 terms after sums of 4, normalised twice
+
+
+def test_layers_do_not_start_alike():
+    first, second = transformer().layers.layers
+    assert not torch.equal(first.linear1.weight, second.linear1.weight)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_padding_changes_nothing(models, training):
+    tagger, classifier = (model.train(training) for model in models)
+    words = torch.randint(10, (2, 5))
+    padded = torch.cat([words, torch.randint(10, (2, 2))], 1)
+    mask = torch.arange(7).expand(2, 7) >= 5
+    with torch.set_grad_enabled(training):
+        for with_padding, without in zip(tagger(padded, mask), tagger(words), strict=True):
+            assert_equal(
+                with_padding[:, :5], without, operations=512
+            )  # two layers, each with two norms and 32 channels
+        assert_equal(classifier(padded, mask), classifier(words), operations=512)
+
+
+def test_words_are_read_in_their_context_and_order(models):
+    tagger, _ = models
+    words = torch.tensor([[1, 2, 3, 4]])
+    before, after = (tagger(x)[0][0, 0] for x in (words, words[:, [0, 3, 2, 1]]))
+    assert (before - after).abs().max() > 1e-6  # the first word sees the others, and where they are
+
+
+def test_columns_of_tags(models):
+    tagger, classifier = models
+    words = torch.randint(10, (2, 5))
+    assert [x.shape for x in tagger(words)] == [(2, 5, 3), (2, 5, 4)] and classifier(words).shape == (2, 5)
+    joint = tagger.tags(tagger.encoder(tagger.words(words)))
+    assert torch.equal(torch.cat(tagger(words), -1), joint)
+
+
+def test_masked_words_are_predicted_by_the_embedding(encoder):
+    model = nn.MaskedLanguageModel(10, encoder, WIDTH)
+    assert model.mask == 10 and model.words.weight.shape == (11, WIDTH)
+    torch.nn.init.normal_(model.bias)
+    words = torch.randint(11, (2, 5))
+    at = torch.tensor([[True, False, False, True, False], [False, False, True, False, False]])
+    logits = model(words)
+    h = model.encoder(model.words(words))
+    by_hand = torch.stack([model.words.weight[w] @ h[1, 2] + model.bias[w] for w in range(10)])
+    assert_equal(logits[1, 2], by_hand)
+    assert_equal(model(words, at=at), logits[at])
+
+
+def test_one_clear_error():
+    with pytest.raises(ValueError, match=r"there are 8 words in a sentence; give at most 7 \(context\)"):
+        transformer()(torch.zeros(1, 8, WIDTH))
+    with pytest.raises(ValueError, match=r"width 8 must be positive and divisible by num_heads 3"):
+        nn.TransformerEncoder(8, context=4, num_heads=3)

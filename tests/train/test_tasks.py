@@ -1,0 +1,259 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from probtx_pyro import cli, train
+from probtx_pyro.data.text import Text
+from probtx_pyro.train import Example, LabellingSettings, MaskedSettings
+from probtx_pyro.train.loop import RESULTS
+from probtx_pyro.train.sources import tagged_sentences
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
+    "ignore:.*torch.jit.*:DeprecationWarning",
+)
+EPS32 = torch.finfo(torch.float32).eps
+OPTIONS = {
+    "crf": {"num_channels": 2, "num_steps": 2, "distances": (2, 3, 4)},
+    "transformer": {"num_heads": 4, "num_layers": 1},
+}
+FOR_ROOT = {"crf": {"head_temperature": 1.0}, "transformer": {}}  # soft heads: the root must be found among many words
+RATES = {"crf": 2e-2, "transformer": 1e-2}
+COMMON = {"width": 32, "batch": 16, "context": 16, "validate_every": 100}
+LETTERS = "abcdefgh"
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def settings_of(kind, encoder, **changes):
+    return kind(encoder=encoder, options=OPTIONS[encoder], lr=RATES[encoder], **{**COMMON, **changes})
+
+
+def sentences(number, seed):
+    """Random letters, 3 to 8 a sentence."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 9, (number,), generator=draw).tolist()
+    return [tuple(LETTERS[i] for i in torch.randint(8, (n,), generator=draw).tolist()) for n in lengths]
+
+
+def shifted(words, by):
+    """The word ``by`` positions before each."""
+    return tuple(words[i - by] if i >= by else "none" for i in range(len(words)))
+
+
+def tagged(number, seed, *shifts):
+    return [
+        Example(words, tuple(zip(*(shifted(words, by) for by in shifts), strict=True)))
+        for words in sentences(number, seed)
+    ]
+
+
+def parts_of(*shifts):
+    return {name: tagged(n, n, *shifts) for name, n in (("train", 400), ("dev", 60), ("test", 61))}
+
+
+@pytest.mark.parametrize("encoder", OPTIONS)
+@pytest.mark.parametrize("shifts", [(1,), (3, 0)], ids=["the word before", "the word three before, and the word"])
+def test_taggers_learn_what_the_context_tells(encoder, shifts):
+    done = train.train_tagger(settings_of(LabellingSettings, encoder, num_steps=200), parts_of(*shifts), progress=False)
+    assert done.results["kept"] in (100, 200) and len(done.tags) == len(shifts)
+    assert done.results["accuracy"] == max(score for _, score in done.results["validation"])
+    assert done.results["metrics"]["dev"]["accuracy"] == done.results["accuracy"]
+    assert (
+        done.results["metrics"]["test"]["accuracy"] > 0.97
+        and done.results["metrics"]["test"]["sentence_accuracy"] > 0.8
+    )
+
+
+@pytest.mark.parametrize("encoder", OPTIONS)
+def test_classifiers_learn_what_one_word_tells(encoder):
+    parts = {
+        name: [(words, "with a" if "a" in words else "without") for words in sentences(n, n)]
+        for name, n in (("train", 400), ("dev", 60), ("test", 61))
+    }
+    settings = settings_of(LabellingSettings, encoder, num_steps=200)
+    settings = replace(settings, options={**settings.options, **FOR_ROOT[encoder]})
+    done = train.train_classifier(settings, parts, progress=False)
+    assert done.categories == ("with a", "without") and set(done.results["metrics"]["dev"]) == {"accuracy"}
+    assert done.results["metrics"]["test"]["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("encoder", OPTIONS)
+@pytest.mark.parametrize("rows", ["fixed", "sentence"])
+def test_masked_words_are_found_from_their_neighbours(encoder, rows):
+    """Ten letters in a circle: a hidden one is certain, given any other and where it is."""
+    between = {"fixed": " ", "sentence": "\n"}[rows]
+    text = between.join(" ".join("abcdefghij"[(8 * row + i) % 10] for i in range(8)) for row in range(400))
+    settings = settings_of(MaskedSettings, encoder, num_steps=150, rows=rows, context=8)
+    done = train.train_masked_language_model(settings, Text(text, text[: 16 * 40]), progress=False)
+    assert done.results["losses"][0] > 1.5  # nothing is known: the entropy of ten letters is 2.3
+    assert done.results["perplexity"] == done.results["validation"][-1][1] < 1.1
+
+
+def test_perplexity_is_that_of_the_model_s_own_probabilities():
+    settings = settings_of(MaskedSettings, "transformer", num_steps=3, context=5, mask=0.4, batch=2)
+    done = train.train_masked_language_model(settings, Text("a b c d e f g h " * 9, "b c d a f g"), progress=False)
+    # two words are hidden of the row of five, one of the last row of one; which ones, only the seed knows: of all choices, one
+    model, (first, last) = done.model.eval(), done.vocabulary.encode("b c d a f g").split(5)
+    with torch.no_grad():
+        possible = []
+        for i in range(5):
+            for j in range(i):
+                words = first.clone()
+                words[[i, j]] = model.mask
+                logits = model(words[None])[0].log_softmax(-1)
+                alone = model(torch.tensor([[model.mask]]))[0, 0].log_softmax(-1)[last[0]]
+                possible.append(float((logits[i, first[i]] + logits[j, first[j]] + alone) / -3))
+    found = torch.tensor(done.results["perplexity"]).log()
+    assert min(abs(found - x) for x in possible) <= 64 * EPS32 * max(possible)
+
+
+def test_unknown_words_and_labels_of_other_parts():
+    """A word outside the vocabulary is read as unknown, and a label outside it is never right."""
+    training = [Example(("a", "b"), (("A",), ("B",)))] * 40
+    test = [Example(("a", "zzz"), (("A",), ("new",))), Example(("a", "b"), (("new",), ("B",)))]
+    settings = settings_of(LabellingSettings, "transformer", num_steps=60, validate_every=60)
+    done = train.train_tagger(settings, {"train": training, "dev": training[:1], "gen": test}, progress=False)
+    assert done.results["metrics"]["dev"]["accuracy"] == 1.0
+    assert done.results["metrics"]["gen"] == {"accuracy": 0.5, "sentence_accuracy": 0.0}
+
+
+def test_further_metrics_choose_what_is_kept():
+    calls = []
+
+    def constant_then_less(predicted, given):
+        calls.append((predicted, given))
+        return 1.0 / len(calls)
+
+    parts = parts_of(1)
+    settings = settings_of(LabellingSettings, "crf", num_steps=6, validate_every=2, select="falls")
+    done = train.train_tagger(settings, parts, metrics={"falls": constant_then_less}, progress=False)
+    assert done.results["validation"] == [[2, 1.0], [4, 0.5], [6, pytest.approx(1 / 3)]]
+    assert done.results["kept"] == 2 and done.results["falls"] == 1.0
+    assert set(done.results["metrics"]["test"]) == {"accuracy", "sentence_accuracy", "falls"}
+    assert calls[0][1] == [[tag for (tag,) in item.labels] for item in parts["dev"]]
+    assert [len(x) for x in calls[0][0]] == [len(item.words) for item in parts["dev"]]
+    shorter = train.train_tagger(replace(settings, num_steps=6, select="accuracy"), parts, stop_after=2, progress=False)
+    assert calls[3][0] == calls[0][0]  # the last evaluations are of the parameters that were kept
+    assert shorter.results["steps"] == 2 and "metrics" not in shorter.results
+
+
+RUNS = {
+    "tagger": lambda settings, **run: train.train_tagger(settings(LabellingSettings), parts_of(1, 0), **run),
+    "classifier": lambda settings, **run: train.train_classifier(
+        settings(LabellingSettings),
+        {name: [(words, words[0]) for words in sentences(40, i)] for i, name in enumerate(("train", "dev"))},
+        **run,
+    ),
+    "mlm": lambda settings, **run: train.train_masked_language_model(
+        settings(MaskedSettings), Text("the lazy dog jumps over the quick brown fox \n" * 40, "the dog"), **run
+    ),
+}
+
+
+@pytest.mark.parametrize("encoder", OPTIONS)
+@pytest.mark.parametrize("task", RUNS)
+def test_stopped_and_resumed_is_never_stopped(task, encoder, tmp_path):
+    def settings(kind):
+        return settings_of(kind, encoder, num_steps=12, batch=8, validate_every=3, dropout=0.2)
+
+    whole = RUNS[task](settings, progress=False)
+    RUNS[task](settings, out=tmp_path, stop_after=7, checkpoint_every=5, progress=False)
+    assert json.loads((tmp_path / RESULTS).read_text())["losses"] == whole.results["losses"][:7]
+    done = RUNS[task](settings, out=tmp_path, resume=True, progress=False)
+    for name in ("losses", "validation", "metrics", "kept"):
+        assert done.results.get(name) == whole.results.get(name)
+    for a, b in zip(done.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    again = RUNS[task](settings, out=tmp_path, resume=True, progress=False)  # nothing is left to do
+    assert again.results["losses"] == whole.results["losses"] and again.results.get("metrics") == whole.results.get(
+        "metrics"
+    )
+
+
+def test_one_clear_error(tmp_path):
+    for kind, change, message in (
+        (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
+        (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
+        (LabellingSettings, {"rarest": 0}, "rarest must be 1 or more"),
+        (MaskedSettings, {"rows": "page"}, "rows must be one of fixed, sentence, not 'page'"),
+        (MaskedSettings, {"mask": 1.0}, "mask must be more than 0 and less than 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(**change)
+    settings, parts = settings_of(LabellingSettings, "transformer", num_steps=2), parts_of(1)
+    for change, data, message in (
+        ({"select": "taste"}, parts, "select must be one of accuracy, sentence_accuracy, not 'taste'"),
+        ({"batch": 1000}, parts, "the train part has 400 rows, fewer than a batch of 1000; give a smaller batch"),
+        ({"context": 4}, parts, r"words in a sentence; give at most 4 \(context\)"),
+        ({}, {**parts, "dev": []}, "the dev part is empty; give at least one row"),
+        ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part lacks the 1 columns of labels"),
+        ({}, {**parts, "train": [Example((), ())]}, "row 1 of the train part lacks the 0 columns of labels"),
+        (
+            {},
+            {**parts, "dev": [Example(("a", "b"), (("x",),))]},
+            "sentence 1 of the dev part has 2 words and tags for 1",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train.train_tagger(replace(settings, **change), data, progress=False)
+    with pytest.raises(ValueError, match="span is of one column of labels, and there are 2"):
+        train.train_tagger(settings, parts_of(1, 0), metrics={"span": lambda predicted, given: 0.0}, progress=False)
+    with pytest.raises(ValueError, match="sentence 1 of the test part has no words"):
+        train.train_classifier(
+            settings, {"train": [(["a"], "x")] * 20, "dev": [(["a"], "x")], "test": [([], "x")]}, progress=False
+        )
+    train.train_tagger(settings, parts, tmp_path, stop_after=1, progress=False)
+    with pytest.raises(ValueError, match=r"run with another unknown; resume with the same"):
+        train.train_tagger(replace(settings, unknown=0.5), parts, tmp_path, resume=True, progress=False)
+    with pytest.raises(ValueError, match=r"run with another text; resume"):
+        train.train_tagger(settings, {**parts, "train": parts["dev"]}, tmp_path, resume=True, progress=False)
+    masked = settings_of(MaskedSettings, "transformer", num_steps=2)
+    with pytest.raises(ValueError, match=r"run with another rows, mask; resume"):
+        train.train_masked_language_model(masked, Text("a b\n" * 200, "a b"), tmp_path, resume=True, progress=False)
+    with pytest.raises(ValueError, match=r"the validation text has no words"):
+        train.train_masked_language_model(masked, Text("a b\n" * 200, " "), progress=False)
+
+
+def test_a_resumed_run_on_two_processes_is_one_process_never_stopped(tmp_path):
+    """The tagger, whose answers in a validation come from all processes."""
+    lines = "\n\n".join(
+        "\n".join(f"{w}\t{t}" for w, (t,) in zip(*row, strict=True)) for row in tagged(700, 0, 1)
+    )  # 70 to validate, more than one process answers at once
+    (tmp_path / "data.tsv").write_text(lines)
+    words = ["train", "tagger", "--data", str(tmp_path / "data.tsv"), "--channels", "2", "--iterations",
+             "2", "--distances", "2,3", "--width", "16", "--batch", "8", "--steps", "40", "--validate-every", "10", "--no-progress"]  # fmt: skip
+    assert cli.main([*words, "--out", str(tmp_path / "whole")]) == 0
+    settings = json.loads((tmp_path / "whole" / RESULTS).read_text())["settings"]
+    parts = tagged_sentences(str(tmp_path / "data.tsv")).parts
+    train.train_tagger(LabellingSettings(**settings), parts, tmp_path / "two", stop_after=15, progress=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "probtx_pyro",
+    ]
+    done = subprocess.run(
+        [*command, *words, "--out", str(tmp_path / "two"), "--resume"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("dev accuracy") == 1
+    one, two = (json.loads((tmp_path / name / RESULTS).read_text()) for name in ("whole", "two"))
+    assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
+    assert one["losses"][:15] == two["losses"][:15]
+    # as for the language model: rounding of eps a step, and an expansion below 100
+    assert max(abs(a - b) for a, b in zip(one["losses"], two["losses"], strict=True)) <= 100 * 64 * EPS32
+    assert one["validation"] == two["validation"] and one["metrics"] == two["metrics"]
