@@ -1,6 +1,6 @@
 import pytest
-from probtx_pyro.data.cogs import Cogs, read_cogs
 
+from probtx_pyro.data.cogs import Cogs, read_cogs
 from probtx_pyro.train import sources
 from probtx_pyro.train.sources import classified_texts, tagged_sentences
 
