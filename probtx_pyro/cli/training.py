@@ -46,6 +46,10 @@ ENCODERS: Mapping[str, Mapping[str, tuple[str, Any, str]]] = {
         "iterations": ("num_steps", int, "mean-field iterations, for crf (default 4)"),
         "distances": ("distances", distances, "where distances are cut into groups, like 2,3,4, for crf"),
         "rank": ("rank", int, "rank of the ternary potentials, for crf (default: full)"),
+        "nodes": ("num_nodes", int, "global nodes, the analogue of a feed-forward layer, for crf (default 0)"),
+        "head-temperature": ("head_temperature", float, "of the heads, for crf (default 1 / width)"),
+        "head-step": ("head_step", float, "step of the heads' marginals, for crf (default 1, a full step)"),
+        "label-step": ("label_step", float, "step of the labels' marginals, for crf (default 1, a full step)"),
     },
     "transformer": {
         "heads": ("num_heads", int, "attention heads, for transformer (default 8)"),

@@ -42,6 +42,8 @@ class DependencyCRFEncoder(nn.Module):
     dropout
         Of label logits and of the head marginals that send messages.
 
+    Potentials start with a variance of ``1 / width``. At the published start, variance 1, heads choose one word each and learn little.
+
     Raises
     ------
     ValueError
@@ -89,20 +91,22 @@ class DependencyCRFEncoder(nn.Module):
         self.update = ops.SCHEDULES[schedule]
         groups, made = 2 * (len(self.distances) + 1), dict[str, Any](device=device, dtype=dtype)
 
-        def normal(*shape: int, std: float = 1.0) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, **made) * std)
+        def normal(*shape: int, factors: int = 1, rank: int = 1) -> nn.Parameter:
+            """Potentials, or factors of them, so that a score between two labels has a variance of ``1 / width``."""
+            return nn.Parameter(torch.randn(*shape, **made) * (rank * width) ** (-0.5 / factors))
 
         if rank is None:
             self.ternary = normal(num_channels, groups, width, width)
         else:
             lead = (groups,) if shared else (num_channels, groups)
-            self.left, self.right = (normal(*lead, width, rank, std=rank**-0.5) for _ in range(2))
+            factors = {"factors": 2 + shared, "rank": rank}
+            self.left, self.right = (normal(*lead, width, rank, **factors) for _ in range(2))
             if shared:
-                self.channels = normal(groups, num_channels, rank, std=rank**-0.5)
+                self.channels = normal(groups, num_channels, rank, **factors)
         self.rank = rank
         self.root_ternary = normal(num_channels, width, root_labels) if root_labels else None
         nodes = num_channels if node_channels is None else node_channels
-        self.memory = normal(nodes, num_nodes, width, std=width**-0.5) if num_nodes else None
+        self.memory = normal(nodes, num_nodes, width) if num_nodes else None
         head_temperature = 1.0 / width if head_temperature is None else head_temperature
         normalize, self.rate = NORMALIZERS[normalizer], dropout
         self.label = ops.Rule(label_temperature, label_step, label_damping, normalize)
