@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-COMMANDS = ("tour", "segment", "train")
+COMMANDS = ("tour", "segment", "train", "parse")
 
 DESCRIPTION = """Attention and transformers as Pyro programs: the attention matrix is a posterior.
 
@@ -30,6 +30,10 @@ Language models with any of the attention layers, on any text:
 Taggers, masked language models and classifiers with the dependency CRF or a transformer:
 
   probtx train tagger --data treebank.conllu --out runs/tags
+
+Dependency trees of sentences, read out of such a model's attention:
+
+  probtx parse sentences.conllu --model runs/masked --out trees.conllu
 
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """

@@ -1,0 +1,106 @@
+"""Unlabelled dependency parsing by reading the attention of a dependency CRF encoder that never saw a tree."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.nn import DependencyCRFEncoder
+from probtx_pyro.nn.tasks import WordModel
+from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
+
+DECODERS: dict[str, Callable[..., Tensor]] = {
+    "tree": spanning_arborescence,
+    "projective": eisner,
+    "word": lambda arcs: argmax_heads(arcs),
+}
+
+
+@dataclass(frozen=True)
+class AttentionParser:
+    """Heads of words from head marginals Q(H).
+
+    Parameters
+    ----------
+    model
+        A trained `WordModel` whose encoder is a `DependencyCRFEncoder`, such as a masked language model.
+    vocabulary
+        Its words.
+    decoder
+        A key of `DECODERS`: ``"tree"`` (maximum spanning arborescence), ``"projective"`` (Eisner) or ``"word"`` (each by itself).
+    channel
+        Which channel to read, from 0; None averages them.
+
+    Raises
+    ------
+    ValueError
+        A model with another encoder, or a decoder or channel that is not there.
+    """
+
+    model: WordModel
+    vocabulary: Vocabulary
+    decoder: str = "tree"
+    channel: int | None = None
+
+    def __post_init__(self) -> None:
+        encoder: Any = self.model.encoder
+        if not isinstance(encoder, DependencyCRFEncoder):
+            raise ValueError(
+                f"the model's encoder is a {type(encoder).__name__}; only a DependencyCRFEncoder has heads of words"
+            )
+        if self.decoder not in DECODERS:
+            raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, not {self.decoder!r}")
+        if self.channel is not None and not 0 <= self.channel < encoder.num_channels:
+            raise ValueError(f"channel must be from 0 to {encoder.num_channels - 1}, not {self.channel}")
+
+    def head_marginals(self, sentences: Sequence[Sequence[str]], batch: int = 32) -> list[np.ndarray]:
+        """``Q(H)`` of each sentence: (C, N, N), or (C, N, N + 1) with the root first if the CRF has one."""
+        found: list[Any] = [None] * len(sentences)
+        for index, marginals in self._batches(sentences, batch):
+            for i, x in zip(index, marginals, strict=True):
+                words = len(sentences[i])
+                found[i] = x[:, :words, : words + self._root].cpu().numpy()
+        return found
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Heads of each sentence, numbered as CoNLL-U does: 0 is the root."""
+        return [self.heads(x).tolist() for x in self.head_marginals(sentences)]
+
+    def heads(self, marginals: np.ndarray) -> np.ndarray:
+        """Heads (N,) from the head marginals of one sentence, by the channel and the decoder."""
+        chosen = marginals.mean(0) if self.channel is None else marginals[self.channel]
+        p = torch.as_tensor(chosen, dtype=torch.float64)
+        scores = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero
+        if self._root:
+            arcs = scores
+        else:  # trees choose one root by the other arcs; word by word there is none to choose
+            none = None if self.decoder != "word" or len(p) == 1 else p.new_full((len(p),), -torch.inf)
+            arcs = arc_scores(scores, none)
+        return DECODERS[self.decoder](arcs).numpy()
+
+    @property
+    def _root(self) -> bool:
+        return getattr(self.model.encoder, "root_ternary", None) is not None
+
+    @torch.no_grad()
+    def _batches(self, sentences: Sequence[Sequence[str]], size: int) -> Iterator[tuple[list[int], Tensor]]:
+        """Sentences of like length together, padded, and their head marginals."""
+        number = {word: i for i, word in enumerate(self.vocabulary.tokens)}
+        device = next(self.model.parameters()).device
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        training = self.model.training
+        self.model.eval()
+        for start in range(0, len(order), size):
+            index = order[start : start + size]
+            rows = [torch.tensor([number.get(word, 0) for word in sentences[i]]) for i in index]
+            words = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+            x, encoder = self.model.embedded(words.clamp(min=0)), self.model.encoder
+            yield index, encoder.field(x, words < 0).head_marginals  # type: ignore[operator]
+        self.model.train(training)
+
+
+__all__ = ["DECODERS", "AttentionParser"]

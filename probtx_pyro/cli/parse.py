@@ -1,0 +1,85 @@
+"""Read dependency trees out of the attention of a trained dependency CRF, which has never seen a tree.
+
+  probtx train mlm --text novel.txt --iterations 3 --channels 4 --distances 2,3,4 --out runs/masked
+  probtx parse sentences.conllu --model runs/masked --out trees.conllu
+  probtx parse sentences.conllu --model runs/masked --out trees.conllu --draw tree.png --sentence 3
+
+CoNLL-U in, CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. Where the sentences come with heads,
+the unlabelled attachment score is printed beside those of left arcs, right arcs and random heads.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from probtx_pyro.cli import options
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
+DECODERS = ("tree", "projective", "word")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``probtx parse``."""
+    parser.add_argument("sentences", type=Path, metavar="FILE", help="CoNLL-U, plain or .gz")
+    parser.add_argument(
+        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="CoNLL-U with the heads")
+    parser.add_argument(
+        "--decoder",
+        choices=DECODERS,
+        default="tree",
+        help="tree (default): maximum spanning arborescence; projective: Eisner; word: each word by itself, no tree in general",
+    )
+    parser.add_argument("--channel", type=int, metavar="N", help="the channel to read, from 0 (default: their mean)")
+    parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
+    parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
+    options.add_device(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, parse, write, and score where there is something to compare with."""
+    for target in (arguments.out, arguments.draw):
+        if target is not None and target.resolve() == arguments.sentences.resolve():
+            raise ValueError(f"{target} is the file to read; choose another name")
+    device = options.device(arguments.device)
+
+    from probtx_pyro.apps.parsing import AttentionParser
+    from probtx_pyro.data import read_conllu, write_conllu
+    from probtx_pyro.results.attachment import attachment_score, baseline_scores
+    from probtx_pyro.train.loading import load_run
+
+    sentences = read_conllu(arguments.sentences)
+    if not sentences:
+        raise ValueError(f"{arguments.sentences} has no sentences")
+    if not 1 <= arguments.sentence <= len(sentences):
+        raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
+    loaded = load_run(arguments.model, device)
+    parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
+    heads = parser.parse([sentence.words for sentence in sentences])
+    write_conllu(sentences, arguments.out, heads)
+    print(arguments.out)
+    gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
+    if any(head >= 0 for row in gold for head in row):
+        scores = {"attention": attachment_score(heads, gold), **baseline_scores(gold, seed=0)}
+        print("unlabelled attachment: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+    if arguments.draw is not None:
+        _draw(arguments.draw, sentences[arguments.sentence - 1].words, heads, gold, arguments.sentence - 1)
+
+
+def _draw(path: Path, words: tuple[str, ...], heads: list, gold: list, index: int) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from probtx_pyro.plots import dependency_arcs
+
+    known = gold[index] if max(gold[index]) >= 0 else None
+    axes = dependency_arcs(words, heads[index], gold=known)
+    cast("Figure", axes.figure).savefig(path, bbox_inches="tight", dpi=150)
+    print(path)
+
+
+__all__ = ["SUMMARY", "add_arguments", "run"]

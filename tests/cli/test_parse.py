@@ -1,0 +1,84 @@
+"""``probtx parse``: from a trained run to CoNLL-U, an attachment score and a picture."""
+
+import pytest
+import torch
+
+from probtx_pyro import cli, train
+from probtx_pyro.data import read_conllu
+from probtx_pyro.data.text import Text
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
+    "ignore:.*torch.jit.*:DeprecationWarning",
+)
+CRF = {"num_channels": 2, "num_steps": 2, "distances": (2,)}
+CONLLU = """# text = I can't sleep.
+1	I	I	PRON	_	_	4	nsubj	_	_
+2-3	can't	_	_	_	_	_	_	_	_
+2	ca	can	AUX	_	_	4	aux	_	_
+3	n't	not	PART	_	_	4	advmod	_	_
+4	sleep	sleep	VERB	_	_	0	root	_	_
+5	.	.	PUNCT	_	_	4	punct	_	_
+
+1	Sleep	sleep	VERB	_	_	_	_	_	_
+
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    text = Text("I can sleep . you can n't sleep . " * 20, "you can sleep . I can n't . " * 5)
+    settings = train.MaskedSettings(options=CRF, width=8, num_steps=4, batch=4, context=8, validate_every=4)
+    train.train_masked_language_model(settings, text, tmp_path / "run", progress=False)
+    (tmp_path / "in.conllu").write_text(CONLLU)
+    return tmp_path
+
+
+@pytest.mark.parametrize("decoder", ["tree", "projective", "word"])
+def test_parses_scores_and_draws(run, decoder, capsys):
+    out, picture = run / "out.conllu", run / "tree.png"
+    words = f"parse {run / 'in.conllu'} --model {run / 'run'} --out {out} --decoder {decoder} --draw {picture}"
+    assert cli.main(words.split()) == 0
+    parsed, given = read_conllu(out, check_tree=decoder != "word"), read_conllu(run / "in.conllu")
+    assert [s.words for s in parsed] == [s.words for s in given] and "2-3\tcan't" in out.read_text()
+    assert parsed[1].heads == (0,) and all(head is not None for s in parsed for head in s.heads)
+    printed = capsys.readouterr().out
+    right = sum(a == b for a, b in zip(parsed[0].heads, given[0].heads, strict=True))
+    assert f"attention {right / 5:.3f}, left arc " in printed and "random heads" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--model": "nowhere"}, "there is no nowhere/checkpoint.pt; give the folder of a run"),
+        ({"--sentence": "3"}, "--sentence 3: the file has sentences 1 to 2"),
+        ({"--channel": "2"}, "channel must be from 0 to 1, not 2"),
+        ({"--out": "in.conllu"}, "in.conllu is the file to read; choose another name"),
+    ],
+)
+def test_bad_input_is_one_line(run, change, message, capsys, monkeypatch):
+    monkeypatch.chdir(run)
+    options = {"--model": "run", "--out": "out.conllu", **change}
+    assert cli.main(["parse", "in.conllu", *(word for pair in options.items() for word in pair)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_runs_of_every_kind_load(tmp_path, capsys):
+    torch.set_default_dtype(torch.float32)
+    rows = [train.Example(("a", "b"), (("X",), ("Y",))), train.Example(("b",), (("Y",),))] * 2
+    settings = train.LabellingSettings(options=CRF, width=4, num_steps=2, batch=2, validate_every=1)
+    done = train.train_tagger(settings, {"train": rows, "dev": rows}, tmp_path / "tagger", progress=False)
+    loaded = train.load_run(tmp_path / "tagger")
+    assert loaded.labels == done.tags and loaded.vocabulary == done.vocabulary and loaded.settings.width == 4
+    for name, weight in done.model.state_dict().items():
+        torch.testing.assert_close(loaded.model.state_dict()[name], weight, rtol=0, atol=0)
+    texts = [(("a", "b"), "good"), (("b",), "bad")] * 2
+    classified = train.train_classifier(settings, {"train": texts, "dev": texts}, tmp_path / "texts", progress=False)
+    words = torch.tensor([[1, 2]])
+    torch.testing.assert_close(train.load_run(tmp_path / "texts").model(words), classified.model.eval()(words))
+    (tmp_path / "texts" / "checkpoint.pt").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read \(.*\); train again"):
+        train.load_run(tmp_path / "texts")
