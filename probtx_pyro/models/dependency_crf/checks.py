@@ -86,10 +86,12 @@ def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
         raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
 
 
-def options(num_steps: int, schedule: object, temperatures: tuple, steps: tuple, damping: tuple) -> None:
+def options(
+    num_steps: int, tol: float | None, schedule: object, temperatures: tuple, steps: tuple, damping: tuple
+) -> None:
     """Refuse options of the iteration that mean nothing."""
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be 1 or more, not {num_steps}")
+    if num_steps < 1 or (tol is not None and not tol > 0):
+        raise ValueError(f"num_steps must be 1 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     if isinstance(schedule, str) and schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or a callable, not {schedule!r}")
     ranges = {
