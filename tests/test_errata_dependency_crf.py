@@ -10,6 +10,8 @@ from tolerances import assert_equal, assert_never_falls, rounding
 
 from probtx_pyro.ops import mean_field as ops
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def printed(potentials, label, head, state, first):
     """Heads from a softmax over all words, the word itself among them with score 0, which is set to zero afterwards."""

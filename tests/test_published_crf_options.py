@@ -24,6 +24,8 @@ from probtx_pyro import models
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.ops import mean_field as ops
 
+pytestmark = pytest.mark.usefixtures("device")
+
 L, C, N = 4, 3, 6
 STEPS = {"label_step": 0.6, "head_step": 0.7}
 THEIR_STEPS = {"stepsize_z": 0.6, "stepsize_h": 0.7}
