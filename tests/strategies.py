@@ -128,7 +128,7 @@ def crf_problem(
     generator, *, batch=(), words=4, labels=3, channels=2, distances=(), rank=None, root=0, nodes=0, node_channels=None,
     split=False, masked=False, scale=1.0, dtype=torch.float64,
 ):  # fmt: skip
-    """A random dependency CRF; ``masked`` hides about a third of the words, wherever they stand."""
+    """A random dependency CRF; ``masked`` hides one word at least and about half of them, wherever they stand, but not all."""
 
     def normal(*shape):
         return scale * torch.randn(*shape, generator=generator, dtype=dtype)
@@ -140,6 +140,7 @@ def crf_problem(
     mask = None
     if masked:
         mask = torch.rand(*batch, words, generator=generator) < 0.67
+        mask.scatter_(-1, torch.randint(words, (*batch, 1), generator=generator), False)
         mask[..., -1:] |= ~mask.any(-1, keepdim=True)
     return models.DependencyCRF(
         normal(*batch, words, labels), ternary, mask, distances,

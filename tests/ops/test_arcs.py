@@ -100,3 +100,21 @@ def test_head_marginals_between_words_and_themselves_say_nothing():
     arcs = Arcs.of(spans((2,), q), q, left, right)
     assert_equal(arcs.messages(p + torch.eye(5)), arcs.messages(p))
     assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+@low_rank
+def test_features_are_tensors_like_others(rank):
+    """Gradients of what is made of them beside the messages, at words that no arc of the group reaches, too."""
+    q, left, right, _ = draw(4, 5, (2,), rank)
+    inputs = [x for x in (q, left, right) if x is not None]
+    arcs = Arcs.of(spans((2,), q), q, left, right)
+    plain = [q @ w[g] for w in inputs[1:] for g in range(4)]
+    pairs = [
+        torch.autograd.grad(sum(x.square().sum() for x in found) + scores.sum(), inputs)
+        for found, scores in (
+            (arcs.features, arcs.scores),
+            (plain, by_definition(q, left, right, torch.zeros(2, 5, 5), (2,))[0]),
+        )
+    ]
+    for x, y in zip(*pairs, strict=True):
+        assert_equal(x, y)
