@@ -122,3 +122,46 @@ def lists(mixture, queries, outputs=None, observed=None):
 
 def generator(seed):
     return torch.Generator(device=torch.get_default_device()).manual_seed(seed)
+
+
+def crf_problem(
+    generator, *, batch=(), words=4, labels=3, channels=2, distances=(), rank=None, root=0, nodes=0, node_channels=None,
+    split=False, masked=False, scale=1.0, dtype=torch.float64,
+):  # fmt: skip
+    """A random dependency CRF; ``masked`` hides one word at least and about half of them, wherever they stand, but not all."""
+
+    def normal(*shape):
+        return scale * torch.randn(*shape, generator=generator, dtype=dtype)
+
+    groups = 2 * (len(distances) + 1)
+    ternary = normal(channels, groups, labels, labels)
+    if rank is not None:
+        ternary = models.LowRank(*(normal(channels, groups, labels, rank) * (scale * rank) ** -0.5 for _ in range(2)))
+    mask = None
+    if masked:
+        mask = torch.rand(*batch, words, generator=generator) < 0.67
+        mask.scatter_(-1, torch.randint(words, (*batch, 1), generator=generator), False)
+        mask[..., -1:] |= ~mask.any(-1, keepdim=True)
+    return models.DependencyCRF(
+        normal(*batch, words, labels), ternary, mask, distances,
+        normal(channels, labels, root) if root else None,
+        normal(node_channels or channels, nodes, labels) if nodes else None, split,
+    )  # fmt: skip
+
+
+def crf_lists(crf):
+    """One sentence as the nested lists of `oracles_crf`."""
+    return {
+        "unary": crf.unary.tolist(),
+        "words": (torch.ones_like(crf.unary[:, 0]) > 0 if crf.mask is None else crf.mask).tolist(),
+        "ternary": crf.full_ternary().tolist(),
+        "distances": crf.distances,
+        "root": None if crf.root_ternary is None else crf.root_ternary.tolist(),
+        "memory": None if crf.memory is None else crf.memory.tolist(),
+        "split": crf.memory_split,
+    }
+
+
+def crf_sentence(crf, *index):
+    """One sentence of a batch."""
+    return crf.replace(unary=crf.unary[index], mask=None if crf.mask is None else crf.mask[index])

@@ -45,6 +45,18 @@ def adapt(priors=None, **options):
     return inference.adapt(mixture(), Q, priors or MixturePriors(keys=Normal(K, 1.0)), **options)
 
 
+S = torch.zeros(3, 2, dtype=torch.float64)
+T = torch.zeros(2, 2, 2, 2, dtype=torch.float64)
+
+
+def crf(**changes):
+    return models.DependencyCRF(**{"unary": S, "ternary": T, **changes})
+
+
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.float64)
+
+
 CASES = {
     "keys are not a tensor": (lambda: models.GaussianMixture([[1.0]]), r"keys must be a torch.Tensor.*as_tensor"),
     "keys are integers": (lambda: models.GaussianMixture(torch.ones(2, 2, dtype=torch.long)), r"keys must be a floating point.*float"),
@@ -131,6 +143,45 @@ CASES = {
     "the same, causal": (lambda: adapt(MixturePriors(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no component_weights to adapt"),
     "component weights without a mode": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),
     "component weights of other components in the prior": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(torch.ones(3, dtype=torch.float64)))), r"do not broadcast: component_weights \(4, 2\), prior on component_weights \(3,\)"),
+    "unary scores that are a list": (lambda: crf(unary=[[0.0]]), r"unary must be a torch.Tensor, not list; wrap it"),
+    "unary scores with one axis": (lambda: crf(unary=S[0]), r"unary must have shape \(\.\.\., N, L\) but has shape \(2,\); add the missing axis"),
+    "an empty sentence": (lambda: crf(unary=S[:0]), r"unary \(0, 2\) is of an empty sentence or has no labels; leave such sentences out"),
+    "NaN in a word": (lambda: crf(unary=S * math.nan, mask=torch.tensor([True, False, True])), r"unary contains NaN; remove or mask"),
+    "integer potentials of arcs": (lambda: crf(ternary=T.long()), r"ternary must be a floating point tensor, not torch.int64"),
+    "potentials of arcs for other labels": (lambda: crf(ternary=zeros(2, 2, 3, 3)), r"ternary has shape \(2, 2, 3, 3\) but distances \(\) and unary \(3, 2\) need \(C, 2, 2, 2\)"),
+    "potentials of arcs for other distances": (lambda: crf(distances=(2,)), r"ternary has shape \(2, 2, 2, 2\) but distances \(2,\) and unary \(3, 2\) need \(C, 4, 2, 2\): 2 \(len\(distances\) \+ 1\) groups"),
+    "potentials of arcs without channels": (lambda: crf(ternary=T[:0]), r"ternary has shape \(0, 2, 2, 2\).*need \(C, 2, 2, 2\)"),
+    "potentials of arcs of low rank for other labels": (lambda: crf(ternary=models.LowRank(zeros(2, 2, 3, 1), zeros(2, 2, 3, 1))), r"ternary has shape \(2, 2, 3, 3\) but"),
+    "infinite potentials of arcs": (lambda: crf(ternary=T + math.inf), r"ternary contains infinity"),
+    "NaN in a factor": (lambda: crf(ternary=models.LowRank(zeros(2, 2, 2, 1), zeros(2, 2, 2, 1) * math.nan)), r"ternary.right contains NaN"),
+    "potentials of two dtypes": (lambda: crf(ternary=T.float()), r"differ in dtype: unary torch.float64, ternary torch.float32.*\.to\(dtype\)"),
+    "factors that do not fit each other": (lambda: models.LowRank(zeros(2, 2, 2, 1), zeros(2, 2, 2, 3)), r"left \(2, 2, 2, 1\) and right \(2, 2, 2, 3\) must have one shape \(C, G, L, r\)"),
+    "factors with an axis too many": (lambda: models.LowRank(zeros(1, 2, 2, 2, 1), zeros(1, 2, 2, 2, 1)), r"must have one shape \(C, G, L, r\)"),
+    "shared factors that do not fit each other": (lambda: models.LowRank.shared(zeros(2, 2, 3), zeros(2, 2, 3), zeros(2, 5, 1)), r"left \(2, 2, 3\), right \(2, 2, 3\) and channels \(2, 5, 1\) must have shapes \(G, L, r\), \(G, L, r\) and \(G, C, r\)"),
+    "mask of words that is not boolean": (lambda: crf(mask=torch.ones(3)), r"mask must be a boolean tensor \(3,\), True for a word, not torch"),
+    "mask of words that is a list": (lambda: crf(mask=[True]), r"mask must be a boolean tensor \(3,\), True for a word, not list"),
+    "mask of other words": (lambda: crf(mask=torch.ones(4, dtype=torch.bool)), r"mask must be a boolean tensor \(3,\).* not torch.bool \(4,\)"),
+    "mask of more sentences": (lambda: crf(mask=torch.ones(5, 3, dtype=torch.bool)), r"mask \(5, 3\) has more batch axes than unary \(3, 2\); expand unary"),
+    "mask of other sentences": (lambda: crf(unary=S.expand(2, 3, 2), mask=torch.ones(5, 3, dtype=torch.bool)), r"do not broadcast: unary \(2, 3\), mask \(5, 3\)"),
+    "a sentence of padding": (lambda: crf(mask=torch.zeros(3, dtype=torch.bool)), r"mask leaves a sentence without words; leave empty sentences out"),
+    "distances that fall": (lambda: crf(distances=(4, 2)), r"distances must be integers of 2 or more that rise, like \(2, 3, 4\), not \(4, 2\)"),
+    "a distance of one": (lambda: crf(distances=(1,)), r"distances must be integers of 2 or more.* not \(1,\)"),
+    "a distance that is no integer": (lambda: crf(distances=(2.5,)), r"distances must be integers of 2 or more.* not \(2\.5,\)"),
+    "root of other labels": (lambda: crf(root_ternary=zeros(2, 3, 2)), r"root_ternary has shape \(2, 3, 2\) but must be \(2, 2, K\): channels, labels of words"),
+    "root without labels": (lambda: crf(root_ternary=zeros(2, 2, 0)), r"root_ternary has shape \(2, 2, 0\) but must be \(2, 2, K\)"),
+    "nodes of too many channels": (lambda: crf(memory=zeros(3, 1, 2)), r"memory has shape \(3, 1, 2\) but must be \(C', M, 2\), global nodes of the first C' of 2 channels"),
+    "no nodes": (lambda: crf(memory=zeros(2, 0, 2)), r"memory has shape \(2, 0, 2\) but must be"),
+    "nodes that are a list": (lambda: crf(memory=[1.0]), r"memory must be a torch.Tensor, not list"),
+    "nodes apart without nodes": (lambda: crf(memory_split=True), r"memory_split is given without memory; give global nodes \(C', M, L\), or leave it out"),
+    "no sweeps": (lambda: crf().mean_field(0), r"num_steps must be 1 or more and tol positive, not num_steps=0"),
+    "tolerance of zero in mean field": (lambda: crf().mean_field(1, tol=0.0), r"tol positive, not num_steps=1, tol=0.0"),
+    "an unknown schedule": (lambda: crf().mean_field(1, "random"), r"schedule must be one of asynchronous, synchronous, sequential or a callable, not 'random'"),
+    "temperature of zero": (lambda: crf().mean_field(1, label_temperature=0.0), r"label_temperature must be positive, not 0.0"),
+    "temperature that is NaN": (lambda: crf().mean_field(1, head_temperature=torch.tensor(math.nan)), r"head_temperature must be positive, not nan"),
+    "step of zero": (lambda: crf().mean_field(1, head_step=0.0), r"head_step must be more than 0 and at most 1, not 0.0"),
+    "damping of one": (lambda: crf().mean_field(1, label_damping=1.0), r"label_damping must be at least 0 and less than 1, not 1.0"),
+    "exact inference of a long sentence": (lambda: crf(unary=zeros(24, 2)).log_partition(), r"exact inference over 1\.68e\+07 labellings \(labels \*\* words\) needs a table of 1\.93e\+10 numbers, more than 67108864; give a shorter sentence, or use mean_field"),
+    "exact marginals of a long sentence": (lambda: crf(unary=zeros(24, 2)).marginals(), r"exact inference over 1\.68e\+07 labellings"),
     "query weights with NaN": (lambda: adapt(query_weights=torch.full((5,), math.nan, dtype=torch.float64)), r"query_weights contains NaN"),
 }  # fmt: skip
 

@@ -84,6 +84,10 @@ class DependencyCRFEncoder(nn.Module):
         super().__init__()
         if normalizer not in NORMALIZERS:
             raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+        if shared and rank is None:
+            raise ValueError("shared is given without rank; give the rank of the factors, or leave it out")
+        if node_channels is not None and not num_nodes:
+            raise ValueError("node_channels is given without num_nodes; give the number of nodes, or leave it out")
         self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
         self.distances, self.shared, self.split = tuple(distances), shared, split
         if schedule not in ops.SCHEDULES:
@@ -131,6 +135,8 @@ class DependencyCRFEncoder(nn.Module):
 
     def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
         """The mean field of those sentences; ``field.head_marginals`` (B, C, N, S) is the attention."""
+        if x.dim() != 3 or x.shape[-1] != self.width:
+            raise ValueError(f"unary scores must have shape (B, N, {self.width}) but have shape {tuple(x.shape)}")
         words = None if key_padding_mask is None else ~key_padding_mask
         crf = unchecked(
             DependencyCRF, unary=x, ternary=self.potential(), mask=words, distances=self.distances,

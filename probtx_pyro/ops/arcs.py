@@ -251,6 +251,7 @@ class Arcs(NamedTuple):
     @classmethod
     def of(cls, groups: tuple[Span, ...], q: Tensor, left: Sequence[Tensor] | None, right: Sequence[Tensor]) -> "Arcs":
         """Potentials ``U V'``, for each group (c, L, r); ``left=None`` is the identity."""
+        q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
         weights = tuple(w[span.group] for w in (left, right) if w is not None for span in groups)
         shape = (len(right[0]), *q.shape[:2], q.shape[1])
         if not groups:

@@ -228,7 +228,7 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
     heads, labels, logits = _sent(head, new["heads"]), state["labels"], state["label_logits"]
     right = _stacked(potentials.right)
     left = None if potentials.left is None else _stacked(potentials.left)
-    group = F.one_hot(group_of(potentials.distances, labels.shape[1], labels.device), right.shape[1]).to(labels.dtype)
+    group = group_of(potentials.distances, labels.shape[1], labels.device)
     for i in range(labels.shape[-2]):
         message = _to_word(potentials, left, right, group, labels, heads, reading.rooted, i)
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
@@ -257,8 +257,9 @@ def _to_word(
 ) -> Tensor:  # fmt: skip
     """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first, then one product with the potentials."""
     length, first = labels.shape[-2], int(rooted is not None)
-    above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, first : first + length], group[i], labels)
-    below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, first + i], group[:, i], labels)
+    outward, inward = (F.one_hot(x, right.shape[1]).to(labels.dtype) for x in (group[i], group[:, i]))
+    above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, first : first + length], outward, labels)
+    below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, first + i], inward, labels)
     told = torch.einsum("bcgl,cglr->bcgr", above, right)
     total = told.sum((1, 2)) if left is None else torch.einsum("bcgr,cglr->bl", told, left)
     told = below if left is None else torch.einsum("bcgl,cglr->bcgr", below, left)

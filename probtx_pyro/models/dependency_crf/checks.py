@@ -32,7 +32,7 @@ def parameters(crf: "DependencyCRF") -> None:
     else:
         check.floating("ternary", ternary)
         parts, shape = {"ternary": ternary}, tuple(ternary.shape)
-    if len(shape) != 4 or shape[1:] != (groups, labels, labels):
+    if len(shape) != 4 or not shape[0] or shape[1:] != (groups, labels, labels):
         raise ValueError(
             f"ternary has shape {shape} but distances {crf.distances} and unary {tuple(unary.shape)} need (C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
         )
@@ -72,11 +72,13 @@ def _groups(crf: "DependencyCRF") -> int:
 
 def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
     root, memory = crf.root_ternary, crf.memory
-    if root is not None and (root.dim() != 3 or root.shape[:2] != (channels, labels)):
+    if root is not None and (root.dim() != 3 or root.shape[:2] != (channels, labels) or not root.shape[2]):
         raise ValueError(
             f"root_ternary has shape {tuple(root.shape)} but must be ({channels}, {labels}, K): channels, labels of words, labels of the root"
         )
-    if memory is not None and (memory.dim() != 3 or not 1 <= memory.shape[0] <= channels or memory.shape[2] != labels):
+    if memory is not None and (
+        memory.dim() != 3 or not 1 <= memory.shape[0] <= channels or not memory.shape[1] or memory.shape[2] != labels
+    ):
         raise ValueError(
             f"memory has shape {tuple(memory.shape)} but must be (C', M, {labels}), global nodes of the first C' of {channels} channels"
         )
@@ -84,10 +86,12 @@ def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
         raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
 
 
-def options(num_steps: int, schedule: object, temperatures: tuple, steps: tuple, damping: tuple) -> None:
+def options(
+    num_steps: int, tol: float | None, schedule: object, temperatures: tuple, steps: tuple, damping: tuple
+) -> None:
     """Refuse options of the iteration that mean nothing."""
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be 1 or more, not {num_steps}")
+    if num_steps < 1 or (tol is not None and not tol > 0):
+        raise ValueError(f"num_steps must be 1 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     if isinstance(schedule, str) and schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or a callable, not {schedule!r}")
     ranges = {
@@ -97,8 +101,9 @@ def options(num_steps: int, schedule: object, temperatures: tuple, steps: tuple,
     }
     for what, (values, holds, said) in ranges.items():
         for name, value in zip(("label", "head"), values, strict=True):
-            if not holds(float(value)):
-                raise ValueError(f"{name}_{what} must be {said}, not {float(value)}")
+            number = float(value.detach() if isinstance(value, Tensor) else value)
+            if not holds(number):
+                raise ValueError(f"{name}_{what} must be {said}, not {number}")
 
 
 __all__ = ["options", "parameters"]

@@ -163,10 +163,10 @@ class DependencyCRF:
         Raises
         ------
         ValueError
-            An unknown schedule, a temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
+            An unknown schedule, a tolerance or temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
         """
         checks.options(
-            num_steps=num_steps, schedule=schedule, temperatures=(label_temperature, head_temperature),
+            num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
             steps=(label_step, head_step), damping=(label_damping, head_damping),
         )  # fmt: skip
         normalize = torch.softmax if normalizer is None else normalizer

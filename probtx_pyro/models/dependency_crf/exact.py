@@ -13,7 +13,7 @@ from probtx_pyro.ops.arcs import group_of
 if TYPE_CHECKING:
     from probtx_pyro.models.dependency_crf.crf import DependencyCRF
 
-LARGEST = 2**22
+LARGEST = 2**26  # numbers in the table of head marginals
 
 
 class Marginals(NamedTuple):
@@ -57,10 +57,11 @@ def _tables(crf: "DependencyCRF") -> list[_Table]:
     """One table a sentence; refused where it would be too large."""
     potentials = crf.potentials()
     roots = 1 if potentials.root is None else potentials.root.shape[-1]
-    states = crf.unary.shape[-1] ** int(potentials.words.sum(-1).max()) * roots
-    if states > LARGEST:
+    labellings = crf.unary.shape[-1] ** int(potentials.words.sum(-1).max()) * roots
+    numbers = labellings * potentials.channels * crf.unary.shape[-2] * sum(potentials.parts)
+    if numbers > LARGEST:
         raise ValueError(
-            f"exact inference would sum over {states:.3g} labellings (labels ** words), more than {LARGEST}; give a shorter sentence, or use mean_field"
+            f"exact inference over {labellings:.3g} labellings (labels ** words) needs a table of {numbers:.3g} numbers, more than {LARGEST}; give a shorter sentence, or use mean_field"
         )
     groups = group_of(crf.distances, crf.unary.shape[-2], crf.unary.device)
     allowed = potentials.allowed()

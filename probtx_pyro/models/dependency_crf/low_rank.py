@@ -29,8 +29,7 @@ class LowRank:
     def __post_init__(self) -> None:
         for name in ("left", "right"):
             check.floating(name, getattr(self, name))
-            check.at_least(name, getattr(self, name), 4, "(C, G, L, r)")
-        if self.left.shape != self.right.shape:
+        if self.left.dim() != 4 or self.left.shape != self.right.shape:
             raise ValueError(
                 f"left {tuple(self.left.shape)} and right {tuple(self.right.shape)} must have one shape (C, G, L, r)"
             )
@@ -38,6 +37,11 @@ class LowRank:
     @classmethod
     def shared(cls, left: Tensor, right: Tensor, channels: Tensor) -> "LowRank":
         """``T^{(c,g)} = Σ_r u_gr ⊗ v_gr w_gcr``: factors (G, L, r), (G, L, r) and (G, C, r), over the channels as well."""
+        shapes = left.shape, right.shape, channels.shape
+        if {len(shape) for shape in shapes} != {3} or shapes[0] != shapes[1] or shapes[0][::2] != shapes[2][::2]:
+            raise ValueError(
+                f"left {tuple(left.shape)}, right {tuple(right.shape)} and channels {tuple(channels.shape)} must have shapes (G, L, r), (G, L, r) and (G, C, r)"
+            )
         weights = channels.transpose(0, 1).unsqueeze(-2)
         return cls(left * weights, right.expand(len(weights), *right.shape))
 

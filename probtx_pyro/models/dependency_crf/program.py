@@ -1,6 +1,6 @@
 """The dependency CRF as Pyro programs: in plates with its mean-field guide, and site by site for exact enumeration.
 
-The sites are Categorical choices whose own log probability is masked away, so that the log density of a trace is log φ itself.
+The sites are Categorical choices whose own log probability is masked or divided away, so that the log density of a trace is log φ.
 Plates: ``word`` at dim -1, ``channel`` (``node_channel`` for split global nodes) at -2, and left of them the sentences, ``batch``.
 """
 
@@ -31,6 +31,14 @@ def log_joint(
     root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. A word that has no head
     to choose (alone, without a root) counts nothing in that channel, whatever its number.
     """
+    for name, given, needed in (
+        ("root_label", root_label, crf.root_ternary is not None),
+        ("nodes", nodes, crf.memory_split),
+    ):
+        if (given is not None) != needed:
+            raise ValueError(
+                f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
+            )
     potentials, length, batch = crf.potentials(), crf.unary.shape[-2], crf.batch_shape
     words = potentials.words.reshape(*batch, length)
     unary = crf.unary.masked_fill(~words.unsqueeze(-1), 0.0).expand(*labels.shape, -1)
@@ -151,10 +159,12 @@ def enumerated(crf: "DependencyCRF") -> None:
     """
     ternary, length, first = crf.full_ternary(), crf.unary.shape[-2], int(crf.root_ternary is not None)
     groups = group_of(crf.distances, length, crf.unary.device)
-    drawn: dict[str, Tensor] = {}
-    for name, _, _, _, slots in _listed(crf):
-        chosen = pyro.sample(name, Categorical(slots.new_ones(slots.shape).to(ternary)).mask(False), infer=PARALLEL)
+    sites, drawn = _listed(crf), dict[str, Tensor]()
+    for name, _, _, _, slots in sites:
+        chosen = pyro.sample(name, Categorical(torch.ones_like(slots, dtype=ternary.dtype)), infer=PARALLEL)
         drawn[name] = slots[chosen]
+    # undoes the uniform probabilities; a mask would, too, but Pyro has no marginals of masked sites
+    pyro.factor("uniform", ternary.new_tensor([len(site.slots) for site in sites]).log().sum())
     words = [i for i in range(length) if f"label_{i}" in drawn]
     for i in words:
         label = drawn[f"label_{i}"]

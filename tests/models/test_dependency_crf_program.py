@@ -1,0 +1,212 @@
+"""The dependency CRF as Pyro programs: what Pyro's own enumeration, Monte Carlo and SVI say about it, and its log density."""
+
+import itertools
+
+import oracles_crf
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Predictive, Trace_ELBO, TraceEnum_ELBO
+from pyro.optim import Adam
+from strategies import crf_lists, crf_problem, crf_sentence, generator
+from tolerances import assert_equal
+
+PROBLEMS = {
+    "plain": {"words": 3, "labels": 2, "channels": 2},
+    "distances": {"words": 3, "distances": (2,), "rank": 2, "channels": 1},
+    "root": {"words": 3, "labels": 2, "channels": 1, "root": 3},
+    "nodes": {"words": 3, "labels": 2, "nodes": 2, "node_channels": 1},
+    "nodes apart": {"words": 2, "labels": 2, "nodes": 2, "root": 2, "split": True},
+    "holes": {"words": 4, "labels": 2, "masked": True, "root": 2, "channels": 1},
+    "one word": {"words": 1},
+}
+problems = pytest.mark.parametrize("name", PROBLEMS)
+EXACT = TraceEnum_ELBO(max_plate_nesting=0)
+
+
+def nothing():
+    """An empty guide."""
+
+
+def assignments(crf):
+    """Every labelling with every choice of heads, and its log density by loops; absent words and choices are 0."""
+    p, size = crf_lists(crf), crf.unary.shape[0]
+    labels = itertools.product(*(range(len(p["unary"][0])) if word else [0] for word in p["words"]))
+    slots = itertools.product(*(slots for _, _, slots in oracles_crf.choices(p)))
+    first = oracles_crf.first(p)
+    for z, chosen, root in itertools.product(labels, slots, range(oracles_crf.labels_of_root(p))):
+        heads = torch.zeros(len(p["ternary"]), size, dtype=torch.long)
+        nodes = torch.zeros(len(p["memory"]) if p["split"] else 0, size, dtype=torch.long)
+        for (c, i, _), slot in zip(oracles_crf.choices(p), chosen, strict=True):
+            if p["split"] and slot >= first + size:
+                nodes[c, i] = slot - first - size
+            else:
+                heads[c, i] = slot
+        yield torch.tensor(z), heads, torch.tensor(root), nodes, oracles_crf.log_joint(p, z, chosen, root)
+
+
+def arguments(crf, labels, heads, root, nodes):
+    """As `log_joint` takes them."""
+    return (labels, heads, root if crf.root_ternary is not None else None, nodes if crf.memory_split else None)
+
+
+@problems
+def test_log_joint_is_the_sum_over_loops(name):
+    crf = crf_problem(generator(1), **PROBLEMS[name])
+    *found, truth = zip(*assignments(crf), strict=True)
+    found = [torch.stack(x) for x in found]
+    many = crf.replace(unary=crf.unary.expand(len(truth), -1, -1))
+    assert_equal(many.log_joint(*arguments(crf, *found)), torch.tensor(truth))
+    assert_equal(crf.log_joint(*arguments(crf, *(x[-1] for x in found))), torch.tensor(truth[-1]))
+
+
+def test_a_forbidden_head_has_no_density():
+    crf = crf_problem(generator(2), words=3, channels=1, nodes=1)
+    crf = crf.replace(mask=torch.tensor([True, True, False]))
+    labels = torch.zeros(3, dtype=torch.long)
+    for heads, allowed in (([1, 0, 0], True), ([3, 3, 0], True), ([0, 0, 0], False), ([2, 0, 0], False)):
+        assert torch.isfinite(crf.log_joint(labels, torch.tensor([heads]))) == allowed
+
+
+@problems
+def test_enumeration_by_pyro_is_the_log_partition(name):
+    crf = crf_problem(generator(3), **PROBLEMS[name])
+    assert_equal(torch.tensor(-EXACT.loss(crf.enumerated, nothing)), crf.log_partition())
+
+
+@problems
+@pytest.mark.parametrize("sweeps", [1, 4])
+def test_enumerated_guide_has_the_objective_as_its_elbo(name, sweeps):
+    crf = crf_problem(generator(4), **PROBLEMS[name])
+    field = crf.mean_field(sweeps)
+    elbo = -EXACT.loss(crf.enumerated, lambda: crf.enumerated_guide(field))
+    assert_equal(torch.tensor(elbo), field.elbo, crf.log_partition())
+
+
+@problems
+def test_marginals_of_pyro_are_the_exact_ones(name):
+    crf = crf_problem(generator(5), **PROBLEMS[name])
+    found, exact = EXACT.compute_marginals(crf.enumerated, nothing), crf.marginals()
+    parts = dict(zip(("head", "node"), exact.heads.split(crf.potentials().parts, -1), strict=False))
+    for site, marginal in found.items():
+        kind, *index = site.split("_")
+        if kind == "root":
+            truth = exact.root
+        elif kind == "label":
+            truth = exact.labels[int(index[0])]
+        else:
+            truth = parts[kind][int(index[0]), int(index[1])]
+            truth = truth[truth > 0]  # the site counts the slots that are allowed
+        assert_equal(marginal.probs, truth)
+    p = crf_lists(crf)
+    assert len(found) == len(oracles_crf.present(p)) + len(oracles_crf.choices(p)) + (p["root"] is not None)
+
+
+BATCHES = {"one sentence": (), "batch": (3,), "two axes": (2, 2)}
+
+
+def trace_values(trace):
+    """Sites of the plated program without the axes of its plates that `log_joint` does not have."""
+    value = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+    return (
+        value["label"].squeeze(-2),
+        value["head"],
+        value["root_label"].squeeze((-2, -1)) if "root_label" in value else None,
+        value.get("node"),
+    )
+
+
+@problems
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_model_replayed_on_the_guide_has_log_phi_as_its_density(name, batch):
+    crf = crf_problem(generator(6), batch=batch, **PROBLEMS[name])
+    field = crf.mean_field(3)
+    drawn = poutine.trace(crf.guide).get_trace(field)
+    replayed = poutine.trace(poutine.replay(crf.model, trace=drawn)).get_trace()
+    value = crf.log_joint(*trace_values(drawn))
+    assert value.shape == batch
+    assert torch.isfinite(value).all()
+    assert_equal(replayed.log_prob_sum(), value.sum())
+    if not batch:  # the density of the guide is the product of the marginals chosen
+        p, (labels, heads, root, nodes) = crf_lists(crf), trace_values(drawn)
+        log = sum(field.label_marginals[i, labels[i]].log() for i in oracles_crf.present(p))
+        for c, i, slots in oracles_crf.choices(p):
+            own = nodes[c, i] + oracles_crf.first(p) + len(p["unary"]) if p["split"] and slots[0] > len(p["unary"]) else heads[c, i]  # fmt: skip
+            assert own in slots
+            log = log + field.head_marginals[c, i, own].log()
+        log = log if root is None else log + field.root_marginals[root].log()
+        assert_equal(drawn.log_prob_sum(), log)
+
+
+@problems
+def test_elbo_of_many_particles_averages_to_the_objective(name):
+    crf = crf_problem(generator(7), batch=(2,), **PROBLEMS[name])
+    field = crf.mean_field(3)
+    particles, rounds = 1000, 8
+    loss = Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=3)
+    draws = torch.tensor([-loss.loss(crf.model, lambda: crf.guide(field)) for _ in range(rounds)])
+    # the error of one round from single particles of the same program; five of those of the mean of all
+    one = torch.tensor([-Trace_ELBO().loss(crf.model, lambda: crf.guide(field)) for _ in range(60)])
+    error = one.std() / (particles * rounds) ** 0.5
+    assert abs(draws.mean() - field.elbo.sum()) < 5 * error * (1 + 5 / 120**0.5) + 1e-10
+
+
+def test_conditioning_and_prediction():
+    crf = crf_problem(generator(8), batch=(2,), words=3, labels=2, root=2)
+    field = crf.mean_field(3)
+    labels = torch.tensor([[[0, 1, 1]], [[1, 1, 0]]])
+    conditioned = poutine.condition(crf.model, {"label": labels})
+    trace = poutine.trace(conditioned).get_trace()
+    _, heads, root, _ = trace_values(trace)
+    assert_equal(trace.log_prob_sum(), crf.log_joint(labels.squeeze(1), heads, root).sum())
+    draws = Predictive(crf.model, guide=lambda: crf.guide(field), num_samples=2000, parallel=True)()
+    frequency = torch.nn.functional.one_hot(draws["head"], 4).double().mean(0)
+    # five standard deviations of a frequency
+    error = (field.head_marginals * (1 - field.head_marginals) / 2000).sqrt()
+    assert ((frequency - field.head_marginals).abs() <= 5 * error).all()
+    assert draws["label"].shape == (2000, 2, 1, 3)
+
+
+def test_render_model_names_sites_and_plates():
+    crf = crf_problem(generator(9), batch=(2,), nodes=2, root=2, split=True)
+    source = pyro.render_model(crf.model).source
+    for name in ("label", "head", "root_label", "node", "word", "channel", "node_channel", "batch"):
+        assert name in source
+
+
+def test_the_enumerated_program_takes_one_sentence():
+    crf = crf_problem(generator(10), batch=(2,), words=2)
+    for program in (crf.enumerated, crf.enumerated_guide):
+        with pytest.raises(
+            ValueError, match=r"enumerated program takes one sentence, not batch axes \(2,\); index one"
+        ):
+            program()
+    assert_equal(torch.tensor(-EXACT.loss(crf_sentence(crf, 1).enumerated, nothing)), crf.log_partition()[1])
+
+
+@pytest.mark.parametrize("name", ["root", "nodes apart"])
+def test_svi_with_free_logits_reaches_the_stationary_point_of_mean_field(name):
+    crf = crf_problem(generator(11), scale=0.7, **PROBLEMS[name])
+    field = crf.mean_field(500, "sequential", tol=1e-13)
+    svi = SVI(crf.enumerated, crf.enumerated_guide, Adam({"lr": 0.1}), EXACT)
+    start = -svi.evaluate_loss()
+    for _ in range(150):
+        svi.step()
+    assert start < field.elbo - 1e-3
+    found = -svi.evaluate_loss()
+    assert abs(found - field.elbo) < 1e-6  # quadratic in the distance from the stationary point, below 1e-3
+    for i, row in enumerate(field.label_marginals):
+        assert (pyro.param(f"label_{i}_logits").softmax(-1) - row).abs().max() < 1e-3
+
+
+def test_parameters_that_an_input_needs():
+    rooted = crf_problem(generator(12), words=2, root=2)
+    split = crf_problem(generator(12), words=2, nodes=2, split=True)
+    labels, heads = torch.zeros(2, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"root_label must be given with a CRF that has one.*: give root_label"):
+        rooted.log_joint(labels, heads)
+    with pytest.raises(ValueError, match=r"nodes must be given .*: give nodes"):
+        split.log_joint(labels, heads)
+    with pytest.raises(ValueError, match=r"root_label must be given .*: leave out root_label"):
+        split.log_joint(labels, heads, torch.tensor(0))

@@ -1,0 +1,125 @@
+"""Scores of arcs and messages along them, against their definition as sums over pairs of words."""
+
+import pytest
+import torch
+from strategies import generator
+from tolerances import assert_equal
+
+from probtx_pyro.ops.arcs import Arcs, group_of, spans
+
+DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
+distances = pytest.mark.parametrize("distances", DISTANCES, ids=str)
+low_rank = pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
+
+
+channels = pytest.mark.parametrize("channels", [1, 3], ids=["one channel", "three channels"])
+
+
+def draw(seed, length, distances, rank, batch=2, labels=3, channels=1):
+    g, groups = generator(seed), 2 * (len(distances) + 1)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_()
+
+    left = None if rank is None else normal(groups, channels, labels, rank)
+    right = normal(groups, channels, labels, rank or labels)
+    return normal(batch, length, labels), left, right, normal(channels, batch, length, length)
+
+
+def groups_by_definition(distances, length):
+    """(G, N, N), 1 where word i and its head j are in the group: loops over pairs."""
+    member = torch.zeros(2 * (len(distances) + 1), length, length, dtype=torch.float64)
+    for i in range(length):
+        for j in range(length):
+            if i != j:
+                ring = sum(abs(i - j) >= edge for edge in distances)
+                member[ring if j > i else ring + len(distances) + 1, i, j] = 1
+    return member
+
+
+def by_definition(q, left, right, p, distances):
+    member = groups_by_definition(distances, q.shape[1])
+    ternary = right.mT if left is None else left @ right.mT
+    scores = torch.einsum("bia,bjd,gcad,gij->cbij", q, q, ternary, member)
+    above = torch.einsum("cbij,gij,gcad,bjd->bia", p, member, ternary, q)
+    below = torch.einsum("cbji,gji,gcda,bjd->bia", p, member, ternary, q)
+    return scores, above + below
+
+
+@distances
+@low_rank
+@channels
+@pytest.mark.parametrize("length", range(1, 10))
+def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length):
+    q, left, right, p = draw(length, length, distances, rank, channels=channels)
+    arcs = Arcs.of(spans(distances, q), q, left, right)
+    ours, theirs = (arcs.scores, arcs.messages(p)), by_definition(q, left, right, p, distances)
+    inputs = [x for x in (q, left, right, p) if x is not None]
+    weights = [torch.randn(x.shape, generator=generator(90), dtype=torch.float64) for x in theirs]
+    for x, y in zip(ours, theirs, strict=True):
+        assert_equal(x, y)
+    if length > 1:
+        pairs = [
+            torch.autograd.grad(sum((w * x).sum() for w, x in zip(weights, found, strict=True)), inputs)
+            for found in (ours, theirs)
+        ]
+        for x, y in zip(*pairs, strict=True):
+            assert_equal(x, y)
+
+
+@low_rank
+@channels
+def test_gradcheck(rank, channels):
+    q, left, right, p = draw(1, 5, (2, 4), rank, labels=2, channels=channels)
+
+    def both(q, p, *weights):
+        arcs = Arcs.of(spans((2, 4), q), q, *(weights if rank else (None, *weights)))
+        return arcs.scores, arcs.messages(p)
+
+    inputs = [x for x in (q, p, left, right) if x is not None]
+    assert torch.autograd.gradcheck(both, inputs, check_undefined_grad=False)
+
+
+@distances
+@pytest.mark.parametrize("length", range(1, 10))
+def test_group_of_every_pair(distances, length):
+    member = groups_by_definition(distances, length)
+    group = group_of(distances, length)
+    for g, i, j in member.nonzero().tolist():
+        assert group[i, j] == g
+    assert {span.group for span in spans(distances, torch.zeros(length, 1))} == set(member.nonzero()[:, 0].tolist())
+
+
+@low_rank
+def test_any_memory_layout(rank):
+    q, left, right, p = draw(2, 4, (2,), rank, batch=3)
+    laid = [x.detach().transpose(-3, -2).contiguous().transpose(-3, -2) for x in (q, p)]
+    assert not any(x.is_contiguous() for x in laid)
+    plain, other = (Arcs.of(spans((2,), x), x, left, right) for x in (q, laid[0]))
+    assert_equal(other.scores, plain.scores)
+    assert_equal(other.messages(laid[1]), plain.messages(p))
+
+
+def test_head_marginals_between_words_and_themselves_say_nothing():
+    q, left, right, p = draw(3, 5, (2,), None)
+    arcs = Arcs.of(spans((2,), q), q, left, right)
+    assert_equal(arcs.messages(p + torch.eye(5)), arcs.messages(p))
+    assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+@low_rank
+def test_features_are_tensors_like_others(rank):
+    """Gradients of what is made of them beside the messages, at words that no arc of the group reaches, too."""
+    q, left, right, _ = draw(4, 5, (2,), rank, channels=2)
+    inputs = [x for x in (q, left, right) if x is not None]
+    arcs = Arcs.of(spans((2,), q), q, left, right)
+    plain = [(q @ w[g].unsqueeze(1)).flatten(0, 1) for w in inputs[1:] for g in range(4)]
+    pairs = [
+        torch.autograd.grad(sum(x.square().sum() for x in found) + scores.sum(), inputs)
+        for found, scores in (
+            (arcs.features, arcs.scores),
+            (plain, by_definition(q, left, right, torch.zeros(2, 2, 5, 5), (2,))[0]),
+        )
+    ]
+    for x, y in zip(*pairs, strict=True):
+        assert_equal(x, y)
