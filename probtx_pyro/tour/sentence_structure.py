@@ -181,13 +181,8 @@ def _exact(
     for ax, matrix, title in zip(panels, beliefs, ("exact", "mean field"), strict=False):
         plots.attention_map(matrix[worst, 0], words, ["root", *words], ax, largest=1.0)
         ax.set(title=title, xlabel="head", ylabel="word")
-    ax = panels[2]
-    ax.plot([0, 1], [0, 1], color="#999999", linewidth=1)
-    ax.plot(*(matrix.ravel() for matrix in beliefs), "o", markersize=4, alpha=0.6, color=plots.UNIT_COLORS[0])
-    ax.set(
-        xlabel="exact probability of a head", ylabel="mean field", title=f"all {len(long)} beginnings", aspect="equal"
-    )
-    ax.spines[["top", "right"]].set_visible(False)
+    ax = plots.marginal_agreement([beliefs[0]], [beliefs[1]], ax=panels[2])
+    ax.set(xlabel="exact probability of a head", ylabel="mean field", title=f"all {len(long)} beginnings")
     how = f"the first {length} words of {len(long)} unseen sentences; log Z sums over all labellings, in which the heads sum out in closed form"
     return Picture(
         "mean_field_and_exact",
