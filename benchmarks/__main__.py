@@ -3,12 +3,14 @@
 import os
 import sys
 
-from benchmarks import efficiency, language_modelling, mixture, redundancy
+from benchmarks import efficiency, language_modelling, mean_field, mixture, redundancy
 
 
 def main() -> int:
     mixture.main([])
     efficiency.main([])
+    print("\nMean field of the dependency CRF against exact inference")
+    mean_field.main([])
     print(
         "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
     )

@@ -11,6 +11,7 @@ colour-blind readers and every series carries its own label, so that the picture
 >>> pyplot.close(ax.figure)
 """
 
+from probtx_pyro.plots.agreement import marginal_agreement
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
@@ -22,5 +23,6 @@ from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
+    "marginal_agreement",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

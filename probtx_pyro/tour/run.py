@@ -12,7 +12,14 @@ from tqdm.auto import tqdm
 from probtx_pyro.tour.chapter import Chapter, Context
 from probtx_pyro.tour.report import report
 
-CHAPTERS = ("attention_is_a_posterior", "map_transformer", "adapting_keys", "one_click", "several_keys")
+CHAPTERS = (
+    "attention_is_a_posterior",
+    "map_transformer",
+    "adapting_keys",
+    "one_click",
+    "several_keys",
+    "sentence_structure",
+)
 
 
 class Written(NamedTuple):

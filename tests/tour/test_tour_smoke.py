@@ -93,6 +93,14 @@ def test_several_keys_are_scored_and_a_trained_head_keeps_its_attention():
     assert 0 < numbers["smallest distance of two heads"] <= numbers["median distance of two heads"] < 1
 
 
+def test_a_few_steps_learn_more_of_syntax_than_neighbours_know():
+    numbers = _numbers("sentence_structure", 6)
+    baselines = [numbers[f"attachment score, {name}"] for name in ("left arc", "right arc", "random heads")]
+    assert numbers["attachment score, best projective tree"] > max(baselines) + 0.1
+    assert 0 < numbers["probability that independent heads make a tree"] < 1
+    assert 0 < numbers["smallest log Z − ELBO, nats"] <= numbers["median log Z − ELBO, nats"] < 0.1
+
+
 def test_numbers_follow_the_seed_only():
     assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
 

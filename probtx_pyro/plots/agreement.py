@@ -1,0 +1,73 @@
+"""Approximate marginals against exact ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from probtx_pyro.plots import style
+
+MARKERS = "o^sDv<>P"
+
+
+def marginal_agreement(
+    exact: Sequence[ArrayLike], approximate: Sequence[ArrayLike], labels: Sequence | None = None, ax: Axes | None = None
+) -> Axes:
+    """Each probability of an approximation over the exact one; on the diagonal they agree.
+
+    Above it on the right and below it on the left the approximation is too sure of itself.
+
+    Parameters
+    ----------
+    exact, approximate
+        Arrays of probabilities, pair by pair of one shape: of heads, of labels.
+    labels
+        One for each pair.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Nothing to draw, shapes that differ, probabilities off the unit interval, or labels that do not count the pairs.
+
+    Examples
+    --------
+    >>> ax = marginal_agreement([[0.2, 0.8]], [[0.1, 0.9]], ["heads"])
+    >>> ax.get_legend().get_texts()[0].get_text()
+    'heads'
+    >>> from matplotlib import pyplot
+    >>> pyplot.close(ax.figure)
+    """
+    if len(exact) == 0 or len(exact) != len(approximate):
+        raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
+    if labels is not None and len(labels) != len(exact):
+        raise ValueError(f"labels has {len(labels)} names but exact has {len(exact)} arrays; give one for each")
+    ax = style.axes(ax, 3.8, 3.8)
+    ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
+    for i, pair in enumerate(zip(exact, approximate, strict=True)):
+        x, y = (_probabilities(f"{name}[{i}]", p) for name, p in zip(("exact", "approximate"), pair, strict=True))
+        if x.shape != y.shape:
+            raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
+        name = None if labels is None else str(labels[i])
+        look: dict[str, Any] = {"color": style.unit_color(i), "markersize": 4.5, "alpha": 0.6, "label": name}
+        ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], **look)
+    if labels is not None:
+        ax.legend(fontsize=8, frameon=False)
+    ax.set(xlabel="exact probability", ylabel="approximate probability", aspect="equal")
+    return style.bare(ax)
+
+
+def _probabilities(name: str, given: ArrayLike) -> np.ndarray:
+    array = np.asarray(given, dtype=float)
+    array = style.numbers(name, array, array.ndim, "(...)")
+    if ((array < -1e-6) | (array > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
+        raise ValueError(f"{name} must be from 0 to 1; give probabilities, not logits")
+    return array
+
+
+__all__ = ["marginal_agreement"]
