@@ -7,6 +7,7 @@ interleaved in one run, ratios are medians over rounds; subnormal numbers are fl
 
 import argparse
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -29,19 +30,23 @@ def problem(backward: bool) -> tuple[Tensor, Tensor]:
     return unary.requires_grad_(backward), ternary.requires_grad_(backward)
 
 
+@cache
+def encoder(rank: int | None = None) -> nn.DependencyCRFEncoder:
+    """The encoder, whose potentials the problem gives."""
+    return nn.DependencyCRFEncoder(
+        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=rank
+    )
+
+
 def ours(unary: Tensor, ternary: Tensor) -> Tensor:
     """Label logits after the sweeps."""
-    encoder = nn.DependencyCRFEncoder(LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0)
-    return torch.func.functional_call(encoder, {"ternary": ternary}, (unary,))
+    return torch.func.functional_call(encoder(), {"ternary": ternary}, (unary,))
 
 
 def low_rank(unary: Tensor, ternary: Tensor) -> Tensor:
     """The same with potentials of rank 64, cut out of the full ones."""
-    encoder = nn.DependencyCRFEncoder(
-        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=64
-    )
     factors = {"left": ternary[..., :64], "right": ternary[..., 64:128]}
-    return torch.func.functional_call(encoder, factors, (unary,))
+    return torch.func.functional_call(encoder(64), factors, (unary,))
 
 
 def gemms(unary: Tensor, ternary: Tensor) -> Tensor:
@@ -80,8 +85,8 @@ def call(name: str, backward: bool) -> Callable[[], object]:
     unary, ternary = problem(backward)
     if name == TRANSFORMER:
         layer = torch.nn.TransformerEncoderLayer(LABELS, 8, 4 * LABELS, dropout=0.0, batch_first=True, norm_first=True)
-        encoder = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        leaves, run = [unary, *encoder.parameters()], lambda: encoder(unary)
+        stack = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        leaves, run = [unary, *stack.parameters()], lambda: stack(unary)
     else:
         leaves, run = [unary, ternary], lambda: CANDIDATES[name](unary, ternary)
 

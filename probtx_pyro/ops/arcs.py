@@ -66,11 +66,13 @@ def _ends(offset: int, length: int) -> tuple[slice, slice]:
     return slice(-offset, length), slice(0, length + offset)
 
 
-def _add_scores(total: Tensor, x: Tensor, y: Tensor, span: Span) -> None:
-    """``total_ij += x_i · y_j`` for the pairs of a group; x, y (B, N, r), total (B, N, N)."""
+def _add_scores(total: Tensor, x: Tensor, y: Tensor, span: Span, room: Tensor) -> None:
+    """``total_ij += x_i · y_j`` for the pairs of a group; x, y (B, N, r), total (B, N, N), ``room`` like x to write in."""
     if span.band is None:
         i, j = _ends(span.low, x.shape[1])
-        total.diagonal(span.low, -2, -1).add_((x[:, i] * y[:, j]).sum(-1))
+        products = room[:, i]
+        _into(products, torch.mul, x[:, i], y[:, j])
+        total.diagonal(span.low, -2, -1).add_(products.sum(-1))
     else:
         total.addcmul_(torch.bmm(x, y.mT), span.band)
 
@@ -84,14 +86,16 @@ def _add_gathered(total: Tensor, p: Tensor, y: Tensor, span: Span) -> None:
         total.baddbmm_(p * span.band, y)
 
 
-def _spread(p: Tensor, x: Tensor, span: Span, onto: Tensor | None = None) -> Tensor:
-    """``Σ_i p_ij x_i`` over the pairs of a group, (B, N, r); added to ``onto``, which is kept."""
+def _spread(p: Tensor, x: Tensor, span: Span, onto: Tensor | None = None, room: Tensor | None = None) -> Tensor:
+    """``Σ_i p_ij x_i`` over the pairs of a group, (B, N, r), in ``room`` if given; added to ``onto``, which is kept."""
+    total = torch.empty_like(x) if room is None else room
     if span.band is not None:
         band = (p * span.band).mT
-        return torch.bmm(band, x) if onto is None else torch.baddbmm(onto, band, x)
+        _into(total, *((torch.bmm,) if onto is None else (torch.baddbmm, onto)), band, x)
+        return total
     i, j = _ends(span.low, x.shape[1])
     rest = slice(0, j.start) if span.low > 0 else slice(j.stop, None)
-    weights, total = p.diagonal(span.low, -2, -1).unsqueeze(-1), torch.empty_like(x)
+    weights = p.diagonal(span.low, -2, -1).unsqueeze(-1)
     if onto is None:
         total[:, rest] = 0
         _into(total[:, j], torch.mul, weights, x[:, i])
@@ -116,13 +120,13 @@ def _add_products(total: Tensor, x: Tensor, weights: Tensor) -> None:
         flat.addmm_(channel, w)
 
 
-def _products(x: Tensor, weights: Tensor) -> Tensor:
-    """``x w_c`` for every channel, (c B, N, r), from (B, N, L) and (c, L, r)."""
-    flat = x.flatten(0, 1)
-    out = x.new_empty(len(weights), len(flat), weights.shape[-1])
-    for channel, w in zip(out, weights, strict=True):
-        _into(channel, torch.mm, flat, w)
-    return out.view(-1, x.shape[1], weights.shape[-1])
+def _products(x: Tensor, weights: Tensor, room: Tensor | None = None) -> Tensor:
+    """``x w_c`` for every channel, (c B, N, r), from (B, N, L) and (c, L, r); in ``room`` if given."""
+    channels, _, rank = weights.shape
+    out = x.new_empty(channels * x.shape[0], x.shape[1], rank) if room is None else room
+    for channel, w in zip(out.view(channels, -1, rank), weights, strict=True):
+        _into(channel, torch.mm, x.flatten(0, 1), w)
+    return out
 
 
 def _outer(x: Tensor, y: Tensor, channels: int) -> Tensor:
@@ -150,12 +154,12 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, groups: Sequence[Span], q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         count, channels = len(groups), len(weights[0])
-        features = [_products(q, w) for w in weights]
-        scores = q.new_zeros(channels * q.shape[0], q.shape[1], q.shape[1])
-        for x, y, span in zip(
-            features[:-count] or [_each(q, channels)] * count, features[-count:], groups, strict=True
-        ):
-            _add_scores(scores, x, y, span)
+        xs = [_products(q, w) for w in weights[:-count]] or [_each(q, channels)] * count
+        scores, room = q.new_zeros(channels * q.shape[0], q.shape[1], q.shape[1]), torch.empty_like(xs[0])
+        features = xs if len(weights) > count else []
+        for x, w, span in zip(xs, weights[-count:], groups, strict=True):
+            features = [*features, _products(q, w)]
+            _add_scores(scores, x, features[-1], span, room)
         ctx.save_for_backward(q, *features, *weights)
         ctx.groups = groups
         return scores, *features
@@ -166,7 +170,7 @@ class _Scores(torch.autograd.Function):
         groups, count, total = ctx.groups, len(ctx.groups), len(d_features)
         q, features, weights = ctx.saved_tensors[0], ctx.saved_tensors[1 : total + 1], ctx.saved_tensors[total + 1 :]
         channels, d_q, d_weights = len(weights[0]), torch.zeros_like(q), []
-        every = _each(q, channels)
+        every, room = _each(q, channels), torch.empty_like(features[-1])
         d_every = d_q if channels == 1 else torch.zeros_like(every)
         for k, (w, d) in enumerate(zip(weights, d_features, strict=True)):
             y, span = features[k % count - count], groups[k % count]
@@ -174,7 +178,7 @@ class _Scores(torch.autograd.Function):
                 d = d.clone()
                 _add_gathered(d, d_scores, y, span)
             else:
-                d = _spread(d_scores, features[k - count] if total > count else every, span, d)
+                d = _spread(d_scores, features[k - count] if total > count else every, span, d, room)
                 if total == count:
                     _add_gathered(d_every, d_scores, y, span)
             _add_products(d_q, d, w.mT)
@@ -189,6 +193,7 @@ class _Messages(torch.autograd.Function):
     def forward(ctx: Any, groups: Sequence[Span], p: Tensor, q: Tensor, *tensors: Tensor) -> Tensor:
         channels, total = len(tensors[-1]), torch.zeros_like(q)
         gathered = total if channels == 1 else torch.zeros_like(_each(q, channels))
+        room = torch.empty_like(tensors[0])
         for x, y, left, right, span in _rows(groups, q, tensors):
             if left is None:
                 _add_gathered(gathered, p, y, span)
@@ -196,7 +201,7 @@ class _Messages(torch.autograd.Function):
                 of_group = torch.zeros_like(x)
                 _add_gathered(of_group, p, y, span)
                 _add_products(total, of_group, left.mT)
-            _add_products(total, _spread(p, x, span), right.mT)
+            _add_products(total, _spread(p, x, span, room=room), right.mT)
         ctx.save_for_backward(p, q, *tensors)
         ctx.groups = groups
         return total if channels == 1 else total + _together(gathered, channels)
@@ -209,12 +214,13 @@ class _Messages(torch.autograd.Function):
         channels, d_p, d_q = len(tensors[-1]), torch.zeros_like(p), torch.zeros_like(q)
         every, d_every = _each(d, channels), d_q if channels == 1 else torch.zeros_like(_each(q, channels))
         d_xs, d_ys, d_left, d_right = [], [], [], []
+        room, more = torch.empty_like(tensors[0]), torch.empty_like(tensors[0])
         for x, y, left, right, span in _rows(groups, q, tensors):
-            d_spread = _products(d, right)
+            d_spread = _products(d, right, more)
             d_gathered = every if left is None else _products(d, left)
-            _add_scores(d_p, x, d_spread, span)
-            _add_scores(d_p, d_gathered, y, span)
-            d_right.append(_outer(d, _spread(p, x, span), channels))
+            _add_scores(d_p, x, d_spread, span, room)
+            _add_scores(d_p, d_gathered, y, span, room)
+            d_right.append(_outer(d, _spread(p, x, span, room=room), channels))
             d_ys.append(_spread(p, d_gathered, span))
             d_x = d_every if left is None else torch.zeros_like(x)
             _add_gathered(d_x, p, d_spread, span)

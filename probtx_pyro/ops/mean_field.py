@@ -5,6 +5,8 @@ is not its own head, and padding neither has heads nor is one. Sizes: B sentence
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -20,7 +22,8 @@ Factors = Sequence[Sequence[Tensor]]  # of some channels at a time, of every gro
 AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
 
 
-class Potentials(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Potentials:
     """Everything that is fixed while labels and heads are inferred.
 
     unary: (B, N, L). words: (B, N), False for padding. left, right: from `factors`; the ternary potential is
@@ -48,6 +51,11 @@ class Potentials(NamedTuple):
         heads = self.unary.shape[-2] + (self.root is not None)
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
+
+    @cached_property
+    def choices(self) -> tuple[Tensor, Tensor]:
+        """What `Rule.normalized` takes of heads: `allowed`, as log weights."""
+        return as_bias(self.allowed(), self.unary, self.parts)
 
     def allowed(self) -> Tensor:
         """Which slot a word may choose, (B, 1 or C, N, S)."""
@@ -84,27 +92,37 @@ class Rule(NamedTuple):
 
     def logits(self, scores: Tensor, before: Tensor) -> Tensor:
         """New logits."""
-        logits = scores / self.temperature
+        one = isinstance(self.temperature, float) and self.temperature == 1
+        logits = scores if one else scores / self.temperature
         return torch.lerp(logits, before, self.damping) if self.damping else logits
 
     def mixed(self, marginals: Tensor, before: Tensor, full: bool = False) -> Tensor:
         """New marginals after a step."""
         return marginals if full or self.step == 1 else torch.lerp(before, marginals, self.step)
 
-    def normalized(self, logits: Tensor, allowed: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Marginals over the allowed slots of each part of the last axis; zero where nothing is allowed.
+    def normalized(self, logits: Tensor, bias: Tensor, some: Tensor, parts: Sequence[int] = ()) -> Tensor:
+        """Marginals over the allowed slots of each part of the last axis; zero where nothing is allowed. See `as_bias`.
 
         What is less than the square of the rounding error becomes zero: no sum can feel it, but the products of such numbers are
         subnormal, and a CPU multiplies those ten times slower.
         """
-        if parts is not None and len(parts) > 1:
-            pieces = zip(logits.split(list(parts), -1), allowed.split(list(parts), -1), strict=True)
-            return torch.cat([self.normalized(x, a) for x, a in pieces], -1)
-        some = allowed.any(-1, keepdim=True)
-        logits = logits.masked_fill(~allowed, -torch.inf).masked_fill(~some, 0.0)
-        marginals = self.normalizer(logits, -1)
-        felt = marginals.detach() > torch.finfo(marginals.dtype).eps ** 2
-        return marginals.masked_fill(~(allowed & felt), 0.0)
+        if len(parts) > 1:
+            pieces = zip(*(x.split(list(parts), -1) for x in (logits, bias)), some.unbind(-1), strict=True)
+            return torch.cat([self.normalized(x, b, a.unsqueeze(-1)) for x, b, a in pieces], -1)
+        marginals = self.normalizer(logits + bias, -1)
+        return F.threshold(marginals, torch.finfo(marginals.dtype).eps ** 2, 0.0) * some
+
+
+def as_bias(allowed: Tensor, like: Tensor, parts: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Log weights (..., S), 0 where a slot is allowed and -inf elsewhere (0 all along where none is), and whether one is.
+
+    The latter, (..., 1), is a number 1 or 0; with several parts of the last axis, (..., parts). Both have the dtype of ``like``.
+    """
+    if len(parts) > 1:
+        bias, some = zip(*(as_bias(x, like) for x in allowed.split(list(parts), -1)), strict=True)
+        return torch.cat(bias, -1), torch.cat(some, -1)
+    one = allowed.any(-1, keepdim=True)
+    return like.new_zeros(allowed.shape).masked_fill(~allowed & one, -torch.inf), one.to(like.dtype)
 
 
 Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
@@ -113,15 +131,15 @@ Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
 def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
     """``Q(Z) ∝ exp(S)``; Q(H) uniform over the allowed heads, with logits 1 so that ReLU normalisation is uniform, too."""
     words = potentials.words.unsqueeze(-1)
-    allowed = potentials.allowed()
+    bias, some = potentials.choices
     unary = potentials.unary.masked_fill(~words, 0.0)
-    shape = (len(unary), potentials.channels, *allowed.shape[2:])
+    shape = (len(unary), potentials.channels, *bias.shape[2:])
     logits = unary.new_ones(()).expand(shape)
     state = {
         "label_logits": unary,
-        "labels": label.normalized(unary, words.expand_as(unary)),
+        "labels": label.normalized(unary, words.new_zeros((), dtype=unary.dtype), words.to(unary.dtype)),
         "head_logits": logits,
-        "heads": head.normalized(logits, allowed.expand(shape), potentials.parts),
+        "heads": head.normalized(logits, bias, some, potentials.parts),
     }
     if potentials.root is not None:
         state["root_logits"] = unary.new_zeros(len(unary), potentials.root.shape[-1])
@@ -182,7 +200,7 @@ class Reading(NamedTuple):
 
 def _heads(potentials: Potentials, head: Rule, state: State, scores: Tensor, first: bool) -> dict[str, Tensor]:
     logits = head.logits(scores, state["head_logits"])
-    found = head.normalized(logits, potentials.allowed().expand_as(logits), potentials.parts)
+    found = head.normalized(logits, *potentials.choices, potentials.parts)
     return {"head_logits": logits, "heads": head.mixed(found, state["heads"], first)}
 
 
@@ -192,12 +210,12 @@ def _labels(
     words = potentials.words.unsqueeze(-1)
     logits = label.logits((potentials.unary + messages).masked_fill(~words, 0.0), state["label_logits"])
     logits = logits if label.dropout is None else label.dropout(logits)
-    found = label.normalized(logits, words.expand_as(logits))
+    free = logits.new_zeros(())
+    found = label.normalized(logits, free, words.to(logits.dtype))
     new = {"label_logits": logits, "labels": label.mixed(found, state["labels"])}
     if to_root is not None:
         new["root_logits"] = label.logits(to_root, state["root_logits"])
-        every = torch.ones_like(to_root, dtype=torch.bool)
-        new["root"] = label.mixed(label.normalized(new["root_logits"], every), state["root"])
+        new["root"] = label.mixed(label.normalized(new["root_logits"], free, free + 1.0), state["root"])
     return new
 
 
@@ -232,14 +250,14 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
     for i in range(labels.shape[-2]):
         message = _to_word(potentials, left, right, group, labels, heads, reading.rooted, i)
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
-        part = potentials._replace(unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
+        part = replace(potentials, unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
         one = _labels(part, label, one, message.unsqueeze(1), None)
         logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
     new |= {"label_logits": logits, "labels": labels}
     if potentials.root is not None:
         to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
-        nothing = potentials._replace(unary=potentials.unary[:, :0], words=potentials.words[:, :0])
+        nothing = replace(potentials, unary=potentials.unary[:, :0], words=potentials.words[:, :0])
         before = {**state, "label_logits": logits[:, :0], "labels": labels[:, :0]}
         root = _labels(nothing, label, before, logits[:, :0], to_root)
         new |= {name: root[name] for name in ("root_logits", "root")}
