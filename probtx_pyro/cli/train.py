@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     import torch
 
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
-    arguments.train(arguments)
+    try:
+        arguments.train(arguments)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 __all__ = ["SUMMARY", "TASKS", "add_arguments", "run"]

@@ -5,9 +5,7 @@ is not its own head, and padding neither has heads nor is one. Sizes: B sentence
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,8 +20,7 @@ Factors = Sequence[Sequence[Tensor]]  # of some channels at a time, of every gro
 AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
 
 
-@dataclass(frozen=True, eq=False)
-class Potentials:
+class Potentials(NamedTuple):
     """Everything that is fixed while labels and heads are inferred.
 
     unary: (B, N, L). words: (B, N), False for padding. left, right: from `factors`; the ternary potential is
@@ -39,6 +36,11 @@ class Potentials:
     root: Tensor | None = None
     memory: Tensor | None = None
     split: bool = False
+    choices: tuple[Tensor, Tensor] | None = None
+
+    def prepared(self) -> "Potentials":
+        """With ``choices``, which the sweeps take: `allowed` as log weights, see `as_bias`."""
+        return self._replace(choices=as_bias(self.allowed(), self.unary, self.parts))
 
     @property
     def channels(self) -> int:
@@ -51,11 +53,6 @@ class Potentials:
         heads = self.unary.shape[-2] + (self.root is not None)
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
-
-    @cached_property
-    def choices(self) -> tuple[Tensor, Tensor]:
-        """What `Rule.normalized` takes of heads: `allowed`, as log weights."""
-        return as_bias(self.allowed(), self.unary, self.parts)
 
     def allowed(self) -> Tensor:
         """Which slot a word may choose, (B, 1 or C, N, S)."""
@@ -131,7 +128,7 @@ Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
 def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
     """``Q(Z) ∝ exp(S)``; Q(H) uniform over the allowed heads, with logits 1 so that ReLU normalisation is uniform, too."""
     words = potentials.words.unsqueeze(-1)
-    bias, some = potentials.choices
+    bias, some = cast(tuple[Tensor, Tensor], potentials.choices)
     unary = potentials.unary.masked_fill(~words, 0.0)
     shape = (len(unary), potentials.channels, *bias.shape[2:])
     logits = unary.new_ones(()).expand(shape)
@@ -200,7 +197,7 @@ class Reading(NamedTuple):
 
 def _heads(potentials: Potentials, head: Rule, state: State, scores: Tensor, first: bool) -> dict[str, Tensor]:
     logits = head.logits(scores, state["head_logits"])
-    found = head.normalized(logits, *potentials.choices, potentials.parts)
+    found = head.normalized(logits, *cast(tuple[Tensor, Tensor], potentials.choices), potentials.parts)
     return {"head_logits": logits, "heads": head.mixed(found, state["heads"], first)}
 
 
@@ -250,14 +247,14 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
     for i in range(labels.shape[-2]):
         message = _to_word(potentials, left, right, group, labels, heads, reading.rooted, i)
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
-        part = replace(potentials, unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
+        part = potentials._replace(unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
         one = _labels(part, label, one, message.unsqueeze(1), None)
         logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
     new |= {"label_logits": logits, "labels": labels}
     if potentials.root is not None:
         to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
-        nothing = replace(potentials, unary=potentials.unary[:, :0], words=potentials.words[:, :0])
+        nothing = potentials._replace(unary=potentials.unary[:, :0], words=potentials.words[:, :0])
         before = {**state, "label_logits": logits[:, :0], "labels": labels[:, :0]}
         root = _labels(nothing, label, before, logits[:, :0], to_root)
         new |= {name: root[name] for name in ("root_logits", "root")}

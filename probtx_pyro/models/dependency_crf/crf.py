@@ -114,7 +114,7 @@ class DependencyCRF:
         pair = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else (None, self.ternary.mT)
         left, right = (None if x is None else ops.factors(x, words.numel()) for x in pair)
         options = self.distances, self.root_ternary, self.memory, self.memory_split
-        return ops.Potentials(unary, words, left, right, *options)
+        return ops.Potentials(unary, words, left, right, *options).prepared()
 
     def mean_field(
         self,
