@@ -52,12 +52,15 @@ class TransformerEncoder(nn.Module):
 
 
 class WordModel(nn.Module):
-    """What the models below share: an embedding of ``vocabulary`` words in ``width`` channels, with dropout, and an encoder."""
+    """What the models below share: an embedding of ``vocabulary`` words in ``width`` channels, with dropout, and an encoder.
 
-    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0):
+    ``start`` is the standard deviation of the embedding.
+    """
+
+    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0, start: float = 0.02):
         super().__init__()
         self.words, self.dropout, self.encoder = nn.Embedding(vocabulary, width), nn.Dropout(dropout), encoder
-        nn.init.normal_(self.words.weight, std=0.02)
+        nn.init.normal_(self.words.weight, std=start)
 
     def embedded(self, words: Tensor) -> Tensor:
         """What the encoder reads, (B, N, width)."""
@@ -73,8 +76,8 @@ class WordTagger(WordModel):
         Number of words, encoder, its channels (of a dependency CRF, its labels).
     num_tags
         Number of tags in each column.
-    dropout
-        Of the embedding.
+    dropout, start
+        Of the embedding; its standard deviation at the start.
 
     Examples
     --------
@@ -84,9 +87,15 @@ class WordTagger(WordModel):
     """
 
     def __init__(
-        self, vocabulary: int, encoder: nn.Module, width: int, num_tags: tuple[int, ...], dropout: float = 0.0
+        self,
+        vocabulary: int,
+        encoder: nn.Module,
+        width: int,
+        num_tags: tuple[int, ...],
+        dropout: float = 0.0,
+        start: float = 0.02,
     ):
-        super().__init__(vocabulary, encoder, width, dropout)
+        super().__init__(vocabulary, encoder, width, dropout, start)
         self.num_tags = tuple(num_tags)
         self.tags = nn.Linear(width, sum(num_tags))
 
@@ -98,8 +107,8 @@ class WordTagger(WordModel):
 class MaskedLanguageModel(WordModel):
     """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``); the output weights are the embedding."""
 
-    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0):
-        super().__init__(vocabulary + 1, encoder, width, dropout)
+    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0, start: float = 0.02):
+        super().__init__(vocabulary + 1, encoder, width, dropout, start)
         self.mask = vocabulary
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
@@ -131,7 +140,7 @@ class TextClassifier(WordModel):
 
     Parameters
     ----------
-    vocabulary, encoder, width, dropout
+    vocabulary, encoder, width, dropout, start
         As in `WordTagger`.
     num_categories
         Number of categories.
@@ -148,8 +157,9 @@ class TextClassifier(WordModel):
         num_categories: int,
         dropout: float = 0.0,
         summary: Callable[..., Tensor] = mean_word,
+        start: float = 0.02,
     ):
-        super().__init__(vocabulary, encoder, width, dropout)
+        super().__init__(vocabulary, encoder, width, dropout, start)
         self.summary, self.categories = summary, nn.Linear(width, num_categories)
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:

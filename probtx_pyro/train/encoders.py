@@ -17,10 +17,13 @@ class Encoder(NamedTuple):
 
     build: the module, from ``width``, ``context``, ``dropout``, ``root`` (whether `summary` will be asked for) and its options.
     summary: of a whole text, see `TextClassifier`.
+    start: standard deviation of the word embedding at the start. Unary scores must say something for heads to learn from them;
+        a transformer has norms, but positions to see beside the words.
     """
 
     build: Callable[..., torch.nn.Module]
     summary: Callable[..., Tensor]
+    start: float
 
 
 def _transformer(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> torch.nn.Module:
@@ -31,7 +34,7 @@ def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any
     return nn.DependencyCRFEncoder(width, dropout=dropout, root_labels=width if root else 0, **options)
 
 
-ENCODERS = {"crf": Encoder(_crf, root_label), "transformer": Encoder(_transformer, mean_word)}
+ENCODERS = {"crf": Encoder(_crf, root_label, 0.3), "transformer": Encoder(_transformer, mean_word, 0.02)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +62,9 @@ class EncoderSettings(LoopSettings):
         """The untrained model with this head on it, the same for the same seed; the random state is left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            encoder = ENCODERS[self.encoder].build(
-                self.width, context=self.context, dropout=self.dropout, root=root, **self.options
-            )
-            return head(vocabulary, encoder, self.width, dropout=self.dropout, **parts)
+            kind = ENCODERS[self.encoder]
+            encoder = kind.build(self.width, context=self.context, dropout=self.dropout, root=root, **self.options)
+            return head(vocabulary, encoder, self.width, dropout=self.dropout, start=kind.start, **parts)
 
 
 __all__ = ["ENCODERS", "Encoder", "EncoderSettings"]
