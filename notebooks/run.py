@@ -4,6 +4,7 @@
 exit status is 1 when a notebook fails, 0 otherwise.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,7 @@ def scrub(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def main(names: list[str]) -> int:
     """Run the notebooks named, or all; print the seconds each took."""
+    os.environ["PROBTX_KEEP_OUTPUTS"] = "1"  # see `course.interact`
     paths = [FOLDER / name for name in names] or sorted(FOLDER.glob("*.ipynb"))
     failed = 0
     for path in paths:
