@@ -3,7 +3,7 @@
 import os
 import sys
 
-from benchmarks import efficiency, language_modelling, mean_field, mixture, redundancy
+from benchmarks import dependency_crf, efficiency, language_modelling, mean_field, mixture, redundancy, tasks
 
 
 def main() -> int:
@@ -11,10 +11,14 @@ def main() -> int:
     efficiency.main([])
     print("\nMean field of the dependency CRF against exact inference")
     mean_field.main([])
+    print("\nMean field of the dependency CRF beside its own GEMMs, plain einsum and a transformer")
+    dependency_crf.main([])
     print(
         "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
     )
     language_modelling.main(["--table"])
+    print("\nTasks on words, the runs that are there (python -m benchmarks.tasks makes the others)")
+    tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
             "\nredundancy, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/ and segmentation/"
