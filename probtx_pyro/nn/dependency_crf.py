@@ -42,7 +42,7 @@ class DependencyCRFEncoder(nn.Module):
     dropout
         Of label logits and of the head marginals that send messages.
 
-    Potentials start with a variance of ``1 / width``. At the published start, variance 1, heads choose one word each and learn little.
+    Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one word chosen.
 
     Raises
     ------
