@@ -3,7 +3,7 @@
 Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer] [--seeds 0 1 2] [--table]``, with $PROBTX_DATA set or a connection.
 Every finished run is a file of ``results/tasks/`` and is not run again; one that was interrupted goes on from its checkpoint in
 ``benchmarks/cache``. These are small settings, for two CPU cores: not those of the paper. Both encoders have the same recipe (steps,
-batches, schedule, dropout, word dropout), and the learning rate that was best of a few on dev.
+batches, schedule, dropout, word dropout), and a learning rate each, from a few trials on the dev part of EWT.
 """
 
 import argparse

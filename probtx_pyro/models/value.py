@@ -11,7 +11,15 @@ from probtx_pyro.models import validation as check
 from probtx_pyro.ops import safe_log
 
 
-class MixtureValue:
+class Value:
+    """Base of the frozen dataclasses of tensors."""
+
+    def replace(self, **changes: Any) -> Self:
+        """A model with some constructor arguments changed, validated."""
+        return type(self)(**{**vars(self), **changes})
+
+
+class MixtureValue(Value):
     """Base of the frozen dataclasses of tensors that are mixtures over units.
 
     axes: how many axes each constructor argument has after the leading ones, by name.
@@ -20,10 +28,6 @@ class MixtureValue:
     axes: ClassVar[Mapping[str, int]]
     keys: Tensor
     log_prior: Tensor | None
-
-    def replace(self, **changes: Any) -> Self:
-        """A model with some constructor arguments changed, validated."""
-        return type(self)(**{**vars(self), **changes})
 
     def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
         """A model with some parameters changed, by the names of `MixturePriors` (``weights``, not their log); unvalidated."""
@@ -71,4 +75,4 @@ class MixtureValue:
                 object.__setattr__(self, name, torch.as_tensor(value, dtype=self.keys.dtype, device=self.keys.device))
 
 
-__all__ = ["MixtureValue"]
+__all__ = ["MixtureValue", "Value"]

@@ -147,6 +147,7 @@ compiled = torch.compile(encoder, fullgraph=True, backend=sys.argv[1])
 outputs = [call(x, padding) for call in (encoder, compiled)]
 gradients = [torch.autograd.grad(output.square().sum(), list(encoder.parameters())) for output in outputs]
 for a, b in zip((outputs[0], *gradients[0]), (outputs[1], *gradients[1])):
+    # float32: the compiler sums in another order, and every sweep multiplies that rounding by potentials of order 1
     assert (a - b).abs().max() < 1e-4 * a.abs().max().clamp(min=1.0)
 """
 

@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import models
 from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops import potentials
 
 SCHEDULES = ["asynchronous", "synchronous", "sequential"]
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
@@ -170,3 +171,35 @@ def test_unrolled_iteration_is_the_same_as_the_loop():
         state = ops.iterate(crf.potentials(), rule, rule, ops.SCHEDULES[schedule], 4)
         given = {f"{who}_{name}": x for who in ("label", "head") for name, x in options.items()}
         assert_equal(state["label_logits"][0], crf.mean_field(4, schedule, **given).label_logits)
+
+
+@pytest.mark.parametrize("schedule", ops.SCHEDULES)
+@pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
+def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, monkeypatch):
+    g = generator(21)
+    unary, full = torch.randn(2, 5, 3, generator=g), torch.randn(3, 4, 3, 3, generator=g)
+    ternary = full if rank is None else models.LowRank(full[..., :rank], full[..., 1 : 1 + rank])
+    root, memory = torch.randn(3, 3, 2, generator=g), torch.randn(2, 2, 3, generator=g)
+    fields, gradients = [], []
+    for numbers in (2**18, 1):
+        monkeypatch.setattr(potentials, "AT_ONCE", numbers)
+        x = unary.clone().requires_grad_()
+        crf = models.DependencyCRF(x, ternary, distances=(2,), root_ternary=root, memory=memory)
+        assert len(crf.potentials().right) == (1 if numbers > 1 else 3) and crf.potentials().channels == 3
+        fields.append(crf.mean_field(3, schedule))
+        gradients.append(torch.autograd.grad(fields[-1].elbo.sum() + fields[-1].label_logits.sum(), x)[0])
+    for name in ("label_marginals", "head_marginals", "root_marginals", "elbo"):
+        assert_equal(getattr(fields[1], name), getattr(fields[0], name))
+    assert_equal(
+        gradients[1], gradients[0], operations=1024
+    )  # three sweeps forward and back, some 300 sums of 15 terms
+
+
+def test_marginals_that_no_sum_can_feel_are_zero():
+    """e^-60 is 9e-27, below the square of float32's rounding error, 1.4e-14; e^-30 is 9e-14, above it."""
+    unary = torch.tensor([[[0.0, -30.0, -60.0]]], dtype=torch.float32)
+    field = models.DependencyCRF(unary, torch.zeros(1, 2, 3, 3, dtype=torch.float32)).mean_field(1)
+    exact = unary.double().softmax(-1)
+    assert field.label_marginals[0, 0, 2] == 0 < exact[0, 0, 2]
+    assert_equal(field.label_marginals[0, 0, 1] / exact[0, 0, 1].float(), torch.ones((), dtype=torch.float32))
+    assert_equal(field.elbo, unary.logsumexp(-1)[:, 0])

@@ -32,12 +32,13 @@ from probtx_pyro.models import validation as check
 from probtx_pyro.models.dependency_crf import checks, exact, program
 from probtx_pyro.models.dependency_crf.field import MeanField
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
+from probtx_pyro.models.value import Value
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops import mean_field as ops
 
 
 @dataclass(frozen=True, eq=False)
-class DependencyCRF:
+class DependencyCRF(Value):
     """Sentences of N words with L labels and C channels of dependencies. Immutable.
 
     Parameters
@@ -84,10 +85,6 @@ class DependencyCRF:
     def __post_init__(self) -> None:
         object.__setattr__(self, "distances", tuple(self.distances))
         checks.parameters(self)
-
-    def replace(self, **changes: Any) -> Self:
-        """A model with some constructor arguments changed, validated."""
-        return type(self)(**{**vars(self), **changes})
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``; the mask stays boolean."""
