@@ -1,6 +1,7 @@
 """Inference apart from models: one algorithm a file, one call style: model, data, options -> result."""
 
+from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.em import Adaptation, adapt
 from probtx_pyro.models.priors import MixturePriors
 
-__all__ = ["Adaptation", "adapt", "MixturePriors"]
+__all__ = ["Adaptation", "Draws", "adapt", "MixturePriors"]
