@@ -101,7 +101,7 @@ def gibbs(
     generator = torch.Generator(queries.device).manual_seed(seed)
     shapes = {name: (num_chains, *x.shape) for name, x in posterior.start.items()}
     begin = prior_draws(posterior, num_chains, generator) if start is None else _given(start, posterior, shapes)
-    what = {"mixture": vars(mixture), "data": posterior.data, "priors": _hyper(posterior), "start": begin}
+    what = {"mixture": vars(mixture), "data": posterior.data, "priors": hyperparameters(posterior), "start": begin}
     options = (num_samples, num_chains, num_warmup, thin, seed)
     run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(method="gibbs", options=options, **what))
     kept = run.load() or {
@@ -215,7 +215,7 @@ def _require_conjugate(priors: MixturePriors) -> None:
             )
 
 
-def _hyper(posterior: Posterior) -> dict[str, Any]:
+def hyperparameters(posterior: Posterior) -> dict[str, Any]:
     """The numbers of the priors."""
     bases = {name: bare(site.distribution) for name, site in posterior.sites.items()}
     return {
