@@ -2,6 +2,7 @@
 
 from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.em import Adaptation, adapt
+from probtx_pyro.inference.nuts import nuts
 from probtx_pyro.models.priors import MixturePriors
 
-__all__ = ["Adaptation", "Draws", "adapt", "MixturePriors"]
+__all__ = ["Adaptation", "Draws", "adapt", "nuts", "MixturePriors"]

@@ -19,7 +19,7 @@ def fingerprint(**what: Any) -> str:
 
 def _feed(digest: Any, x: Any) -> None:
     if isinstance(x, Tensor):
-        array = x.detach().cpu().contiguous()
+        array = x.detach().cpu().clone(memory_format=torch.contiguous_format)
         digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
         digest.update(array.flatten().view(torch.uint8).numpy().tobytes())
     elif isinstance(x, Mapping):
