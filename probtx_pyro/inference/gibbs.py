@@ -20,6 +20,8 @@ from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.conditionals import centers, draw, update
 from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.posterior import Data, Posterior
+from probtx_pyro.inference.sites import identity
+from probtx_pyro.inference.start import seeds, starts
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors, bayesian
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops import sampled_statistics
@@ -39,7 +41,7 @@ def gibbs(
     seed: int,
     num_warmup: int | None = None,
     thin: int = 1,
-    start: Mapping[str, Tensor] | None = None,
+    start: str | Mapping[str, Tensor] = "map",
     query_weights: Tensor | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -54,7 +56,7 @@ def gibbs(
         Draws kept of each chain, chains, sweeps before the first draw (``num_samples`` of them if None), and sweeps for each draw.
         All chains are one batch: a thousand cost little more than ten.
     start
-        Parameters by name, (chain, *shape) or (*shape); each chain starts at a draw from the priors if None.
+        ``"map"``, ``"mixture"``, ``"prior"`` or values; see `inference.start.starts`. Chains from "map" know one mode.
     query_weights
         (..., Q), 1 or 0: an absent query.
     checkpoint
@@ -98,12 +100,13 @@ def gibbs(
             "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
         )
     posterior = Posterior(mixture, priors, Data(queries, outputs, observed, query_weights))
-    generator = torch.Generator(queries.device).manual_seed(seed)
-    shapes = {name: (num_chains, *x.shape) for name, x in posterior.start.items()}
-    begin = prior_draws(posterior, num_chains, generator) if start is None else _given(start, posterior, shapes)
-    what = {"mixture": vars(mixture), "data": posterior.data, "priors": hyperparameters(posterior), "start": begin}
+    program, (own,) = bayesian(mixture, priors), seeds(seed, 1, "chains")
+    generator = torch.Generator(queries.device).manual_seed(own)
+    points = starts(program, tuple(posterior.data), num_chains, start, seed)
+    begin = {name: points[name].reshape(num_chains, *x.shape) for name, x in posterior.start.items()}
     options = (num_samples, num_chains, num_warmup, thin, seed)
-    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(method="gibbs", options=options, **what))
+    what = {**identity(program), "data": posterior.data, "start": begin, "options": options}
+    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(method="Gibbs", **what))
     kept = run.load() or {
         "sweep": 0,
         "seconds": 0.0,
@@ -143,7 +146,7 @@ def gibbs(
         "seconds": kept["seconds"] + time.perf_counter() - clock,
     }
     lp = evidence.T + log_prior(posterior, laid)
-    return Draws(laid, {"lp": lp}, bayesian(mixture, priors), tuple(posterior.data), "Gibbs", record)
+    return Draws(laid, {"lp": lp}, program, tuple(posterior.data), "Gibbs", record)
 
 
 def sweep(
@@ -179,27 +182,6 @@ def log_prior(posterior: Posterior, samples: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(each).sum(0)
 
 
-def prior_draws(posterior: Posterior, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """A draw of every parameter from its prior for each chain, (chain, *axes of its problems and of the parameter)."""
-    with torch.random.fork_rng():
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-        drawn = {name: site.distribution.sample((num_chains,)) for name, site in posterior.sites.items()}
-    return {name: x.reshape(num_chains, *posterior.start[name].shape) for name, x in drawn.items()}
-
-
-def _given(
-    start: Mapping[str, Tensor], posterior: Posterior, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Tensor]:
-    if start.keys() != posterior.sites.keys():
-        raise ValueError(
-            f"start must name the parameters {', '.join(posterior.sites)}, not {', '.join(start) or 'none'}; give each of them"
-        )
-    return {
-        name: x.expand(shapes[name][0], *posterior.sites[name].initial.shape).reshape(shapes[name])
-        for name, x in start.items()
-    }
-
-
 def _require_conjugate(priors: MixturePriors) -> None:
     if not priors.given():
         raise ValueError("priors are empty, so there is nothing to draw; give at least one prior")
@@ -213,15 +195,6 @@ def _require_conjugate(priors: MixturePriors) -> None:
             raise ValueError(
                 f"priors: a flat prior on {name} has no posterior where nobody attends; give it Normal(0, scale) with a large scale"
             )
-
-
-def hyperparameters(posterior: Posterior) -> dict[str, Any]:
-    """The numbers of the priors."""
-    bases = {name: bare(site.distribution) for name, site in posterior.sites.items()}
-    return {
-        name: {key: getattr(base, key) for key in (*base.arg_constraints, "allowed") if hasattr(base, key)}
-        for name, base in bases.items()
-    }
 
 
 __all__ = ["gibbs"]

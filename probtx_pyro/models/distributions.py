@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
+from probtx_pyro.models.face import Face
 from probtx_pyro.ops import gaussian_factor, log_evidence, safe_softmax
 
 
@@ -77,13 +78,17 @@ class FaceDirichlet(TorchDistribution):
     """
 
     arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
-    support = constraints.simplex
     has_rsample = True
 
     def __init__(self, concentration: Tensor, allowed: Tensor, validate_args: bool | None = None):
         self.allowed = allowed.expand(torch.broadcast_shapes(concentration.shape, allowed.shape))
         self.concentration = concentration.expand(self.allowed.shape)
         super().__init__(self.allowed.shape[:-1], self.allowed.shape[-1:], validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> Face:
+        """The face itself, not the simplex around it, so that unconstrained coordinates have the face's dimension."""
+        return Face(self.allowed)
 
     def expand(self, batch_shape, _instance=None):
         """Broadcast the batch axes."""

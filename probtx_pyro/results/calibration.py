@@ -19,11 +19,13 @@ from tqdm.auto import tqdm
 from probtx_pyro.inference import Draws, gibbs
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.conditionals import centers
-from probtx_pyro.inference.gibbs import hyperparameters, sweep
+from probtx_pyro.inference.gibbs import sweep
 from probtx_pyro.inference.posterior import Data, Posterior
+from probtx_pyro.inference.sites import identity
+from probtx_pyro.inference.start import seeds
 from probtx_pyro.models.bayesian import Bayesian
 from probtx_pyro.results.ecdf import Band, simultaneous_band, uniformity
-from probtx_pyro.results.simulation import seeds, simulate, simulate_data
+from probtx_pyro.results.simulation import simulate, simulate_data
 
 Sampler = Callable[[Bayesian, Data, int], Draws]
 Quantity = Callable[[Any, Data], Tensor]
@@ -161,21 +163,22 @@ def calibrate(
     like, size = Data(*arguments), batch_size or 1
     functions = {"log_likelihood": log_likelihood, **(quantities or {})}
     starts = range(0, num_simulations, size)
-    posterior = Posterior(program.mixture, program.priors, like)
     shapes = {name: None if x is None else torch.tensor(x.shape) for name, x in like._asdict().items()}
-    run = Checkpoint(
-        checkpoint,
-        "" if checkpoint is None else fingerprint(
-            mixture=vars(program.mixture), priors=hyperparameters(posterior), shapes=shapes, functions=list(functions),
-            fixed=(like.observed, like.query_weights), options=(num_simulations, num_draws, seed, batch_size)),
-    )  # fmt: skip
+    what = {
+        **identity(program),
+        "fixed": (like.observed, like.query_weights),
+        "shapes": shapes,
+        "functions": [*functions],
+    }
+    options = (num_simulations, num_draws, seed, batch_size)
+    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(what="calibration", options=options, **what))
     kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
     for part, seed_of_part in tqdm(
-        list(zip(starts, seeds(seed, len(starts)), strict=True))[len(kept["ranks"]):], desc="calibration", leave=False,
+        list(zip(starts, seeds(seed, len(starts), "simulations"), strict=True))[len(kept["ranks"]):], desc="calibration", leave=False,
         initial=len(kept["ranks"]), total=len(starts), delay=0 if progress else 1, disable=None if progress is None else not progress,
     ):  # fmt: skip
         count = min(size, num_simulations - part)
-        of_data, of_sampler, of_ties = seeds(seed_of_part, 3)
+        of_data, of_sampler, of_ties = seeds(seed_of_part, 3, "simulations")
         simulated = simulate(program, like, count, of_data)
         own, truth, data = simulated
         if batch_size is None:
@@ -226,14 +229,14 @@ def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: i
         prior draws of their own; standard Normal for a right sampler.
     """
     like = Data(*arguments)
-    of_start, of_prior, of_data, of_sweeps = seeds(seed, 4)
+    of_start, of_prior, of_data, of_sweeps = seeds(seed, 4, "simulations")
     simulated = simulate(program, like, num_chains, of_start)
     mixture, data = simulated.program.mixture, simulated.data
     generator = torch.Generator(like.queries.device).manual_seed(of_sweeps)
     posterior = Posterior(mixture, program.priors, data)
     state = {name: simulated.truth[name].reshape(1, *x.shape) for name, x in posterior.start.items()}
     fixed = centers(mixture)
-    for step_seed in seeds(of_data, num_steps):
+    for step_seed in seeds(of_data, num_steps, "simulations"):
         with torch.no_grad():
             state, _ = sweep(posterior, state, fixed, generator)
         now = mixture.with_parameters({name: x[0] for name, x in state.items()})

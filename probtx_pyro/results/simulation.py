@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from pyro import poutine
 from torch import Tensor
@@ -69,9 +68,4 @@ def _lead(x: Tensor, like: Data, batch: torch.Size) -> tuple[int, ...]:
     return (1,) * (len(batch) + own - x.dim())
 
 
-def seeds(seed: int, count: int) -> list[int]:
-    """Seeds for parts of a run that shall not share random numbers."""
-    return [int(x.generate_state(1, np.uint64)[0] >> 1) for x in np.random.SeedSequence(seed).spawn(count)]
-
-
-__all__ = ["Simulated", "seeds", "simulate", "simulate_data"]
+__all__ = ["Simulated", "simulate", "simulate_data"]

@@ -12,8 +12,8 @@ from tolerances import assert_equal, assert_never_falls
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors, conditionals
 from probtx_pyro.inference import posterior as posterior_of
+from probtx_pyro.inference.gradient_map import gradient_map
 from probtx_pyro.inference.posterior import Data, Posterior
-from probtx_pyro.inference.variational import gradient_map
 
 EVERY = "keys key_precision weights component_weights"
 SUBSETS = [*EVERY.split(), "keys key_precision", "weights component_weights", EVERY]

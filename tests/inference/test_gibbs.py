@@ -288,7 +288,7 @@ def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
         ({"num_samples": 0}, "num_samples must be 1"),
         ({"num_warmup": -1}, "num_warmup must be 0"),
         ({"query_weights": torch.full((5,), 0.5)}, "query_weights"),
-        ({"start": {"values": torch.zeros(2, 1)}}, "start must name the parameters keys"),
+        ({"start": {"values": torch.zeros(2, 1)}}, "start gives"),
     ],
 )
 def test_refusals(changes, message):

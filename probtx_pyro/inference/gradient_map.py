@@ -91,14 +91,19 @@ def _allowed(site: Site) -> Tensor | None:
     return getattr(site.distribution, "allowed", None)
 
 
+def _of_logits(site: Site) -> bool:
+    """Whether the parameter's rows are on the simplex or on a face of it."""
+    return site.distribution.support is constraints.simplex or _allowed(site) is not None
+
+
 def _unconstrain(x: Tensor, site: Site) -> Tensor:
-    if site.distribution.support is constraints.simplex:
+    if _of_logits(site):
         return x.log().clamp_min(LOWEST_LOGIT)
     return biject_to(site.distribution.support).inv(x)
 
 
 def _constrain(x: Tensor, site: Site) -> Tensor:
-    if site.distribution.support is constraints.simplex:
+    if _of_logits(site):
         allowed = _allowed(site)
         return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
     return biject_to(site.distribution.support)(x)
