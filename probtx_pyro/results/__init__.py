@@ -9,6 +9,8 @@ from importlib import import_module
 _HOME = {
     "to_inference_data": "convert",
     "from_arrays": "inference_data",
+    "relabel": "relabelling",
+    "diagnose": "verdict",
     "rank_spectrum": "diagnostics",
     "attention_rank": "diagnostics",
     "effective_rank": "diagnostics",
@@ -24,7 +26,7 @@ _HOME = {
     "random_heads": "attachment",
 }
 __all__ = [
-    "to_inference_data", "from_arrays",
+    "to_inference_data", "from_arrays", "relabel", "diagnose",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
 ]  # fmt: skip
