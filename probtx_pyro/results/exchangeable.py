@@ -97,7 +97,7 @@ def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[
     for name, constraint in prior.arg_constraints.items():
         x, event = getattr(prior, name), constraint.event_dim
         last = dims[len(batch) :] if simplex else tuple(f"axis_{i}" for i in range(event))
-        yield (*batch, *last), x.expand(*prior.batch_shape, *x.shape[x.dim() - event :])
+        yield (*batch, *last), x.expand(prior.batch_shape + x.shape[x.dim() - event :])
 
 
 def _rows(x: np.ndarray, shape: tuple[int, ...], level: str) -> np.ndarray:
