@@ -135,14 +135,17 @@ def diagnose(
                 "NaN or infinity among the draws: look at the model's log density there",
             )
         )
-    moving = {name: x.std(SAMPLES) > 0 for name, x in posterior.where(finite).fillna(0.0).data_vars.items()}
+    moving = {
+        name: x.max(SAMPLES) > x.min(SAMPLES) for name, x in posterior.where(finite).fillna(0.0).data_vars.items()
+    }
     still = [name for name, moves in moving.items() if not bool(moves.any())]
     if still:
         skipped.append(f"{', '.join(map(str, still))}: constant in all draws")
     posterior = posterior.drop_vars(still)
     guide = data.attrs.get("approximation")
-    for check in _convergence(posterior, moving, chains, guide, rhat, ess) if posterior.data_vars else ():
-        checks.append(check)
+    if posterior.data_vars:
+        with np.errstate(invalid="ignore", divide="ignore"):  # of entries that do not move
+            checks.extend(_convergence(posterior, moving, chains, guide, rhat, ess))
     statistics = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else xarray.Dataset()
     checks.extend(_sampler(statistics, bfmi))
     if not guide:
