@@ -1,7 +1,7 @@
-"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; diagnostics of attention; and
-attachment scores of dependency heads.
+"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
+relabelling of their units; diagnostics of attention; and attachment scores of dependency heads.
 
-Names load on first use: `inference_data`, `diagnostics` and `attachment` take numpy alone, so they work without torch.
+Names load on first use: all but ``to_inference_data`` work on arrays and files without torch.
 """
 
 from importlib import import_module

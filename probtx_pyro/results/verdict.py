@@ -14,6 +14,7 @@ import xarray
 from probtx_pyro.results.inference_data import dataset, group_names
 
 SAMPLES = ("chain", "draw")
+TAILS = (0.05, 0.95)  # the quantiles whose effective sizes count, on every ArviZ
 
 
 class Check(NamedTuple):
@@ -194,8 +195,9 @@ def _convergence(
             "units (results.relabel) or give priors that tell the units apart"
         )
         yield Check("R-hat", worst, f"<= {rhat:g}", where, worst <= rhat, advice)
-    for method in ("bulk", "tail"):
-        least, where = _worst(_only(arviz.ess(posterior, method=method), moving, 0.0), lambda x: -x)
+    for method, prob in (("bulk", None), ("tail", TAILS)):
+        found = arviz.ess(posterior, method=method, prob=prob)
+        least, where = _worst(_only(found, moving, 0.0), lambda x: -x)
         advice = (
             f"draw about {_factor(ess, -least)} times as many, or reparametrise so that draws depend less on each other"
         )

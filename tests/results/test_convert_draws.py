@@ -282,9 +282,8 @@ def test_arviz_own_converter_is_wrong_or_silent_where_ours_is_right():
     ours = results.to_inference_data(make(program, drawn, (queries,)))["log_likelihood"]["queries"]
     truth = np.array([oracles.evidence(lists_of(mixture.replace(keys=keys), queries)) for keys in drawn["keys"][0]])
     np.testing.assert_allclose(ours.values[0], truth, **CLOSE)
-    if "log_likelihood" in theirs.groups():
-        wrong = theirs["log_likelihood"]["queries"].values[0].reshape(len(truth), -1)
-        assert wrong.shape[1] != 20 or np.abs(wrong - truth).max() > 1
+    wrong = theirs["log_likelihood"]["queries"].values[0] if "log_likelihood" in theirs.groups() else truth + np.inf
+    assert wrong.shape != truth.shape or np.abs(wrong - truth).max() > 1
 
 
 def lists_of(mixture, queries):

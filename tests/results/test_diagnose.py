@@ -67,7 +67,7 @@ def test_slow_chains_have_too_few_effective_draws():
     assert not bulk.ok and bulk.where == "y" and bulk.value < 400
     assert bulk.value == pytest.approx(float(arviz.ess(walk, method="bulk")))
     tail = check(verdict, "tail ESS")
-    assert tail.value == pytest.approx(float(arviz.ess(walk, method="tail")))
+    assert tail.value == pytest.approx(float(arviz.ess(walk, method="tail", prob=(0.05, 0.95))))
     assert f"draw about {int(np.ceil(400 / bulk.value))} times as many" in str(verdict)
 
 
