@@ -1,7 +1,7 @@
-"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; diagnostics of attention; and
-attachment scores of dependency heads.
+"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
+relabelling of their units; diagnostics of attention; and attachment scores of dependency heads.
 
-Names load on first use: `inference_data`, `diagnostics` and `attachment` take numpy alone, so they work without torch.
+Names load on first use: all but ``to_inference_data`` work on arrays and files without torch.
 """
 
 from importlib import import_module
@@ -9,6 +9,8 @@ from importlib import import_module
 _HOME = {
     "to_inference_data": "convert",
     "from_arrays": "inference_data",
+    "relabel": "relabelling",
+    "diagnose": "verdict",
     "rank_spectrum": "diagnostics",
     "attention_rank": "diagnostics",
     "effective_rank": "diagnostics",
@@ -30,7 +32,7 @@ _HOME = {
     "uniformity": "ecdf",
 }
 __all__ = [
-    "to_inference_data", "from_arrays",
+    "to_inference_data", "from_arrays", "relabel", "diagnose",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
     "Calibration", "calibrate", "by_gibbs", "joint_test", "simultaneous_band", "uniformity",

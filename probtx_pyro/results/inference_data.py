@@ -24,7 +24,8 @@ def from_arrays(
     Parameters
     ----------
     groups
-        ``{group: {variable: (dims, array)}}``; empty groups vanish.
+        ``{group: {variable: (dims, array)}}``; empty groups vanish. A variable that is called like a dimension labels that
+        dimension within its group, which may then have a size of its own there: the draws of a prior.
     coords
         Labels of dimensions, one for each entry; integers from 0 where none are given.
     attrs
@@ -55,33 +56,56 @@ def from_arrays(
                 f"coords: {len(names)} labels for {dim!r}, which has {sizes[dim]} entries; give one for each"
             )
     named = {dim: np.asarray(labels.get(dim, np.arange(n))) for dim, n in sizes.items()}
-    datasets: dict[str, Any] = {group: _dataset(variables, named) for group, variables in groups.items() if variables}
-    if int(arviz.__version__.split(".")[0]) < 1:  # 1.x still answers to the old name, with a DataTree
-        return arviz.InferenceData(attrs=dict(attrs or {}), **datasets)
-    root = {"/": xarray.Dataset(attrs=dict(attrs or {}))}
-    return xarray.DataTree.from_dict(root | {f"/{group}": dataset for group, dataset in datasets.items()})
+    return assemble({group: _dataset(found, named) for group, found in groups.items() if found}, attrs or {})
 
 
 def _sizes(groups: Mapping[str, Mapping[str, Variable]]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
+    """Size of each dimension that the groups share."""
+    shared: dict[str, int] = {}
     for variables in groups.values():
+        own: dict[str, int] = {}
         for name, (dims, array) in variables.items():
             if len(dims) != np.ndim(array):
                 raise ValueError(
                     f"dims: {name} has shape {np.shape(array)} but {len(dims)} dims ({', '.join(dims)}); name each axis once"
                 )
             for dim, n in zip(dims, np.shape(array), strict=True):
+                sizes = own if dim in variables else shared
                 if sizes.setdefault(dim, n) != n:
                     raise ValueError(
                         f"dims: {name} has {n} entries along {dim!r} but another variable has {sizes[dim]}; give the axis a name of its own"
                     )
-    return sizes
+    return shared
 
 
 def _dataset(variables: Mapping[str, Variable], labels: Mapping[str, np.ndarray]) -> xarray.Dataset:
-    used = {dim for dims, _ in variables.values() for dim in dims}
+    used = {dim for dims, _ in variables.values() for dim in dims} - variables.keys()
     arrays = {name: (tuple(dims), np.asarray(array)) for name, (dims, array) in variables.items()}
     return xarray.Dataset(arrays, coords={dim: names for dim, names in labels.items() if dim in used})
 
 
-__all__ = ["Variable", "from_arrays"]
+def group_names(data: Any) -> list[str]:
+    """The groups of either kind of ArviZ data."""
+    return [str(name) for name in (data.children if hasattr(data, "children") else data.groups())]
+
+
+def dataset(data: Any, group: str) -> xarray.Dataset:
+    """One group of either kind of ArviZ data."""
+    if group not in group_names(data):
+        raise ValueError(
+            f"data has no group {group!r}, only {', '.join(group_names(data))}; convert it with that group"
+        )
+    node = data[group]
+    return node.to_dataset() if hasattr(node, "to_dataset") else node
+
+
+def assemble(groups: Mapping[str, xarray.Dataset], attrs: Mapping[str, Any]) -> Any:
+    """ArviZ data of the kind that is installed."""
+    datasets: dict[str, Any] = dict(groups)
+    if int(arviz.__version__.split(".")[0]) < 1:  # 1.x still answers to the old name, with a DataTree
+        return arviz.InferenceData(attrs=dict(attrs), **datasets)
+    root = {"/": xarray.Dataset(attrs=dict(attrs))}
+    return xarray.DataTree.from_dict(root | {f"/{group}": found for group, found in datasets.items()})
+
+
+__all__ = ["Variable", "assemble", "dataset", "from_arrays", "group_names"]
