@@ -63,7 +63,6 @@ def exchangeable(program: Bayesian, arguments: tuple[Any, ...]) -> Exchangeable:
             )  # shared by the units, which would have to move alike
         classes[name] = (order, numbers)
     return Exchangeable(classes, separated)
-    return Exchangeable(classes, separated)
 
 
 def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
