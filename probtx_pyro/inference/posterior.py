@@ -1,22 +1,21 @@
-"""The log joint of a mixture's parameters and data, and the exact maximisation of each parameter given the others.
+"""The log joint of a mixture's parameters and data, and one step of ECM on it.
 
 What ECM climbs one parameter at a time and gradient MAP all at once: ``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``,
 the log density of the Pyro program ``models.bayesian(mixture, priors)`` (PT eq. 26, 33).
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import ImproperUniform, Normal
 from torch import Tensor
 
+from probtx_pyro.inference.conditionals import MODE, Observed, centers, update
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
 from probtx_pyro.models.priors import Site, bare, event_dim
-from probtx_pyro.ops import expected_statistics, safe_ratio
-from probtx_pyro.ops.numerics import center_of, sum_to
-
-ANSWERS = {"values", "value_precision", "answer_probs"}
+from probtx_pyro.ops import Statistics, expected_statistics
+from probtx_pyro.ops.numerics import sum_to
 
 
 class Data(NamedTuple):
@@ -33,7 +32,7 @@ class Data(NamedTuple):
 
 
 class Posterior:
-    """The log joint of parameters and data, its E-step statistics and the conditional maximisations."""
+    """The log joint of parameters and data, and where they start, each parameter with the axes of its problems."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Posterior:
             )
         ranks = {name: 1 + event_dim(mixture, name) for name in self.sites}
         leading = {name: _leading(site, ranks[name]) for name, site in self.sites.items()}
-        batch = torch.broadcast_shapes(batch, *leading.values())
+        self.batch = batch = torch.broadcast_shapes(batch, *leading.values())
         padded = {name: (1,) * (len(batch) - len(shape)) + tuple(shape) for name, shape in leading.items()}
         self.problems = torch.Size(
             n if all(shape[i] == n for shape in padded.values()) else 1 for i, n in enumerate(batch)
@@ -115,92 +114,26 @@ class Posterior:
 
     def step(self, state) -> tuple[dict[str, Tensor], Tensor]:
         """One ECM step; the objective returned is that of the state given."""
-        data, mixture, new = self.data, self.mixture.with_parameters(state), dict(state)
+        data, mixture = self.data, self.mixture.with_parameters(state)
         statistics = expected_statistics(*mixture.lowered(*data.observations()), data.query_weights)
         counts, sums = self.together.sum(statistics.counts, statistics.sums)
-        statistics = statistics._replace(counts=counts, sums=sums)
-        features = data.queries.shape[-1]
-        held = statistics.counts.unflatten(-1, mixture.unit_shape)
-        sums = statistics.sums[..., : features + 1].unflatten(-2, mixture.unit_shape)
-        blocks = [("keys", "key_precision", held, sums)]
-        if isinstance(mixture, GaussianMixture) and ANSWERS & self.sites.keys():
-            answers = mixture.unit_answers()
-            rest = statistics.sums[..., features + 1 :]
-            if data.outputs is None:  # nobody has answered: the prior alone decides
-                answered = torch.zeros_like(statistics.counts)
-                rest = answered.unsqueeze(-1).expand(*answered.shape, answers.shape[-1] + 1)
-            else:
-                answered = statistics.counts if data.observed is None else rest[..., -1]
-            if mixture.answer_probs is None:
-                blocks.append(("values", "value_precision", answered, rest[..., : answers.shape[-1] + 1]))
-            elif "answer_probs" in new:
-                new["answer_probs"] = self._simplex("answer_probs", state, rest[..., : answers.shape[-1]])
-        for location, precision, counts, sums in blocks:
-            self._gaussian(new, mixture, location, precision, counts, sums)
-        if "weights" in new:
-            new["weights"] = self._weights(state, mixture, held if len(mixture.unit_shape) == 1 else held.sum(-1))
-        if "component_weights" in new:
-            new["component_weights"] = self._simplex("component_weights", state, held)
-        return new, self._log_joint(state, statistics.log_evidence)
-
-    def _gaussian(
-        self,
-        new: dict[str, Tensor],
-        mixture: GaussianMixture | GaussianKeys,
-        location: str,
-        precision: str,
-        counts: Tensor,
-        sums: Tensor,
-    ) -> None:
-        """Location, then precision with the new location, from Σw, Σwx and -Σw|x|²/2 of centred points (PT 29/35, then 30/37)."""
-        old, alpha = getattr(mixture, location), getattr(mixture, precision)
-        center = center_of(old, len(mixture.unit_shape))  # as the statistics were
-        first, second = sums[..., :-1], -2 * sums[..., -1]
-        if location in new:
-            mean, strength = _normal(self.sites[location])
-            pull = alpha.unsqueeze(-1) if alpha.dim() else alpha
-            numerator = strength * (mean - center) + sum_to(pull * first, old.shape)
-            weight = strength + sum_to((alpha * counts).unsqueeze(-1).expand_as(first), old.shape)
-            new[location] = safe_ratio(numerator, weight, old - center) + center
-        if precision in new:
-            at = (new[location] if location in new else old) - center
-            scatter = (second - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)).clamp_min(0)
-            prior = bare(self.sites[precision].distribution)
-            shape = new[precision].shape
-            wide = torch.broadcast_shapes(scatter.shape, shape)
-            numerator = prior.concentration - 1 + 0.5 * first.shape[-1] * sum_to(counts.expand(wide), shape)
-            updated = safe_ratio(numerator, prior.rate + 0.5 * sum_to(scatter.expand(wide), shape), new[precision])
-            new[precision] = torch.where(numerator > 0, updated, new[precision])
-
-    def _simplex(self, name: str, state, counts: Tensor) -> Tensor:
-        """Mode of the Dirichlet posterior, ``∝ counts + concentration - 1``; a row that nobody informs keeps its value."""
-        old = state[name]
-        distribution = bare(self.sites[name].distribution)
-        mass = sum_to(counts.expand(torch.broadcast_shapes(counts.shape, old.shape)), old.shape) + (
-            distribution.concentration - 1
+        seen = self.seen(
+            statistics._replace(counts=counts, sums=sums), centers(mixture), lambda: self._attention(mixture)
         )
-        mass = torch.where(getattr(distribution, "allowed", old.new_ones((), dtype=torch.bool)), mass, 0.0)
-        return safe_ratio(mass, mass.sum(-1, keepdim=True), old)
+        return update(self.sites, mixture, state, seen, MODE), self._log_joint(state, statistics.log_evidence)
 
-    def _weights(self, state, mixture: GaussianMixture | GaussianKeys, counts: Tensor) -> Tensor:
-        if state["weights"].shape[-2] == 1:
-            return self._simplex("weights", state, counts.unsqueeze(-2))
-        attention = mixture.attention(*self.data.observations())
-        weights = self.data.query_weights
-        return self._simplex("weights", state, attention if weights is None else attention * weights.unsqueeze(-1))
+    def seen(self, statistics: Statistics, centers: Mapping[str, Tensor], assigned: Callable[[], Tensor]) -> Observed:
+        """What parameters are updated from, with what is known of the answers."""
+        known = "none" if self.data.outputs is None else "all" if self.data.observed is None else "some"
+        return Observed(statistics, centers, assigned, known)
+
+    def _attention(self, mixture: GaussianMixture | GaussianKeys) -> Tensor:
+        attention, weights = mixture.attention(*self.data.observations()), self.data.query_weights
+        return attention if weights is None else attention * weights.unsqueeze(-1)
 
 
 def _weighted(evidence: Tensor, weights: Tensor) -> Tensor:
     return torch.where(weights > 0, weights * torch.where(weights > 0, evidence, 0.0), 0.0)
-
-
-def _normal(site: Site) -> tuple[Tensor, Tensor]:
-    """Mean and precision of a Normal prior, 0 and 0 of a flat one."""
-    prior = bare(site.distribution)
-    if isinstance(prior, ImproperUniform):
-        return torch.zeros_like(site.initial), torch.zeros_like(site.initial)
-    assert isinstance(prior, Normal)
-    return prior.loc, prior.scale.reciprocal().square()
 
 
 def _own(site: Site, rank: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from probtx_pyro.ops.linear_attention import (
     unit_features,
 )
 from probtx_pyro.ops.numerics import safe_log, safe_ratio, safe_softmax
-from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence
+from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence, sampled_statistics
 from probtx_pyro.ops.tree_distribution import tree_entropy, tree_log_partition, tree_marginals
 from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arborescence
 
@@ -28,7 +28,7 @@ __all__ = [
     "Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint",
     "attend", "gaussian_attention", "explicit_attention",
     "elu_plus_one", "query_features", "unit_features", "linear_attention", "explicit_linear_attention",
-    "Statistics", "expected_statistics", "log_evidence",
+    "Statistics", "expected_statistics", "sampled_statistics", "log_evidence",
     "arc_scores", "argmax_heads", "spanning_arborescence", "eisner",
     "tree_log_partition", "tree_marginals", "tree_entropy",
     "FixedPoint", "fixed_point",

@@ -19,7 +19,7 @@ CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's se
 
 
 class Statistics(NamedTuple):
-    """What one E-step leaves behind.
+    """What one E-step leaves behind, with w_ij the attention, or the indicator of an assignment that was drawn from it.
 
     log_evidence: log p(x_i), shape (..., Q).
     counts: Σ_i w_ij, shape (..., U).
@@ -43,6 +43,21 @@ def expected_statistics(
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
     evidence, sums = over_chunks(_moments, (statistics, row_prior, collected), (parameters,))
     return Statistics(evidence.squeeze(-1), sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
+
+
+def sampled_statistics(
+    factor: Factor, log_prior: LogPrior | None, uniforms: PerQuery, query_weights: PerQuery | None = None
+) -> tuple[Statistics, Tensor]:
+    """The same sums with each query assigned to one unit, drawn from its attention by inverting the distribution function.
+
+    Shapes: as `expected_statistics`; uniforms in [0, 1) (..., Q), which also set the leading axes of what is drawn. Also returns
+    the units drawn, (..., Q). A row that is masked everywhere draws unit 0 and counts for nobody.
+    """
+    statistics, parameters, row_prior = as_product(factor, log_prior)
+    collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
+    by_query = (statistics, row_prior, collected, uniforms.unsqueeze(-1))
+    found, sums = over_chunks(_sampled, by_query, (parameters,))
+    return Statistics(found[..., 0], sums[..., -1], sums[..., :-1]), found[..., 1].long()
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
@@ -77,6 +92,32 @@ def _moments(
 ) -> tuple[Tensor, Tensor]:
     weights, total, evidence = _weights(statistics, parameters, row_prior)
     return evidence.unsqueeze(-1), (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
+
+
+def _sampled(
+    statistics: Tensor, row_prior: Tensor | None, collected: Tensor, uniforms: Tensor, parameters: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries last, so that every pass over the units runs along contiguous memory, and in place. Sums are (..., U, T)."""
+    scores = parameters @ statistics.mT
+    scores = scores if row_prior is None else scores + row_prior.mT
+    peak = scores.amax(-2, keepdim=True)
+    empty = peak <= MASKED_COLUMN / 2
+    lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
+    shifted = scores.sub_(peak.masked_fill(empty, 0.0)).clamp_min_(lowest)
+    cumulated = shifted.exp_().cumsum_(-2)
+    total = cumulated[..., -1:, :].clone()
+    # 1 - uniform is never 0, so what `lowest` stands for, below its rounding, is never drawn
+    height = torch.where(empty, math.inf, (1 - uniforms.mT) * total)
+    reached = _wide(cumulated, height).ge_(height)
+    units = (scores.shape[-2] - reached.sum(-2, keepdim=True)).masked_fill_(empty, 0.0)
+    reached[..., 1:, :] -= reached[..., :-1, :].clone()  # the unit where the sum gets there: one 1 in each column
+    evidence = (peak + total.log()).masked_fill_(empty, -math.inf)
+    return torch.cat([evidence.expand_as(units), units], -2).mT, reached @ collected
+
+
+def _wide(x: Tensor, like: Tensor) -> Tensor:
+    """With the leading axes of ``like``, to be written on."""
+    return x if x.shape[:-2] == like.shape[:-2] else x.expand(*like.shape[:-2], *x.shape[-2:]).clone()
 
 
 def _evidence(statistics: Tensor, row_prior: Tensor | None, parameters: Tensor) -> tuple[Tensor, None]:
@@ -143,4 +184,4 @@ def _slice(x: Tensor, axis: int, start: int, size: int) -> Tensor:
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
 
 
-__all__ = ["Statistics", "as_product", "expected_statistics", "log_evidence", "over_chunks"]
+__all__ = ["Statistics", "as_product", "expected_statistics", "log_evidence", "over_chunks", "sampled_statistics"]

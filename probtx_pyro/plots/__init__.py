@@ -16,6 +16,7 @@ from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
+from probtx_pyro.plots.posterior import attention_band, attention_uncertainty, calibration, prior_posterior
 from probtx_pyro.plots.redundancy import head_distance_matrix, rank_histogram, rank_spectra
 from probtx_pyro.plots.segmentation import segmentation_overlay
 from probtx_pyro.plots.style import UNIT_COLORS, unit_color
@@ -24,5 +25,6 @@ __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
     "marginal_agreement",
+    "attention_band", "attention_uncertainty", "prior_posterior", "calibration",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

@@ -22,11 +22,18 @@ _HOME = {
     "left_arc": "attachment",
     "right_arc": "attachment",
     "random_heads": "attachment",
+    "Calibration": "calibration",
+    "by_gibbs": "calibration",
+    "calibrate": "calibration",
+    "joint_test": "calibration",
+    "simultaneous_band": "ecdf",
+    "uniformity": "ecdf",
 }
 __all__ = [
     "to_inference_data", "from_arrays",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
+    "Calibration", "calibrate", "by_gibbs", "joint_test", "simultaneous_band", "uniformity",
 ]  # fmt: skip
 
 

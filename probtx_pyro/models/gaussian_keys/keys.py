@@ -180,10 +180,10 @@ class GaussianKeys(MixtureValue):
         log = safe_log(self.component_weights)
         return log.expand(*log.shape[:-2], *self.unit_shape)
 
-    def lowered(self, queries: Tensor) -> tuple[Factor, Tensor]:
+    def lowered(self, queries: Tensor, *, centers: Mapping[str, Tensor] | None = None) -> tuple[Factor, Tensor]:
         """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
         mixture_checks.data(self, queries)
-        return self.mixture.lowered(queries)
+        return self.mixture.lowered(queries, centers=centers)
 
     def log_joint(self, queries: Tensor) -> Tensor:
         """``log p_i(q_i, unit=j, component=r)``, (..., Q, U, R): the Pyro program's log density at every component."""

@@ -171,25 +171,40 @@ class GaussianMixture(MixtureValue):
 
     # -- the log joint and what is closed form in it ---------------------------------------------------------------------
 
-    def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Factor:
-        """``log p(q_i, v_i | unit=j)`` (2.1 without the prior) as statistics, parameters and bias, centred on the mean key."""
-        checks.data(self, queries, outputs, observed)
-        center = center_of(self.keys)
-        factor = gaussian_factor(queries - center, self.keys - center, self.key_precision)
-        return factor if outputs is None else joint(factor, self._answer_factor(outputs, observed))
+    def factor(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> Factor:
+        """``log p(q_i, v_i | unit=j)`` (2.1 without the prior) as statistics, parameters and bias.
 
-    def _answer_factor(self, outputs: Tensor, observed: Maybe) -> Factor:
+        ``centers`` of keys (..., 1, D) and values (..., 1, M) are subtracted first; the mean key and value if None.
+        """
+        checks.data(self, queries, outputs, observed)
+        center = center_of(self.keys) if centers is None else centers["keys"]
+        factor = gaussian_factor(queries - center, self.keys - center, self.key_precision)
+        return factor if outputs is None else joint(factor, self._answer_factor(outputs, observed, centers))
+
+    def _answer_factor(self, outputs: Tensor, observed: Maybe, centers: Mapping[str, Tensor] | None) -> Factor:
         if self.answer_probs is not None:
             outputs = outputs if observed is None else torch.where(observed, outputs, 0)
             return categorical_factor(outputs, self.answer_probs, observed)
-        center = center_of(self.values)
+        center = center_of(self.values) if centers is None else centers["values"]
         points = outputs - center
         points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
         return gaussian_factor(points, self.values - center, self.value_precision, observed)
 
-    def lowered(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> tuple[Factor, Tensor]:
+    def lowered(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Factor, Tensor]:
         """`factor` and log weights (..., Q or 1, U): all that an E-step needs."""
-        return self.factor(queries, outputs, observed), self.log_weights()
+        return self.factor(queries, outputs, observed, centers), self.log_weights()
 
     def log_joint(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p_i(q_i, v_i, unit=j)``, shape (..., Q, U): equation 2.1, the log density of the Pyro program at every unit.

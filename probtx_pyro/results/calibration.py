@@ -1,0 +1,255 @@
+"""Is a sampler right: simulation-based calibration, and Geweke's joint test of Gibbs sampling.
+
+If parameters come from the prior and data from them, the rank of the true parameter among draws from its posterior is uniform:
+of every parameter, and of any function of parameters and data. Talts et al. 2018, *Validating Bayesian inference algorithms with
+simulation-based calibration*; Modrák et al. 2023 on why the log likelihood belongs among the functions; Geweke 2004, *Getting it
+right*.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from probtx_pyro.inference import Draws, gibbs
+from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference.conditionals import centers
+from probtx_pyro.inference.gibbs import sweep
+from probtx_pyro.inference.posterior import Data, Posterior
+from probtx_pyro.inference.sites import identity
+from probtx_pyro.inference.start import seeds
+from probtx_pyro.models.bayesian import Bayesian
+from probtx_pyro.results.ecdf import Band, simultaneous_band, uniformity
+from probtx_pyro.results.simulation import simulate, simulate_data
+
+Sampler = Callable[[Bayesian, Data, int], Draws]
+Quantity = Callable[[Any, Data], Tensor]
+Array = NDArray[np.floating[Any]]
+
+
+def log_likelihood(mixture: Any, data: Data) -> Tensor:
+    """``Σ_i log p(q_i, v_i | parameters)``, over all queries of a problem and all problems of a batch, (...)."""
+    evidence, weights = mixture.log_evidence(*data.observations()), data.query_weights
+    return (evidence if weights is None else torch.where(weights > 0, weights * evidence, 0.0)).sum(-1)
+
+
+class Calibration(NamedTuple):
+    """Ranks of the truth among posterior draws.
+
+    ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's.
+    """
+
+    ranks: dict[str, NDArray[np.int64]]
+    num_draws: int
+    method: str
+
+    @property
+    def num_simulations(self) -> int:
+        """Simulations."""
+        return len(next(iter(self.ranks.values())))
+
+    @property
+    def num_quantities(self) -> int:
+        """Scalars whose ranks are tested."""
+        return sum(x[0].size for x in self.ranks.values())
+
+    def p_values(self) -> dict[str, Array]:
+        """Of uniform ranks, by quantity, (*shape); each by itself, see `ecdf.uniformity`."""
+        return {name: uniformity(x, self.num_draws) for name, x in self.ranks.items()}
+
+    def smallest(self) -> tuple[str, float]:
+        """The least uniform quantity, with its index, and its p-value times the number of quantities (Bonferroni), at most 1."""
+        named = [
+            (f"{name}{list(i) if i else ''}", p[i]) for name, p in self.p_values().items() for i in np.ndindex(p.shape)
+        ]
+        worst, p = min(named, key=lambda x: x[1])
+        return worst, min(1.0, float(p) * len(named))
+
+    def ok(self, level: float = 0.99) -> bool:
+        """Whether all ranks look uniform at once: a right sampler passes with chance ``level`` or more."""
+        return self.smallest()[1] > 1 - level
+
+    def band(self, level: float = 0.99) -> Band:
+        """The band that holds the distribution functions of all quantities at once with chance ``level`` or more."""
+        return simultaneous_band(self.num_simulations, self.num_draws, 1 - (1 - level) / self.num_quantities)
+
+    def __str__(self) -> str:
+        worst, p = self.smallest()
+        verdict = "calibrated" if self.ok() else "NOT calibrated"
+        return (
+            f"{self.method}: {verdict} in {self.num_simulations} simulations of {self.num_draws} draws; "
+            f"the least uniform of {self.num_quantities} quantities is {worst} (p = {p:.2g} after Bonferroni)"
+        )
+
+
+def by_gibbs(**options: Any) -> Sampler:
+    """`inference.gibbs` with these options, as `calibrate` calls a sampler."""
+
+    def sampler(program: Bayesian, data: Data, seed: int) -> Draws:
+        queries, outputs, observed, weights = data
+        return gibbs(
+            program.mixture, queries, program.priors, outputs, observed, query_weights=weights, seed=seed, **options
+        )
+
+    return sampler
+
+
+def calibrate(
+    program: Bayesian,
+    *arguments: Any,
+    sampler: Sampler,
+    num_simulations: int,
+    num_draws: int,
+    seed: int,
+    batch_size: int | None = None,
+    quantities: Mapping[str, Quantity] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Calibration:
+    """Simulation-based calibration of a sampler on a model.
+
+    Parameters
+    ----------
+    program
+        `models.bayesian`, its priors proper. Where they do not separate the units, labels switch and ranks mean nothing.
+    arguments
+        What the program is called with. Queries and outputs give shapes alone, their numbers are drawn anew.
+    sampler
+        ``sampler(program, data, seed)`` returns `Draws`, nearly independent ones: thinned, or one for each of many chains.
+    num_simulations, num_draws
+        Simulations, and draws used of each posterior, evenly spaced over all that the sampler returns.
+    batch_size
+        So many simulations go to the sampler at once, as one more leading axis of parameters and data (`by_gibbs` can do it);
+        one at a time, without that axis, if None.
+    quantities
+        Functions of a mixture and data, more to be ranked than the parameters and the log likelihood.
+    checkpoint
+        A file that keeps the ranks after every call of the sampler: the same call goes on there. Delete it when done.
+    progress
+        True shows a bar, False none; None shows one on a terminal after a second.
+
+    Returns
+    -------
+    Calibration
+
+    Raises
+    ------
+    ValueError
+        A sampler that returns fewer draws than asked for, or numbers that are not positive.
+
+    Examples
+    --------
+    >>> from pyro.distributions import Normal
+    >>> from probtx_pyro import models
+    >>> keys = torch.tensor([[-2.0], [2.0]])
+    >>> program = models.bayesian(models.GaussianMixture(keys), models.MixturePriors(keys=Normal(keys, 0.5)))
+    >>> sampler = by_gibbs(num_chains=19, num_samples=1, num_warmup=20)
+    >>> found = calibrate(program, torch.zeros(6, 1), sampler=sampler, num_simulations=50, num_draws=19, seed=0, batch_size=50)
+    >>> found.ranks["keys"].shape, found.ok()
+    ((50, 2, 1), True)
+    """
+    for name, number in (
+        ("num_simulations", num_simulations),
+        ("num_draws", num_draws),
+        ("batch_size", batch_size or 1),
+    ):
+        if number < 1:
+            raise ValueError(f"{name} must be 1 or more, not {number}")
+    like, size = Data(*arguments), batch_size or 1
+    functions = {"log_likelihood": log_likelihood, **(quantities or {})}
+    starts = range(0, num_simulations, size)
+    shapes = {name: None if x is None else torch.tensor(x.shape) for name, x in like._asdict().items()}
+    what = {
+        **identity(program),
+        "fixed": (like.observed, like.query_weights),
+        "shapes": shapes,
+        "functions": [*functions],
+    }
+    options = (num_simulations, num_draws, seed, batch_size)
+    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(what="calibration", options=options, **what))
+    kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
+    for part, seed_of_part in tqdm(
+        list(zip(starts, seeds(seed, len(starts), "simulations"), strict=True))[len(kept["ranks"]):], desc="calibration", leave=False,
+        initial=len(kept["ranks"]), total=len(starts), delay=0 if progress else 1, disable=None if progress is None else not progress,
+    ):  # fmt: skip
+        count = min(size, num_simulations - part)
+        of_data, of_sampler, of_ties = seeds(seed_of_part, 3, "simulations")
+        simulated = simulate(program, like, count, of_data)
+        own, truth, data = simulated
+        if batch_size is None:
+            own, truth = program, {name: x[0] for name, x in truth.items()}
+            first: list[Any] = [None if x is None else x[0] for x in data]
+            data = Data(*first)
+        draws = sampler(own, data, of_sampler)
+        picked = _picked(draws, num_draws)
+        ties = np.random.default_rng(of_ties)
+        with torch.no_grad():
+            both = [(own.mixture.with_parameters(x), data) for x in (truth, picked)]
+            values = {name: (truth[name], picked[name]) for name in truth}
+            values |= {name: (function(*both[0]), function(*both[1])) for name, function in functions.items()}
+        found = {name: _ranks(x, y, ties) for name, (x, y) in values.items()}
+        kept["ranks"].append({name: torch.as_tensor(x if batch_size else x[None]) for name, x in found.items()})
+        kept["method"] = draws.method
+        run.save(kept)
+    ranks = {name: np.concatenate([x[name].numpy() for x in kept["ranks"]]) for name in kept["ranks"][0]}
+    return Calibration(ranks, num_draws, kept["method"])
+
+
+def _picked(draws: Draws, count: int) -> dict[str, Tensor]:
+    """Evenly spaced draws of all chains, (draw, *shape)."""
+    total = draws.num_chains * draws.num_draws
+    if total < count:
+        raise ValueError(f"the sampler returned {total} draws of each posterior; ask it for num_draws={count} or more")
+    places = torch.linspace(0, total - 1, count).round().long()
+    return {name: x.flatten(0, 1)[places] for name, x in draws.samples.items()}
+
+
+def _ranks(truth: Tensor, draws: Tensor, ties: np.random.Generator) -> NDArray[np.int64]:
+    """How many draws lie below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
+    below = (draws < truth).sum(0).cpu().numpy()
+    equal = (draws == truth).sum(0).cpu().numpy()
+    return below + ties.integers(0, equal + 1)
+
+
+def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: int, seed: int) -> dict[str, Array]:
+    """Geweke's joint test of `inference.gibbs`: parameters and data drawn in turn must leave the prior as it is.
+
+    Each chain starts at a draw from the prior with data of its own; then a sweep of Gibbs given the data and new data given the
+    parameters take turns. A right sampler leaves (parameters, data) in their joint distribution, however few its steps.
+
+    Returns
+    -------
+    dict
+        z-scores of first and second moments, ``parameter`` and ``parameter²``, (*shape): the last state of the chains against
+        prior draws of their own; standard Normal for a right sampler.
+    """
+    like = Data(*arguments)
+    of_start, of_prior, of_data, of_sweeps = seeds(seed, 4, "simulations")
+    simulated = simulate(program, like, num_chains, of_start)
+    mixture, data = simulated.program.mixture, simulated.data
+    generator = torch.Generator(like.queries.device).manual_seed(of_sweeps)
+    posterior = Posterior(mixture, program.priors, data)
+    state = {name: simulated.truth[name].reshape(1, *x.shape) for name, x in posterior.start.items()}
+    fixed = centers(mixture)
+    for step_seed in seeds(of_data, num_steps, "simulations"):
+        with torch.no_grad():
+            state, _ = sweep(posterior, state, fixed, generator)
+        now = mixture.with_parameters({name: x[0] for name, x in state.items()})
+        posterior.data = simulate_data(now, data, step_seed)
+    fresh = simulate(program, like, num_chains, of_prior).truth
+    scores = {}
+    for name, before in fresh.items():
+        after = state[name].reshape(before.shape)
+        for power, label in ((1, name), (2, f"{name}²")):
+            x, y = after.pow(power), before.pow(power)
+            error = ((x.var(0) + y.var(0)) / num_chains).sqrt()
+            scores[label] = ((x.mean(0) - y.mean(0)) / error.clamp_min(torch.finfo(error.dtype).tiny)).cpu().numpy()
+    return scores
+
+
+__all__ = ["Calibration", "by_gibbs", "calibrate", "joint_test", "log_likelihood"]

@@ -1,0 +1,75 @@
+"""Pictures of posteriors show the numbers they were given."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from matplotlib import pyplot
+
+from probtx_pyro import plots
+from probtx_pyro.results.calibration import Calibration
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    pyplot.close("all")
+
+
+def draws(*shape):
+    weights = np.random.default_rng(0).gamma(1.0, size=(4, 50, *shape))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_the_band_is_the_interval_and_the_mean():
+    attention = draws(3)
+    ax = plots.attention_band(attention, ["cat", "sat", "mat"], prob=0.8, reference=[0.2, 0.3, 0.5])
+    mean, reference = (line.get_ydata() for line in ax.get_lines())
+    np.testing.assert_allclose(mean, attention.mean((0, 1)))
+    np.testing.assert_allclose(reference, [0.2, 0.3, 0.5])
+    spans = np.array([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
+    np.testing.assert_allclose(spans.T, np.quantile(attention.reshape(-1, 3), [0.1, 0.9], 0))
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["cat", "sat", "mat"]
+
+
+def test_mean_and_spread_stand_side_by_side():
+    attention = draws(2, 3)
+    left, right = plots.attention_uncertainty(attention, ["a", "b"], ["cat", "sat", "mat"])
+    np.testing.assert_allclose(left.images[0].get_array(), attention.mean((0, 1)))
+    np.testing.assert_allclose(right.images[0].get_array(), attention.reshape(-1, 2, 3).std(0))
+
+
+def test_prior_and_posterior_are_densities():
+    ax = plots.prior_posterior(np.linspace(0, 1, 500), np.linspace(0.4, 0.6, 500), "key", truth=0.5)
+    assert ax.get_xlabel() == "key"
+    areas = [sum(p.get_height() * p.get_width() for p in ax.patches if hasattr(p, "get_height"))]
+    assert areas[0] == pytest.approx(1.0)
+
+
+def test_a_line_outside_the_band_is_thick():
+    rng = np.random.default_rng(0)
+    ranks = {"keys": rng.integers(0, 20, (100, 2)), "weights": rng.integers(0, 8, (100, 1))}
+    ax = plots.calibration(Calibration(ranks, 19, "Gibbs"))
+    widths = [line.get_linewidth() for line in ax.get_lines()]
+    assert widths[:3] == [0.9, 0.9, 2.4]
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"99% for all together", "keys", "weights"}
+
+
+class Bad(NamedTuple):
+    """A call that is refused."""
+
+    call: object
+    message: str
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Bad(lambda: plots.attention_band(np.zeros((4, 3))), "attention must have shape"),
+        Bad(lambda: plots.attention_band(draws(3), prob=1.0), "prob must be between"),
+        Bad(lambda: plots.attention_uncertainty(np.full((1, 1, 2, 2), np.nan)), "NaN"),
+    ],
+)
+def test_refusals(bad):
+    with pytest.raises(ValueError, match=bad.message):
+        bad.call()
