@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.draws import Draws
-from probtx_pyro.inference.sites import Parameters, Program, identity, parameters
+from probtx_pyro.inference.sites import Parameters, Program, identity, parameters, untouched
 from probtx_pyro.inference.start import seeds, starts
 
 GUIDES: dict[str, Callable[..., Any]] = {
@@ -87,8 +87,8 @@ class Approximation(NamedTuple):
         kind = guide or kept["record"]["guide"]
         if isinstance(kind, str) and kind not in GUIDES:
             raise ValueError(f"load: {os.fspath(path)} holds a guide of your own ({kind}); give it again, as guide=")
-        found = parameters(program, args)
-        with torch.random.fork_rng(), pyro.get_param_store().scope():
+        with untouched(), pyro.get_param_store().scope():
+            found = parameters(program, args)
             made = _made(found, kind, {name: site.initial for name, site in found.sites.items()})
             made(*args)  # an automatic guide has no parameters before its first call
             made.load_state_dict(kept["state"])
@@ -97,6 +97,7 @@ class Approximation(NamedTuple):
         return cls(draws, kept["losses"], fitted, kept["median"], kept["state"])
 
 
+@untouched()
 def variational(
     program: Program,
     *args: Any,
@@ -173,7 +174,7 @@ def variational(
     point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
     found.require_finite(point, "start")
     potential, transforms = found.unconstrained()
-    with torch.random.fork_rng(), torch.enable_grad(), pyro.get_param_store().scope():
+    with torch.enable_grad(), pyro.get_param_store().scope():
         made = _made(found, guide, point)
         _require_complete(found, made)
         torch.manual_seed(own)

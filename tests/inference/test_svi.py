@@ -204,3 +204,4 @@ def test_a_learned_parameter_is_no_part_of_a_posterior():
 
     with pytest.raises(ValueError, match=r"pyro.param 'center'.*give it a prior"):
         fit(program)
+    assert not list(pyro.get_param_store().keys())
