@@ -4,6 +4,7 @@ from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.em import Adaptation, adapt
 from probtx_pyro.inference.gibbs import gibbs
 from probtx_pyro.inference.nuts import nuts
+from probtx_pyro.inference.svi import Approximation, variational
 from probtx_pyro.models.priors import MixturePriors
 
-__all__ = ["Adaptation", "Draws", "adapt", "gibbs", "nuts", "MixturePriors"]
+__all__ = ["Adaptation", "Approximation", "Draws", "adapt", "gibbs", "nuts", "variational", "MixturePriors"]

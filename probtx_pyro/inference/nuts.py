@@ -17,13 +17,14 @@ from tqdm.auto import tqdm
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.kernel import RecordingNUTS
-from probtx_pyro.inference.sites import Parameters, Program, identity, parameters
+from probtx_pyro.inference.sites import Parameters, Program, identity, parameters, untouched
 from probtx_pyro.inference.start import seeds, starts
 
 SAVE_STEPS, SAVE_SECONDS = 100, 30.0  # a killed run loses no more than this
 Chain = dict[str, dict[str, Tensor]]
 
 
+@untouched()
 def nuts(
     program: Program,
     *args: Any,
@@ -104,7 +105,7 @@ def nuts(
     def save(chain: dict[str, Any] | None) -> None:
         kept.save({"finished": finished, "chain": chain, "seconds": seconds + time.monotonic() - began})
 
-    with bar, torch.random.fork_rng(), torch.enable_grad():
+    with bar, torch.enable_grad():
         bar.update(len(finished) * (num_warmup + num_samples))
         for index in range(len(finished), num_chains):
             bar.set_description(f"NUTS {index + 1}/{num_chains}")

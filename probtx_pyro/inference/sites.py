@@ -1,6 +1,7 @@
 """What a sampler or a guide must know of a Pyro program: its parameters, their unconstrained coordinates, and who it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyro
@@ -15,6 +16,14 @@ from probtx_pyro.models.priors import Site, bare
 
 Program = Callable[..., Any]
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Leave the global generator and Pyro's parameter store as they were; as a decorator, too."""
+    store = pyro.get_param_store()
+    with torch.random.fork_rng(), store.scope(store.get_state()):
+        yield
 
 
 class Parameters(NamedTuple):
@@ -130,4 +139,4 @@ def identity(program: Program) -> dict[str, Any]:
     }
 
 
-__all__ = ["Parameters", "Potential", "Program", "identity", "parameters"]
+__all__ = ["Parameters", "Potential", "Program", "identity", "parameters", "untouched"]

@@ -17,7 +17,7 @@ from probtx_pyro.models.distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, require_modes
 
 JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
-STREAMS = ("starts", "chains", "simulations")
+STREAMS = ("starts", "chains", "simulations", "variational")
 
 
 def seeds(seed: int, number: int, stream: str) -> list[int]:

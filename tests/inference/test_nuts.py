@@ -80,7 +80,7 @@ CONJUGATE = {
 def assert_moments(draws, mean, sd):
     """Mean and sd (chain, draw, *shape) within 4 Monte Carlo standard errors (a false alarm in 16,000 for each number)."""
     for index in np.ndindex(tuple(mean.shape)):
-        x = draws[(..., *index)].numpy()
+        x = draws[(..., *index)].cpu().numpy()
         if sd[index] == 0:
             assert (x == float(mean[index])).all()
             continue
@@ -136,7 +136,7 @@ def test_enumerated_and_collapsed_draws_agree():
         run(*small(collapsed), samples=800, warmup=200, chains=2, seed=3).samples["keys"] for collapsed in (True, False)
     ]
     for unit in range(3):
-        x, y = (d[..., unit, 0].numpy() for d in draws)
+        x, y = (d[..., unit, 0].cpu().numpy() for d in draws)
         assert abs(x.mean() - y.mean()) < 4 * (az.mcse(x) ** 2 + az.mcse(y) ** 2) ** 0.5
         assert abs(x.std() - y.std()) < 4 * (az.mcse(x, method="sd") ** 2 + az.mcse(y, method="sd") ** 2) ** 0.5
 
@@ -169,8 +169,8 @@ def test_answers_that_nobody_gave_are_no_parameters():
 
 def test_statistics_of_a_standard_normal():
     draws = run(standard_normal, 10, samples=1000, warmup=300, seed=1)
-    s = {name: x.numpy() for name, x in draws.statistics.items()}
-    x = draws.samples["x"].numpy()
+    s = {name: x.cpu().numpy() for name, x in draws.statistics.items()}
+    x = draws.samples["x"].cpu().numpy()
     np.testing.assert_allclose(s["lp"], -0.5 * (x**2).sum(-1) - 5 * np.log(2 * np.pi), rtol=1e-12)
     kinetic = s["energy"] + s["lp"]
     assert (kinetic > 0).all()
@@ -226,11 +226,17 @@ def test_seeds_fix_every_draw_and_chains_do_not_meet():
 
 
 def test_global_generator_and_parameter_store_are_left_alone():
+    def program(data):
+        own = pyro.param("own", torch.tensor(1.0)) + pyro.param("mine", torch.tensor(0.0))
+        pyro.sample("data", Normal(pyro.sample("x", Normal(0.0, 10.0)), 1e-3).expand([2]).to_event(1), obs=data + own)
+
     pyro.param("mine", torch.tensor(3.0))
     torch.manual_seed(5)
     before = torch.get_rng_state()
     with torch.no_grad():
         run(*small(collapsed=False), samples=2, warmup=2)
+        draws = run(program, torch.zeros(2), warmup=50)
+    assert (draws.samples["x"] - 4).abs().max() < 0.01  # the store's 3 and the program's 1 are constants
     assert torch.equal(torch.get_rng_state(), before)
     assert list(pyro.get_param_store().keys()) == ["mine"] and pyro.param("mine") == 3
     assert pyro.distributions.is_validation_enabled()

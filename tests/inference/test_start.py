@@ -54,7 +54,7 @@ def test_jitter_is_normal_and_the_first_chains_do_not_depend_on_the_others():
     many, few = (starts(program, (queries,), n, "mixture", 7) for n in (50, 2))
     assert_equal(many["keys"][:2], few["keys"])
     z = ((many["key_precision"] / mixture.key_precision).log() / 0.1).flatten()
-    assert stats.kstest(z.numpy(), "norm").pvalue > FALSE_ALARM_RATE
+    assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
     assert_equal(starts(program, (queries,), 1, "mixture", 0, jitter=0.0)["keys"][0], mixture.keys)
     assert not torch.equal(starts(program, (queries,), 2, "mixture", 8)["keys"], few["keys"])
 
@@ -64,7 +64,7 @@ def test_draws_of_the_prior():
     program = models.bayesian(mixture, priors(mixture))
     found = starts(program, (queries,), 40, "prior", 1)
     z = ((found["keys"] - mixture.keys) / 0.6).flatten()
-    assert stats.kstest(z.numpy(), "norm").pvalue > FALSE_ALARM_RATE
+    assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
     with pytest.raises(ValueError, match="prior on keys is flat and cannot be drawn; use start='map'"):
         starts(models.bayesian(mixture, MixturePriors.flat("keys")), (queries,), 2, "prior", 1)
 
