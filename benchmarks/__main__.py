@@ -3,7 +3,18 @@
 import os
 import sys
 
-from benchmarks import dependency_crf, efficiency, language_modelling, mean_field, mixture, redundancy, tasks
+from benchmarks import (
+    agreement,
+    calibration,
+    dependency_crf,
+    efficiency,
+    language_modelling,
+    mean_field,
+    mixture,
+    posterior,
+    redundancy,
+    tasks,
+)
 
 
 def main() -> int:
@@ -13,6 +24,12 @@ def main() -> int:
     mean_field.main([])
     print("\nMean field of the dependency CRF beside its own GEMMs, plain einsum and a transformer")
     dependency_crf.main([])
+    print("\nSmallest effective sample size per second: Gibbs, Pyro NUTS, NumPyro NUTS")
+    posterior.main([])
+    print("\nDo NUTS and Gibbs draw from the same posterior")
+    agreement.main([])
+    print("\nSimulation-based calibration of Gibbs and of NUTS (the latter takes an hour)")
+    calibration.main([])
     print(
         "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
     )

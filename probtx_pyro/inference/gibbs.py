@@ -178,7 +178,9 @@ def sweep(
 
 def log_prior(posterior: Posterior, samples: Mapping[str, Tensor]) -> Tensor:
     """Log density of parameters (chain, draw, *shape) under their priors, (chain, draw)."""
-    each = [posterior.sites[name].distribution.log_prob(x).flatten(2).sum(2) for name, x in samples.items()]
+    each = [
+        posterior.sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()
+    ]
     return torch.stack(each).sum(0)
 
 

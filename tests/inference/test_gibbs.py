@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Laplace, Normal
 from strategies import generator
 from torch import Tensor
@@ -210,11 +211,15 @@ def test_masked_units_absent_queries_and_absent_answers():
 
 
 def test_log_density_of_the_draws_is_that_of_the_program():
-    from pyro import poutine
-
+    """Of a precision that all units share, too."""
     queries, outputs = torch.tensor(QUERIES), torch.tensor(ANSWERS)
     mixture = models.GaussianMixture(torch.tensor([[-1.0, 0.0], [1.0, 0.5]]), torch.zeros(2, 1), 1.0, 2.0)
-    priors = MixturePriors(keys=Normal(mixture.keys, 0.9), values=Normal(0.0, 1.0), weights=Dirichlet(torch.ones(2)))
+    priors = MixturePriors(
+        keys=Normal(mixture.keys, 0.9),
+        key_precision=Gamma(2.0, 1.0),
+        values=Normal(0.0, 1.0),
+        weights=Dirichlet(torch.ones(2)),
+    )
     draws = inference.gibbs(mixture, queries, priors, outputs, num_samples=3, num_chains=2, seed=0)
     for chain, index in product(range(2), range(3)):
         at = {name: x[chain, index] for name, x in draws.samples.items()}
