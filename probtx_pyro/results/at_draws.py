@@ -15,7 +15,7 @@ from probtx_pyro.models.bayesian import Bayesian
 from probtx_pyro.models.priors import bare
 
 Mixture: TypeAlias = GaussianMixture | GaussianKeys
-CHUNK = 2**26  # numbers held at a time, over draws, problems, queries and units
+CHUNK = 2**24  # numbers of one tensor, over draws, problems, queries and units; a few such are held at a time
 
 
 def over_draws(

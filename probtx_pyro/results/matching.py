@@ -16,7 +16,8 @@ from probtx_pyro.results.inference_data import Variable
 Array = NDArray[Any]
 LOGARITHMIC = ("key_precision", "value_precision")
 DERIVED = ("attention",)  # follows the parameters, and is not matched
-NUM_STEPS = 50
+NUM_STEPS = 20
+CHUNK = 2**22  # distances held at a time, over draws and pairs
 
 
 class Permutations(NamedTuple):
@@ -187,25 +188,33 @@ def _assigned(
 ) -> tuple[Array, Array]:
     """The best permutation of each draw: of components for every pair of an old and a new unit, then of units."""
     count, units, components = draws.within.shape[:3]
+    if (size := max(1, CHUNK // (units * components) ** 2)) < count:
+        parts = (Features(draws.own[i : i + size], draws.within[i : i + size]) for i in range(0, count, size))
+        found = [_assigned(part, centres, spread, units_may, components_may) for part in parts]
+        return np.concatenate([unit for unit, _ in found]), np.concatenate([component for _, component in found])
     cost = _distances(draws.own, centres.own[0], spread.own)
     flat, aim = draws.within.reshape(count, units * components, -1), centres.within[0].reshape(units * components, -1)
     pairs = _distances(flat, aim, spread.within).reshape(count, units, components, units, components).swapaxes(2, 3)
     pairs = np.where(components_may, pairs, np.inf)
     inside = np.zeros((count, units, units, components), int) + np.arange(components)
     if components > 1:
-        for index in np.argwhere(np.broadcast_to(units_may, cost.shape)):
-            old, new = _least(pairs[tuple(index)])
-            inside[tuple(index)] = new
-            cost[tuple(index)] += old
-    cost = np.where(units_may, cost, np.inf)
-    unit = np.stack([_least(one)[1] for one in cost])
+        may = np.broadcast_to(units_may, cost.shape)
+        inside[may] = best = _least(pairs[may])
+        cost[may] += np.take_along_axis(pairs[may], best[:, None], 1).sum((1, 2))
+    unit = _least(np.where(units_may, cost, np.inf))
     return unit, inside[np.arange(count)[:, None], unit, np.arange(units)]
 
 
-def _least(cost: Array) -> tuple[float, Array]:
-    """The least sum of a one-to-one assignment of rows to columns, and the row of every column."""
-    rows, columns = linear_sum_assignment(cost)
-    return float(cost[rows, columns].sum()), rows[np.argsort(columns)]
+def _least(cost: Array) -> Array:
+    """The row of every column in the one-to-one assignment of the least sum, (draw, A, A) -> (draw, A).
+
+    Where the smallest entries of the columns lie in rows of their own they are the answer.
+    """
+    rows = cost.argmin(1)
+    for i in np.flatnonzero((np.sort(rows, -1) != np.arange(rows.shape[-1])).any(-1)):
+        _, columns = linear_sum_assignment(cost[i])
+        rows[i] = np.argsort(columns)
+    return rows
 
 
 __all__ = ["Permutations", "arranged", "matched", "problem_axes"]

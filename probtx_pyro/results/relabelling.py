@@ -60,7 +60,7 @@ def relabel(
     ----------
     Stephens 2000, *Dealing with label switching in mixture models*; Papastamoulis 2016, *label.switching*.
     """
-    if hasattr(posterior, "samples"):
+    if hasattr(posterior, "program"):
         from probtx_pyro.results.exchangeable import draws_relabelled  # needs torch, which a file does not
 
         return draws_relabelled(posterior, reference)

@@ -136,18 +136,13 @@ def test_likelihood_of_the_program_is_the_sum():
 
 def test_attention_is_that_of_the_enumerated_program():
     """Assignments by `compute_marginals` of the conditioned program; a conditioned `infer_discrete` would be wrong."""
-    queries = data()[0]
-    program = bayesian(collapsed=False)
-    draws = make(program, samples(chains=1, draws=5), (queries,))
+    arguments = data()[:2]
+    draws = make(bayesian(collapsed=False), samples(chains=1, draws=5), arguments)
     attention = results.to_inference_data(draws, relabel=False)["posterior"]["attention"]
-    mixture = program.mixture.with_parameters({"values": None, "value_precision": torch.zeros((), dtype=DTYPE)})
     for draw in range(5):
-        values = {name: x[0, draw] for name, x in draws.samples.items()}
-
-        def conditioned(queries, values=values):
-            mixture.with_parameters({name: values[name] for name in ("keys", "weights")}).model(queries)
-
-        marginal = TraceEnum_ELBO(max_plate_nesting=1).compute_marginals(conditioned, lambda _: None, queries)
+        conditioned = poutine.condition(draws.program, {name: x[0, draw] for name, x in draws.samples.items()})
+        elbo = TraceEnum_ELBO(max_plate_nesting=1)
+        marginal = elbo.compute_marginals(conditioned, lambda *_: None, *arguments)
         np.testing.assert_allclose(attention.values[0, draw], marginal["unit"].probs, **CLOSE)
 
 
