@@ -182,12 +182,13 @@ def _smoothed(log_weights: Array) -> tuple[Array, float]:
     if np.ptp(log_weights) == 0:  # a flat density: the draws as they are
         return np.full(log_weights.size, 1 / log_weights.size), -np.inf
     reff = min(1.0, float(arviz.ess(log_weights)) / log_weights.size)
-    if hasattr(arviz, "psislw"):
-        smoothed, k = arviz.psislw(log_weights.ravel(), reff=reff)
-    else:  # ArviZ 1.x, whose function negates what it is given
-        from arviz_stats.base import array_stats
+    with np.errstate(over="ignore"):  # where its profile likelihood overflows, the weight it wants is 0
+        if hasattr(arviz, "psislw"):
+            smoothed, k = arviz.psislw(log_weights.ravel(), reff=reff)
+        else:  # ArviZ 1.x, whose function negates what it is given
+            from arviz_stats.base import array_stats
 
-        smoothed, k = array_stats.psislw(-log_weights.ravel(), r_eff=reff)
+            smoothed, k = array_stats.psislw(-log_weights.ravel(), r_eff=reff)
     weights = np.exp(np.asarray(smoothed))
     return weights / weights.sum(), float(k)
 
