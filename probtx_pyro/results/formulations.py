@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pyro.distributions import Gamma, Normal
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from probtx_pyro.inference import adapt
 from probtx_pyro.inference.em import M
@@ -70,6 +71,7 @@ def cross_validate(
     present: Tensor | None = None,
     num_steps: int = 50,
     tol: float | None = 1e-4,
+    progress: bool | None = None,
 ) -> CrossValidation:
     """Cross-validate formulations on queries, each problem of the leading axes by itself.
 
@@ -89,8 +91,8 @@ def cross_validate(
         Between 2 and Q; Q is leave-one-out.
     present
         Boolean (..., Q): queries that count, such as ``captured.present``; all if None.
-    num_steps, tol
-        As in `inference.adapt`.
+    num_steps, tol, progress
+        As in `inference.adapt`; the bar counts folds.
 
     Returns
     -------
@@ -124,7 +126,13 @@ def cross_validate(
         raise ValueError("present must leave at least two queries in every problem; drop the problems that have fewer")
     fold_of = np.random.default_rng(seed).permutation(num_queries) % folds
     pointwise = np.full((len(formulations), *batch, num_queries), np.nan)
-    for fold in range(folds):
+    for fold in tqdm(
+        range(folds),
+        desc="folds",
+        leave=False,
+        delay=0 if progress else 1,
+        disable=None if progress is None else not progress,
+    ):
         held_out = torch.as_tensor(fold_of == fold, device=queries.device)
         training = (counts & ~held_out).to(queries.dtype)
         for row, priors in zip(pointwise, formulations.values(), strict=True):

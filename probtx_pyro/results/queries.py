@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from pyro import poutine
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from probtx_pyro.models import IsotropicMixture
 from probtx_pyro.results.captured_attention import Captured, stack_layers
@@ -87,6 +88,7 @@ def query_check(
     num_draws: int,
     seed: int,
     statistics: Mapping[str, Statistic] | None = None,
+    progress: bool | None = None,
 ) -> QueryCheck:
     """Compare the real queries of every head with draws from softmax's implied mixture.
 
@@ -101,6 +103,8 @@ def query_check(
     statistics
         Functions of a `Captured` that give one number a query, (..., Q); None are `QUERY_STATISTICS`. Extend them with
         ``{**results.QUERY_STATISTICS, "first coordinate": lambda one: one.queries[..., 0]}``.
+    progress
+        True shows a bar, False none; None shows one on a terminal after a second.
 
     Returns
     -------
@@ -151,7 +155,13 @@ def query_check(
     below, equal = np.zeros(real.shape), np.zeros(real.shape)
     replicates = []
     with poutine.seed(rng_seed=seed), torch.no_grad():
-        for _ in range(num_draws):
+        for _ in tqdm(
+            range(num_draws),
+            desc="replicates",
+            leave=False,
+            delay=0 if progress else 1,
+            disable=None if progress is None else not progress,
+        ):
             values = evaluated(replace(one, queries=implied.sample()))
             below += values < real
             equal += values == real

@@ -134,6 +134,15 @@ def test_a_seed_is_a_result_and_leaves_the_random_state_alone():
     assert (first.replicated != other.replicated).any()
 
 
+def test_a_bar_where_it_is_asked_for(capsys):
+    one = drawn(2, 6)
+    for progress, shown in ((True, True), (False, False), (None, False)):  # no terminal here
+        results.query_check(one, num_draws=3, seed=0, progress=progress)
+        results.cross_validate(one.mixture, one.queries, {"softmax": None}, seed=0, folds=2, progress=progress)
+        written = capsys.readouterr().err
+        assert ("replicates" in written, "folds" in written) == (shown, shown)
+
+
 def test_a_statistic_that_cannot_vary_is_not_a_finding():
     one = results.captured(torch.randn(4, 2), torch.randn(1, 2), dims=())
     check = results.query_check(one, num_draws=10, seed=0, statistics={"entropy": results.QUERY_STATISTICS["entropy"]})
