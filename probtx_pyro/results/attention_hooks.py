@@ -29,7 +29,8 @@ def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Capture
     Raises
     ------
     ValueError
-        No attention layer was called; a layer that is no softmax of dot products, or whose weights are parametrized.
+        No attention layer was called; a layer that is no softmax of dot products, or whose weights are parametrized;
+        nested tensors.
 
     Examples
     --------
@@ -65,6 +66,8 @@ def _attach(name: str, layer: nn.Module, found: dict[str, Captured]) -> Any:
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = signature.bind(*args, **kwargs).arguments
+        if call["query"].is_nested:
+            raise ValueError(f"{name} got nested tensors; pad them, and say where by a padding mask")
         masks = {mask: call.get(mask) for mask in ("key_padding_mask", "attn_mask")}
         queries, units, values, combined = projecting.heads(
             call["query"], call["key"], call["value"], **masks, is_causal=call.get("is_causal", False)

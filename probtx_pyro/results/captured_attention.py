@@ -128,6 +128,8 @@ def captured(
     values = None if values is None else values.detach().double()
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     scale = torch.as_tensor(scale, dtype=torch.float64, device=queries.device).detach()
+    if scale.dim() and scale.shape[-1] != 1:
+        raise ValueError(f"scale has shape {tuple(scale.shape)} but must be a number or end in 1; scale.unsqueeze(-1)?")
     if not bool((scale > 0).all()):
         raise ValueError("scale must be > 0; it is the precision of the implied mixture, 1/sqrt(D) for plain attention")
     mask = None if mask is None else _mask(mask, queries.shape[-2], keys.shape[-2])

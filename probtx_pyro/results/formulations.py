@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from probtx_pyro.inference import adapt
 from probtx_pyro.inference.em import M
-from probtx_pyro.models import MixturePriors
+from probtx_pyro.models import GaussianKeys, MixturePriors
 
 Array = NDArray[np.floating[Any]]
 
@@ -84,7 +84,7 @@ def cross_validate(
         (..., Q, D).
     formulations
         Priors by name; None as priors is the mixture itself. None are those of `FORMULATIONS`: softmax's mixture, one precision
-        for all units, one for each, and adapted keys, each at its mode.
+        for all units, one for each, and adapted keys, each at its mode; they need a `GaussianMixture` whose units share their precision.
     seed
         Of the folds, which all problems and formulations share.
     folds
@@ -113,6 +113,10 @@ def cross_validate(
     'adapted keys'
     """
     if formulations is None:
+        if isinstance(mixture, GaussianKeys) or (mixture.key_precision.dim() and mixture.key_precision.shape[-1] > 1):
+            raise ValueError(
+                "formulations are needed for this mixture; those by default start from one key and one precision for all units, as softmax has"
+            )
         formulations = {name: priors(mixture) for name, priors in FORMULATIONS.items()}
     num_queries = queries.shape[-2]
     if not 2 <= folds <= num_queries or not formulations:

@@ -130,13 +130,13 @@ def test_every_layer_of_an_encoder_in_eval_mode(batch_first, padded, causal):
         torch.testing.assert_close(one.attention(), weights, atol=WEIGHTS, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype:UserWarning")  # torch says so once a process
 def test_the_fused_path_must_be_off():
     """With padding torch packs the batch into a nested tensor, which no layer can be read from: the switch is needed."""
     model, x, padded = encoder(), torch.randn(BATCH, UNITS, WIDTH), padding(UNITS, 6, 4, 2)
     called = []
     handle = model.layers[0].self_attn.register_forward_pre_hook(lambda _, inputs: called.append(inputs[0].is_nested))
-    with pytest.warns(UserWarning, match="nested tensors"):
-        model(x, src_key_padding_mask=padded)
+    model(x, src_key_padding_mask=padded)
     assert called == [True]
     results.capture(model, x, src_key_padding_mask=padded)
     assert called == [True, False]
@@ -244,6 +244,14 @@ def test_other_modules_are_refused():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype:UserWarning")  # torch says so once a process
+def test_nested_tensors_are_refused():
+    layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval().requires_grad_(False)
+    x = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(2, WIDTH)])
+    with pytest.raises(ValueError, match="MultiheadAttention got nested tensors; pad them"):
+        results.capture(layer, x, x, x)
+
+
 def test_rows_that_may_attend_to_nothing():
     """An example that is all padding makes torch's later layers NaN; here it is zero, and the others are untouched."""
     model, x = encoder(), torch.randn(BATCH, UNITS, WIDTH)
@@ -349,6 +357,7 @@ def test_layers_stack_whatever_masks_they_have():
         (lambda q, k: results.captured(q, k, mask=torch.zeros(2, 4)), r"mask has shape \(2, 4\) but must end in"),
         (lambda q, k: results.captured(q, k, mask=torch.full((3, 4), torch.nan)), "mask contains NaN"),
         (lambda q, k: results.captured(q, k, scale=0.0), "scale must be > 0"),
+        (lambda q, k: results.captured(q, k, scale=torch.ones(4)), r"scale has shape \(4,\) but must be a number or end in 1"),
         (lambda q, k: results.captured(q, k, dims=("head",)), "dims names 1 axes but there are 0"),
         (lambda q, k: results.captured(q * torch.nan, k), "queries contains NaN"),
         (lambda q, k: results.captured(q.expand(2, 3, 2), k.expand(3, 4, 2)), "batch axes do not broadcast: queries"),

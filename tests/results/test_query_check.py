@@ -158,6 +158,8 @@ def test_a_statistic_that_cannot_vary_is_not_a_finding():
         (lambda one: results.query_check(one, num_draws=1, seed=0, statistics={"x": lambda of: of.queries}), r"'x' gave shape \(2, 3, 3\)"),
         (lambda one: results.query_check(results.captured(one.queries, one.keys, padded=torch.ones(2, 3).bool()), num_draws=1, seed=0), "without a query that counts"),
         (lambda one: results.cross_validate(one.mixture, one.queries, folds=4, seed=0), "folds must be between 2 and the number of queries, 3"),
+        (lambda one: results.cross_validate(one.mixture.replace(key_precision=torch.ones(6)), one.queries, folds=2, seed=0), "formulations are needed"),
+        (lambda one: results.cross_validate(models.GaussianKeys(one.keys.unsqueeze(-2), None), one.queries, folds=2, seed=0), "formulations are needed"),
         (lambda one: results.cross_validate(one.mixture, one.queries, {}, folds=2, seed=0), "formulations not empty"),
         (lambda one: results.cross_validate(one.mixture, one.queries, folds=2, seed=0, present=torch.tensor([True, False, False])), "at least two queries"),
     ],
