@@ -1,7 +1,8 @@
-"""Pictures: functions of arrays, or of labelled ``xarray`` variables, that return matplotlib axes.
+"""Pictures: functions of arrays, or of labelled ``xarray`` variables, that return matplotlib axes, or a figure of several.
 
-They take ``ax=None``, never call ``show`` and compute no inference; numpy, xarray and matplotlib only. Colours are safe for
-colour-blind readers and every series carries its own label, so that the pictures survive a black-and-white printer.
+Those of one picture take ``ax=None``. They never call ``show`` and compute no inference; numpy, xarray and matplotlib only.
+Colours are safe for colour-blind readers and every series carries its own label, so that the pictures survive a
+black-and-white printer.
 
 >>> from probtx_pyro import plots
 >>> ax = plots.attention_map([[0.9, 0.1], [0.2, 0.8]], ["cat", "sat"], ["cat", "sat"])
@@ -14,6 +15,7 @@ colour-blind readers and every series carries its own label, so that the picture
 from probtx_pyro.plots.agreement import marginal_agreement
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
+from probtx_pyro.plots.captured import head_report, query_check
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
 from probtx_pyro.plots.posterior import attention_band, attention_uncertainty, calibration, prior_posterior
@@ -24,7 +26,7 @@ from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
-    "marginal_agreement",
+    "marginal_agreement", "head_report", "query_check",
     "attention_band", "attention_uncertainty", "prior_posterior", "calibration",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
 """Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
-relabelling of their units; diagnostics of attention; and attachment scores of dependency heads.
+relabelling of their units; calibration of samplers; diagnostics of attention; attachment scores of dependency heads; a look
+inside trained transformers; what priors do.
 
-Names load on first use: all but ``to_inference_data`` work on arrays and files without torch.
+Names load on first use; what needs arrays and files alone works without torch. No file here is called as one of these names,
+which an import of that file would hide.
 """
 
 from importlib import import_module
@@ -30,12 +32,31 @@ _HOME = {
     "joint_test": "calibration",
     "simultaneous_band": "ecdf",
     "uniformity": "ecdf",
+    "capture": "attention_hooks",
+    "Captured": "captured_attention",
+    "captured": "captured_attention",
+    "stack_layers": "captured_attention",
+    "capture_data": "captured_attention",
+    "QueryCheck": "queries",
+    "QUERY_STATISTICS": "queries",
+    "query_check": "queries",
+    "CrossValidation": "formulations",
+    "FORMULATIONS": "formulations",
+    "cross_validate": "formulations",
+    "prior_predictive": "prior_predictive_draws",
+    "Learned": "priors",
+    "prior_against_posterior": "priors",
+    "Sensitivity": "priors",
+    "prior_sensitivity": "priors",
 }
 __all__ = [
     "to_inference_data", "from_arrays", "relabel", "diagnose",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
     "Calibration", "calibrate", "by_gibbs", "joint_test", "simultaneous_band", "uniformity",
+    "capture", "Captured", "captured", "stack_layers", "capture_data",
+    "QueryCheck", "QUERY_STATISTICS", "query_check", "CrossValidation", "FORMULATIONS", "cross_validate",
+    "prior_predictive", "Learned", "prior_against_posterior", "Sensitivity", "prior_sensitivity",
 ]  # fmt: skip
 
 

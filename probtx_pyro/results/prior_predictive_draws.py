@@ -1,0 +1,67 @@
+"""What a Bayesian program says before it has seen data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+
+
+def prior_predictive(
+    program: Callable[..., Any], *args: Any, num_draws: int, seed: int, **kwargs: Any
+) -> dict[str, NDArray]:
+    """Draw parameters from their priors, then queries and outputs from the model that they make.
+
+    Parameters
+    ----------
+    program
+        Such as ``models.bayesian(mixture, priors)``.
+    args, kwargs
+        What it is called with; of observed values only the shapes count, everything observed is drawn anew.
+    num_draws
+        Runs of the program.
+    seed
+        The random state is restored afterwards.
+
+    Returns
+    -------
+    dict
+        By name of the Pyro site, parameters first, (num_draws, *shape of the site).
+
+    Raises
+    ------
+    ValueError
+        ``num_draws`` below 1, a prior that cannot be drawn from, such as a flat one.
+
+    Examples
+    --------
+    >>> from pyro.distributions import Normal
+    >>> from probtx_pyro import models
+    >>> program = models.bayesian(models.GaussianMixture(torch.zeros(3, 2)), models.MixturePriors(keys=Normal(5.0, 0.1)))
+    >>> draws = prior_predictive(program, torch.zeros(7, 2), num_draws=100, seed=0)
+    >>> {name: x.shape for name, x in draws.items()}
+    {'keys': (100, 3, 2), 'queries': (100, 7, 2)}
+    >>> bool(abs(draws["queries"].mean() - 5) < 0.2)
+    True
+    """
+    if num_draws < 1:
+        raise ValueError(f"num_draws must be 1 or more, not {num_draws}; it counts runs of the program")
+    unobserved, draws = poutine.uncondition(program), dict[str, list[NDArray]]()
+    with poutine.seed(rng_seed=seed), torch.no_grad():
+        for _ in range(num_draws):
+            try:
+                trace = poutine.trace(unobserved).get_trace(*args, **kwargs)
+            except NotImplementedError as missing:
+                raise ValueError(
+                    "program has a prior that cannot be drawn from (a flat one?); give that parameter a proper prior"
+                ) from missing
+            for name, site in trace.nodes.items():
+                if site["type"] == "sample" and not site_is_subsample(site):
+                    draws.setdefault(name, []).append(torch.as_tensor(site["value"]).cpu().numpy())
+    return {name: np.stack(each) for name, each in draws.items()}
+
+
+__all__ = ["prior_predictive"]
