@@ -13,8 +13,8 @@ class Draws(NamedTuple):
     statistics: by ArviZ's name of the sampler statistic, (chain, draw). ``lp``, the log density that the sampler climbs, is always
         there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate`` and ``diverging``.
     program: the Pyro program whose latent sites these are, such as `models.bayesian`; None where there is none.
-    arguments: what the program was called with.
-    method: "NUTS", "Gibbs", or the guide of variational inference.
+    arguments: what the program was called with; of `models.bayesian` in the order queries, outputs, observed, query_weights.
+    method: "NUTS" or "Gibbs", Markov chains; anything else names the guide of variational inference, whose draws are independent.
     record: what belongs to the whole run: seed, num_warmup, seconds; numbers and text only.
     """
 
