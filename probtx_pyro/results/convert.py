@@ -9,6 +9,7 @@ group                      what it holds
 ``attention``              ``attention`` of every n-th draw, where only those are asked for
 ``posterior_predictive``   ``queries``, and ``outputs`` where they have a density, drawn anew for every draw
 ``prior``                  the parameters drawn from their priors, and ``prior_predictive``: the data these make
+``log_prior``              log density of each parameter under its prior (chain, draw), for `results.prior_sensitivity`
 ``log_likelihood``         one variable, pointwise over the queries, the units summed out
 ``sample_stats``           what the sampler recorded (chain, draw)
 ``observed_data``          ``outputs``; of draws also the ``queries``, which the model explains
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probtx_pyro.inference import Adaptation, Draws
+from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models import GaussianKeys, GaussianMixture
 from probtx_pyro.results.convert_draws import DrawsOptions, draws_groups
 from probtx_pyro.results.dims import Layout, parameters
@@ -35,7 +36,7 @@ Groups = dict[str, dict[str, Variable]]
 
 
 def to_inference_data(
-    fit: Adaptation | GaussianMixture | GaussianKeys | Draws,
+    fit: Adaptation | GaussianMixture | GaussianKeys | Draws | Approximation,
     queries: Tensor | None = None,
     outputs: Tensor | None = None,
     observed: Tensor | None = None,
@@ -48,7 +49,8 @@ def to_inference_data(
     Parameters
     ----------
     fit
-        What `inference.adapt` returned, a mixture, or the `Draws` of a sampler; `GaussianKeys` add the dimension ``component``.
+        What `inference.adapt` returned, a mixture, the `Draws` of a sampler, or what `inference.variational` returned, which stands
+        for its draws; `GaussianKeys` add the dimension ``component``.
     queries, outputs, observed
         (..., Q, D), (..., Q, M) or labels (..., Q), and a boolean (..., Q): as given to `inference.adapt`. Draws bring
         their own.
@@ -101,6 +103,7 @@ def to_inference_data(
     Vehtari, Gelman & Gabry 2017, *Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC*.
     """
     library = {"inference_library": "probtx_pyro", "inference_library_version": version("probtx_pyro")}
+    fit = fit.draws if isinstance(fit, Approximation) else fit
     if isinstance(fit, Draws):
         if queries is not None or outputs is not None or observed is not None:
             raise ValueError("queries, outputs and observed: draws bring the data they were made from; leave these out")

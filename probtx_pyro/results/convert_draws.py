@@ -7,11 +7,13 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 from pyro import poutine
+from pyro.distributions import ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
 from probtx_pyro.inference.posterior import Data
 from probtx_pyro.models.bayesian import Bayesian
+from probtx_pyro.models.priors import bare
 from probtx_pyro.results import at_draws
 from probtx_pyro.results.dims import SAMPLES, Layout, parameters, refuse_unused
 from probtx_pyro.results.exchangeable import draws_relabelled, exchangeable
@@ -71,6 +73,12 @@ def draws_groups(
     groups: Groups = {
         "posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()},
         "sample_stats": statistics,
+    }
+    sites = program.priors.sites(mixture, mixture.plates(*data).batch, data.queries.shape[-2])
+    groups["log_prior"] = {
+        name: (SAMPLES, sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2).detach().cpu().numpy())
+        for name, x in posterior.samples.items()
+        if not isinstance(bare(sites[name].distribution), ImproperUniform)
     }
     if attention:
         groups |= _attention(groups, layout, mixture, data, posterior.samples, int(attention))

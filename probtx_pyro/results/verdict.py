@@ -218,7 +218,7 @@ def _sampler(statistics: xarray.Dataset, bfmi: float) -> Iterator[Check]:
     if "diverging" in statistics:
         each = statistics["diverging"].sum("draw")
         where = f"chain {int(np.argmax(each.values))}" if bool(each.any()) else ""
-        advice = "the sampler met curvature that its steps are too long for: raise target_accept_prob, or tighten priors (a precision near 0 or without bound)"
+        advice = "the sampler met curvature that its steps are too long for: raise target_accept, or tighten priors (a precision near 0 or without bound)"
         yield Check("divergences", float(each.sum()), "== 0", where, not bool(each.any()), advice)
     if "energy" in statistics:
         energy = np.asarray(statistics["energy"].transpose(*SAMPLES), float)

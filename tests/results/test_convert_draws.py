@@ -218,13 +218,35 @@ def test_seeds_make_the_same_data_and_leave_the_generator_alone():
         assert first[group].identical(again[group]) and not first[group].identical(other[group])
 
 
+def test_log_prior_and_log_likelihood_add_up_to_the_log_density():
+    """Of Gibbs draws, whose ``lp`` comes from elsewhere; and power-scaling finds all that it needs in the file."""
+    queries = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
+    mixture = models.GaussianMixture(queries[:3], key_precision=torch.ones(3))
+    priors = models.MixturePriors(keys=Normal(mixture.keys, 0.5), key_precision=Gamma(3.0, 1.0))
+    found = results.to_inference_data(inference.gibbs(mixture, queries, priors, num_samples=50, num_chains=2, seed=0))
+    prior = sum(found["log_prior"][name] for name in ("keys", "key_precision"))
+    likelihood = found["log_likelihood"]["queries"].sum("query")
+    np.testing.assert_allclose(found["sample_stats"]["lp"], prior + likelihood, rtol=1e-12)
+    draws = {name: found["posterior"][name].values for name in ("keys", "key_precision")}
+    assert results.prior_sensitivity(draws, prior, likelihood, scaling=1.01).mean["prior"]["keys"].shape == (3, 2)
+
+
+def test_what_variational_inference_returns_stands_for_its_draws():
+    queries = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
+    mixture = models.GaussianMixture(queries[:3])
+    program = models.bayesian(mixture, models.MixturePriors(keys=Normal(mixture.keys, 0.5)))
+    fit = inference.variational(program, queries, num_steps=5, learning_rate=0.01, num_samples=7, seed=0)
+    found = results.to_inference_data(fit, attention=False)
+    assert found.attrs["approximation"] == "AutoNormal" and found["posterior"].sizes["draw"] == 7
+
+
 def test_netcdf_round_trip(tmp_path):
     draws = make(bayesian((2,)), samples((2,), draws=5), data((2,)), diverging=torch.zeros(4, 5, dtype=torch.bool))
     found = results.to_inference_data(draws, seed=1, prior=3, attention=2, coords={"batch": ["x", "y"]})
     found.to_netcdf(str(tmp_path / "draws.nc"))
     loaded = arviz.from_netcdf(str(tmp_path / "draws.nc"))
     assert dict(loaded.attrs) == dict(found.attrs)
-    assert set(loaded.groups()) == set(found.groups()) and len(found.groups()) == 9
+    assert set(loaded.groups()) == set(found.groups()) and len(found.groups()) == 10
     for group in found.groups():
         assert loaded[group].identical(found[group])
         for name in found[group].data_vars:

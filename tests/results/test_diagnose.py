@@ -93,7 +93,7 @@ def test_divergences_and_energy_are_counted():
     expected = np.square(np.diff(energy[1])).mean() / energy[1].var()
     bfmi = check(verdict, "BFMI")
     assert bfmi.where == "chain 1" and not bfmi.ok and bfmi.value == pytest.approx(expected)
-    for advice in ("raise target_accept_prob", "explored slowly"):
+    for advice in ("raise target_accept,", "explored slowly"):
         assert advice in str(verdict)
     assert not verdict.ok and "2 of 5 checks fail" in str(verdict)
 
