@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from probtx_pyro.inference import Draws, gibbs
+from probtx_pyro.inference import Draws, gibbs, nuts, variational
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.conditionals import centers
 from probtx_pyro.inference.gibbs import sweep
@@ -97,6 +97,16 @@ def by_gibbs(**options: Any) -> Sampler:
         )
 
     return sampler
+
+
+def by_nuts(**options: Any) -> Sampler:
+    """`inference.nuts` with these options, one simulation at a time."""
+    return lambda program, data, seed: nuts(program, *data, seed=seed, **options)
+
+
+def by_variational(**options: Any) -> Sampler:
+    """`inference.variational` with these options, one simulation at a time: how far a guide is from the posterior shows."""
+    return lambda program, data, seed: variational(program, *data, seed=seed, **options).draws
 
 
 def calibrate(
@@ -252,4 +262,4 @@ def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: i
     return scores
 
 
-__all__ = ["Calibration", "by_gibbs", "calibrate", "joint_test", "log_likelihood"]
+__all__ = ["Calibration", "by_gibbs", "by_nuts", "by_variational", "calibrate", "joint_test", "log_likelihood"]

@@ -166,6 +166,40 @@ def test_one_simulation_at_a_time_is_as_good():
     assert found.ranks["keys"].shape == (8, 3, 2) and found.ranks["log_likelihood"].shape == (8,)
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        results.by_nuts(num_chains=1, num_samples=10, num_warmup=5, progress=False),
+        results.by_variational(num_steps=3, learning_rate=0.01, num_samples=9, progress=False),
+    ],
+    ids=["NUTS", "AutoNormal"],
+)
+def test_the_other_samplers_are_called_one_simulation_at_a_time(sampler, request):
+    program = models.bayesian(
+        models.GaussianMixture(torch.tensor([[0.0]])), models.MixturePriors(keys=Normal(torch.zeros(1, 1), 1.0))
+    )
+    found = results.calibrate(program, torch.zeros(3, 1), sampler=sampler, num_simulations=2, num_draws=9, seed=0)
+    assert found.method == request.node.callspec.id.split("-")[-1]
+    assert found.ranks["keys"].shape == (2, 1, 1) and (found.ranks["keys"] <= 9).all()
+
+
+@pytest.mark.slow
+def test_nuts_is_calibrated():
+    """50 simulations, three units, keys and weights."""
+    program, queries, _ = problem()
+    priors = models.MixturePriors(keys=program.priors.keys, weights=program.priors.weights)
+    sampler = results.by_nuts(num_chains=1, num_samples=98, num_warmup=100, progress=False)
+    found = results.calibrate(
+        models.bayesian(program.mixture, priors),
+        queries[:20],
+        sampler=sampler,
+        num_simulations=50,
+        num_draws=49,
+        seed=0,
+    )
+    assert found.ok(), str(found)
+
+
 def test_simulated_data_are_the_models():
     """Means and variances of keys and queries of a model with heads, keys shared by them, and answers only where observed."""
     keys = torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
