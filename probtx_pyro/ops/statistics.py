@@ -1,7 +1,7 @@
 """E-step and M-step sums in one pass over the queries: ``W' [T, 1]``, chunked so that the Q x U matrix never exists.
 
-Each chunk of queries sees every unit, so its softmax is exact. With gradients, the chunks are recomputed in the backward
-pass: the memory stays O(chunk x U) there, too.
+Each chunk of queries sees every unit, so its softmax is exact. With gradients, where there are several chunks they are recomputed
+in the backward pass: the memory stays O(chunk x U) there, too.
 """
 
 import math
@@ -80,9 +80,12 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
     shifted = scores.sub_(peak.masked_fill(empty, 0.0))
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
     subnormal = not scores.is_cuda and bool(shifted.detach().amin() < lowest)
-    weights = (shifted.clamp_min_(lowest) if subnormal else shifted).exp_()
-    if subnormal:
-        weights = torch.threshold_(weights, 1.001 * math.exp(lowest), 0.0)
+    if subnormal and shifted.requires_grad:
+        weights = torch.threshold(shifted.clamp_min(lowest).exp(), 1.001 * math.exp(lowest), 0.0)
+    elif subnormal:
+        weights = torch.threshold_(shifted.clamp_min_(lowest).exp_(), 1.001 * math.exp(lowest), 0.0)
+    else:
+        weights = shifted.exp_()
     total = weights.sum(-1, keepdim=True).masked_fill(empty, 1.0)
     return weights, total, (peak + total.log()).masked_fill(empty, -math.inf).squeeze(-1)
 
@@ -162,8 +165,8 @@ def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: S
         ]
         joined, sums = zip(*pieces, strict=True)
         return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
-    recompute = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * units))
+    recompute = queries > size and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     found, total = [], None
     for start in range(0, queries, size):
         part = (*(_along(x, -2, start, size) for x in by_query), *shared)
