@@ -115,19 +115,23 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("case", PROBLEMS)
-def test_enumerated_and_collapsed_programs_have_one_potential(case):
+def test_enumerated_and_collapsed_programs_and_the_closed_form_have_one_potential(case):
     mixture, *args, priors = PROBLEMS[case]()
+    collapsed, enumerated = (
+        parameters(models.bayesian(mixture, MixturePriors(**priors), kind), tuple(args)) for kind in (True, False)
+    )
+    assert collapsed.closed is not None and enumerated.closed is None
     values = []
-    for collapsed in (True, False):
-        found = parameters(models.bayesian(mixture, MixturePriors(**priors), collapsed), tuple(args))
+    for found in (collapsed, collapsed._replace(closed=None), enumerated):
         potential, transforms = found.unconstrained()
         free = {name: transforms[name](site.initial).detach() for name, site in found.sites.items()}
         torch.manual_seed(6)
         moved = {name: (z + torch.randn_like(z)).requires_grad_() for name, z in sorted(free.items())}
         value = potential(moved)
         values.append([value, *torch.autograd.grad(value, list(moved.values()))])
-    for one, other in zip(*values, strict=True):
-        assert_equal(one, other, values[0][0], operations=1024)  # sums over queries, units and coordinates
+    for closed, *programs in zip(*values, strict=True):
+        for other in programs:
+            assert_equal(closed, other, values[0][0], operations=1024)  # sums over queries, units and coordinates
 
 
 @pytest.mark.slow
