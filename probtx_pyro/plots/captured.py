@@ -109,6 +109,7 @@ def _evidence(observed: float, replicated: np.ndarray, ax: Axes) -> None:
     )
     ax.axvline(observed, color=style.INK, linewidth=2, linestyle="--", label="real queries")
     ax.set(xlabel="log evidence, mean over queries (nats)", ylabel="replicates")
+    ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     style.bare(ax)
 
