@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     matplotlib.use("agg")  # no window, no display needed
     written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
-    print(f"Report: {written.report}\nData:   {written.data}\nFigures: {len(written.figures)} in {out / 'figures'}")
+    print(
+        f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}"
+    )
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

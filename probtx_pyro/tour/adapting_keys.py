@@ -57,7 +57,7 @@ def chapter(context: Context) -> Chapter:
             _traces(fit.objective, strengths),
             _pictures(mixture.keys, fit.mixture.keys[best]),
         ],
-        results.to_inference_data(fit, changed[CHANGED][stream], coords={"unit": names, "batch": strengths}),
+        {"tour": results.to_inference_data(fit, changed[CHANGED][stream], coords={"unit": names, "batch": strengths})},
     )
 
 

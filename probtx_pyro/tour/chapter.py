@@ -1,5 +1,6 @@
 """What a chapter is given and what it hands back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -81,14 +82,14 @@ class Chapter:
     pictures
         Figures in reading order.
     inference_data
-        ArviZ data for the tour's file, or None.
+        ArviZ data by the name of the NetCDF file, without the ending.
     """
 
     title: str
     question: str
     text: list[str]
     pictures: list[Picture]
-    inference_data: Any = field(default=None)
+    inference_data: Mapping[str, Any] = field(default_factory=dict)
 
 
 __all__ = ["Chapter", "Context", "Number", "Picture"]

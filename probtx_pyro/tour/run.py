@@ -19,6 +19,7 @@ CHAPTERS = (
     "one_click",
     "several_keys",
     "sentence_structure",
+    "believe_it",
 )
 
 
@@ -26,12 +27,12 @@ class Written(NamedTuple):
     """What the tour wrote.
 
     report: one HTML file that needs no other.
-    data: ArviZ data as NetCDF.
+    data: NetCDF files of ArviZ data, in the order of the chapters.
     figures: PNG files in reading order.
     """
 
     report: Path
-    data: Path
+    data: list[Path]
     figures: list[Path]
 
 
@@ -43,7 +44,7 @@ def run(
     progress: bool = True,
     smoke: bool | None = None,
 ) -> Written:
-    """Run the tour's chapters and write figures/*.png, tour.nc and report.html.
+    """Run the tour's chapters and write figures/*.png, tour.nc (adapted keys), posterior.nc (draws) and report.html.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def run(
     out = Path(out)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     smoke = os.environ.get("PROBTX_SMOKE") == "1" if smoke is None else smoke
-    context, data = Context(seed, device, smoke), out / "tour.nc"
+    context, data = Context(seed, device, smoke), list[Path]()
     done: list[tuple[Chapter, float]] = []
     figures: list[Path] = []
     for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
@@ -76,9 +77,10 @@ def run(
             figures.append(out / "figures" / f"{len(done)}_{picture.name}.png")
             picture.figure.savefig(figures[-1], dpi=130)
             pyplot.close(picture.figure)
-        if chapter.inference_data is not None:
-            data.unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
-            chapter.inference_data.to_netcdf(str(data))
+        for file, found in chapter.inference_data.items():
+            data.append(out / f"{file}.nc")
+            data[-1].unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
+            found.to_netcdf(str(data[-1]))
     page = report(done, figures, context)
     (out / "report.html").write_text(page, encoding="utf-8")
     return Written(out / "report.html", data, figures)

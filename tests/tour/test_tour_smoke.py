@@ -34,7 +34,7 @@ def test_the_command_says_where_things_are(written):
     figures = sorted((out / "figures").iterdir())
     assert shown.splitlines() == [
         f"Report: {out / 'report.html'}",
-        f"Data:   {out / 'tour.nc'}",
+        f"Data:   {out / 'tour.nc'}, {out / 'posterior.nc'}",
         f"Figures: {len(figures)} in {out / 'figures'}",
     ]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures)
@@ -62,6 +62,16 @@ def test_inference_data_holds_the_adaptation(written):
     np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
     assert data["point_estimate"]["unit"].values[0] == "0a"
     assert (data["iterations"]["objective"].diff("iteration") > -1e-6).all()
+
+
+def test_inference_data_holds_the_draws(written):
+    out, _ = written
+    data = arviz.from_netcdf(str(out / "posterior.nc"))
+    assert data.attrs["method"] == "Gibbs"
+    assert data["posterior"]["attention"].dims == ("chain", "draw", "query", "unit")
+    assert list(data["posterior"]["unit"].values) == ["0", "1", "4", "6", "7"]
+    np.testing.assert_allclose(data["posterior"]["attention"].sum("unit"), 1.0)
+    assert {"log_likelihood", "sample_stats", "posterior_predictive"} <= set(data.groups())
 
 
 def _numbers(name, seed):
@@ -99,6 +109,18 @@ def test_a_few_steps_learn_more_of_syntax_than_neighbours_know():
     assert numbers["attachment score, best projective tree"] > max(baselines) + 0.1
     assert 0 < numbers["probability that independent heads make a tree"] < 1
     assert 0 < numbers["smallest log Z − ELBO, nats"] <= numbers["median log Z − ELBO, nats"] < 0.1
+
+
+def test_both_samplers_and_their_calibration_are_reported():
+    numbers = _numbers("believe_it", 7)
+    (low,), (high,) = (
+        [numbers[x] for x in numbers if x.startswith("attention") and x.endswith(end)]
+        for end in ("lower end", "upper end")
+    )
+    assert 0 <= low < high <= 1 and 0 < numbers["median width of an interval"] < 1
+    assert numbers["bulk ESS, Gibbs"] > 0 and numbers["divergences, NUTS"] >= 0
+    assert numbers["simulations"] == 20 and numbers["quantities"] == 16
+    assert 0 < numbers["smallest p-value, Bonferroni"] <= 1
 
 
 def test_numbers_follow_the_seed_only():
