@@ -2,6 +2,9 @@
 
 Softmax attention with scale α is the exact posterior of ``p(q) = Σ_j π_j N(q; k_j, I/α)`` with ``π_j ∝ exp(α|k_j|²/2)`` (PT eq. 16,
 20); a mask, or a position term, multiplies π. So real queries, keys and masks name a mixture, and everything a mixture has.
+
+Attention names it up to origin and spread only: keys ``(α k_j + b)/a`` with precision a have the same attention for every b and a > 0,
+and another evidence. What is captured is the mixture as the layer's weights write it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -149,7 +149,7 @@ def diagnose(
             checks.extend(_convergence(posterior, moving, chains, guide, rhat, ess))
     statistics = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else xarray.Dataset()
     checks.extend(_sampler(statistics, bfmi))
-    if not guide:
+    if not guide and data.attrs.get("method") != "Gibbs":  # which has neither
         skipped.extend(
             f"{name}: the sampler recorded none" for name in ("diverging", "energy") if name not in statistics
         )
