@@ -53,7 +53,8 @@ def gibbs(
     mixture, queries, priors, outputs, observed
         As in `inference.adapt`; the priors must be proper and conjugate.
     num_samples, num_chains, num_warmup, thin
-        Draws kept of each chain, chains, sweeps before the first draw (``num_samples`` of them if None), and sweeps for each draw.
+        Draws kept of each chain, chains, sweeps before the first draw (if None as many as come after it, at least 200), and
+        sweeps for each draw.
         All chains are one batch: a thousand cost little more than ten.
     start
         ``"map"``, ``"mixture"``, ``"prior"`` or values; see `inference.start.starts`. Chains from "map" know one mode.
@@ -91,7 +92,7 @@ def gibbs(
     for name, number, least in (("num_samples", num_samples, 1), ("num_chains", num_chains, 1), ("thin", thin, 1)):
         if number < least:
             raise ValueError(f"{name} must be {least} or more, not {number}")
-    num_warmup = num_samples if num_warmup is None else num_warmup
+    num_warmup = max(200, num_samples * thin) if num_warmup is None else num_warmup
     if num_warmup < 0:
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
     _require_conjugate(priors)

@@ -1,6 +1,6 @@
 """Attention as probability models: each formulation is a value of tensors with closed forms and a Pyro program."""
 
-from probtx_pyro.models.bayesian import bayesian
+from probtx_pyro.models.bayesian import Bayesian, bayesian
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
@@ -13,5 +13,5 @@ __all__ = [
     "GaussianKeys",
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "DependencyCRF", "LowRank",
-    "bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
+    "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ _HOME = {
     "from_arrays": "inference_data",
     "relabel": "relabelling",
     "diagnose": "verdict",
+    "Verdict": "verdict",
     "rank_spectrum": "diagnostics",
     "attention_rank": "diagnostics",
     "effective_rank": "diagnostics",
@@ -52,7 +53,7 @@ _HOME = {
     "prior_sensitivity": "priors",
 }
 __all__ = [
-    "to_inference_data", "from_arrays", "relabel", "diagnose",
+    "to_inference_data", "from_arrays", "relabel", "diagnose", "Verdict",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     "attachment_score", "baseline_scores", "channel_scores", "likeliest_heads", "left_arc", "right_arc", "random_heads",
     "Calibration", "calibrate", "by_gibbs", "by_nuts", "by_variational", "joint_test", "simultaneous_band", "uniformity",
