@@ -1,0 +1,307 @@
+"""Attention is the gradient of a log normaliser: ``log Z(η) = log ∫ h(x) exp(x'η) dx`` for a base measure h.
+
+``∇ log Z(η)`` is the mean of the tilted distribution ``p(x|η) ∝ h(x) exp(x'η)`` and ``∇² log Z(η)`` its covariance. If h sits on
+points, the mean is softmax attention over them (EF Theorem 1a); one Gaussian gives ``μ + Ση`` (Corollary 1), a mixture of
+Gaussians attention over ``μ_n + Σ_n η`` (Theorems 2 and 3; errata 12, 13, 22).
+
+======  ===================  ========================  =============================================================
+symbol  name                 shape                     support
+======  ===================  ========================  =============================================================
+η       ``eta``              (..., Q, D)               real: the queries
+μ_n     ``locations``        (..., N, D)               real: points, or means
+Σ_n     ``covariance``       (..., [N,] D, D)          positive definite, shared or one for each location
+σ²_n    ``variance``         (..., 1 or N, 1 or D)     > 0: a diagonal, or a multiple of the identity
+π_n     ``log_weights``      (..., N)                  log of weights >= 0, -inf is a mask; need not be normalised
+w_n(η)  ``weights``          (..., Q, N)               rows on the simplex: ``softmax_n(log π_n + μ_n'η + ½ η'Σ_nη)``
+x       site ``x``           (..., Q, D)               real
+n       site ``unit``        (..., Q)                  0..N-1
+======  ===================  ========================  =============================================================
+
+Without covariance and variance h is discrete. Leading axes are independent problems and broadcast.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.models import validation as check
+from probtx_pyro.models.log_normalizer import program
+from probtx_pyro.models.log_normalizer.families import from_distribution
+from probtx_pyro.models.value import Value
+from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
+from probtx_pyro.ops.numerics import center_of
+
+Maybe = Tensor | None  # an argument that may be left out
+HALVINGS = 12  # of a Newton step that would not climb
+
+
+class Conjugate(NamedTuple):
+    """``sup_η η'm - log Z(η)``.
+
+    value: (..., Q): the entropy of the tilted distribution with mean m, negated. eta: where the supremum is, (..., Q, D).
+    converged: whether the mean there is m, (..., Q); a mean outside the convex hull of discrete points has no such η.
+    """
+
+    value: Tensor
+    eta: Tensor
+    converged: Tensor
+
+
+class LogNormalizer(Value):
+    """A base measure on N points, or a mixture of N Gaussians, and its log normaliser. Immutable.
+
+    Parameters
+    ----------
+    locations, covariance, log_weights, variance
+        As in the table above; ``covariance`` with as many axes as ``locations`` is shared by them, with one more it is one for
+        each, and ``variance`` takes its place where it is diagonal. ``log_weights=None`` is the counting measure for points,
+        so that log Z is a log-sum-exp, and uniform weights for mixtures.
+
+    Raises
+    ------
+    ValueError
+        Shapes or dtypes that do not fit, NaN or infinity, a covariance that is not positive definite, both kinds of it.
+
+    Examples
+    --------
+    >>> keys = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> base = LogNormalizer(keys)
+    >>> base.mean(torch.tensor([[0.0, 0.0]])).tolist()                 # attention with values = keys
+    [[0.5, 0.5]]
+    >>> LogNormalizer(keys[:1], torch.eye(2)).mean(torch.tensor([[2.0, 3.0]])).tolist()      # a residual
+    [[2.0, 4.0]]
+
+    References
+    ----------
+    Shim 2022, *A Probabilistic Interpretation of Transformers*, arXiv 2205.01080, Theorems 1-3.
+    """
+
+    locations: Tensor
+    base_covariance: Maybe
+    log_weights: Maybe
+    variance: Maybe
+
+    def __init__(
+        self,
+        locations: Tensor,
+        covariance: Maybe = None,
+        log_weights: Maybe = None,
+        variance: Tensor | float | None = None,
+    ) -> None:
+        check.floating("locations", locations)
+        if isinstance(variance, float | int):
+            variance = locations.new_full((1, 1), variance)
+        given = {
+            "locations": locations,
+            "base_covariance": covariance,
+            "log_weights": log_weights,
+            "variance": variance,
+        }
+        for name, x in given.items():
+            object.__setattr__(self, name, x)
+        self._validate()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a LogNormalizer is immutable; make another by replace({name}=...)")
+
+    def replace(self, **changes: Any) -> "LogNormalizer":
+        """A measure with some constructor arguments changed, validated."""
+        present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
+        return LogNormalizer(**{**present, **changes})
+
+    def to(self, *args: Any, **kwargs: Any) -> "LogNormalizer":
+        """Move and convert every tensor, as ``torch.Tensor.to``."""
+        present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
+        return LogNormalizer(**{name: None if x is None else x.to(*args, **kwargs) for name, x in present.items()})
+
+    def _validate(self) -> None:
+        check.at_least("locations", self.locations, 2, "(..., N, D)")
+        if self.base_covariance is not None and self.variance is not None:
+            raise ValueError("covariance and variance say the same thing; give one of them")
+        tensors = {"locations": self.locations, "covariance": self.base_covariance, "variance": self.variance}
+        check.same_dtype(**tensors, log_weights=self.log_weights)
+        check.finite(**tensors)
+        number, features = self.locations.shape[-2:]
+        if self.base_covariance is not None:
+            if self.base_covariance.shape[-2:] != (features, features):
+                raise ValueError(
+                    f"covariance must end in ({features}, {features}) but has shape {tuple(self.base_covariance.shape)}"
+                )
+            if self.each and self.base_covariance.shape[-3] != number:
+                raise ValueError(
+                    f"covariance has {self.base_covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
+                )
+            if check.is_validation_enabled() and torch.linalg.cholesky_ex(self.base_covariance)[1].any():
+                raise ValueError("covariance must be symmetric positive definite; add a multiple of the identity")
+        if self.variance is not None:
+            check.at_least("variance", self.variance, 2, "(..., 1 or N, 1 or D)")
+            if self.variance.shape[-2] not in (1, number) or self.variance.shape[-1] not in (1, features):
+                raise ValueError(
+                    f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(self.variance.shape)}"
+                )
+            check.positive("variance", self.variance)
+        if self.log_weights is not None:
+            if self.log_weights.shape[-1:] != (number,):
+                raise ValueError(
+                    f"log_weights must have shape (..., {number}), one for each location, not {tuple(self.log_weights.shape)}"
+                )
+            total = self.log_weights.detach().logsumexp(-1)
+            if check.is_validation_enabled() and not torch.isfinite(total).all():
+                raise ValueError(
+                    "log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only"
+                )
+
+    from_distribution = staticmethod(from_distribution)
+
+    @property
+    def each(self) -> bool:
+        """Whether every location has a covariance of its own."""
+        if self.base_covariance is not None:
+            return self.base_covariance.dim() > self.locations.dim()
+        return self.variance is not None and self.variance.shape[-2] > 1
+
+    def log_prior(self) -> Tensor:
+        """``log π_n`` as a row, (..., 1, N)."""
+        if self.log_weights is not None:
+            return self.log_weights.unsqueeze(-2)
+        number = self.locations.shape[-2]
+        discrete = self.base_covariance is None and self.variance is None
+        return self.locations.new_full((1, number), 0.0 if discrete else -math.log(number))
+
+    # -- one lowering: scores are statistics of η times parameters of the locations -------------------------------------
+
+    def _spread(self) -> Tensor | None:
+        """Covariances as rows of numbers, (..., 1 or N, K), K = 1, D or D²; None of points."""
+        if self.base_covariance is None:
+            return self.variance
+        return (self.base_covariance if self.each else self.base_covariance.unsqueeze(-3)).flatten(-2)
+
+    def _products(self, eta: Tensor) -> Tensor:
+        """What a row of `_spread` is multiplied with in ``½ η'Ση``, (..., Q, K)."""
+        if self.base_covariance is not None:
+            return 0.5 * (eta.unsqueeze(-1) * eta.unsqueeze(-2)).flatten(-2)
+        assert self.variance is not None
+        return 0.5 * (
+            eta.square() if self.variance.shape[-1] > 1 or eta.shape[-1] == 1 else eta.square().sum(-1, keepdim=True)
+        )
+
+    def _applied(self, spread: Tensor, eta: Tensor) -> Tensor:
+        """``Ση`` of covariances as rows (..., K) and η (..., D) that broadcast."""
+        if self.base_covariance is None:
+            return spread * eta
+        matrix = spread.unflatten(-1, (eta.shape[-1], eta.shape[-1]))
+        return (matrix @ eta.unsqueeze(-1)).squeeze(-1)
+
+    def _factor(self, eta: Tensor) -> Factor:
+        """Scores ``μ_n'η + ½ η'Σ_nη`` but for ``c'η`` (c the mean location) and for what all locations share."""
+        self._check(eta)
+        centered = self.locations - center_of(self.locations)
+        statistics, parameters = eta, centered
+        if self.each:
+            spread = self._spread()
+            assert spread is not None
+            shape = torch.broadcast_shapes(centered.shape[:-1], spread.shape[:-1])
+            statistics = torch.cat([eta, self._products(eta)], -1)
+            parameters = torch.cat([centered.expand(*shape, -1), spread.expand(*shape, -1)], -1)
+        return Factor(statistics, parameters, parameters.new_zeros(parameters.shape[:-1]))
+
+    def _check(self, eta: Tensor) -> None:
+        check.at_least("eta", eta, 2, "(..., Q, D)")
+        check.same_size("eta", eta.shape[-1], "locations", self.locations.shape[-1], "coordinates")
+        check.same_dtype(eta=eta, locations=self.locations)
+        check.finite(eta=eta)
+
+    # -- log Z, its gradient and its Hessian -----------------------------------------------------------------------------
+
+    def log_normalizer(self, eta: Tensor) -> Tensor:
+        """``log Z(η)``, shape (..., Q), in chunks of queries."""
+        total = log_evidence(self._factor(eta), self.log_prior()) + (eta * center_of(self.locations)).sum(-1)
+        spread = self._spread()
+        return total if spread is None or self.each else total + (self._products(eta) * spread).sum(-1)
+
+    def weights(self, eta: Tensor) -> Tensor:
+        """``w_n(η)``, the attention over locations, shape (..., Q, N)."""
+        return safe_softmax(log_joint(self._factor(eta), self.log_prior()))[0]
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """``∇ log Z(η) = Σ_n w_n (μ_n + Σ_n η)``, shape (..., Q, D), by fused attention: no Q x N tensor."""
+        factor, spread = self._factor(eta), self._spread()
+        if spread is None:
+            return attend(factor, self.locations, self.log_prior())
+        if not self.each:
+            return attend(factor, self.locations, self.log_prior()) + self._applied(spread, eta)
+        shape = torch.broadcast_shapes(self.locations.shape[:-1], spread.shape[:-1])
+        values = torch.cat([self.locations.expand(*shape, -1), spread.expand(*shape, -1)], -1)
+        found = attend(factor, values, self.log_prior())
+        features = eta.shape[-1]
+        return found[..., :features] + self._applied(found[..., features:], eta)
+
+    def covariance(self, eta: Tensor) -> Tensor:
+        """``∇² log Z(η)``, the covariance of the tilted distribution, (..., Q, D, D); builds Q x N x D numbers.
+
+        The base measure's own, a constructor argument, is the attribute ``base_covariance``.
+        """
+        weights, spread = self.weights(eta).unsqueeze(-1), self._spread()
+        means = self.locations.unsqueeze(-3)
+        if spread is not None:
+            means = means + self._applied(spread.unsqueeze(-3), eta.unsqueeze(-2))
+        centered = means - (weights * means).sum(-2, keepdim=True)
+        between = (weights * centered).transpose(-1, -2) @ centered
+        if spread is None:
+            return between
+        inside = (weights * spread.unsqueeze(-3)).sum(-2)
+        if self.base_covariance is not None:
+            return between + inside.unflatten(-1, (eta.shape[-1], eta.shape[-1]))
+        return between + torch.diag_embed(inside.expand(*inside.shape[:-1], eta.shape[-1]))
+
+    # -- entropy, its dual and the bound ---------------------------------------------------------------------------------
+
+    def entropy(self, eta: Tensor) -> Tensor:
+        """``log Z(η) - η'∇log Z(η)``, the entropy of the tilted distribution relative to h, (..., Q).
+
+        Shannon's entropy for the counting measure; ``-KL(p || h)`` where h is a probability distribution.
+        """
+        return self.log_normalizer(eta) - (eta * self.mean(eta)).sum(-1)
+
+    def conjugate(self, mean: Tensor, num_steps: int = 100, tol: float | None = None) -> Conjugate:
+        """The convex conjugate ``log Z*(m) = sup_η η'm - log Z(η)`` by damped Newton steps, for means (..., Q, D)."""
+        self._check(mean)
+        tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
+        sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
+
+        def step(state):
+            eta = state["eta"]
+            hessian, slope = self.covariance(eta), mean - self.mean(eta)
+            scale = hessian.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+            damped = hessian + 1e-10 * scale * torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+            towards = torch.linalg.lstsq(damped, slope.unsqueeze(-1)).solution.squeeze(-1)
+            tried = eta + sizes.view(-1, *(1,) * eta.dim()) * towards
+            value = (tried * mean).sum(-1) - self.log_normalizer(tried)
+            best = value.nan_to_num(-math.inf).argmax(0, keepdim=True)
+            return {"eta": tried.gather(0, best.unsqueeze(-1).expand(1, *eta.shape)).squeeze(0)}, None
+
+        with torch.no_grad():
+            start = {"eta": torch.zeros_like(mean)}
+            eta = fixed_point(
+                step, start, problems=mean.shape[:-1], num_steps=num_steps, tol=tol, progress=False
+            ).state["eta"]
+        reached = (self.mean(eta) - mean).norm(dim=-1)
+        size = 1 + self.locations.abs().amax()
+        return Conjugate((eta * mean).sum(-1) - self.log_normalizer(eta), eta, reached <= tol**0.5 * size)
+
+    def bound(self, eta: Tensor, weights: Tensor) -> Tensor:
+        """``Σ_n w_n (log π_n - log w_n + μ_n'η + ½ η'Σ_nη) <= log Z(η)``, (..., Q), for weights (..., Q, N) on the simplex.
+
+        It falls short by ``KL(weights || softmax)``: the gap of Theorem 3's proposed bound, closed at the softmax.
+        """
+        check.simplex("weights", weights)
+        log_weights = safe_log(self.weights(eta))
+        gap = torch.where(weights > 0, weights * (safe_log(weights) - log_weights), 0.0).sum(-1)
+        return self.log_normalizer(eta) - gap
+
+    model, guide = program.model, program.guide
+
+
+__all__ = ["Conjugate", "LogNormalizer"]

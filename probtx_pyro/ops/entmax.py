@@ -1,0 +1,82 @@
+"""The family of maps onto the simplex that regularise an argmax: softmax, 1.5-entmax and sparsemax, with their conjugates.
+
+``p(z) = argmax_p p'z + H_α(p)`` for Tsallis' entropy ``H_α(p) = Σ (p - p^α) / (α (α - 1))``, Shannon's at α = 1. The conjugate of
+``-H_α`` is ``z'p(z) + H_α(p(z))``, whose gradient is ``p(z)``: log-sum-exp at α = 1. For α > 1 small scores get exactly 0.
+Martins & Astudillo 2016 (sparsemax, α = 2); Peters, Niculae & Martins 2019 (1.5-entmax).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops.numerics import safe_softmax
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Over the last axis; -inf is a mask, and a row of -inf gives zeros."""
+    return safe_softmax(scores)[0]
+
+
+def sparsemax(scores: Tensor) -> Tensor:
+    """The Euclidean projection onto the simplex, over the last axis; -inf is a mask.
+
+    >>> sparsemax(torch.tensor([0.0, 0.5, 2.0])).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    shifted, _, number = _sorted(scores)
+    ordered = shifted.sort(-1, descending=True).values
+    threshold = (ordered.cumsum(-1) - 1) / number
+    held = (ordered > threshold).sum(-1, keepdim=True).clamp_min(1)
+    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0)
+
+
+def entmax15(scores: Tensor) -> Tensor:
+    """1.5-entmax over the last axis, by its exact threshold; -inf is a mask.
+
+    >>> entmax15(torch.tensor([0.0, 0.5, 4.0])).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    shifted, _, number = _sorted(scores / 2)
+    ordered = shifted.sort(-1, descending=True).values
+    mean = ordered.cumsum(-1) / number
+    spread = (ordered.square().cumsum(-1) / number - mean.square()).clamp_min(0.0)
+    inside = 1 / number - spread
+    positive = inside > 0
+    threshold = mean - torch.where(positive, torch.where(positive, inside, 1.0).sqrt(), 0.0)
+    held = (threshold <= ordered).sum(-1, keepdim=True).clamp_min(1)
+    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).square()
+
+
+def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores below their maximum, masked ones far below; the mask; 1, 2, ... along the axis."""
+    masked = scores == -torch.inf
+    peak = scores.masked_fill(masked, torch.finfo(scores.dtype).min).amax(-1, keepdim=True).detach()
+    shifted = (scores - peak).masked_fill(masked, -4.0)  # any score 1 (or, halved, 1) below the largest gets nothing
+    number = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
+    return shifted, masked, number
+
+
+class Entmax(NamedTuple):
+    """A map onto the simplex and its entropy.
+
+    function: from scores to rows on the simplex. entropy: of such rows, (...).
+    """
+
+    function: Callable[[Tensor], Tensor]
+    entropy: Callable[[Tensor], Tensor]
+
+    def conjugate(self, scores: Tensor) -> Tensor:
+        """``max_p p'z + H(p)``, shape (...): what a log-sum-exp is to softmax."""
+        p = self.function(scores)
+        return torch.where(p > 0, p * torch.where(p > 0, scores, 0.0), 0.0).sum(-1) + self.entropy(p)
+
+
+ENTMAX: dict[str, Entmax] = {
+    "softmax": Entmax(softmax, lambda p: torch.special.entr(p).sum(-1)),
+    "entmax15": Entmax(entmax15, lambda p: 4 / 3 * (p - p.pow(1.5)).sum(-1)),
+    "sparsemax": Entmax(sparsemax, lambda p: 0.5 * (p - p.square()).sum(-1)),
+}
+
+__all__ = ["ENTMAX", "Entmax", "entmax15", "softmax", "sparsemax"]
