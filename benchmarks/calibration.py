@@ -7,7 +7,6 @@ draws of one chain. A right sampler fails one case in a hundred, so each case ha
 """
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,13 @@ def calibrated(name: str, sampler: str, simulations: int) -> dict[str, Any]:
         "NUTS": {"sampler": results.by_nuts(num_chains=1, num_samples=297, num_warmup=200, progress=False)},
     }[sampler]  # fmt: skip
     kept = CACHE / f"calibration-{sampler}-{name.replace(' ', '-')}-{simulations}"
-    start = time.perf_counter()
     found = results.calibrate(
         program, *arguments, num_simulations=simulations, num_draws=99, seed=0, checkpoint=kept, **options
     )
     worst, p = found.smallest()
     row = {
         "case": name, "sampler": sampler, "simulations": simulations, "quantities": found.num_quantities, "inside": found.ok(),
-        "least uniform": worst, "p after Bonferroni": round(p, 4), "seconds": round(time.perf_counter() - start, 1),
+        "least uniform": worst, "p after Bonferroni": round(p, 4),
     }  # fmt: skip
     print(f"  {sampler:5s} {name:22s} {found}", flush=True)
     return row
