@@ -14,7 +14,6 @@ import torch
 from pyro.distributions import ImproperUniform
 from torch import Tensor
 from torch.nn.functional import one_hot
-from tqdm.auto import tqdm
 
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.conditionals import centers, draw, update
@@ -25,6 +24,7 @@ from probtx_pyro.inference.start import seeds, starts
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors, bayesian
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops import sampled_statistics
+from probtx_pyro.ops.progress import progress_bar
 
 SAVED_EVERY = 30.0  # seconds between two checkpoints
 
@@ -121,8 +121,8 @@ def gibbs(
     evidence = kept["evidence"].to(queries.device)
     total, fixed = num_warmup + num_samples * thin, centers(mixture)
     clock = saved = time.perf_counter()
-    bar = tqdm(range(kept["sweep"], total), desc="Gibbs", leave=False, initial=kept["sweep"], total=total,
-               delay=0 if progress else 1, disable=None if progress is None else not progress)  # fmt: skip
+    begun = kept["sweep"]
+    bar = progress_bar(range(begun, total), label="Gibbs", progress=progress, total=total, initial=begun)
     with torch.no_grad(), pyro.validation_enabled(False):
         for done in bar:
             new, seen = sweep(posterior, state, fixed, generator)

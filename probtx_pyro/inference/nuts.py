@@ -12,13 +12,13 @@ import pyro
 import torch
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.kernel import RecordingNUTS
 from probtx_pyro.inference.sites import Parameters, Program, identity, parameters, untouched
 from probtx_pyro.inference.start import seeds, starts
+from probtx_pyro.ops.progress import progress_bar
 
 SAVE_STEPS, SAVE_SECONDS = 100, 30.0  # a killed run loses no more than this
 Chain = dict[str, dict[str, Tensor]]
@@ -100,7 +100,7 @@ def nuts(
     seconds += state["seconds"]
     points = starts(program, args, num_chains, start, seed) if len(finished) < num_chains else {}
     total = num_chains * (num_warmup + num_samples)
-    bar = tqdm(total=total, leave=False, delay=0 if progress else 1, disable=None if progress is None else not progress)
+    bar = progress_bar(label="NUTS", progress=progress, total=total)
 
     def save(chain: dict[str, Any] | None) -> None:
         kept.save({"finished": finished, "chain": chain, "seconds": seconds + time.monotonic() - began})

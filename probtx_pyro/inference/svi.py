@@ -24,12 +24,12 @@ from pyro.infer.autoguide import (
 )
 from pyro.optim import ClippedAdam
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference.draws import Draws
 from probtx_pyro.inference.sites import Parameters, Program, identity, parameters, untouched
 from probtx_pyro.inference.start import seeds, starts
+from probtx_pyro.ops.progress import progress_bar
 
 GUIDES: dict[str, Callable[..., Any]] = {
     "delta": AutoDelta,
@@ -231,13 +231,7 @@ def _fit(
     options = {"lr": learning_rate, "lrd": LAST_RATE ** (1 / num_steps), "clip_norm": math.inf}
     svi, losses = SVI(found.program, guide, ClippedAdam(options), elbo), list[float]()
     validated = is_validation_enabled()
-    with tqdm(
-        total=num_steps,
-        desc=type(guide).__name__,
-        leave=False,
-        delay=0 if progress else 1,
-        disable=None if progress is None else not progress,
-    ) as bar:
+    with progress_bar(label=type(guide).__name__, progress=progress, total=num_steps) as bar:
         for step in range(num_steps):
             with pyro.validation_enabled(validated and step == 0):  # later, a loss that is not finite says enough
                 losses.append(float(svi.step(*found.arguments)))

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+
+from probtx_pyro.ops.progress import progress_bar
 
 State = Mapping[str, Tensor]
 Step = Callable[[State], tuple[State, Tensor | None]]
@@ -87,14 +88,7 @@ def fixed_point(
     over_all = together or torch.Tensor.detach
     scale = _magnitudes(state, active) if tol is None else over_all(_magnitudes(state, active))
     trace: list[Tensor] = []
-    bar = tqdm(
-        total=num_steps,
-        desc=label,
-        leave=False,
-        delay=0 if progress else 1,
-        disable=None if progress is None else not progress,
-    )
-    with bar:
+    with progress_bar(label=label, progress=progress, total=num_steps) as bar:
         for _ in range(num_steps):
             proposed, value = step(state)
             if value is not None:

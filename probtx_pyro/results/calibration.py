@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from probtx_pyro.inference import Draws, gibbs, nuts, variational
 from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
@@ -24,6 +23,7 @@ from probtx_pyro.inference.posterior import Data, Posterior
 from probtx_pyro.inference.sites import identity
 from probtx_pyro.inference.start import seeds
 from probtx_pyro.models.bayesian import Bayesian
+from probtx_pyro.ops.progress import progress_bar
 from probtx_pyro.results.ecdf import Band, simultaneous_band, uniformity
 from probtx_pyro.results.simulation import simulate, simulate_data
 
@@ -183,10 +183,9 @@ def calibrate(
     options = (num_simulations, num_draws, seed, batch_size)
     run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(what="calibration", options=options, **what))
     kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
-    for part, seed_of_part in tqdm(
-        list(zip(starts, seeds(seed, len(starts), "simulations"), strict=True))[len(kept["ranks"]):], desc="calibration", leave=False,
-        initial=len(kept["ranks"]), total=len(starts), delay=0 if progress else 1, disable=None if progress is None else not progress,
-    ):  # fmt: skip
+    done, parts = len(kept["ranks"]), [*zip(starts, seeds(seed, len(starts), "simulations"), strict=True)]
+    bar = progress_bar(parts[done:], label="calibration", progress=progress, total=len(parts), initial=done)
+    for part, seed_of_part in bar:
         count = min(size, num_simulations - part)
         of_data, of_sampler, of_ties = seeds(seed_of_part, 3, "simulations")
         simulated = simulate(program, like, count, of_data)

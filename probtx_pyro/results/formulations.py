@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from pyro.distributions import Gamma, Normal
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from probtx_pyro.inference import adapt
 from probtx_pyro.inference.em import M
 from probtx_pyro.models import GaussianKeys, MixturePriors
+from probtx_pyro.ops.progress import progress_bar
 
 Array = NDArray[np.floating[Any]]
 
@@ -130,13 +130,7 @@ def cross_validate(
         raise ValueError("present must leave at least two queries in every problem; drop the problems that have fewer")
     fold_of = np.random.default_rng(seed).permutation(num_queries) % folds
     pointwise = np.full((len(formulations), *batch, num_queries), np.nan)
-    for fold in tqdm(
-        range(folds),
-        desc="folds",
-        leave=False,
-        delay=0 if progress else 1,
-        disable=None if progress is None else not progress,
-    ):
+    for fold in progress_bar(range(folds), label="folds", progress=progress):
         held_out = torch.as_tensor(fold_of == fold, device=queries.device)
         training = (counts & ~held_out).to(queries.dtype)
         for row, priors in zip(pointwise, formulations.values(), strict=True):

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from pyro import poutine
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from probtx_pyro.models import IsotropicMixture
+from probtx_pyro.ops.progress import progress_bar
 from probtx_pyro.results.captured_attention import Captured, stack_layers
 
 Array = NDArray[np.floating[Any]]
@@ -155,13 +155,7 @@ def query_check(
     below, equal = np.zeros(real.shape), np.zeros(real.shape)
     replicates = []
     with poutine.seed(rng_seed=seed), torch.no_grad():
-        for _ in tqdm(
-            range(num_draws),
-            desc="replicates",
-            leave=False,
-            delay=0 if progress else 1,
-            disable=None if progress is None else not progress,
-        ):
+        for _ in progress_bar(range(num_draws), label="replicates", progress=progress):
             values = evaluated(replace(one, queries=implied.sample()))
             below += values < real
             equal += values == real

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from probtx_pyro.ops.progress import progress_bar
 from probtx_pyro.train.task import Task
 
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
@@ -80,12 +80,9 @@ def train_task(
     if out is not None:
         _prepare(fabric, out, state, resume)
     last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
-    delay = {
-        "delay": 0 if progress else 1,
-        "disable": True if fabric.global_rank else (None if progress is None else not progress),
-    }
+    shown = False if fabric.global_rank else progress
     saved, begin = state["seconds"], time.perf_counter()
-    with tqdm(total=settings.num_steps, initial=state["step"], desc=task.label, leave=False, **delay) as bar:
+    with progress_bar(label=task.label, progress=shown, total=settings.num_steps, initial=state["step"]) as bar:
         while state["step"] < last:
             state["losses"].append(_step(fabric, task, model, optimizer, state["step"]))
             state["step"] += 1

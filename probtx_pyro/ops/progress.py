@@ -1,0 +1,20 @@
+"""The progress bar of every long run."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tqdm.auto import tqdm
+
+
+def progress_bar(
+    what: Iterable | None = None, *, label: str, progress: bool | None, total: int | None = None, initial: int = 0
+) -> Any:
+    """A ``tqdm`` bar over ``what``, or to be updated by hand; it leaves no trace when done.
+
+    ``progress``: True shows it, False does not; None shows it on a terminal after a second.
+    """
+    hidden = None if progress is None else not progress
+    return tqdm(what, desc=label, total=total, initial=initial, leave=False, delay=0 if progress else 1, disable=hidden)
+
+
+__all__ = ["progress_bar"]
