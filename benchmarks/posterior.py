@@ -4,7 +4,7 @@
 precision 4 around the true keys, known key precision and uniform weights; seed 0. NumPyro is timed after its compilation, with as
 many vectorised chains as help it; Pyro's NUTS samples the collapsed program. The effective sample size is ArviZ's bulk ESS of each
 coordinate of each key, over all chains, of the draws after warmup; the seconds are those of the draws and of the warmup. All chains
-start at the prior means: from anywhere else NUTS is caught in modes in which keys have changed places, dozens of nats below.
+start at the prior means: from random starts NumPyro's chains were caught in other modes, in which keys have changed places.
 """
 
 import argparse

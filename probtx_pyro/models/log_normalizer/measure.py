@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import validation as check
-from probtx_pyro.models.log_normalizer import program
+from probtx_pyro.models.log_normalizer import checks, program
 from probtx_pyro.models.log_normalizer.families import from_distribution
 from probtx_pyro.models.value import Value
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
@@ -101,7 +101,7 @@ class LogNormalizer(Value):
         }
         for name, x in given.items():
             object.__setattr__(self, name, x)
-        self._validate()
+        checks.parameters(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a LogNormalizer is immutable; make another by replace({name}=...)")
@@ -115,43 +115,6 @@ class LogNormalizer(Value):
         """Move and convert every tensor, as ``torch.Tensor.to``."""
         present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
         return LogNormalizer(**{name: None if x is None else x.to(*args, **kwargs) for name, x in present.items()})
-
-    def _validate(self) -> None:
-        check.at_least("locations", self.locations, 2, "(..., N, D)")
-        if self.base_covariance is not None and self.variance is not None:
-            raise ValueError("covariance and variance say the same thing; give one of them")
-        tensors = {"locations": self.locations, "covariance": self.base_covariance, "variance": self.variance}
-        check.same_dtype(**tensors, log_weights=self.log_weights)
-        check.finite(**tensors)
-        number, features = self.locations.shape[-2:]
-        if self.base_covariance is not None:
-            if self.base_covariance.shape[-2:] != (features, features):
-                raise ValueError(
-                    f"covariance must end in ({features}, {features}) but has shape {tuple(self.base_covariance.shape)}"
-                )
-            if self.each and self.base_covariance.shape[-3] != number:
-                raise ValueError(
-                    f"covariance has {self.base_covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
-                )
-            if check.is_validation_enabled() and torch.linalg.cholesky_ex(self.base_covariance)[1].any():
-                raise ValueError("covariance must be symmetric positive definite; add a multiple of the identity")
-        if self.variance is not None:
-            check.at_least("variance", self.variance, 2, "(..., 1 or N, 1 or D)")
-            if self.variance.shape[-2] not in (1, number) or self.variance.shape[-1] not in (1, features):
-                raise ValueError(
-                    f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(self.variance.shape)}"
-                )
-            check.positive("variance", self.variance)
-        if self.log_weights is not None:
-            if self.log_weights.shape[-1:] != (number,):
-                raise ValueError(
-                    f"log_weights must have shape (..., {number}), one for each location, not {tuple(self.log_weights.shape)}"
-                )
-            total = self.log_weights.detach().logsumexp(-1)
-            if check.is_validation_enabled() and not torch.isfinite(total).all():
-                raise ValueError(
-                    "log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only"
-                )
 
     from_distribution = staticmethod(from_distribution)
 
@@ -196,7 +159,7 @@ class LogNormalizer(Value):
 
     def _factor(self, eta: Tensor) -> Factor:
         """Scores ``μ_n'η + ½ η'Σ_nη`` but for ``c'η`` (c the mean location) and for what all locations share."""
-        self._check(eta)
+        checks.queries(self, eta)
         centered = self.locations - center_of(self.locations)
         statistics, parameters = eta, centered
         if self.each:
@@ -206,12 +169,6 @@ class LogNormalizer(Value):
             statistics = torch.cat([eta, self._products(eta)], -1)
             parameters = torch.cat([centered.expand(*shape, -1), spread.expand(*shape, -1)], -1)
         return Factor(statistics, parameters, parameters.new_zeros(parameters.shape[:-1]))
-
-    def _check(self, eta: Tensor) -> None:
-        check.at_least("eta", eta, 2, "(..., Q, D)")
-        check.same_size("eta", eta.shape[-1], "locations", self.locations.shape[-1], "coordinates")
-        check.same_dtype(eta=eta, locations=self.locations)
-        check.finite(eta=eta)
 
     # -- log Z, its gradient and its Hessian -----------------------------------------------------------------------------
 
@@ -267,7 +224,7 @@ class LogNormalizer(Value):
 
     def conjugate(self, mean: Tensor, num_steps: int = 100, tol: float | None = None) -> Conjugate:
         """The convex conjugate ``log Z*(m) = sup_η η'm - log Z(η)`` by damped Newton steps, for means (..., Q, D)."""
-        self._check(mean)
+        checks.queries(self, mean)
         tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
         sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
 

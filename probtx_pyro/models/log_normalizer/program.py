@@ -12,6 +12,7 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from probtx_pyro.models import validation as check
+from probtx_pyro.models.log_normalizer import checks
 from probtx_pyro.models.plates import PARALLEL, Plates, given_unit
 from probtx_pyro.ops import safe_log
 
@@ -51,7 +52,7 @@ def model(base: "LogNormalizer", eta: Tensor) -> None:
 
     Its evidence is ``Z(η)``. The posterior of ``unit`` is attention, that of ``x`` the tilted distribution.
     """
-    base._check(eta)
+    checks.queries(base, eta)
     log_prior = base.log_prior()
     with plates(base, eta).enter("query"):
         unit = pyro.sample("unit", Categorical(logits=log_prior), infer=PARALLEL)
@@ -65,7 +66,7 @@ def guide(base: "LogNormalizer", eta: Tensor, weights: Maybe = None) -> None:
     With the exact weights ELBO = log Z; with others on the simplex (..., Q, N) it is `bound`. Draws of the tilted distribution are
     ``Predictive(base.guide, num_samples=...)(eta)["x"]``.
     """
-    base._check(eta)
+    checks.queries(base, eta)
     weights = base.weights(eta) if weights is None else weights
     check.simplex("weights", weights)
     with plates(base, eta).enter("query"):
