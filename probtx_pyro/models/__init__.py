@@ -1,14 +1,37 @@
 """Attention as probability models: each formulation is a value of tensors with closed forms and a Pyro program."""
 
+from typing import TYPE_CHECKING, Any
+
 from probtx_pyro.models.bayesian import Bayesian, bayesian
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
+from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import Hopfield, Retrieval
 from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
 from probtx_pyro.models.priors import MixturePriors
+from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
+
+if TYPE_CHECKING:
+    from probtx_pyro.models.soft_kmeans.estimator import SoftKMeansEstimator as SoftKMeansEstimator
+
+
+def __getattr__(name: str) -> Any:
+    """`SoftKMeansEstimator` needs scikit-learn, an extra, and is loaded when it is asked for."""
+    if name != "SoftKMeansEstimator":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from probtx_pyro.models.soft_kmeans.estimator import SoftKMeansEstimator
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("sklearn"):
+            raise
+        raise ModuleNotFoundError(
+            "SoftKMeansEstimator needs scikit-learn, which is not installed: pip install 'probtx_pyro[tour]'"
+        ) from None
+    return SoftKMeansEstimator
+
 
 __all__ = [
     "GaussianMixture", "OutputModes",
@@ -16,5 +39,6 @@ __all__ = [
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "DependencyCRF", "LowRank",
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval",
+    "SoftKMeans", "Clustering", "SoftHashTable",
     "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip

@@ -1,0 +1,111 @@
+"""Attention as a soft hash table: write notes under keys, read back a blend of those whose keys resemble the query.
+
+``e_ij = scale · q_i'k_j``, ``α_ij = softmax_j(e_ij)``, ``read_i = Σ_j α_ij v_j`` (KM eq. 3-5): softmax pooling that can be
+queried. It is `GaussianMixture.linked`, a memory whose posterior is α; as the scale grows, reading becomes a lookup.
+
+======  ==========  ====================  ========================================
+symbol  name        shape                 support
+======  ==========  ====================  ========================================
+k_j     ``keys``    (..., N, D)           real
+v_j     ``values``  (..., N, M)           real
+·       ``scale``   scalar                > 0, inf is a lookup; None is ``1/sqrt(D)``
+q_i     ``queries`` (..., Q, D)           real
+======  ==========  ====================  ========================================
+
+Heads are channels: a leading axis of keys, values and queries, each pooled by itself.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.models import validation as check
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.value import Value
+from probtx_pyro.ops.attention import dot_product_attention
+
+
+@dataclass(frozen=True, eq=False)
+class SoftHashTable(Value):
+    """A table of notes. Immutable: writing returns a longer one.
+
+    Parameters
+    ----------
+    keys, values, scale
+        As in the table above.
+
+    Raises
+    ------
+    ValueError
+        Shapes or dtypes that do not fit, NaN or infinity, a scale that is not positive.
+
+    Examples
+    --------
+    >>> table = SoftHashTable(torch.eye(2), torch.tensor([[10.0], [20.0]]), scale=torch.inf)
+    >>> table.read(torch.tensor([[0.1, 0.9]])).tolist()
+    [[20.0]]
+    >>> table = table.write(torch.tensor([[-1.0, -1.0]]), torch.tensor([[30.0]]))
+    >>> table.read(torch.tensor([[-0.2, -0.3]])).tolist()
+    [[30.0]]
+
+    References
+    ----------
+    Sahai, *EECS 182/282A Lecture 17* (2022), section 3.
+    """
+
+    keys: Tensor
+    values: Tensor
+    scale: float = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name, x in (("keys", self.keys), ("values", self.values)):
+            check.floating(name, x)
+            check.at_least(name, x, 2, f"(..., N, {'D' if name == 'keys' else 'M'})")
+        check.same_dtype(keys=self.keys, values=self.values)
+        check.same_size("keys", self.keys.shape[-2], "values", self.values.shape[-2], "notes")
+        check.finite(keys=self.keys, values=self.values)
+        if self.scale is None:
+            object.__setattr__(self, "scale", self.keys.shape[-1] ** -0.5)
+        if not self.scale > 0:
+            raise ValueError(f"scale must be > 0 (inf for a lookup), not {self.scale}")
+
+    @property
+    def mixture(self) -> GaussianMixture:
+        """The memory whose posterior over units is the attention of a reading."""
+        if math.isinf(self.scale):
+            raise ValueError("scale is infinite, where the mixture has no density; give a finite scale")
+        return GaussianMixture.linked(self.keys, self.values, self.scale)
+
+    def write(self, keys: Tensor, values: Tensor) -> "SoftHashTable":
+        """The table with more notes, keys (..., n, D) and values (..., n, M).
+
+        A process that reads after each note it writes is causal self-attention.
+        """
+        for name, x, old in (("keys", keys, self.keys), ("values", values, self.values)):
+            check.same_size(name, x.shape[-1], f"the table's {name}", old.shape[-1], "features")
+        return self.replace(keys=torch.cat([self.keys, keys], -2), values=torch.cat([self.values, values], -2))
+
+    def attention(self, queries: Tensor) -> Tensor:
+        """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match, the first of several."""
+        scores = self._checked(queries) @ self.keys.mT
+        if math.isinf(self.scale):
+            return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
+        return (self.scale * scores).softmax(-1)
+
+    def read(self, queries: Tensor) -> Tensor:
+        """``Σ_j α_ij v_j``, (..., Q, M); fused unless it is a lookup: no Q x N tensor."""
+        if math.isinf(self.scale):
+            return self.attention(queries) @ self.values
+        return dot_product_attention(self.scale * self._checked(queries), self.keys, self.values)
+
+    def _checked(self, queries: Tensor) -> Tensor:
+        check.floating("queries", queries)
+        check.same_size("queries", queries.shape[-1], "keys", self.keys.shape[-1], "features")
+        check.same_dtype(queries=queries, keys=self.keys)
+        check.finite(queries=queries)
+        return queries
+
+
+__all__ = ["SoftHashTable"]

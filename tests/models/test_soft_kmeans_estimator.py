@@ -1,0 +1,113 @@
+"""The scikit-learn face of soft k-means: its own checks, KMeans in the limit, and the value behind it."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+from tolerances import assert_never_falls
+
+from probtx_pyro.models import SoftKMeansEstimator
+
+FACES = {"learned": None, "soft": 1.0, "k-means": math.inf}
+CHECKS = [
+    pytest.param(check, estimator, id=f"{getattr(check, 'func', check).__name__}-{number}-{face}")
+    for face, gamma in FACES.items()
+    for number, (estimator, check) in enumerate(
+        estimator_checks_generator(SoftKMeansEstimator(gamma=gamma), mark="skip")
+    )
+]
+
+
+@pytest.mark.parametrize(("check", "estimator"), CHECKS)
+@pytest.mark.filterwarnings("ignore:x has only:UserWarning")  # scikit-learn asks for 8 clusters of 4 different points
+def test_check_estimator(check, estimator):
+    check(estimator)
+
+
+def data(dtype=np.float64):
+    return load_digits().data[:300].astype(dtype) / 16
+
+
+def test_in_the_limit_it_is_kmeans():
+    x = data()
+    start = x[:10]
+    ours = SoftKMeansEstimator(10, gamma=math.inf, init=start, tol=1e-12).fit(x)
+    theirs = KMeans(10, init=start, n_init=1, tol=0).fit(x)
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, atol=1e-12)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-12)
+    assert ours.score(x) == pytest.approx(theirs.score(x), rel=1e-12)
+    # KMeans forms the distances from products, so that its roots keep half the digits of |x|² ~ 20
+    np.testing.assert_allclose(ours.transform(x), theirs.transform(x), atol=2e-7)
+
+
+def test_it_is_the_value_behind_it():
+    x = data(np.float32)
+    fit = SoftKMeansEstimator(8, random_state=0).fit(x)
+    assert fit.cluster_centers_.dtype == np.float32 and fit.gamma_ > 0
+    assert_never_falls(-torch.as_tensor(fit.objective_))
+    probabilities = fit.predict_proba(x)
+    np.testing.assert_array_equal(probabilities, fit.model_.assign(torch.as_tensor(x)))
+    np.testing.assert_array_equal(fit.predict(x), probabilities.argmax(1))
+    assert fit.score(x) == pytest.approx(-float(fit.model_.free_energy(torch.as_tensor(x)).sum()), rel=1e-6)
+
+
+def test_more_starts_are_no_worse_and_a_seed_repeats():
+    x = data()
+    one, many = (SoftKMeansEstimator(12, gamma=2.0, n_init=n, random_state=0).fit(x) for n in (1, 6))
+    assert many.objective_[-1] <= one.objective_[-1]
+    again = SoftKMeansEstimator(12, gamma=2.0, random_state=0).fit(x)
+    np.testing.assert_array_equal(one.cluster_centers_, again.cluster_centers_)
+    shuffled = SoftKMeansEstimator(12, gamma=2.0, random_state=0).fit(x[np.random.default_rng(0).permutation(len(x))])
+    np.testing.assert_allclose(one.cluster_centers_, shuffled.cluster_centers_, atol=1e-9)
+
+
+def test_in_a_pipeline_and_a_grid_search():
+    x, labels = data(), load_digits().target[:300]
+    pipeline = make_pipeline(StandardScaler(), SoftKMeansEstimator(10, random_state=0))
+    assert pipeline.fit_transform(x).shape == (300, 10)
+    assert pipeline.get_feature_names_out()[0] == "softkmeansestimator0"
+    search = GridSearchCV(SoftKMeansEstimator(10, random_state=0), {"gamma": [0.1, 1.0]}, cv=2).fit(x, labels)
+    assert search.best_params_["gamma"] in (0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gamma": -1.0}, "'gamma' parameter"),
+        ({"n_clusters": 301}, "n_samples=300 should be >= n_clusters=301"),
+        ({"n_clusters": 2, "init": np.zeros((3, 64))}, r"init must have shape \(2, 64\)"),
+        ({"tol": 0.0}, "'tol' parameter"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        SoftKMeansEstimator(**options).fit(data())
+    with pytest.raises(NotFittedError):
+        SoftKMeansEstimator().predict(data())
+
+
+def test_without_scikit_learn_the_error_says_what_to_install():
+    code = """
+import sys
+sys.modules["sklearn"] = None
+from probtx_pyro import models
+models.SoftKMeans
+try:
+    models.SoftKMeansEstimator
+except ModuleNotFoundError as error:
+    assert "pip install 'probtx_pyro[tour]'" in str(error), error
+else:
+    raise AssertionError("no error")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
