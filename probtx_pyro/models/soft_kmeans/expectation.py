@@ -86,13 +86,14 @@ def soft(points: Tensor, centers: Tensor, gamma: Tensor, point_weights: Maybe) -
 
 def hard(points: Tensor, centers: Tensor, gamma: Tensor, point_weights: Maybe) -> Found:
     """The same in the limit of infinite γ: every point counts for the nearest center."""
-    bias = centers.square().sum(-1).unsqueeze(-2)
+    statistics = torch.cat([points, torch.ones_like(points[..., :1])], -1)
+    parameters = torch.cat([-2 * centers, centers.square().sum(-1, keepdim=True)], -1)
 
-    def nearest(points: Tensor, bias: Tensor, centers: Tensor) -> tuple[Tensor, None]:
-        least = (bias - 2 * points @ centers.mT).min(-1, keepdim=True)
-        return torch.cat([least.values, least.indices.to(points)], -1), None
+    def nearest(statistics: Tensor, parameters: Tensor) -> tuple[Tensor, None]:
+        least = (statistics @ parameters.mT).min(-1, keepdim=True)
+        return torch.cat([least.values, least.indices.to(least.values)], -1), None
 
-    found = over_chunks(nearest, (points, bias), (centers,))[0]
+    found = over_chunks(nearest, (statistics,), (parameters,))[0]
     energy, chosen = found[..., 0], found[..., 1:].detach().long()
     weights = torch.ones_like(energy) if point_weights is None else point_weights.expand_as(energy)
     counts = weights.new_zeros(centers.shape[:-1]).scatter_add(-1, chosen.squeeze(-1), weights)
