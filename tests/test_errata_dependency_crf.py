@@ -15,11 +15,13 @@ pytestmark = pytest.mark.usefixtures("device")
 
 def printed(potentials, label, head, state, first):
     """Heads from a softmax over all words, the word itself among them with score 0, which is set to zero afterwards."""
-    reading = ops.Reading.of(potentials, state["labels"], None)
-    heads = reading.scores.softmax(-1) * ~torch.eye(reading.scores.shape[-1], dtype=torch.bool)
-    told = reading.messages(potentials, state["labels"], heads)[0]
-    logits = potentials.unary + told
-    return {"label_logits": logits, "labels": logits.softmax(-1), "head_logits": reading.scores, "heads": heads}
+    scores = ops.scores(potentials, state["labels"])
+    heads = scores.softmax(-1) * ~torch.eye(scores.shape[-1], dtype=torch.bool)
+    found = ops.parts(potentials, state["labels"], None)
+    logits = potentials.unary + sum(
+        part.messages(potentials, state["labels"], heads[:, part.channels])[0] for part in found
+    )
+    return {"label_logits": logits, "labels": logits.softmax(-1), "head_logits": scores, "heads": heads}
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0])
@@ -54,7 +56,7 @@ def test_24_labels_found_have_a_lower_bound():
         zeroed,
         excluded,
     ):  # the best heads for the labels that each has found: what is compared is the labels
-        scores = ops.Reading.of(crf.potentials(), field.label_marginals, None).scores
+        scores = ops.scores(crf.potentials(), field.label_marginals)
         best = scores.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).softmax(-1)
         found.append(type(field)(**{**vars(field), "head_marginals": best}).elbo)
     assert (found[1] - found[0]).mean() > 0.01

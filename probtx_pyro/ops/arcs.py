@@ -5,50 +5,94 @@ An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distanc
 
     s(p, x, y) = Σ_ij p_ij  x^{g(i,j)}_i · y^{g(i,j)}_j
 
-with respect to p (`_add_scores`), x (`_add_gathered`) or y (`_spread`), and so are the backward passes of all three. A group of one
-offset is a diagonal, multiplied where it lies; a group of several is a band of a matrix product. Nothing of size groups x N x N is
-made, and of the many tensors as large as all the ``y`` only those are kept for the backward pass.
+with respect to p (`_add_scores`), x (`_add_sums`) or y (`_sums`), and so are the backward passes of all three.
+
+What the words have for each group, the y, is a *stack* (words, groups, r): one GEMM makes it and one takes it back, whatever the
+number of groups. The next groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of
+its own group, lie at a constant distance in memory: a *run* of such groups is scored by products of a word with three rows, without
+a copy. A group of several offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Span(NamedTuple):
-    """The offsets j - i of a distance group.
+class Run(NamedTuple):
+    """Groups of a single offset: the k-th of ``length`` stands at ``place + step k`` of the stack and has the offset ``offset + k``."""
 
-    group: its number. low, high: smallest and largest offset. band: (N, N), 1 for its pairs and 0 elsewhere; None for one offset.
+    place: int
+    step: int
+    offset: int
+    length: int
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Place and offset of each."""
+        return [(self.place + self.step * k, self.offset + k) for k in range(self.length)]
+
+
+class Groups(NamedTuple):
+    """The distance groups that occur among some words.
+
+    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left. runs: those of one offset.
+    bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros that a
+    stack has at both ends, so that every word has a word at every offset of a run. room: memory that is written again and again, by purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
     """
 
-    group: int
-    low: int
-    high: int
-    band: Tensor | None = None
+    numbers: tuple[int, ...]
+    runs: tuple[Run, ...]
+    bands: tuple[tuple[int, Tensor], ...]
+    reach: int
+    room: dict[str, Tensor]
 
+    @classmethod
+    def of(cls, distances: Sequence[int], words: Tensor, room: dict[str, Tensor] | None = None) -> "Groups":
+        """Among words (..., N, L). ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
 
-def spans(distances: Sequence[int], words: Tensor) -> tuple[Span, ...]:
-    """The distance groups that occur among words (..., N, L): to the right (j > i) nearest first, then to the left.
+        >>> Groups.of((2, 3), torch.zeros(9, 1)).runs
+        (Run(place=0, step=1, offset=1, length=2), Run(place=4, step=-1, offset=-2, length=2))
+        """
+        length, every = words.shape[-2], words.new_ones(words.shape[-2], words.shape[-2])
+        rings = [(low, min(high, length) - 1) for low, high in pairwise([1, *distances, max(length, 1)])]
+        rings = [(low, high) for low, high in rings if low <= high]
+        number, bands = len(rings), []
+        runs: list[Run] = []
+        for k, (low, high) in enumerate(rings):
+            if low < high:
+                bands += [(k, every.triu(low).tril(high)), (number + k, every.tril(-low).triu(-high))]
+            elif k and rings[k - 1][0] == rings[k - 1][1]:  # the run goes on
+                right, left = runs[-2:]
+                runs[-2] = right._replace(length=right.length + 1)
+                runs[-1] = left._replace(place=left.place + 1, offset=-high, length=left.length + 1)
+            else:
+                runs += [Run(k, 1, low, 1), Run(number + k, -1, -low, 1)]
+        numbers = (*range(number), *(len(distances) + 1 + k for k in range(number)))
+        reach = max((abs(offset) for run in runs for _, offset in run.pairs()), default=0)
+        return cls(numbers, tuple(runs), tuple(bands), reach, {} if room is None else room)
 
-    ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
+    def stack(
+        self, words: int, features: int, like: Tensor, purpose: str | None = None, number: int | None = None
+    ) -> Tensor:
+        """A stack to be written, with zeros at its ends: of all groups, or of so many; for the same purpose in the same memory.
 
-    >>> [span[:3] for span in spans((2,), torch.zeros(4, 1))]
-    [(0, 1, 1), (1, 2, 3), (2, -1, -1), (3, -3, -2)]
-    """
-    length = words.shape[-2]
-    edges = [1, *distances, max(length, 1)]
-    near = [(low, min(high, length) - 1) for low, high in pairwise(edges)]
-    both = [*near, *((-high, -low) for low, high in near)]
-    every = words.new_ones(length, length)
-    return tuple(
-        Span(k, low, high, None if low == high else every.triu(low).tril(high))
-        for k, (low, high) in enumerate(both)
-        if low <= high
-    )
+        Rows do not lie a multiple of 4096 bytes apart: such addresses share a set of the cache.
+        """
+        number = len(self.numbers) if number is None else number
+        wide = number * features
+        rows, row = words + 2 * self.reach, wide + 16 * (wide * like.element_size() % 4096 == 0)
+        purpose = None if torch.compiler.is_compiling() else purpose
+        old = None if purpose is None else self.room.get(purpose)
+        if old is None or old.shape != (rows, row) or old.dtype != like.dtype or old.device != like.device:
+            old = like.new_empty(rows, row)
+            for end in (old[: self.reach], old[rows - self.reach :]):
+                end.zero_()
+            if purpose is not None:
+                self.room[purpose] = old
+        return old[:, :wide].unflatten(1, (number, features))
 
 
 def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:
@@ -59,50 +103,136 @@ def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tenso
     return torch.where(offset < 0, ring + len(distances) + 1, ring)
 
 
-def _ends(offset: int, length: int) -> tuple[slice, slice]:
-    """The words i that have a word at ``offset``, and those words j."""
+def _ends(offset: int, length: int) -> tuple[slice, slice, slice]:
+    """The words i that have a word at ``offset``, those words j, and the words that are no such i."""
     if offset > 0:
-        return slice(0, length - offset), slice(offset, length)
-    return slice(-offset, length), slice(0, length + offset)
+        return slice(0, length - offset), slice(offset, length), slice(length - offset, length)
+    return slice(-offset, length), slice(0, length + offset), slice(0, -offset)
 
 
-def _add_scores(total: Tensor, x: Tensor, y: Tensor, span: Span, room: Tensor) -> None:
-    """``total_ij += x_i · y_j`` for the pairs of a group; x, y (B, N, r), total (B, N, N), ``room`` like x to write in."""
-    if span.band is None:
-        i, j = _ends(span.low, x.shape[1])
-        products = room[:, i]
-        _into(products, torch.mul, x[:, i], y[:, j])
-        total.diagonal(span.low, -2, -1).add_(products.sum(-1))
-    else:
-        total.addcmul_(torch.bmm(x, y.mT), span.band)
+def _rows(stack: Tensor, groups: Groups) -> Tensor:
+    """A stack without the zeros at its ends, (words, groups, r)."""
+    return stack[groups.reach : len(stack) - groups.reach]
 
 
-def _add_gathered(total: Tensor, p: Tensor, y: Tensor, span: Span) -> None:
-    """``total_i += Σ_j p_ij y_j`` over the pairs of a group."""
-    if span.band is None:
-        i, j = _ends(span.low, y.shape[1])
-        total[:, i].addcmul_(p.diagonal(span.low, -2, -1).unsqueeze(-1), y[:, j])
-    else:
-        total.baddbmm_(p * span.band, y)
+def _views(x: Tensor, groups: Groups, sentences: int) -> Sequence[Tensor]:
+    """What the words have for each group, (B, N, r), from a stack, or from rows (words, r) that are the same for every group."""
+    if x.dim() == 2:
+        return [x.unflatten(0, (sentences, -1))] * len(groups.numbers)
+    return _rows(x, groups).unflatten(0, (sentences, -1)).unbind(2)
 
 
-def _spread(p: Tensor, x: Tensor, span: Span, onto: Tensor | None = None, room: Tensor | None = None) -> Tensor:
-    """``Σ_i p_ij x_i`` over the pairs of a group, (B, N, r), in ``room`` if given; added to ``onto``, which is kept."""
-    total = torch.empty_like(x) if room is None else room
-    if span.band is not None:
-        band = (p * span.band).mT
-        _into(total, *((torch.bmm,) if onto is None else (torch.baddbmm, onto)), band, x)
+class _Weight(NamedTuple):
+    """Weights of the pairs of a group: (B, N, N), or for a group of one offset those of its pairs, (B, pairs, 1)."""
+
+    place: int
+    offset: int | None
+    value: Tensor
+
+
+def _weights(p: Tensor, groups: Groups) -> list[_Weight]:
+    """``p`` (B, N, N) group by group."""
+    bands = [_Weight(place, None, p * band) for place, band in groups.bands]
+    runs = (pair for run in groups.runs for pair in run.pairs())
+    return [*bands, *(_Weight(place, offset, p.diagonal(offset, -2, -1).unsqueeze(-1)) for place, offset in runs)]
+
+
+def _window(stack: Tensor, run: Run, groups: Groups, moved: bool) -> Tensor:
+    """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
+    row, features = stack.stride(0), stack.shape[-1]
+    start = (groups.reach + (run.offset if moved else 0)) * row + run.place * features
+    step = run.step * features + (row if moved else 0)
+    if step < 0:  # own rows, from the right to the left of the stack
+        return _rows(stack, groups)[:, run.place - run.length + 1 : run.place + 1].flip(1)
+    size = (len(stack) - 2 * groups.reach, run.length, features)
+    return stack.as_strided(size, (row, step, 1), stack.storage_offset() + start)
+
+
+def _add_scores(total: Tensor, x: Tensor, y: Tensor, groups: Groups) -> None:
+    """``total_ij += x_i · y_j``, each pair in its group; total (B, N, N), x rows or a stack, y a stack."""
+    sentences, length = total.shape[:2]
+    xs, ys = _views(x, groups, sentences), _views(y, groups, sentences)
+    for place, band in groups.bands:
+        total.addcmul_(torch.bmm(xs[place], ys[place].mT), band)
+    for run in groups.runs:
+        others = _window(y, run, groups, True)
+        if x.dim() == 2:
+            products = torch.bmm(x.unsqueeze(1), others.mT)
+        else:
+            products = (_window(x, run, groups, False) * others).sum(-1)
+        products = products.reshape(sentences, length, run.length)
+        for k, (_, offset) in enumerate(run.pairs()):
+            i, _, _ = _ends(offset, length)
+            total.diagonal(offset, -2, -1).add_(products[:, i, k])
+
+
+def _add_sums(total: Tensor, weights: Sequence[_Weight], y: Tensor, groups: Groups) -> None:
+    """``total_i += Σ_j p_ij y_j``, each pair with the y of its group; total (B, N, r), y a stack."""
+    ys = _views(y, groups, len(total))
+    for place, offset, weight in weights:
+        if offset is None:
+            total.baddbmm_(weight, ys[place])
+        else:
+            i, j, _ = _ends(offset, total.shape[1])
+            total[:, i].addcmul_(weight, ys[place][:, j])
+
+
+def _gathered(total: Tensor, weights: Sequence[_Weight], y: Tensor, groups: Groups, channels: int) -> Tensor:
+    """``total`` (words, L) and, in place if there is one channel, `_add_sums` of every channel."""
+    if channels == 1:
+        _add_sums(total.unflatten(0, (len(weights[0].value), -1)), weights, y, groups)
         return total
-    i, j = _ends(span.low, x.shape[1])
-    rest = slice(0, j.start) if span.low > 0 else slice(j.stop, None)
-    weights = p.diagonal(span.low, -2, -1).unsqueeze(-1)
-    if onto is None:
-        total[:, rest] = 0
-        _into(total[:, j], torch.mul, weights, x[:, i])
+    each = total.new_zeros(channels * len(total), total.shape[1])
+    _add_sums(each.unflatten(0, (len(weights[0].value), -1)), weights, y, groups)
+    return total + each.unflatten(0, (channels, -1)).sum(0)
+
+
+def _sum(one: _Weight, x: Tensor, heads: bool, total: Tensor, old: Tensor | None) -> None:
+    """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
+
+    All (B, N, r); ``old`` is added.
+    """
+    _, offset, weight = one
+    if offset is None:
+        _into(total, *((torch.bmm,) if old is None else (torch.baddbmm, old)), weight if heads else weight.mT, x)
+        return
+    i, j, rest = _ends(offset if heads else -offset, total.shape[1])
+    if old is None:
+        total[:, rest].zero_()
+        _into(total[:, i], torch.mul, weight, x[:, j])
     else:
-        total[:, rest] = onto[:, rest]
-        _into(total[:, j], torch.addcmul, onto[:, j], weights, x[:, i])
-    return total
+        total[:, rest].copy_(old[:, rest])
+        _into(total[:, i], torch.addcmul, old[:, i], weight, x[:, j])
+
+
+def _sums(weights: Sequence[_Weight], x: Tensor, groups: Groups, heads: bool, out: Tensor) -> Tensor:
+    """`_sum` of every group of x, rows or a stack, in the stack ``out``."""
+    sentences = len(weights[0].value)
+    totals, xs = _views(out, groups, sentences), _views(x, groups, sentences)
+    for one in weights:
+        _sum(one, xs[one.place], heads, totals[one.place], None)
+    return out
+
+
+def _in_turn(
+    weights: Sequence[_Weight], x: Tensor, groups: Groups, heads: bool, channels: int, onto: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """`_sum` of every group, to be used at once: the places, and (c, words, places r).
+
+    One group after the other where a channel fills the cache, else all together. What is in ``onto``, a stack, is added.
+    """
+    words, sentences = len(x) if x.dim() == 2 else len(x) - 2 * groups.reach, len(weights[0].value)
+    out = groups.stack(words, x.shape[-1], x, "sums", 1 if channels == 1 else None)
+    rows = _by_channel(out, groups, channels)
+    totals, xs = _rows(out, groups).unflatten(0, (sentences, -1)).unbind(2), _views(x, groups, sentences)
+    olds = [None] * len(weights) if onto is None else _views(onto, groups, sentences)
+    for one in weights:
+        place = one.place
+        _sum(one, xs[place], heads, totals[0 if channels == 1 else place], olds[place])
+        if channels == 1:
+            yield slice(place, place + 1), rows
+    if channels > 1:
+        yield slice(None), rows
 
 
 def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
@@ -113,163 +243,150 @@ def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
         operation(*arguments, out=where)
 
 
-def _add_products(total: Tensor, x: Tensor, weights: Tensor) -> None:
-    """``total += Σ_c x_c w_c``; x (c B, N, r), weights (c, r, L), total (B, N, L). Plain GEMMs: batched ones are slow on CPUs."""
-    flat = total.flatten(0, 1)
-    for channel, w in zip(x.reshape(len(weights), -1, x.shape[-1]), weights, strict=True):
-        flat.addmm_(channel, w)
+def _by_channel(stack: Tensor, groups: Groups, channels: int) -> Tensor:
+    """(c, words, groups r)."""
+    return _rows(stack, groups).flatten(1).unflatten(0, (channels, -1))
 
 
-def _products(x: Tensor, weights: Tensor, room: Tensor | None = None) -> Tensor:
-    """``x w_c`` for every channel, (c B, N, r), from (B, N, L) and (c, L, r); in ``room`` if given."""
-    channels, _, rank = weights.shape
-    out = x.new_empty(channels * x.shape[0], x.shape[1], rank) if room is None else room
-    for channel, w in zip(out.view(channels, -1, rank), weights, strict=True):
-        _into(channel, torch.mm, x.flatten(0, 1), w)
+def _stack(x: Tensor, weights: Tensor, groups: Groups, purpose: str | None = None) -> Tensor:
+    """``x w'`` for every channel and group, from (words, L) and (c, groups, r, L). Plain GEMMs: batched ones are slow on CPUs."""
+    channels, _, rank, _ = weights.shape
+    out = groups.stack(channels * len(x), rank, x, purpose)
+    for rows, w in zip(_by_channel(out, groups, channels), weights.flatten(1, 2), strict=True):
+        _into(rows, torch.mm, x, w.mT)
     return out
 
 
-def _outer(x: Tensor, y: Tensor, channels: int) -> Tensor:
-    """``Σ x y'`` over words, (c, L, r), from (B, N, L) and (c B, N, r)."""
-    flat = x.flatten(0, 1).mT
-    out = x.new_empty(channels, len(flat), y.shape[-1])
-    for channel, of in zip(out, y.reshape(channels, -1, y.shape[-1]), strict=True):
-        _into(channel, torch.mm, flat, of)
-    return out
+def _products(rows: Tensor, weights: Tensor, total: Tensor | None = None) -> Tensor:
+    """``Σ x w`` over channels and groups, (words, L), from (c, words, groups r); added to ``total`` if given, in place."""
+    for x, w in zip(rows, weights.flatten(1, 2), strict=True):
+        total = torch.mm(x, w) if total is None else total.addmm_(x, w)
+    assert total is not None
+    return total
+
+
+def _outer(rows: Tensor, x: Tensor, out: Tensor) -> None:
+    """``Σ y x'`` over words in ``out``, like weights (c, groups, r, L): the gradient of `_stack` and of `_products`."""
+    for found, y in zip(out.flatten(1, 2), rows, strict=True):
+        _into(found, torch.mm, y.mT, x)
 
 
 def _each(x: Tensor, channels: int) -> Tensor:
-    """The same for every channel, (c B, N, L)."""
+    """Rows that are the same for every channel, (c words, L)."""
     return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
 
 
-def _together(x: Tensor, channels: int) -> Tensor:
-    """The sum over channels, (B, N, L)."""
-    return x if channels == 1 else x.unflatten(0, (channels, -1)).sum(0)
-
-
 class _Scores(torch.autograd.Function):
-    """Scores of the arcs of some channels, then the features x (if U is there) and y, which the messages need again."""
+    """Scores of the arcs of some channels (c B, N, N), then the stacks x (if U is there) and y, which the messages need again."""
 
     @staticmethod
-    def forward(ctx: Any, groups: Sequence[Span], q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        count, channels = len(groups), len(weights[0])
-        xs = [_products(q, w) for w in weights[:-count]] or [_each(q, channels)] * count
-        scores, room = q.new_zeros(channels * q.shape[0], q.shape[1], q.shape[1]), torch.empty_like(xs[0])
-        features = xs if len(weights) > count else []
-        for x, w, span in zip(xs, weights[-count:], groups, strict=True):
-            features = [*features, _products(q, w)]
-            _add_scores(scores, x, features[-1], span, room)
-        ctx.save_for_backward(q, *features, *weights)
+    def forward(ctx: Any, groups: Groups, again: bool, q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        channels, words = len(weights[0]), q.flatten(0, 1)
+        stacks = [_stack(words, w, groups, f"stack {k}" if again else None) for k, w in enumerate(weights)]
+        scores = q.new_zeros(channels * len(q), q.shape[1], q.shape[1])
+        _add_scores(scores, stacks[0] if len(stacks) > 1 else _each(words, channels), stacks[-1], groups)
+        ctx.save_for_backward(q, *stacks, *weights)
         ctx.groups = groups
-        return scores, *features
+        return scores, *stacks
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_scores: Tensor, *d_features: Tensor) -> tuple[Tensor | None, ...]:
-        groups, count, total = ctx.groups, len(ctx.groups), len(d_features)
-        q, features, weights = ctx.saved_tensors[0], ctx.saved_tensors[1 : total + 1], ctx.saved_tensors[total + 1 :]
-        channels, d_q, d_weights = len(weights[0]), torch.zeros_like(q), []
-        every, room = _each(q, channels), torch.empty_like(features[-1])
-        d_every = d_q if channels == 1 else torch.zeros_like(every)
-        for k, (w, d) in enumerate(zip(weights, d_features, strict=True)):
-            y, span = features[k % count - count], groups[k % count]
-            if k < total - count:  # of x
-                d = d.clone()
-                _add_gathered(d, d_scores, y, span)
-            else:
-                d = _spread(d_scores, features[k - count] if total > count else every, span, d, room)
-                if total == count:
-                    _add_gathered(d_every, d_scores, y, span)
-            _add_products(d_q, d, w.mT)
-            d_weights.append(_outer(q, d, channels))
-        return None, d_q if channels == 1 else d_q + _together(d_every, channels), *d_weights
+    def backward(ctx: Any, d_scores: Tensor, *d_stacks: Tensor) -> tuple[Tensor | None, ...]:
+        groups, total = ctx.groups, len(d_stacks)
+        q, stacks, weights = ctx.saved_tensors[0], ctx.saved_tensors[1 : total + 1], ctx.saved_tensors[total + 1 :]
+        channels, words = len(weights[0]), q.flatten(0, 1)
+        pairs, d_words, d_weights = _weights(d_scores, groups), None, []
+        others = [_each(words, channels)] if total == 1 else stacks[::-1]
+        for k, (w, x, d) in enumerate(zip(weights, others, d_stacks, strict=True)):
+            d_weights.append(torch.empty_like(w, memory_format=torch.contiguous_format))
+            for places, part in _in_turn(pairs, x, groups, total > 1 and k == 0, channels, d):
+                d_words = _products(part, w[:, places], d_words)
+                _outer(part, words, d_weights[-1][:, places])
+        assert d_words is not None
+        if total == 1:
+            d_words = _gathered(d_words, pairs, stacks[0], groups, channels)
+        return None, None, d_words.view_as(q), *d_weights
 
 
 class _Messages(torch.autograd.Function):
     """What the arcs of some channels tell the words: the dependents from their heads, and the heads from their dependents."""
 
     @staticmethod
-    def forward(ctx: Any, groups: Sequence[Span], p: Tensor, q: Tensor, *tensors: Tensor) -> Tensor:
-        channels, total = len(tensors[-1]), torch.zeros_like(q)
-        gathered = total if channels == 1 else torch.zeros_like(_each(q, channels))
-        room = torch.empty_like(tensors[0])
-        for x, y, left, right, span in _rows(groups, q, tensors):
-            if left is None:
-                _add_gathered(gathered, p, y, span)
-            else:
-                of_group = torch.zeros_like(x)
-                _add_gathered(of_group, p, y, span)
-                _add_products(total, of_group, left.mT)
-            _add_products(total, _spread(p, x, span, room=room), right.mT)
+    def forward(ctx: Any, groups: Groups, p: Tensor, q: Tensor, *tensors: Tensor) -> Tensor:
+        channels, words, pairs = len(tensors[-1]), q.flatten(0, 1), _weights(p, groups)
+        stacks, weights = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        x, total = stacks[0] if len(stacks) > 1 else _each(words, channels), None
+        for places, part in _in_turn(pairs, x, groups, False, channels):
+            total = _products(part, weights[-1][:, places], total)
+        if len(stacks) > 1:
+            for places, part in _in_turn(pairs, stacks[1], groups, True, channels):
+                total = _products(part, weights[0][:, places], total)
+        else:
+            total = _gathered(cast(Tensor, total), pairs, stacks[0], groups, channels)
         ctx.save_for_backward(p, q, *tensors)
         ctx.groups = groups
-        return total if channels == 1 else total + _together(gathered, channels)
+        return cast(Tensor, total).view_as(q)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         groups = ctx.groups
         p, q, *tensors = ctx.saved_tensors
-        channels, d_p, d_q = len(tensors[-1]), torch.zeros_like(p), torch.zeros_like(q)
-        every, d_every = _each(d, channels), d_q if channels == 1 else torch.zeros_like(_each(q, channels))
-        d_xs, d_ys, d_left, d_right = [], [], [], []
-        room, more = torch.empty_like(tensors[0]), torch.empty_like(tensors[0])
-        for x, y, left, right, span in _rows(groups, q, tensors):
-            d_spread = _products(d, right, more)
-            d_gathered = every if left is None else _products(d, left)
-            _add_scores(d_p, x, d_spread, span, room)
-            _add_scores(d_p, d_gathered, y, span, room)
-            d_right.append(_outer(d, _spread(p, x, span, room=room), channels))
-            d_ys.append(_spread(p, d_gathered, span))
-            d_x = d_every if left is None else torch.zeros_like(x)
-            _add_gathered(d_x, p, d_spread, span)
-            if left is not None:
-                of_group = torch.zeros_like(x)
-                _add_gathered(of_group, p, y, span)
-                d_left.append(_outer(d, of_group, channels))
-                d_xs.append(d_x)
-        d_q = d_q if channels == 1 else _together(d_every, channels)
-        return None, d_p, d_q, *d_xs, *d_ys, *d_left, *d_right
-
-
-def _rows(groups: Sequence[Span], q: Tensor, tensors: Sequence[Tensor]) -> Any:
-    """For every group x, y, U (or None) and V, of features and weights in that order."""
-    count = len(groups)
-    if len(tensors) == 2 * count:
-        x = _each(q, len(tensors[-1]))
-        return zip([x] * count, tensors[:count], [None] * count, tensors[count:], groups, strict=True)
-    return zip(*(tensors[k * count : (k + 1) * count] for k in range(4)), groups, strict=True)
+        channels, words, d, pairs = len(tensors[-1]), q.flatten(0, 1), d.flatten(0, 1), _weights(p, groups)
+        stacks, weights = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        low_rank = len(stacks) > 1
+        x = stacks[0] if low_rank else _each(words, channels)
+        d_sums = _stack(d, weights[-1], groups, "of sums")  # of those over dependents
+        d_heads = _stack(d, weights[0], groups, "of heads") if low_rank else _each(d, channels)
+        d_p, d_q = torch.zeros_like(p), None
+        _add_scores(d_p, x, d_sums, groups)
+        _add_scores(d_p, d_heads, stacks[-1], groups)
+        d_weights = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
+        for places, part in _in_turn(pairs, x, groups, False, channels):
+            _outer(part, d, d_weights[-1][:, places])
+        rows, rank = len(x) if x.dim() == 2 else len(x) - 2 * groups.reach, weights[-1].shape[2]
+        d_stacks = [_sums(pairs, d_heads, groups, False, groups.stack(rows, rank, d))]
+        if low_rank:
+            d_stacks.insert(0, _sums(pairs, d_sums, groups, True, groups.stack(rows, rank, d)))
+            for places, part in _in_turn(pairs, stacks[1], groups, True, channels):
+                _outer(part, d, d_weights[0][:, places])
+        else:
+            d_q = _gathered(torch.zeros_like(words), pairs, d_sums, groups, channels).view_as(q)
+        return None, d_p, d_q, *d_stacks, *d_weights
 
 
 class Arcs(NamedTuple):
     """The arcs of some channels among words with label marginals ``q`` (B, N, L).
 
-    scores: (c, B, N, N), of every word j as the head of every word i; what no group holds is 0.
+    scores: (c, B, N, N), of every word j as the head of every word i; what no group holds is 0. stacks: see above.
     """
 
-    groups: tuple[Span, ...]
+    groups: Groups
     q: Tensor
     weights: tuple[Tensor, ...]
     scores: Tensor
-    features: tuple[Tensor, ...]
+    stacks: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, groups: tuple[Span, ...], q: Tensor, left: Sequence[Tensor] | None, right: Sequence[Tensor]) -> "Arcs":
-        """Potentials ``U V'``, for each group (c, L, r); ``left=None`` is the identity."""
+    def of(cls, groups: Groups, q: Tensor, left: Tensor | None, right: Tensor, again: bool = False) -> "Arcs":
+        """Potentials ``U V'`` from ``U'`` and ``V'``, of all groups (c, G, r, L); ``left=None`` is the identity.
+
+        ``again`` writes the stacks where those of the arcs before were, which are gone then; without gradients only.
+        """
         q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
-        weights = tuple(w[span.group] for w in (left, right) if w is not None for span in groups)
-        shape = (len(right[0]), *q.shape[:2], q.shape[1])
-        if not groups:
+        some = list(groups.numbers)
+        weights = tuple(w if len(some) == w.shape[1] else w[:, some] for w in (left, right) if w is not None)
+        shape = (len(right), *q.shape[:2], q.shape[1])
+        if not some:
             return cls(groups, q, weights, q.new_zeros(shape), ())
-        scores, *features = _Scores.apply(groups, q, *weights)
-        return cls(groups, q, weights, scores.view(shape), tuple(features))
+        scores, *stacks = _Scores.apply(groups, again and not torch.is_grad_enabled(), q, *weights)
+        return cls(groups, q, weights, scores.view(shape), tuple(stacks))
 
     def messages(self, p: Tensor) -> Tensor:
         """``Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb``, (B, N, L), for head marginals ``p`` (c, B, N, N) of the words."""
-        if not self.groups:
+        if not self.stacks:
             return torch.zeros_like(self.q)
-        return _Messages.apply(self.groups, p.flatten(0, 1), self.q, *self.features, *self.weights)
+        return _Messages.apply(self.groups, p.flatten(0, 1), self.q, *self.stacks, *self.weights)
 
 
-__all__ = ["Arcs", "Span", "group_of", "spans"]
+__all__ = ["Arcs", "Groups", "Run", "group_of"]

@@ -1,13 +1,13 @@
 """Mean field for the dependency CRF: messages, updates and schedules on plain tensors; sizes as in `probtx_pyro.ops.potentials`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.ops.arcs import Arcs, group_of, spans
+from probtx_pyro.ops.arcs import Arcs, Groups, group_of
 from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, relu_normalized
 
 State = Mapping[str, Tensor]
@@ -39,55 +39,67 @@ def _precision(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-class Reading(NamedTuple):
-    """The potentials seen from label marginals: scores of all heads (B, C, N, S), and what the messages need again."""
+class Part(NamedTuple):
+    """Some channels seen from label marginals: scores of their heads (B, c, N, S), and what their messages need again."""
 
-    arcs: list[Arcs]
+    channels: slice
+    arcs: Arcs
     rooted: Tensor | None
     scores: Tensor
 
-    @classmethod
-    def of(cls, potentials: Potentials, labels: Tensor, root: Tensor | None) -> "Reading":
-        """``F^c_i(j)`` for every slot."""
-        low = _precision(labels)
-        q = labels.to(low)
-        groups = spans(potentials.distances, q)
-        left: Sequence[Sequence[Tensor] | None] = potentials.left or [None] * len(potentials.right)
-        with torch.autocast(q.device.type, enabled=False):
-            arcs = [
-                Arcs.of(groups, q, None if u is None else [x.to(low) for x in u], [x.to(low) for x in v])
-                for u, v in zip(left, potentials.right, strict=True)
-            ]
-        slots, rooted = [torch.cat([a.scores for a in arcs]).transpose(0, 1).to(labels.dtype)], None
-        if potentials.root is not None:
-            rooted = torch.einsum("cak,bk->bca", potentials.root, root)
-            slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
-        if potentials.memory is not None:
-            nodes = torch.einsum("bia,cma->bcim", labels, potentials.memory)
-            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, potentials.channels - len(potentials.memory))))
-        return cls(arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
-
     def messages(self, potentials: Potentials, labels: Tensor, heads: Tensor) -> tuple[Tensor, Tensor | None]:
-        """``G_i(a)`` (B, N, L), and what the words tell the root (B, K), for head marginals (B, C, N, S)."""
-        to_root, first = None, int(self.rooted is not None)
-        own = heads[..., first : first + labels.shape[-2]].transpose(0, 1)
-        total = torch.zeros_like(labels)
+        """Their share of ``G_i(a)`` (B, N, L) and of what the words tell the root (B, K), for their head marginals (B, c, N, S)."""
+        to_root, first, length = None, int(self.rooted is not None), labels.shape[-2]
+        own = heads[..., first : first + length].transpose(0, 1)
         with torch.autocast(labels.device.type, enabled=False):
-            for arcs, p in zip(self.arcs, own.split([len(a.scores) for a in self.arcs]), strict=True):
-                total = total + arcs.messages(p.to(arcs.q.dtype))
-        if self.rooted is not None:
+            total = self.arcs.messages(own.to(self.arcs.q.dtype)).to(labels.dtype)
+        if self.rooted is not None and potentials.root is not None:
             total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
-            to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
+            to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root[self.channels])
         if potentials.memory is not None:
-            nodes = heads[:, : len(potentials.memory), :, first + labels.shape[-2] :]
-            total = total + torch.einsum("bcim,cma->bia", nodes, potentials.memory)
+            memory = potentials.memory[self.channels]
+            nodes = heads[:, : len(memory), :, first + length :]
+            total = total + torch.einsum("bcim,cma->bia", nodes, memory)
         return total, to_root
 
 
-def _heads(potentials: Potentials, head: Rule, state: State, scores: Tensor, first: bool) -> dict[str, Tensor]:
-    logits = head.logits(scores, state["head_logits"])
-    found = head.normalized(logits, *cast(tuple[Tensor, Tensor], potentials.choices), potentials.parts)
-    return {"head_logits": logits, "heads": head.mixed(found, state["heads"], first)}
+def parts(potentials: Potentials, labels: Tensor, root: Tensor | None, again: bool = False) -> Iterator[Part]:
+    """``F^c_i(j)`` for every slot, some channels at a time: what is done with them next finds them in the cache.
+
+    ``again``: without gradients a part is done with when the next one is asked for, which is written over it.
+    """
+    low, end = _precision(labels), 0
+    q = labels.to(low)
+    groups = Groups.of(potentials.distances, q, potentials.room)
+    left: Sequence[Tensor | None] = potentials.left or [None] * len(potentials.right)
+    for u, v in zip(left, potentials.right, strict=True):
+        channels = slice(end, end := end + len(v))
+        with torch.autocast(q.device.type, enabled=False):
+            arcs = Arcs.of(groups, q, None if u is None else u.to(low), v.to(low), again)
+        slots, rooted = [arcs.scores.transpose(0, 1).to(labels.dtype)], None
+        if potentials.root is not None:
+            rooted = torch.einsum("cak,bk->bca", potentials.root[channels], root)
+            slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
+        if potentials.memory is not None:
+            nodes = torch.einsum("bia,cma->bcim", labels, potentials.memory[channels])
+            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(v) - nodes.shape[1])))
+        yield Part(channels, arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
+
+
+def scores(potentials: Potentials, labels: Tensor, root: Tensor | None = None) -> Tensor:
+    """``F^c_i(j)`` of all channels, (B, C, N, S)."""
+    return torch.cat([part.scores for part in parts(potentials, labels, root)], 1)
+
+
+def _heads(
+    potentials: Potentials, head: Rule, state: State, channels: slice, scores: Tensor, first: bool
+) -> dict[str, Tensor]:
+    bias, some = cast(tuple[Tensor, Tensor], potentials.choices)
+    if bias.shape[1] > 1:
+        bias, some = bias[:, channels], some[:, channels]
+    logits = head.logits(scores, state["head_logits"][:, channels])
+    found = head.normalized(logits, bias, some, potentials.parts)
+    return {"head_logits": logits, "heads": head.mixed(found, state["heads"][:, channels], first)}
 
 
 def _labels(
@@ -109,32 +121,43 @@ def _sent(head: Rule, heads: Tensor) -> Tensor:
     return heads if head.dropout is None else head.dropout(heads)
 
 
+def _sweep(
+    potentials: Potentials, label: Rule, head: Rule, state: State, first: bool, before: bool
+) -> dict[str, Tensor]:
+    """Heads, then labels that hear from them, or from those ``before``; channel by channel."""
+    labels, told, found, to_root = state["labels"], torch.zeros_like(state["labels"]), [], None
+    for part in parts(potentials, labels, state.get("root"), again=True):
+        found.append(_heads(potentials, head, state, part.channels, part.scores, first))
+        heads = state["heads"][:, part.channels] if before else found[-1]["heads"]
+        messages, rooted = part.messages(potentials, labels, _sent(head, heads))
+        told = told + messages if torch.is_grad_enabled() else told.add_(messages)
+        to_root = rooted if to_root is None or rooted is None else to_root + rooted
+    new = {name: torch.cat([x[name] for x in found], 1) for name in ("head_logits", "heads")}
+    return {**new, **_labels(potentials, label, state, told, to_root)}
+
+
 def asynchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
     """Heads from the labels, then labels from those heads. The first head update is a full step."""
-    reading = Reading.of(potentials, state["labels"], state.get("root"))
-    new = _heads(potentials, head, state, reading.scores, first)
-    told = reading.messages(potentials, state["labels"], _sent(head, new["heads"]))
-    return {**new, **_labels(potentials, label, state, *told)}
+    return _sweep(potentials, label, head, state, first, False)
 
 
 def synchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
     """Heads and labels at once, both from the marginals before."""
-    reading = Reading.of(potentials, state["labels"], state.get("root"))
-    new = _heads(potentials, head, state, reading.scores, False)
-    told = reading.messages(potentials, state["labels"], _sent(head, state["heads"]))
-    return {**new, **_labels(potentials, label, state, *told)}
+    return _sweep(potentials, label, head, state, False, True)
 
 
 def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
     """Heads, then the labels of one word after the other, then the root: coordinate ascent, so the objective never falls."""
-    reading = Reading.of(potentials, state["labels"], state.get("root"))
-    new = _heads(potentials, head, state, reading.scores, first)
+    found = list(parts(potentials, state["labels"], state.get("root")))
+    every, all_scores = slice(0, potentials.channels), torch.cat([part.scores for part in found], 1)
+    rooted = None if potentials.root is None else torch.cat([cast(Tensor, part.rooted) for part in found], 1)
+    new = _heads(potentials, head, state, every, all_scores, first)
     heads, labels, logits = _sent(head, new["heads"]), state["labels"], state["label_logits"]
     right = _stacked(potentials.right)
     left = None if potentials.left is None else _stacked(potentials.left)
     group = group_of(potentials.distances, labels.shape[1], labels.device)
     for i in range(labels.shape[-2]):
-        message = _to_word(potentials, left, right, group, labels, heads, reading.rooted, i)
+        message = _to_word(potentials, left, right, group, labels, heads, rooted, i)
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
         part = potentials._replace(unary=potentials.unary[:, i : i + 1], words=potentials.words[:, i : i + 1])
         one = _labels(part, label, one, message.unsqueeze(1), None)
@@ -152,7 +175,7 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
 
 def _stacked(factors: Factors) -> Tensor:
     """(C, G, L, r)."""
-    return torch.cat([torch.stack([*some], 1) for some in factors])
+    return torch.cat([*factors]).mT
 
 
 def _to_word(
@@ -191,8 +214,8 @@ def objective(potentials: Potentials, label: Rule, head: Rule, state: State) -> 
     """``E_Q[log φ] + λ_Z Σ H(Q(Z)) + λ_H Σ H(Q(H))``, (B,): the ELBO where both temperatures are 1."""
     labels, root = state["labels"], state.get("root")
     unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
-    scores = Reading.of(potentials, labels, root).scores
-    expected = (labels * unary).sum((-2, -1)) + (state["heads"] * scores).sum((-3, -2, -1))
+    expected = (labels * unary).sum((-2, -1))
+    expected = expected + (state["heads"] * scores(potentials, labels, root)).sum((-3, -2, -1))
     uncertainty = _entropy(labels).sum(-1) + (0.0 if root is None else _entropy(root))
     return expected + label.temperature * uncertainty + head.temperature * _entropy(state["heads"]).sum((-2, -1))
 
@@ -203,6 +226,6 @@ def _entropy(p: Tensor) -> Tensor:
 
 
 __all__ = [
-    "SCHEDULES", "Potentials", "Reading", "Rule", "State", "Update",
-    "factors", "iterate", "objective", "relu_normalized", "start",
+    "SCHEDULES", "Part", "Potentials", "Rule", "State", "Update",
+    "factors", "iterate", "objective", "parts", "relu_normalized", "scores", "start",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Factors = Sequence[Sequence[Tensor]]  # of some channels at a time, of every group: (c, L, r)
+Factors = Sequence[Tensor]  # transposed, of some channels at a time: (c, G, r, L)
 AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
 
 
@@ -20,7 +20,7 @@ class Potentials(NamedTuple):
 
     unary: (B, N, L). words: (B, N), False for padding. left, right: from `factors`; the ternary potential is ``left right'``, and
     ``left=None`` the identity. root: (C, L, K) or None. memory: (C', M, L) or None, the global nodes of the first C' channels;
-    split: whether they are a choice of their own, beside that of a head. choices: see `prepared`.
+    split: whether they are a choice of their own, beside that of a head. choices, room: see `prepared`.
     """
 
     unary: Tensor
@@ -32,15 +32,16 @@ class Potentials(NamedTuple):
     memory: Tensor | None = None
     split: bool = False
     choices: tuple[Tensor, Tensor] | None = None
+    room: dict[str, Tensor] | None = None
 
     def prepared(self) -> "Potentials":
-        """With ``choices``, which the sweeps take: `allowed` as log weights, see `as_bias`."""
-        return self._replace(choices=as_bias(self.allowed(), self.unary, self.parts))
+        """With ``choices``, which the sweeps take: `allowed` as log weights, see `as_bias`; and ``room`` for them to work in."""
+        return self._replace(choices=as_bias(self.allowed(), self.unary, self.parts), room={})
 
     @property
     def channels(self) -> int:
         """C."""
-        return sum(len(some[0]) for some in self.right)
+        return sum(map(len, self.right))
 
     @property
     def parts(self) -> list[int]:
@@ -65,7 +66,7 @@ class Potentials(NamedTuple):
 
 def factors(x: Tensor, words: int) -> Factors:
     """Factors of all channels and groups (C, G, L, r), in the parts that ``words`` words, batches together, are worked on."""
-    return [some.unbind(1) for some in x.split(max(1, AT_ONCE // (words * x.shape[-1])))]
+    return [some.contiguous() for some in x.mT.split(max(1, AT_ONCE // (words * x.shape[-1])))]
 
 
 class Rule(NamedTuple):

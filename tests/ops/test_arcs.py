@@ -5,7 +5,7 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops.arcs import Arcs, group_of, spans
+from probtx_pyro.ops.arcs import Arcs, Groups, group_of
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
 distances = pytest.mark.parametrize("distances", DISTANCES, ids=str)
@@ -24,6 +24,11 @@ def draw(seed, length, distances, rank, batch=2, labels=3, channels=1):
     left = None if rank is None else normal(groups, channels, labels, rank)
     right = normal(groups, channels, labels, rank or labels)
     return normal(batch, length, labels), left, right, normal(channels, batch, length, length)
+
+
+def stacked(*weights):
+    """As the arcs take them, (c, G, r, L)."""
+    return [None if w is None else w.transpose(0, 1).mT.contiguous() for w in weights]
 
 
 def groups_by_definition(distances, length):
@@ -52,7 +57,7 @@ def by_definition(q, left, right, p, distances):
 @pytest.mark.parametrize("length", range(1, 10))
 def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length):
     q, left, right, p = draw(length, length, distances, rank, channels=channels)
-    arcs = Arcs.of(spans(distances, q), q, left, right)
+    arcs = Arcs.of(Groups.of(distances, q), q, *stacked(left, right))
     ours, theirs = (arcs.scores, arcs.messages(p)), by_definition(q, left, right, p, distances)
     inputs = [x for x in (q, left, right, p) if x is not None]
     weights = [torch.randn(x.shape, generator=generator(90), dtype=torch.float64) for x in theirs]
@@ -73,7 +78,7 @@ def test_gradcheck(rank, channels):
     q, left, right, p = draw(1, 5, (2, 4), rank, labels=2, channels=channels)
 
     def both(q, p, *weights):
-        arcs = Arcs.of(spans((2, 4), q), q, *(weights if rank else (None, *weights)))
+        arcs = Arcs.of(Groups.of((2, 4), q), q, *stacked(*(weights if rank else (None, *weights))))
         return arcs.scores, arcs.messages(p)
 
     inputs = [x for x in (q, p, left, right) if x is not None]
@@ -87,7 +92,7 @@ def test_group_of_every_pair(distances, length):
     group = group_of(distances, length)
     for g, i, j in member.nonzero().tolist():
         assert group[i, j] == g
-    assert {span.group for span in spans(distances, torch.zeros(length, 1))} == set(member.nonzero()[:, 0].tolist())
+    assert set(Groups.of(distances, torch.zeros(length, 1)).numbers) == set(member.nonzero()[:, 0].tolist())
 
 
 @low_rank
@@ -95,14 +100,14 @@ def test_any_memory_layout(rank):
     q, left, right, p = draw(2, 4, (2,), rank, batch=3)
     laid = [x.detach().transpose(-3, -2).contiguous().transpose(-3, -2) for x in (q, p)]
     assert not any(x.is_contiguous() for x in laid)
-    plain, other = (Arcs.of(spans((2,), x), x, left, right) for x in (q, laid[0]))
+    plain, other = (Arcs.of(Groups.of((2,), x), x, *stacked(left, right)) for x in (q, laid[0]))
     assert_equal(other.scores, plain.scores)
     assert_equal(other.messages(laid[1]), plain.messages(p))
 
 
 def test_head_marginals_between_words_and_themselves_say_nothing():
     q, left, right, p = draw(3, 5, (2,), None)
-    arcs = Arcs.of(spans((2,), q), q, left, right)
+    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
     assert_equal(arcs.messages(p + torch.eye(5)), arcs.messages(p))
     assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
 
@@ -112,12 +117,12 @@ def test_features_are_tensors_like_others(rank):
     """Gradients of what is made of them beside the messages, at words that no arc of the group reaches, too."""
     q, left, right, _ = draw(4, 5, (2,), rank, channels=2)
     inputs = [x for x in (q, left, right) if x is not None]
-    arcs = Arcs.of(spans((2,), q), q, left, right)
-    plain = [(q @ w[g].unsqueeze(1)).flatten(0, 1) for w in inputs[1:] for g in range(4)]
+    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    plain = [(q @ w[g].unsqueeze(1)).flatten(0, 2) for w in inputs[1:] for g in range(4)]
     pairs = [
         torch.autograd.grad(sum(x.square().sum() for x in found) + scores.sum(), inputs)
         for found, scores in (
-            (arcs.features, arcs.scores),
+            (arcs.stacks, arcs.scores),
             (plain, by_definition(q, left, right, torch.zeros(2, 2, 5, 5), (2,))[0]),
         )
     ]
