@@ -14,93 +14,13 @@ a copy. A group of several offsets is a band of a matrix product. Nothing of siz
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
-class Run(NamedTuple):
-    """Groups of a single offset: the k-th of ``length`` stands at ``place + step k`` of the stack and has the offset ``offset + k``."""
-
-    place: int
-    step: int
-    offset: int
-    length: int
-
-    def pairs(self) -> list[tuple[int, int]]:
-        """Place and offset of each."""
-        return [(self.place + self.step * k, self.offset + k) for k in range(self.length)]
-
-
-class Groups(NamedTuple):
-    """The distance groups that occur among some words.
-
-    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left. runs: those of one offset.
-    bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros that a
-    stack has at both ends, so that every word has a word at every offset of a run. room: memory that is written again and again, by purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
-    """
-
-    numbers: tuple[int, ...]
-    runs: tuple[Run, ...]
-    bands: tuple[tuple[int, Tensor], ...]
-    reach: int
-    room: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, distances: Sequence[int], words: Tensor, room: dict[str, Tensor] | None = None) -> "Groups":
-        """Among words (..., N, L). ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
-
-        >>> Groups.of((2, 3), torch.zeros(9, 1)).runs
-        (Run(place=0, step=1, offset=1, length=2), Run(place=4, step=-1, offset=-2, length=2))
-        """
-        length, every = words.shape[-2], words.new_ones(words.shape[-2], words.shape[-2])
-        rings = [(low, min(high, length) - 1) for low, high in pairwise([1, *distances, max(length, 1)])]
-        rings = [(low, high) for low, high in rings if low <= high]
-        number, bands = len(rings), []
-        runs: list[Run] = []
-        for k, (low, high) in enumerate(rings):
-            if low < high:
-                bands += [(k, every.triu(low).tril(high)), (number + k, every.tril(-low).triu(-high))]
-            elif k and rings[k - 1][0] == rings[k - 1][1]:  # the run goes on
-                right, left = runs[-2:]
-                runs[-2] = right._replace(length=right.length + 1)
-                runs[-1] = left._replace(place=left.place + 1, offset=-high, length=left.length + 1)
-            else:
-                runs += [Run(k, 1, low, 1), Run(number + k, -1, -low, 1)]
-        numbers = (*range(number), *(len(distances) + 1 + k for k in range(number)))
-        reach = max((abs(offset) for run in runs for _, offset in run.pairs()), default=0)
-        return cls(numbers, tuple(runs), tuple(bands), reach, {} if room is None else room)
-
-    def stack(
-        self, words: int, features: int, like: Tensor, purpose: str | None = None, number: int | None = None
-    ) -> Tensor:
-        """A stack to be written, with zeros at its ends: of all groups, or of so many; for the same purpose in the same memory.
-
-        Rows do not lie a multiple of 4096 bytes apart: such addresses share a set of the cache.
-        """
-        number = len(self.numbers) if number is None else number
-        wide = number * features
-        rows, row = words + 2 * self.reach, wide + 16 * (wide * like.element_size() % 4096 == 0)
-        purpose = None if torch.compiler.is_compiling() else purpose
-        old = None if purpose is None else self.room.get(purpose)
-        if old is None or old.shape != (rows, row) or old.dtype != like.dtype or old.device != like.device:
-            old = like.new_empty(rows, row)
-            for end in (old[: self.reach], old[rows - self.reach :]):
-                end.zero_()
-            if purpose is not None:
-                self.room[purpose] = old
-        return old[:, :wide].unflatten(1, (number, features))
-
-
-def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:
-    """Number of the distance group of every pair, (N, N); for a word and itself, which no arc joins, it means nothing."""
-    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
-    edges = torch.tensor(distances, dtype=torch.long, device=device)
-    ring = torch.bucketize(offset.abs(), edges, right=True)
-    return torch.where(offset < 0, ring + len(distances) + 1, ring)
+from probtx_pyro.ops.arc_groups import Groups, Run
 
 
 def _ends(offset: int, length: int) -> tuple[slice, slice, slice]:
@@ -389,4 +309,4 @@ class Arcs(NamedTuple):
         return _Messages.apply(self.groups, p.flatten(0, 1), self.q, *self.stacks, *self.weights)
 
 
-__all__ = ["Arcs", "Groups", "Run", "group_of"]
+__all__ = ["Arcs"]

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.ops.arcs import Arcs, Groups, group_of
+from probtx_pyro.ops.arc_groups import Groups, group_of
+from probtx_pyro.ops.arcs import Arcs
 from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, relu_normalized
 
 State = Mapping[str, Tensor]

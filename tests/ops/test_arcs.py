@@ -5,7 +5,8 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops.arcs import Arcs, Groups, group_of
+from probtx_pyro.ops.arc_groups import Groups, group_of
+from probtx_pyro.ops.arcs import Arcs
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
 distances = pytest.mark.parametrize("distances", DISTANCES, ids=str)
