@@ -5,7 +5,7 @@ from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
-from probtx_pyro.models.hopfield import Hopfield, Retrieval
+from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
 from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
 from probtx_pyro.models.priors import MixturePriors
@@ -15,6 +15,6 @@ __all__ = [
     "GaussianKeys",
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "DependencyCRF", "LowRank",
-    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval",
+    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip
