@@ -19,8 +19,8 @@ class StateUpdate(nn.Module):
     num_heads
         How many; each has a β of its own where it learns.
     beta, learn_beta
-        Inverse temperature β of the first step on, and whether it is learned (as its logarithm); None is ``1/sqrt(D)`` for heads
-        D wide.
+        Inverse temperature β, and whether it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for heads D
+        wide.
     num_steps
         Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out. 1 is attention.
     tol

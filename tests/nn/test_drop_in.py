@@ -278,6 +278,9 @@ for cls, options in (
     gradients = [torch.autograd.grad(output.square().sum(), list(layer.parameters())) for output in outputs]
     assert (outputs[0] - outputs[1]).abs().max() < 1e-5, options
     assert all((a - b).abs().max() < 1e-4 for a, b in zip(*gradients)), options
+layer = nn.HopfieldRetrieval(2, 0.5, num_steps=3, learn_beta=True, batch_first=True)
+compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+assert (layer(x, x + 1, None, mask) - compiled(x, x + 1, None, mask)).abs().max() < 1e-5
 """
 
 

@@ -170,6 +170,19 @@ def test_gradcheck(transformation, num_steps):
     assert slope.shape == (H, 1) and (slope != 0).all()
 
 
+@every
+@pytest.mark.parametrize("tol", [None, 1e-2])
+def test_autocast(transformation, tol):
+    state, patterns, values = (x.float() for x in tensors(11))
+    padding = torch.arange(S).expand(B, S) > 3
+    layer = nn.HopfieldRetrieval(H, 0.5, num_steps=3, tol=tol, transformation=transformation, batch_first=True)
+    expected = layer(state, patterns, values, padding)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(state, patterns, values, padding)
+    # six roundings to 8 bits (products and means of three steps) of numbers of order 1; steps at this β do not magnify them
+    assert (output.float() - expected).abs().max() <= 6 * 2**-8 * float(values.abs().max())
+
+
 def test_more_steps_lower_the_energy_of_the_states_and_reach_the_pattern():
     patterns = 3 * torch.nn.functional.normalize(torch.randn(5, 16, generator=generator(8)), dim=-1)
     state = patterns + 0.5 * torch.randn(5, 16, generator=generator(9))

@@ -91,10 +91,9 @@ def fixed_points(memory: "Hopfield", num_steps: int = 1000, tol: float = 1e-6) -
 
     ``num_steps`` and ``tol`` as in `fixed_point`. Where patterns share a metastable state they end in the same point.
     """
-    found = memory._iterate(memory.patterns, num_steps, tol)
-    state = found.state["state"]
-    error = (state - memory.patterns).norm(dim=-1)
-    return FixedPoints(state, error, effective_patterns(memory, state), found.converged)
+    found = memory.settle(memory.patterns, num_steps, tol)
+    error = (found.state - memory.patterns).norm(dim=-1)
+    return FixedPoints(found.state, error, effective_patterns(memory, found.state), found.converged)
 
 
 def _itself(square: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hopfield import measures
 from probtx_pyro.models.value import Value
 from probtx_pyro.ops import FixedPoint
-from probtx_pyro.ops.entmax import ENTMAX
 from probtx_pyro.ops.retrieval import POOLING, Pooling, iterate
 
 Maybe = Tensor | None  # an argument that may be left out
@@ -120,8 +119,8 @@ class Hopfield(Value):
                 )
             if not self.mask.any(-1).all():
                 raise ValueError("mask forbids every pattern; store at least one")
-        if self.transformation not in ENTMAX:
-            raise ValueError(f"transformation must be one of {', '.join(ENTMAX)}, not {self.transformation!r}")
+        if self.transformation not in POOLING:
+            raise ValueError(f"transformation must be one of {', '.join(POOLING)}, not {self.transformation!r}")
 
     @property
     def mixture(self) -> GaussianMixture:
