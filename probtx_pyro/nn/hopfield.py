@@ -16,7 +16,8 @@ from probtx_pyro.nn.state_update import StateUpdate
 class HopfieldAttention(Attention):
     """Attention whose queries move among the keys for some steps before they read the values out.
 
-    One step of softmax with ``beta=None``, that is ``1/sqrt(head_dim)``, is ``torch.nn.MultiheadAttention``.
+    One step of softmax with ``beta=None``, that is ``1/sqrt(head_dim)``, is ``torch.nn.MultiheadAttention``. A β that does not learn
+    is no part of the state, which then loads both ways with ``strict=True``.
 
     Parameters
     ----------

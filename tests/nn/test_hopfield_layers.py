@@ -193,6 +193,13 @@ def test_more_steps_lower_the_energy_of_the_states_and_reach_the_pattern():
     assert (states[-1] - patterns).abs().max() < 0.05
 
 
+def test_with_a_fixed_beta_the_state_is_that_of_multihead_attention():
+    theirs = torch.nn.MultiheadAttention(E, H)
+    ours = nn.HopfieldAttention(E, H, num_steps=3, beta=0.5)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+
+
 def test_in_our_transformer():
     torch.manual_seed(1)
     model = nn.TransformerLM(

@@ -80,7 +80,7 @@ class Hopfield(Value):
     References
     ----------
     Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217; Shim 2022, section 4; Santos et al. 2024, *Sparse and
-    Structured Hopfield Networks* (the sparse family).
+    Structured Hopfield Networks* (the sparse family); Cheng 1995, *Mean shift, mode seeking, and clustering* (patterns that move).
     """
 
     patterns: Tensor
