@@ -14,7 +14,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from strategies import generator, keys_problem, lists, problem
+from strategies import generator, keys_problem, lists, memory_mixture, problem
 from tolerances import assert_equal
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -44,6 +44,9 @@ ROWS = {
     "gaussian mixture, prior for each query": Row(lambda g, **k: problem(g, rows=5, **k)),
     "gaussian mixture, masked": Row(lambda g, **k: problem(g, rows=5, masked=True, **k)),
     "gaussian mixture, labels": Row(lambda g, **k: problem(g, answer="categorical", **k)),
+    "hopfield": Row(
+        memory_mixture, parts=(1,)
+    ),  # its mixture; the memory itself is tied to it in models/test_hopfield.py
     "gaussian keys": Row(keys_problem, parts=(1,), components=-2),
     "gaussian keys, shared precision and weights": Row(
         lambda g, **k: keys_problem(g, precision="shared", weights="shared", **k), parts=(1,), components=-2

@@ -16,12 +16,19 @@ from probtx_pyro.cli import training
 
 SUMMARY = "a causal language model with any of the attention layers"
 # option -> argument of the layer, for each layer that takes it
-OPTIONS = {"components": "num_components", "share": "share", "adapt-steps": "adapt_steps"}
+OPTIONS = {
+    "components": "num_components",
+    "share": "share",
+    "adapt-steps": "adapt_steps",
+    "retrieval-steps": "num_steps",
+    "transformation": "transformation",
+}
 ATTENTIONS = {
     "softmax": (),
     "gaussian": ("adapt-steps",),
-    "gaussian-keys": tuple(OPTIONS),
+    "gaussian-keys": ("components", "share", "adapt-steps"),
     "linear-keys": ("components", "share"),
+    "hopfield": ("retrieval-steps", "transformation"),
 }
 NUMBERS: training.Numbers = {
     "context": (int, 128, "tokens of a row"),
@@ -43,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--adapt-steps", type=int, metavar="N", help="ECM steps of the keys at every call, for the gaussian ones"
+    )
+    parser.add_argument(
+        "--retrieval-steps", type=int, metavar="N", help="steps of a state among the keys, for hopfield"
+    )
+    parser.add_argument(
+        "--transformation", choices=("softmax", "entmax15", "sparsemax"), help="scores to weights, for hopfield"
     )
     parser.add_argument(
         "--text",

@@ -8,7 +8,7 @@ from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
 from probtx_pyro.models.hash_table import SoftHashTable
-from probtx_pyro.models.hopfield import Hopfield, Retrieval
+from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
 from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
 from probtx_pyro.models.priors import MixturePriors
@@ -38,7 +38,11 @@ __all__ = [
     "GaussianKeys",
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "DependencyCRF", "LowRank",
+<<<<<<< HEAD
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval",
     "SoftKMeans", "Clustering", "SoftHashTable",
+=======
+    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
+>>>>>>> h-B
     "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip

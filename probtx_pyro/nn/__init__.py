@@ -4,6 +4,7 @@ from probtx_pyro.nn.attention import Attention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian import GaussianMixtureAttention
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
+from probtx_pyro.nn.hopfield import HopfieldAttention, HopfieldRetrieval
 from probtx_pyro.nn.linear import LinearKeysAttention
 from probtx_pyro.nn.softmax import SoftmaxAttention
 from probtx_pyro.nn.tasks import MaskedLanguageModel, TextClassifier, TransformerEncoder, WordTagger
@@ -12,6 +13,7 @@ from probtx_pyro.nn.whole import log_prior, swap_attention
 
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
+    "HopfieldAttention", "HopfieldRetrieval",
     "TransformerBlock", "TransformerLM",
     "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
     "log_prior", "swap_attention",

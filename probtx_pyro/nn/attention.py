@@ -217,8 +217,8 @@ class Attention(nn.Module):
         if myself and key_padding_mask is not None:
             padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
             masks = masks._replace(padded=padded)
-        if masks.log_prior is not None:  # what nobody may attend to may hold anything
-            present = (masks.log_prior > -torch.inf).any(-2).unsqueeze(-1)
+        present = masks.present()
+        if present is not None:
             values = torch.where(present, values, 0.0)
             wide = present.view(*present.shape, *(1,) * (units.keys.dim() - 4))
             units = units._replace(keys=torch.where(wide, units.keys, 0.0))

@@ -30,6 +30,10 @@ class Masks(NamedTuple):
         rows = torch.zeros_like(future, dtype=like.dtype) if self.log_prior is None else self.log_prior
         return rows.masked_fill(future, -math.inf)
 
+    def present(self) -> Tensor | None:
+        """Which units any query may attend to, (B, 1 or H, S, 1), causality aside; None where all. What else there is may be anything."""
+        return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
+
     def alive(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Which queries may attend to anything at all, (B or 1, 1 or H, L or 1, 1); None where all may."""
         if self.log_prior is None:

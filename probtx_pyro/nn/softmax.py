@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from probtx_pyro.nn.attention import Attention, Units
 from probtx_pyro.nn.masks import Masks
-from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.attention import dot_product_attention
+from probtx_pyro.ops.attention import dot_product_attention, single
+from probtx_pyro.ops.entmax import softmax
 
 
 class SoftmaxAttention(Attention):
@@ -34,11 +34,14 @@ class SoftmaxAttention(Attention):
 
 
 def explicit(
-    logits: Tensor, values: Tensor, masks: Masks, dropout: float, pool: Callable[[Tensor], Tensor] = lambda x: x
+    logits: Tensor, values: Tensor, masks: Masks, dropout: float, function: Callable[[Tensor], Tensor] = softmax
 ) -> tuple[Tensor, Tensor]:
-    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them."""
+    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them.
+
+    ``function`` takes logits, of 32 bits at least, to rows on the simplex.
+    """
     log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
-    weights = safe_softmax(logits if log_prior is None else logits + log_prior)[0].to(values.dtype)
+    weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)
     weights = F.dropout(weights, dropout) if dropout else weights
     return weights @ values, weights
 

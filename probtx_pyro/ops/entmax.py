@@ -20,25 +20,25 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def sparsemax(scores: Tensor) -> Tensor:
-    """The Euclidean projection onto the simplex, over the last axis; -inf is a mask.
+    """The Euclidean projection onto the simplex, over the last axis; -inf is a mask, and a row of -inf gives zeros.
 
     >>> sparsemax(torch.tensor([0.0, 0.5, 2.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    shifted, _, number = _sorted(scores)
+    shifted, masked, number = _sorted(scores)
     ordered = shifted.sort(-1, descending=True).values
     threshold = (ordered.cumsum(-1) - 1) / number
     held = (ordered > threshold).sum(-1, keepdim=True).clamp_min(1)
-    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0)
+    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).masked_fill(masked, 0.0)
 
 
 def entmax15(scores: Tensor) -> Tensor:
-    """1.5-entmax over the last axis, by its exact threshold; -inf is a mask.
+    """1.5-entmax over the last axis, by its exact threshold; -inf is a mask, and a row of -inf gives zeros.
 
     >>> entmax15(torch.tensor([0.0, 0.5, 4.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    shifted, _, number = _sorted(scores / 2)
+    shifted, masked, number = _sorted(scores / 2)
     ordered = shifted.sort(-1, descending=True).values
     mean = ordered.cumsum(-1) / number
     spread = (ordered.square().cumsum(-1) / number - mean.square()).clamp_min(0.0)
@@ -46,7 +46,7 @@ def entmax15(scores: Tensor) -> Tensor:
     positive = inside > 0
     threshold = mean - torch.where(positive, torch.where(positive, inside, 1.0).sqrt(), 0.0)
     held = (threshold <= ordered).sum(-1, keepdim=True).clamp_min(1)
-    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).square()
+    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).square().masked_fill(masked, 0.0)
 
 
 def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:

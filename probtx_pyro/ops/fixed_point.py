@@ -6,6 +6,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -88,7 +89,8 @@ def fixed_point(
     over_all = together or torch.Tensor.detach
     scale = _magnitudes(state, active) if tol is None else over_all(_magnitudes(state, active))
     trace: list[Tensor] = []
-    with progress_bar(label=label, progress=progress, total=num_steps) as bar:
+    quiet = progress is False  # then no bar is made at all: compilers cannot follow one
+    with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
         for _ in range(num_steps):
             proposed, value = step(state)
             if value is not None:
@@ -103,7 +105,8 @@ def fixed_point(
                 moving = (sizes[1] > tol * scale).any(0)
                 state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
                 active = active & moving
-            bar.update()
+            if bar is not None:
+                bar.update()
             if tol is not None and not active.any():
                 break
     if objective is not None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probtx_pyro.nn import GaussianMixtureAttention, SoftmaxAttention
+from probtx_pyro.nn import GaussianMixtureAttention, HopfieldAttention, SoftmaxAttention
 from probtx_pyro.nn.attention import Attention, Units
 from probtx_pyro.results.captured_attention import Captured, captured
 
@@ -16,7 +16,8 @@ def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Capture
     """Run ``module(*inputs, **kwargs)`` once and return what each of its attention layers computed.
 
     Caught is every ``torch.nn.MultiheadAttention``, wherever it sits, and every layer of `probtx_pyro.nn` that is a softmax of
-    dot products: `SoftmaxAttention`, and `GaussianMixtureAttention` with ``linked`` and without adaptation. The fused path by
+    dot products: `SoftmaxAttention`, `GaussianMixtureAttention` with ``linked`` and without adaptation, and `HopfieldAttention` of
+    one step of softmax. The fused path by
     which ``torch.nn.TransformerEncoder`` bypasses its layers in eval mode is switched off for the run. The module runs in the
     mode it is in: call ``.eval()`` first, or dropout will act before the later layers.
 
@@ -103,8 +104,11 @@ def _softmax(name: str, layer: Attention, units: Units) -> tuple[Tensor | float,
         return layer.head_dim**-0.5, None
     if isinstance(layer, GaussianMixtureAttention) and layer.linked and not layer.adapt_steps:
         return layer.precision(units), layer.log_weights(units)
+    if isinstance(layer, HopfieldAttention) and layer.update.is_attention:
+        return layer.update.inverse_temperature(layer.head_dim), None
+    known = "layer.posterior_model(query, key, value)" if hasattr(layer, "posterior_model") else "its weights"
     raise ValueError(
-        f"{name} is a {type(layer).__name__} whose attention is no softmax of dot products; ask it for layer.posterior_model(query, key, value), or swap in SoftmaxAttention"
+        f"{name} is a {type(layer).__name__} whose attention is no softmax of dot products; ask it for {known}, or swap in SoftmaxAttention"
     )
 
 

@@ -21,6 +21,7 @@ ATTENTIONS = {
     "gaussian": nn.GaussianMixtureAttention,
     "gaussian-keys": nn.GaussianKeysAttention,
     "linear-keys": nn.LinearKeysAttention,
+    "hopfield": nn.HopfieldAttention,
 }
 
 
@@ -66,6 +67,7 @@ def standard_priors(layer: nn.Attention) -> dict[str, Any]:
     start = layer.head_dim**-0.5
     priors = {
         "key_precision": Gamma(2.0, 1.0 / start),
+        "beta": Gamma(2.0, 1.0 / start),
         "strength_keys": Gamma(2.0, 1.0),
         "strength_key_precision": Gamma(2.0, 1.0),
         "component_weights": Dirichlet(layer.out_proj.weight.new_full((getattr(layer, "num_components", 1),), 2.0)),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probtx_pyro import cli, train
-from probtx_pyro.cli import training
+from probtx_pyro.cli import train_lm, training
 from probtx_pyro.cli.train import TASKS
 
 pytestmark = pytest.mark.filterwarnings(
@@ -31,7 +31,7 @@ def _single_precision():
 
 
 def test_the_tables_of_names_are_those_of_the_library():
-    assert set(training.ENCODERS) == set(train.ENCODERS)
+    assert set(training.ENCODERS) == set(train.ENCODERS) and set(train_lm.ATTENTIONS) == set(train.ATTENTIONS)
     parser = cli.parser()
     for task, names in (("lm", train.ATTENTIONS), ("mlm", train.ENCODERS)):
         of = parser.parse_args(["train", task, "--out", "x"])

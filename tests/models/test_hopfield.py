@@ -4,23 +4,18 @@ import math
 
 import pytest
 import torch
-from strategies import generator
+from strategies import generator, hopfield_problem
 from tolerances import assert_equal
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
+from benchmarks.timing import Largest
 from probtx_pyro import models
+from probtx_pyro.ops import statistics
 from probtx_pyro.ops.entmax import ENTMAX
 
 
-def problem(seed=0, count=6, features=4, states=5, batch=(), **options):
-    g = generator(seed)
-    patterns = torch.randn(*batch, count, features, generator=g)
-    beta = float(torch.rand((), generator=g)) * 4 + 0.2
-    return models.Hopfield(patterns, beta, **options), torch.randn(*batch, states, features, generator=g)
-
-
 def test_the_energy_is_the_published_one_and_the_mixtures_log_density():
-    memory, state = problem()
+    memory, state = hopfield_problem()
     scores = memory.beta * state @ memory.patterns.T
     by_hand = -scores.exp().sum(-1).log() / memory.beta + 0.5 * (state * state).sum(-1) + math.log(6) / memory.beta
     by_hand = by_hand + 0.5 * memory.patterns.square().sum(-1).max()
@@ -31,7 +26,7 @@ def test_the_energy_is_the_published_one_and_the_mixtures_log_density():
 
 
 def test_a_step_is_em_of_the_mixture_and_attention():
-    memory, state = problem()
+    memory, state = hopfield_problem()
     attention = memory.mixture.attention(state)
     assert (memory.retrieve(state) - attention @ memory.patterns).abs().max() < 1e-12
     expected = scaled_dot_product_attention(
@@ -42,10 +37,82 @@ def test_a_step_is_em_of_the_mixture_and_attention():
     assert_equal(state - slope, memory.retrieve(state), operations=256)  # a gradient step of size 1
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_retrieval_is_em_of_the_mixture_at_every_step(batch, masked):
+    """The mixture's own E-step, explicit, whose mean of the keys is the M-step of a state."""
+    memory, state = hopfield_problem(7, count=40, features=8, batch=batch)
+    if masked:
+        memory = memory.replace(mask=torch.rand(*batch, 40, generator=generator(8)) < 0.7)
+    expected = state
+    for steps in range(1, 6):
+        expected = memory.mixture.attention(expected) @ memory.patterns
+        assert (memory.retrieve(state, steps) - expected).abs().max() < 1e-12
+    found = memory.settle(state, num_steps=5, tol=None)
+    assert (found.state - expected).abs().max() < 1e-12
+    by_density = memory.energy(state) + memory.mixture.log_evidence(state) / memory.beta
+    assert (found.energy[-1] - by_density + memory.mixture.log_evidence(expected) / memory.beta).abs().max() < 1e-12
+
+
+COUNT, CHUNK = 512, 2**15
+WATCHED = {
+    "retrieve": lambda memory, state: memory.retrieve(state, 3, tol=1e-3),
+    "read": lambda memory, state: memory.replace(values=2 * memory.patterns).retrieve(state),
+    "energy": lambda memory, state: memory.energy(state),
+    "settle": lambda memory, state: memory.settle(state, 2).energy,
+    "effective patterns": lambda memory, state: memory.effective_patterns(state),
+    "attention": lambda memory, state: memory.attention(state),
+}
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("transformation", ENTMAX)
+@pytest.mark.parametrize("name", WATCHED)
+def test_no_tensor_of_states_times_patterns(name, transformation, masked, monkeypatch):
+    """Forward and backward; in chunks small enough that a chunk is no matrix. The watch sees it where it is asked for."""
+    monkeypatch.setattr(statistics, "CHUNK_ELEMENTS", CHUNK)
+    memory, state = hopfield_problem(count=COUNT, features=4, states=COUNT, transformation=transformation)
+    if masked:
+        memory = memory.replace(mask=torch.arange(COUNT) % 7 > 0)
+    state.requires_grad_()
+    with Largest() as made:
+        WATCHED[name](memory, state).sum().backward()
+    assert (made.numbers >= COUNT * COUNT) == (name == "attention")
+    assert name == "attention" or made.numbers <= CHUNK < COUNT * COUNT
+
+
+@pytest.mark.parametrize("transformation", ENTMAX)
+def test_derivatives(transformation):
+    memory, state = hopfield_problem(9, features=3, states=2, transformation=transformation)
+    values = torch.randn(6, 2, generator=generator(10))
+    state.requires_grad_()
+    inputs = (state, memory.patterns.clone().requires_grad_(), memory.beta.clone().requires_grad_())
+
+    def made(patterns, beta, values=None):
+        return models.Hopfield(patterns, beta, values, transformation=transformation)
+
+    for function in (
+        lambda s, x, b: made(x, b).retrieve(s, 2),
+        lambda s, x, b: made(x, b, values).retrieve(s, 2),
+        lambda s, x, b: made(x, b).energy(s),
+    ):
+        assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(lambda s, x, b: made(x, b).attention(s) @ x, inputs)
+    assert torch.autograd.gradgradcheck(lambda s, x, b: made(x, b).energy(s), inputs)
+
+
+def test_the_fused_kernel_has_no_second_derivative_as_the_docstring_says():
+    memory, state = hopfield_problem()
+    state.requires_grad_()
+    (slope,) = torch.autograd.grad(memory.retrieve(state).square().sum(), state, create_graph=True)
+    with pytest.raises(RuntimeError, match="flash_attention_for_cpu_backward is not implemented"):
+        torch.autograd.grad(slope.sum(), state)
+
+
 @pytest.mark.parametrize("transformation", ENTMAX)
 def test_the_energy_never_rises_in_a_thousand_retrievals(transformation):
     for seed in range(10):
-        memory, state = problem(seed, states=100, transformation=transformation)
+        memory, state = hopfield_problem(seed, states=100, transformation=transformation)
         energy = memory.settle(state, num_steps=30, tol=None).energy
         magnitude = float(memory.energy(state).abs().max()) + 10
         assert (energy.diff(dim=0) <= 64 * torch.finfo(energy.dtype).eps * magnitude).all()
@@ -53,13 +120,13 @@ def test_the_energy_never_rises_in_a_thousand_retrievals(transformation):
 
 def test_an_energy_that_rises_would_be_seen():
     """A step with other values than the patterns has no such energy."""
-    memory, state = problem(states=100)
+    memory, state = hopfield_problem(states=100)
     wrong = models.Hopfield(memory.patterns, memory.beta, values=-memory.patterns)
     assert (memory.energy(wrong.retrieve(state)) > memory.energy(state) + 0.1).any()
 
 
 def test_each_state_stops_by_itself_and_is_a_fixed_point():
-    memory, state = problem(states=20)
+    memory, state = hopfield_problem(states=20)
     found = memory.settle(state, num_steps=500, tol=1e-9)
     assert found.converged.all() and found.num_steps.unique().numel() > 1
     assert (memory.retrieve(found.state) - found.state).abs().max() < 1e-7
@@ -76,7 +143,7 @@ def test_sparse_retrieval_is_exact_where_patterns_are_separated(transformation):
 
 
 def test_values_are_read_out_after_the_last_step():
-    memory, state = problem()
+    memory, state = hopfield_problem()
     values = torch.randn(6, 3, generator=generator(5))
     read = memory.replace(values=values)
     assert_equal(read.retrieve(state), memory.attention(state) @ values)
@@ -84,23 +151,29 @@ def test_values_are_read_out_after_the_last_step():
 
 
 def test_a_masked_pattern_is_an_absent_one_and_a_batch_its_singles():
-    memory, state = problem()
+    memory, state = hopfield_problem()
     keep = torch.tensor([True, False, True, True, False, True])
     masked, absent = memory.replace(mask=keep), memory.replace(patterns=memory.patterns[keep])
-    for method in ("energy", "retrieve"):
+    for method in ("energy", "retrieve", "effective_patterns"):
         assert_equal(getattr(masked, method)(state), getattr(absent, method)(state), operations=256)
     assert_equal(masked.separation()[keep], absent.separation())
-    batch, states = problem(seed=6, batch=(2, 3))
+    batch, states = hopfield_problem(seed=6, batch=(2, 3))
     single = batch.replace(patterns=batch.patterns[1, 2])
     assert_equal(batch.retrieve(states, 4)[1, 2], single.retrieve(states[1, 2], 4), operations=256)
+    ragged = memory.replace(mask=torch.stack([keep, ~keep]))  # two masks, one set of patterns and of states
+    assert_equal(ragged.retrieve(state, 3)[0], absent.retrieve(state, 3), operations=256)
+    assert_equal(
+        ragged.settle(state, 3, tol=None).energy[:, 0], absent.settle(state, 3, tol=None).energy, operations=256
+    )
 
 
-def test_separation_is_by_definition():
-    memory, _ = problem()
-    x = memory.patterns
-    for i in range(6):
-        others = [float(x[i] @ x[j]) for j in range(6) if j != i]
-        assert float(memory.separation()[i]) == pytest.approx(float(x[i] @ x[i]) - max(others))
+def test_memories_move_between_kinds_of_numbers(device):
+    memory, state = hopfield_problem(mask=torch.arange(6) != 2, values=torch.ones(6, 1))
+    low = memory.to(device, torch.float32)
+    assert low.mask.dtype == torch.bool and low.beta.dtype == low.values.dtype == torch.float32
+    near = low.replace(values=None).retrieve(state.to(device, torch.float32))
+    # logits of order 10 in float32 err by some 1e-6, and so does a mean of numbers of order 1
+    assert (near.cpu().double() - memory.replace(values=None).to("cpu").retrieve(state.cpu())).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ EXACT = {
     "gaussian mixture": (nn.GaussianMixtureAttention, {}),
     "one linked key": (nn.GaussianKeysAttention, {"num_components": 1, "linked": True}),
     "equal linked keys": (nn.GaussianKeysAttention, {"linked": True, "share": "shift"}),
+    "hopfield": (nn.HopfieldAttention, {"learn_beta": True}),
 }
 ALL = EXACT | {
     "distances": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
@@ -26,6 +27,10 @@ ALL = EXACT | {
     "hard keys": (nn.GaussianKeysAttention, {"assignment": "hard"}),
     "linear keys": (nn.LinearKeysAttention, {}),
     "adapted": (nn.GaussianMixtureAttention, {"adapt_steps": 1}),
+    "hopfield steps": (nn.HopfieldAttention, {"num_steps": 3, "beta": 2.0, "learn_beta": True}),
+    "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 20, "tol": 1e-10, "beta": 0.5}),
+    "sparse hopfield": (nn.HopfieldAttention, {"transformation": "entmax15", "learn_beta": True}),
+    "sparse hopfield steps": (nn.HopfieldAttention, {"transformation": "sparsemax", "num_steps": 3, "beta": 2.0}),
 }
 exact = pytest.mark.parametrize("kind", EXACT.values(), ids=EXACT.keys())
 every = pytest.mark.parametrize("kind", ALL.values(), ids=ALL.keys())
@@ -262,6 +267,8 @@ for cls, options in (
     (nn.GaussianKeysAttention, {}),
     (nn.GaussianKeysAttention, {"share": "shift"}),
     (nn.LinearKeysAttention, {}),
+    (nn.HopfieldAttention, {"num_steps": 3, "learn_beta": True}),
+    (nn.HopfieldAttention, {"num_steps": 3, "transformation": "entmax15"}),
 ):
     torch._dynamo.reset()
     layer = cls(8, 2, batch_first=True, **options)
@@ -271,6 +278,9 @@ for cls, options in (
     gradients = [torch.autograd.grad(output.square().sum(), list(layer.parameters())) for output in outputs]
     assert (outputs[0] - outputs[1]).abs().max() < 1e-5, options
     assert all((a - b).abs().max() < 1e-4 for a, b in zip(*gradients)), options
+layer = nn.HopfieldRetrieval(2, 0.5, num_steps=3, learn_beta=True, batch_first=True)
+compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+assert (layer(x, x + 1, None, mask) - compiled(x, x + 1, None, mask)).abs().max() < 1e-5
 """
 
 
@@ -326,6 +336,9 @@ BAD = {
     "components": (lambda: nn.GaussianKeysAttention(8, 2, num_components=0), r"num_components must be 1 or more"),
     "adapted": (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("kees",)), r"adapted: no parameter 'kees'; choose from keys"),
     "linked": (lambda: nn.GaussianMixtureAttention(8, 2, unit_precision=True), r"unit_precision needs linked=False"),
+    "steps": (lambda: nn.HopfieldAttention(8, 2, num_steps=0), r"num_steps must be 1 or more, not 0"),
+    "beta": (lambda: nn.HopfieldAttention(8, 2, beta=-1.0), r"beta must be positive and finite, not -1.0"),
+    "transformation": (lambda: nn.HopfieldAttention(8, 2, transformation="hardmax"), r"transformation must be one of softmax, entmax15, sparsemax, not 'hardmax'"),
     "features": (lambda: nn.SoftmaxAttention(4, 2, batch_first=True)(X, X, X), r"query has shape \(3, 5, 8\).*4 features"),
     "lengths": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X[:, :2]), r"disagree on batch or length"),
     "mask shape": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, attn_mask=torch.zeros(4, 4)), r"attn_mask has shape \(4, 4\) but must have shape \(5, 5\) or \(6, 5, 5\)"),

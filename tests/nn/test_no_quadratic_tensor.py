@@ -15,6 +15,8 @@ LAYERS = {  # hard keys and adaptation work in chunks of queries, whose size doe
     "linked keys": (nn.GaussianKeysAttention, {"linked": True}),
     "linear": (nn.LinearKeysAttention, {"num_components": 1}),
     "linear keys": (nn.LinearKeysAttention, {}),
+    "hopfield": (nn.HopfieldAttention, {"num_steps": 3}),
+    "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 10, "tol": 1e-2, "learn_beta": True}),
 }
 SHORT, LONG = 256, 1024
 

@@ -193,6 +193,8 @@ OURS = {
     "softmax": layers.SoftmaxAttention(WIDTH, HEADS, head_dim=3, batch_first=True),
     "mixture": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, unit_weights=True),
     "map": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, map_steps=2),
+    "hopfield": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, beta=1.3),
+    "hopfield with its own beta": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, learn_beta=True),
 }
 
 
@@ -224,12 +226,15 @@ def test_a_language_model_of_ours():
         layers.LinearKeysAttention(WIDTH, HEADS, batch_first=True),
         layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, linked=False),
         layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, adapt_steps=1),
+        layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, num_steps=2),
+        layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, transformation="sparsemax"),
     ],
-    ids=["keys", "linear", "unlinked", "adapting"],
+    ids=["keys", "linear", "unlinked", "adapting", "steps", "sparse"],
 )
 def test_layers_that_are_no_softmax_are_refused(layer):
     x = torch.randn(BATCH, LENGTH, WIDTH)
-    with pytest.raises(ValueError, match=r"no softmax of dot products; ask it for layer.posterior_model"):
+    known = r"layer.posterior_model\(" if hasattr(layer, "posterior_model") else "its weights"
+    with pytest.raises(ValueError, match=rf"no softmax of dot products; ask it for {known}"):
         results.capture(layer.double(), x, x, x)
 
 

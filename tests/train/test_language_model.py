@@ -203,6 +203,8 @@ def test_one_clear_error(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["--components", "2"], "--components means nothing to --attention softmax"),
+        (["--retrieval-steps", "2"], "--retrieval-steps means nothing to --attention softmax"),
+        (["--attention", "hopfield", "--retrieval-steps", "0"], "num_steps must be 1 or more, not 0"),
         (
             ["--attention", "linear-keys", "--adapt-steps", "2"],
             "--adapt-steps means nothing to --attention linear-keys",

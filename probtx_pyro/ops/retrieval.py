@@ -1,0 +1,108 @@
+"""States among patterns: what each map onto the simplex makes of their dot products, without a Q x N tensor, and the iteration.
+
+Softmax takes the fused kernel and the chunked log evidence. The sparse maps sort every row: some queries at a time see every
+pattern, and with gradients those rows are computed again in the backward pass.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as drop
+
+from probtx_pyro.ops.attention import Factor, dot_product_attention, single
+from probtx_pyro.ops.entmax import ENTMAX, Entmax
+from probtx_pyro.ops.fixed_point import FixedPoint, fixed_point
+from probtx_pyro.ops.mixed_keys import visible
+from probtx_pyro.ops.statistics import log_evidence, over_chunks
+
+
+class Pooling(NamedTuple):
+    """What a map onto the simplex does to the scores ``states · patterns' + log_prior`` of Q states and N patterns.
+
+    function: from scores to rows p on the simplex, as in `ENTMAX`.
+    pool: ``(states, patterns, values, log_prior=None, *, causal=False, dropout=0.0)`` -> ``Σ_n p_n values_n``, (..., Q, M).
+    conjugate: ``(states, patterns, log_prior=None)`` -> the scores' log-sum-exp or what takes its place, (..., Q).
+
+    Shapes: states (..., Q, D), patterns (..., N, D), values (..., N, M), log_prior (..., Q or 1, N), -inf for a mask.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    pool: Callable[..., Tensor]
+    conjugate: Callable[..., Tensor]
+
+
+def by_chunks(
+    function: Callable[..., Tensor],
+    states: Tensor,
+    patterns: Tensor,
+    log_prior: Tensor | None = None,
+    *shared: Tensor,
+) -> Tensor:
+    """``function(scores, *shared)``, (..., Q, X), some rows of the scores (..., Q, N) at a time."""
+
+    def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
+        scores = single(states @ patterns.mT)
+        return function(scores if log_prior is None else scores + log_prior, *shared), None
+
+    return over_chunks(rows, (states, log_prior), (patterns, *shared))[0]
+
+
+def _sparse_pool(
+    function: Callable[[Tensor], Tensor],
+    states: Tensor,
+    patterns: Tensor,
+    values: Tensor,
+    log_prior: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    if causal:
+        future = ~visible(states.shape[-2], patterns.shape[-2], device=states.device)
+        rows = torch.zeros_like(future, dtype=states.dtype) if log_prior is None else log_prior
+        log_prior = rows.masked_fill(future, -torch.inf)
+
+    def pooled(scores: Tensor, values: Tensor) -> Tensor:
+        return drop(function(scores), dropout).to(values.dtype) @ values
+
+    return by_chunks(pooled, states, patterns, log_prior, values)
+
+
+def _sparse_conjugate(family: Entmax, states: Tensor, patterns: Tensor, log_prior: Tensor | None = None) -> Tensor:
+    return by_chunks(lambda scores: family.conjugate(scores).unsqueeze(-1), states, patterns, log_prior).squeeze(-1)
+
+
+def _log_sum_exp(states: Tensor, patterns: Tensor, log_prior: Tensor | None = None) -> Tensor:
+    return log_evidence(Factor(states, patterns, patterns.new_zeros(patterns.shape[:-1])), log_prior)
+
+
+POOLING = {
+    name: Pooling(family.function, partial(_sparse_pool, family.function), partial(_sparse_conjugate, family))
+    for name, family in ENTMAX.items()
+} | {"softmax": Pooling(ENTMAX["softmax"].function, dot_product_attention, _log_sum_exp)}
+
+
+def iterate(
+    move: Callable[[Tensor], Tensor],
+    state: Tensor,
+    *,
+    problems: torch.Size,
+    num_steps: int,
+    tol: float | None = None,
+    trace: Callable[[Tensor], Tensor] | None = None,
+) -> FixedPoint:
+    """`fixed_point` of one tensor: ``state <- move(state)``; ``trace`` is looked at in every state visited. The result is ``state["state"]``."""
+
+    def step(now: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Tensor | None]:
+        return {"state": move(now["state"])}, None if trace is None else trace(now["state"])
+
+    return fixed_point(
+        step, {"state": state}, problems=problems, num_steps=num_steps, tol=tol, progress=False,
+        objective=None if trace is None else lambda now: trace(now["state"]),
+    )  # fmt: skip
+
+
+__all__ = ["POOLING", "Pooling", "by_chunks", "iterate"]
