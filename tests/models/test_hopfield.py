@@ -42,6 +42,13 @@ def test_a_step_is_em_of_the_mixture_and_attention():
     assert_equal(state - slope, memory.retrieve(state), operations=256)  # a gradient step of size 1
 
 
+def test_in_single_precision_a_large_beta_has_its_mixture():
+    """The linked prior's exponents are some 1e5 here, and are normalised to the precision that the prior is held to."""
+    patterns = normalize(torch.randn(20, 8, generator=generator(7)), dim=-1).float()
+    memory = models.Hopfield(patterns, 2e5)
+    assert torch.equal(memory.mixture.attention(patterns).argmax(-1), torch.arange(20))
+
+
 @pytest.mark.parametrize("transformation", ENTMAX)
 def test_the_energy_never_rises_in_a_thousand_retrievals(transformation):
     for seed in range(10):
