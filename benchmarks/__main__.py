@@ -13,6 +13,7 @@ from benchmarks import (
     mixture,
     posterior,
     redundancy,
+    retrieval,
     tasks,
 )
 
@@ -38,12 +39,14 @@ def main() -> int:
     tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
-            "\nredundancy, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/ and segmentation/"
+            "\nredundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/, fashion_mnist_900/ and segmentation/"
         )
         return 0
     from benchmarks import segmentation
 
     redundancy.main([])
+    print("\nRetrieval of corrupted images, capacity against D, steps until nothing moves")
+    retrieval.main([])
     segmentation.main([])
     return 0
 

@@ -109,6 +109,13 @@ def test_the_fused_kernel_has_no_second_derivative_as_the_docstring_says():
         torch.autograd.grad(slope.sum(), state)
 
 
+def test_in_single_precision_a_large_beta_has_its_mixture():
+    """The linked prior's exponents are some 1e5 here, and are normalised to the precision that the prior is held to."""
+    patterns = normalize(torch.randn(20, 8, generator=generator(7)), dim=-1).float()
+    memory = models.Hopfield(patterns, 2e5)
+    assert torch.equal(memory.mixture.attention(patterns).argmax(-1), torch.arange(20))
+
+
 @pytest.mark.parametrize("transformation", ENTMAX)
 def test_the_energy_never_rises_in_a_thousand_retrievals(transformation):
     for seed in range(10):

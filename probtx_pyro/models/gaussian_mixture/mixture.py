@@ -150,7 +150,7 @@ class GaussianMixture(MixtureValue):
             if log_prior is None
             else checks.log_weights(log_prior, keys.shape[-2]) + link.unsqueeze(-2)
         )
-        return plain.replace(log_prior=weights - safe_softmax(weights)[1].unsqueeze(-1))
+        return plain.replace(log_prior=weights.log_softmax(-1))
 
     @classmethod
     def categorical(
