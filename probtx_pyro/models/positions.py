@@ -24,7 +24,7 @@ b_ij    ``fractions``  broadcast (..., Q, U)    [0, 1]: how much unit j takes of
 π_ij    the result     (..., Q, U)              log of rows on the simplex
 ======  =============  =======================  ==========================================================================
 
-The leading axes of ``rate``, ``scale`` and ``power``, heads say, are those of the result. ``causal`` hides the units behind the query
+The leading axes of ``rate``, ``scale`` and ``power``, heads say, are those of the result. ``causal`` hides the units after the query
 (j > i), ``window`` those with ``|i - j| >= window``, so that a causal window of w shows the query's own and the w - 1 before it.
 """
 
@@ -54,7 +54,8 @@ def offsets(
     queries
         Their positions (..., Q), or how many there are: the last so many units, as in decoding. None: every unit asks.
     dtype, device
-        Of the result; without dtype, that of real positions, else the default one.
+        Of the result; without dtype, that of real positions, else the default one. Half precision counts to 256 or 2048:
+        convert the prior rather than the offsets.
 
     Raises
     ------
@@ -222,13 +223,13 @@ def stick_breaking_log_prior(
     >>> stick_breaking_log_prior(offsets(4), 0.5).exp()[-1].tolist()
     [0.125, 0.125, 0.25, 0.5]
     """
-    visible = _visible(offsets, causal, window)
-    _refuse_blind(visible)
     fractions = _number("fractions", fractions, offsets)
     if check.is_validation_enabled() and ((fractions < 0).any() or (fractions > 1).any()):
         raise ValueError("fractions must lie in [0, 1]; make them with a sigmoid")
     shape = check.broadcastable(offsets=offsets.shape, fractions=fractions.shape)
     check.same_size("offsets", offsets.shape[-1], "fractions", shape[-1], "units")
+    visible = _visible(offsets, causal, window)
+    _refuse_blind(visible)
     nearest = offsets.abs().masked_fill(~visible, math.inf).argsort(dim=-1, stable=True).expand(shape)
     last = visible.sum(-1, keepdim=True) - 1
     taken = fractions.expand(shape).gather(-1, nearest)

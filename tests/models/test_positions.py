@@ -352,6 +352,7 @@ def test_float32_is_float64_and_its_rows_are_accepted(prior):
         (lambda d: models.offsets(3, torch.tensor(1.0)), "queries must be a count"),
         (lambda d: models.offsets(3, 4), "queries must be from 1 to the number of units, 3, not 4"),
         (lambda d: models.laplace_log_prior(d.long(), 1.0), "offsets must be a floating point tensor"),
+        (lambda d: models.stick_breaking_log_prior(d.tolist(), 0.5), "offsets must be a torch.Tensor, not list"),
         (lambda d: models.uniform_log_prior(d[0]), r"offsets must have shape \(..., Q, U\)"),
         (lambda d: models.uniform_log_prior(d * math.nan), "offsets contains NaN"),
         (lambda d: models.laplace_log_prior(d, -0.1), "rate must be >= 0"),
