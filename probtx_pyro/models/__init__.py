@@ -11,6 +11,14 @@ from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
 from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
+from probtx_pyro.models.positions import (
+    alibi_slopes,
+    generalized_gaussian_log_prior,
+    laplace_log_prior,
+    offsets,
+    stick_breaking_log_prior,
+    uniform_log_prior,
+)
 from probtx_pyro.models.priors import MixturePriors
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
@@ -38,11 +46,8 @@ __all__ = [
     "GaussianKeys",
     "linear_key_attention", "linear_key_weights", "linear_keys_program",
     "DependencyCRF", "LowRank",
-<<<<<<< HEAD
-    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval",
-    "SoftKMeans", "Clustering", "SoftHashTable",
-=======
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
->>>>>>> h-B
+    "SoftKMeans", "Clustering", "SoftHashTable",
+    "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
     "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
 ]  # fmt: skip
