@@ -1,6 +1,7 @@
 """Readers, toy problems with known truth, and downloads with checksums."""
 
 from probtx_pyro.data.cogs import load_cogs, logical_form_of, read_cogs, tags_of
+from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
 from probtx_pyro.data.splits import Splits
@@ -13,6 +14,9 @@ __all__ = [
     "load_digits",
     "Photograph",
     "load_pagoda",
+    "Fashion",
+    "load_fashion",
+    "read_idx",
     # every corpus of sentences comes in these parts
     "Splits",
     # dependency trees

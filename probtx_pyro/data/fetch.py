@@ -34,25 +34,59 @@ def fetch(remote: Remote) -> Path:
     ModuleNotFoundError
         It must be downloaded, and pooch is not installed.
     """
+    if (folder := own_folder()) is None:
+        return download(remote.url, remote.name, remote.sha256)
+    return checked(folder / remote.name, remote.sha256)
+
+
+def own_folder() -> Path | None:
+    """What ``$PROBTX_DATA`` names; None where it is not set, and files are downloaded."""
     folder = os.environ.get("PROBTX_DATA")
-    if folder is None:
-        try:
-            import pooch
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA"
-            ) from None
-        try:
-            return Path(pooch.retrieve(remote.url, f"sha256:{remote.sha256}", path=pooch.os_cache("probtx_pyro")))
-        except OSError as error:
-            raise ValueError(
-                f"{remote.url} cannot be downloaded ({type(error).__name__}); connect, or set PROBTX_DATA to a folder that has {remote.name}"
-            ) from None
-    plain = Path(folder) / remote.name
+    return None if folder is None else Path(folder)
+
+
+def checked(plain: Path, sha256: str) -> Path:
+    """The file, or the same with ``.gz`` behind its name, if its content (uncompressed) has this SHA-256; see `fetch`."""
     path = plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
-    if hashlib.sha256(read_text(path).encode()).hexdigest() != remote.sha256:
+    if hashlib.sha256(read_bytes(path)).hexdigest() != sha256:
         raise ValueError(f"{path} is not the published file (its SHA-256 differs); fetch it again")
     return path
+
+
+def download(url: str, names: str, sha256: str | None) -> Path:
+    """The file at an address, downloaded once; see `fetch`.
+
+    ``names`` are the files in ``$PROBTX_DATA`` that would do instead. With ``sha256=None`` the caller checks what it reads.
+    """
+    try:
+        import pooch
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA") from None
+    try:
+        return Path(pooch.retrieve(url, sha256 and f"sha256:{sha256}", path=pooch.os_cache("probtx_pyro")))
+    except OSError as error:
+        raise ValueError(
+            f"{url} cannot be downloaded ({type(error).__name__}); connect, or set PROBTX_DATA to a folder that has {names}"
+        ) from None
+
+
+def read_bytes(path: Path, wanted: str = "file") -> bytes:
+    """The content of a file, plain or ``.gz``; ``wanted`` says in errors what to give.
+
+    Raises
+    ------
+    ValueError
+        No such file, a folder, or a damaged ``.gz``.
+    """
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}; give a {wanted}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; give a {wanted}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def read_text(path: Path, wanted: str = "text file") -> str:
@@ -61,23 +95,16 @@ def read_text(path: Path, wanted: str = "text file") -> str:
     Raises
     ------
     ValueError
-        No such file, a folder, not UTF-8 (the line is named), or a damaged ``.gz``.
+        Of `read_bytes`; not UTF-8 (the line is named).
     """
+    content = read_bytes(path, wanted)
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
         return content.decode("utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}; give a {wanted}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder; give a {wanted}") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{path}, line {line}: this is not UTF-8 text (byte {error.start}); convert the file first"
         ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") -> tuple[str, list[str]]:
@@ -102,4 +129,4 @@ def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") ->
     return name, [line.removesuffix("\n").removesuffix("\r") for line in lines]
 
 
-__all__ = ["GITHUB", "Remote", "fetch", "read_lines", "read_text"]
+__all__ = ["GITHUB", "Remote", "checked", "download", "fetch", "own_folder", "read_bytes", "read_lines", "read_text"]
