@@ -135,7 +135,8 @@ def credible_ellipses(means: ArrayLike, covariances: ArrayLike, ax: Axes | None 
         raise ValueError("covariances has a negative variance; give positive semi-definite matrices")
     ax = style.axes(ax, 4.6, 4.2)
     across = 2 * np.sqrt(-2 * np.log1p(-mass) * variances.clip(0))  # a chi-square of two degrees of freedom
-    for query, (center, size, axis) in enumerate(zip(centers, across, directions[..., 0], strict=True)):
+    for query in np.argsort(-across.sum(-1), kind="stable"):  # the large ones behind
+        center, size, axis = centers[query], across[query], directions[query, :, 0]
         color, turn = style.unit_color(query), float(np.degrees(np.arctan2(axis[1], axis[0])))
         ellipse: dict = {"facecolor": (*color, 0.2), "edgecolor": color, "linewidth": 1.6, "zorder": 2}
         ax.add_patch(Ellipse((center[0], center[1]), size[0], size[1], angle=turn, **ellipse))

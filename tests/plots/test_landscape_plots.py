@@ -60,8 +60,8 @@ def test_a_flat_landscape_and_names_from_xarray():
 def test_an_ellipse_holds_the_mass_it_says():
     """Of 20,000 draws of a Normal nine tenths lie inside, to four binomial standard errors."""
     mean, covariance = np.array([1.0, -2.0]), np.array([[2.0, 0.9], [0.9, 0.7]])
-    ax = plots.credible_ellipses([mean, mean], [covariance, np.zeros((2, 2))], mass=0.9)
-    wide, point = ax.patches
+    ax = plots.credible_ellipses([mean, mean], [np.zeros((2, 2)), covariance], mass=0.9)
+    wide, point = ax.patches  # the large one behind
     draws = RNG.multivariate_normal(mean, covariance, 20_000)
     inside = wide.get_path().contains_points(wide.get_patch_transform().inverted().transform(draws))
     assert abs(inside.mean() - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 20_000)
