@@ -16,7 +16,9 @@ from probtx_pyro.plots.agreement import marginal_agreement
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.plots.captured import head_report, query_check
+from probtx_pyro.plots.images import image_rows
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
+from probtx_pyro.plots.landscape import credible_ellipses, energy_landscape
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
 from probtx_pyro.plots.posterior import attention_band, attention_uncertainty, calibration, prior_posterior
 from probtx_pyro.plots.redundancy import head_distance_matrix, rank_histogram, rank_spectra
@@ -25,6 +27,7 @@ from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
+    "energy_landscape", "credible_ellipses", "image_rows",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
     "marginal_agreement", "head_report", "query_check",
     "attention_band", "attention_uncertainty", "prior_posterior", "calibration",

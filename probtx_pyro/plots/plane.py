@@ -55,7 +55,7 @@ def responsibilities(
     -------
     Axes
     """
-    grid = _regular(grid)
+    grid = regular(grid)
     weights = style.numbers("responsibilities", responsibilities, 3, "(H, W, unit)")
     several = np.ndim(keys) == 3
     keys = style.numbers("keys", keys, 2 + several, "(unit, 2) or (unit, component, 2)")
@@ -96,7 +96,7 @@ def responsibilities(
         circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
         ax.add_patch(circle)
         ax.text(x, y, names[unit], **of_unit)
-    return _frame(ax, grid)
+    return framed(ax, grid)
 
 
 def em_paths(
@@ -128,13 +128,13 @@ def em_paths(
         raise ValueError("grid and density belong together; give both, or neither")
     ax = style.axes(ax, 4.6, 4.0)
     if grid is not None:
-        grid, height = _regular(grid), style.numbers("density", density, 2, "(H, W)")
+        grid, height = regular(grid), style.numbers("density", density, 2, "(H, W)")
         if height.shape != grid.shape[:2]:
             raise ValueError(
                 f"density has shape {height.shape} but grid has {grid.shape[:2]} points; evaluate it on the grid"
             )
         ax.contourf(grid[..., 0], grid[..., 1], height, levels=12, cmap=style.SEQUENTIAL)
-        _frame(ax, grid)
+        framed(ax, grid)
     for start in range(paths.shape[1]):
         ax.plot(paths[:, start, 0], paths[:, start, 1], "-", color="white", linewidth=0.9, alpha=0.85)
     ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=4, label="start")
@@ -151,7 +151,8 @@ def em_paths(
     return ax
 
 
-def _regular(grid: ArrayLike) -> np.ndarray:
+def regular(grid: ArrayLike) -> np.ndarray:
+    """The grid (H, W, 2) as an array, or a ValueError."""
     array = style.numbers("grid", grid, 3, "(H, W, 2)")
     if array.shape[-1] != 2 or min(array.shape[:2]) < 2:
         raise ValueError(
@@ -167,10 +168,11 @@ def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
     return float(low[0]), float(high[0]), float(low[1]), float(high[1])
 
 
-def _frame(ax: Axes, grid: np.ndarray) -> Axes:
+def framed(ax: Axes, grid: np.ndarray) -> Axes:
+    """The axes with the grid as their frame and one scale for both directions."""
     ax.set(xlim=(grid[..., 0].min(), grid[..., 0].max()), ylim=(grid[..., 1].min(), grid[..., 1].max()))
     ax.set_aspect("equal")  # an isotropic unit is a circle
     return ax
 
 
-__all__ = ["em_paths", "query_grid", "responsibilities"]
+__all__ = ["HALO", "em_paths", "framed", "query_grid", "regular", "responsibilities"]

@@ -19,6 +19,7 @@ CHAPTERS = (
     "one_click",
     "several_keys",
     "sentence_structure",
+    "what_is_remembered",
     "believe_it",
 )
 

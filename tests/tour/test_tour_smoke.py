@@ -111,6 +111,18 @@ def test_a_few_steps_learn_more_of_syntax_than_neighbours_know():
     assert 0 < numbers["smallest log Z − ELBO, nats"] <= numbers["median log Z − ELBO, nats"] < 0.1
 
 
+def test_erased_digits_come_back_and_attention_is_the_slope():
+    numbers = _numbers("what_is_remembered", 8)
+    assert numbers["largest |attention − slope of log Z|"] < 1e-12
+    assert numbers["largest rise of the energy in a step"] < 1e-12
+    assert numbers["share retrieved, β = 1000"] > 0.7 > 0.3 > numbers["share retrieved, β = 15"]
+    pixel = "mean standard deviation of a pixel, β = "
+    assert 0 <= numbers[pixel + "1000"] < numbers[pixel + "15"]
+    assert 1 <= numbers["resting places, smallest β"] < numbers["resting places, largest β"] <= 20 + 1e-9
+    for name in ("random half", "lower half"):
+        assert numbers[f"share retrieved, {name}, softmax"] <= numbers[f"largest dot product is right, {name}"] + 1e-9
+
+
 def test_both_samplers_and_their_calibration_are_reported():
     numbers = _numbers("believe_it", 7)
     (low,), (high,) = (
