@@ -1,4 +1,4 @@
-"""Chapter 3: digits arrive changed, without labels, and the keys follow them under their prior."""
+"""Chapter 4: digits arrive changed, without labels, and the keys follow them under their prior."""
 
 from collections.abc import Callable
 

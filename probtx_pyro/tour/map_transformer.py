@@ -1,4 +1,4 @@
-"""Chapter 2: the answer itself has a posterior; attention's output is its mean, EM finds its modes."""
+"""Chapter 3: the answer itself has a posterior; attention's output is its mean, EM finds its modes."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Chapter 4: clicks on a photograph; the answer of every pixel is a posterior that each click moves."""
+"""Chapter 5: clicks on a photograph; the answer of every pixel is a posterior that each click moves."""
 
 from itertools import pairwise
 

@@ -14,6 +14,7 @@ from probtx_pyro.tour.report import report
 
 CHAPTERS = (
     "attention_is_a_posterior",
+    "from_k_means_to_attention",
     "map_transformer",
     "adapting_keys",
     "one_click",

@@ -1,4 +1,4 @@
-"""Chapter 6: a sentence has a tree; attention is what a model of such trees believes about the heads of words."""
+"""Chapter 7: a sentence has a tree; attention is what a model of such trees believes about the heads of words."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

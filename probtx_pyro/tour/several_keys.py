@@ -1,4 +1,4 @@
-"""Chapter 5: a digit is written in several ways; a unit with several keys holds them all."""
+"""Chapter 6: a digit is written in several ways; a unit with several keys holds them all."""
 
 from typing import Any, NamedTuple
 

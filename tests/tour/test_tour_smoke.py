@@ -87,6 +87,19 @@ def test_attention_makes_the_elbo_tight():
     assert numbers["largest difference in float64"] < 1e-12
 
 
+def test_soft_k_means_is_attention_and_its_centers_part_where_derived():
+    numbers = _numbers("from_k_means_to_attention", 3)
+    assert numbers["weights against attention"] < 1e-13
+    assert numbers["answers against scaled_dot_product_attention"] < 1e-13
+    assert numbers["free energy after EM"] < numbers["free energy at the centers of k-means"]
+    derived = numbers["critical γ, derived"]
+    assert numbers["critical γ, measured"] == pytest.approx(
+        derived, rel=2e-3
+    )  # what 60 steps leave of the other direction
+    smallest, largest = (numbers[f"spread of the centers at the {end} γ"] for end in ("smallest", "largest"))
+    assert smallest < 0.1 < 1 < largest
+
+
 def test_every_click_is_scored():
     numbers = _numbers("one_click", 0)
     scores = [value for name, value in numbers.items() if name.startswith("IoU")]
