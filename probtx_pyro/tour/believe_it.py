@@ -1,4 +1,4 @@
-"""Chapter 8: a posterior over the keys of a small memory, its credible bands of attention, and whether to believe it."""
+"""Chapter 9: a posterior over the keys of a small memory, its credible bands of attention, and whether to believe it."""
 
 from collections.abc import Mapping
 from typing import Any

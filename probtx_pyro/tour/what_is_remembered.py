@@ -1,4 +1,4 @@
-"""Chapter 7: digits are stored in a Hopfield memory, half of each is erased, and one step of attention brings it back."""
+"""Chapter 8: digits are stored in a Hopfield memory, half of each is erased, and one step of attention brings it back."""
 
 from collections.abc import Mapping
 
