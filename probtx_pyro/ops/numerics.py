@@ -22,7 +22,7 @@ def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     empty = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)
     lse = scores.logsumexp(-1, keepdim=True)
-    weights = (scores - lse).exp().masked_fill(empty, 0.0)
+    weights = scores.softmax(-1).masked_fill(empty, 0.0)  # exp(scores - lse) is off the simplex where scores are large
     return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
 
 

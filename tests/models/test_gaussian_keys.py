@@ -284,3 +284,11 @@ def test_autonormal_and_nuts_run_on_the_collapsed_program():
     draws = mcmc.get_samples()["component_weights"]
     # components that do not overlap: the conjugate posterior, Dirichlet(5 + 10, 5 + 10), of mean 1/2 and variance 1/124
     assert (draws.mean(0) - 0.5).abs().max() < 5 * (1 / 124 / 30) ** 0.5  # at an effective size of 30 of 150
+
+
+def test_linked_in_single_precision_at_a_large_precision():
+    """The exponents are some 1e5 there, and the weights stay on the simplex that the model holds them to."""
+    keys = torch.randn(20, 2, 8, generator=generator(21), dtype=torch.float32)
+    keys = keys / keys.norm(dim=-1, keepdim=True)  # of one length, so that rounding alone tells the weights apart
+    model = models.GaussianKeys.linked(keys, None, 2e5)
+    assert torch.equal(model.attention(keys[:, 0]).sum(-1).round(decimals=4), torch.ones(20))

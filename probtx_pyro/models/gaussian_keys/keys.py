@@ -138,7 +138,7 @@ class GaussianKeys(MixtureValue):
         weights = units.unsqueeze(-2)
         if log_prior is not None:
             weights = weights + mixture_checks.log_weights(log_prior, plain.num_units)
-        return plain.replace(component_weights=within, log_prior=weights - safe_softmax(weights)[1].unsqueeze(-1))
+        return plain.replace(component_weights=within, log_prior=weights.log_softmax(-1))
 
     def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
         """The tensor that a prior on ``name`` describes; weights that are None are uniform, for each problem of ``batch``."""
