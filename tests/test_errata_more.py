@@ -138,8 +138,8 @@ def test_f_the_quadratic_term_takes_the_skip_away():
         quadratic = 0.5 * state.square().sum()
         with_it = torch.autograd.grad(memory.energy(state).sum(), state)[0]
         without = torch.autograd.grad(memory.energy(state).sum() - quadratic, state)[0]
-        assert_equal(state - with_it, read, operations=256)  # attention alone
-        assert_equal(state - without, state + read, operations=256)  # attention and skip
+        assert_equal(with_it, state - read, operations=256)  # a step of size t keeps 1 - t of the state
+        assert_equal(without, -read, operations=256)  # and here all of it
         assert (state - with_it - (state + read)).abs().max() > 0.5  # what the sentence would have
 
 
