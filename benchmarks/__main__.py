@@ -25,6 +25,8 @@ def main() -> int:
     mean_field.main([])
     print("\nMean field of the dependency CRF beside its own GEMMs, plain einsum and a transformer")
     dependency_crf.main([])
+    print("\nSoft k-means beside scikit-learn's KMeans and GaussianMixture")
+    soft_kmeans.main([])
     print("\nSmallest effective sample size per second: Gibbs, Pyro NUTS, NumPyro NUTS")
     posterior.main([])
     print("\nDo NUTS and Gibbs draw from the same posterior")

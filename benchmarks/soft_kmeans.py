@@ -8,6 +8,7 @@ algorithm is the same the objectives are compared after the same number of steps
 import argparse
 import dataclasses
 import statistics
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from probtx_pyro import inference, models
 
 POINTS, CENTERS, FEATURES = 10_000, 256, 32
 FEW, MANY = 2, 12
+REST = 0.25  # seconds
 TARGET = 3.0
 
 
@@ -87,12 +89,15 @@ PAIRS = {
 def iterations(points: int, centers: int, dtype: torch.dtype, repeats: int) -> list[dict[str, object]]:
     """Milliseconds of an iteration, the ratios, and the objectives of the pairs."""
     x, start = problem(points, centers, dtype)
-    calls = {
-        (name, n): (lambda run=run, n=n: run(x, start, n)) for name, run in CANDIDATES.items() for n in (FEW, MANY)
-    }
-    times = rounds(calls, repeats)  # type: ignore[arg-type]
+    calls: dict[str, Callable[[], object]] = {}
+    for name, run in CANDIDATES.items():
+        for n in (FEW, MANY):
+            # the threads of the library that ran before still spin for a while, in the way of those of the next
+            calls[f"rest before {name}, {n}"] = lambda: time.sleep(REST)
+            calls[f"{name}, {n}"] = lambda run=run, n=n: run(x, start, n)
+    times = rounds(calls, repeats)
     each = {
-        name: [(many - few) / (MANY - FEW) for few, many in zip(times[name, FEW], times[name, MANY], strict=True)]  # type: ignore[index]
+        name: [(b - a) / (MANY - FEW) for a, b in zip(times[f"{name}, {FEW}"], times[f"{name}, {MANY}"], strict=True)]
         for name in CANDIDATES
     }
     kind = str(dtype).removeprefix("torch.")
