@@ -13,6 +13,7 @@ from benchmarks import (
     mixture,
     posterior,
     redundancy,
+    soft_kmeans,
     retrieval,
     tasks,
 )
