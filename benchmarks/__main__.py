@@ -13,8 +13,8 @@ from benchmarks import (
     mixture,
     posterior,
     redundancy,
-    soft_kmeans,
     retrieval,
+    soft_kmeans,
     tasks,
 )
 
