@@ -95,12 +95,13 @@ def downloads(tmp_path, monkeypatch):
     return path, asked
 
 
+@pytest.mark.parametrize("inverted", [False, True], ids=["", "dark on white"])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_tiles_of_a_picture_are_cut_row_by_row(mode, downloads, monkeypatch):
+def test_tiles_of_a_picture_are_cut_row_by_row(mode, inverted, downloads, monkeypatch):
     path, asked = downloads
     images = np.random.default_rng(0).integers(0, 256, (900, 28, 28), dtype=np.uint8)
     monkeypatch.setitem(idx.SHA256, "pixels", hashlib.sha256(images.tobytes()).hexdigest())
-    sprite_of(images, path)
+    sprite_of(255 - images if inverted else images, path)
     Image.open(path).convert(mode).save(path)
     found = data.load_fashion()
     assert np.array_equal(found.images, images / 255) and found.labels.tolist() == [
