@@ -195,6 +195,20 @@ def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, m
     )  # three sweeps forward and back, some 300 sums of 15 terms
 
 
+@pytest.mark.parametrize("numbers", [2**18, 1], ids=["together", "one by one"])
+@pytest.mark.parametrize("schedule", ops.SCHEDULES)
+@pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
+def test_without_gradients_memory_is_used_again_and_nothing_changes(schedule, rank, numbers, monkeypatch):
+    """Bit for bit, with the objective of every sweep, which reads the same potentials in between; runs of offsets and bands."""
+    monkeypatch.setattr(potentials, "AT_ONCE", numbers)
+    crf = crf_problem(generator(22), batch=(2,), words=9, channels=3, distances=(2, 3, 5), rank=rank, root=2, nodes=2)
+    with torch.no_grad():
+        again = crf.mean_field(4, schedule, history=True)
+    fresh = crf.mean_field(4, schedule, history=True)
+    for name in ("label_logits", "head_marginals", "root_logits", "objective"):
+        assert torch.equal(getattr(again, name), getattr(fresh, name))
+
+
 def test_marginals_that_no_sum_can_feel_are_zero():
     """e^-60 is 9e-27, below the square of float32's rounding error, 1.4e-14; e^-30 is 9e-14, above it."""
     unary = torch.tensor([[[0.0, -30.0, -60.0]]], dtype=torch.float32)
