@@ -36,12 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train, and say where the results are."""
     import torch
+    from torch import distributed
 
+    mine = distributed.is_available() and not distributed.is_initialized()
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
         arguments.train(arguments)
     finally:
         torch.set_flush_denormal(False)
+        if mine and distributed.is_initialized():  # its threads must end before the interpreter does, or may abort it
+            distributed.destroy_process_group()
 
 
 __all__ = ["SUMMARY", "TASKS", "add_arguments", "run"]
