@@ -19,7 +19,8 @@ def printed(potentials, label, head, state, first):
     heads = scores.softmax(-1) * ~torch.eye(scores.shape[-1], dtype=torch.bool)
     found = ops.parts(potentials, state["labels"], None)
     logits = potentials.unary + sum(
-        part.messages(potentials, state["labels"], heads[:, part.channels])[0] for part in found
+        part.messages(potentials, state["labels"], heads[:, part.channels], torch.zeros_like(state["labels"]))[0]
+        for part in found
     )
     return {"label_logits": logits, "labels": logits.softmax(-1), "head_logits": scores, "heads": heads}
 

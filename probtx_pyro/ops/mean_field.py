@@ -48,12 +48,21 @@ class Part(NamedTuple):
     rooted: Tensor | None
     scores: Tensor
 
-    def messages(self, potentials: Potentials, labels: Tensor, heads: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Their share of ``G_i(a)`` (B, N, L) and of what the words tell the root (B, K), for their head marginals (B, c, N, S)."""
+    def messages(
+        self, potentials: Potentials, labels: Tensor, heads: Tensor, told: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Their share of ``G_i(a)`` (B, N, L), and of what the words tell the root (B, K), for their head marginals (B, c, N, S).
+
+        The former is added to what was ``told`` before, in place if that has the precision of the products.
+        """
         to_root, first, length = None, int(self.rooted is not None), labels.shape[-2]
         own = heads[..., first : first + length].transpose(0, 1)
         with torch.autocast(labels.device.type, enabled=False):
-            total = self.arcs.messages(own.to(self.arcs.q.dtype)).to(labels.dtype)
+            low = self.arcs.q.dtype
+            if told.dtype == low:
+                total = self.arcs.messages(own, told)
+            else:
+                total = told + self.arcs.messages(own.to(low), torch.zeros_like(told, dtype=low))
         if self.rooted is not None and potentials.root is not None:
             total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
             to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root[self.channels])
@@ -126,12 +135,16 @@ def _sweep(
     potentials: Potentials, label: Rule, head: Rule, state: State, first: bool, before: bool
 ) -> dict[str, Tensor]:
     """Heads, then labels that hear from them, or from those ``before``; channel by channel."""
-    labels, told, found, to_root = state["labels"], torch.zeros_like(state["labels"]), [], None
+    labels, told, found, to_root = (
+        state["labels"],
+        torch.zeros_like(state["labels"], memory_format=torch.contiguous_format),
+        [],
+        None,
+    )
     for part in parts(potentials, labels, state.get("root"), again=True):
         found.append(_heads(potentials, head, state, part.channels, part.scores, first))
         heads = state["heads"][:, part.channels] if before else found[-1]["heads"]
-        messages, rooted = part.messages(potentials, labels, _sent(head, heads))
-        told = told + messages if torch.is_grad_enabled() else told.add_(messages)
+        told, rooted = part.messages(potentials, labels, _sent(head, heads), told)
         to_root = rooted if to_root is None or rooted is None else to_root + rooted
     new = {name: torch.cat([x[name] for x in found], 1) for name in ("head_logits", "heads")}
     return {**new, **_labels(potentials, label, state, told, to_root)}

@@ -181,10 +181,10 @@ def largest(words, labels, **options):
 @pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
 @pytest.mark.parametrize(("schedule", "words"), [("asynchronous", 192), ("synchronous", 192), ("sequential", 64)])
 def test_no_tensor_of_groups_times_pairs(rank, schedule, words):
-    """The largest tensors are the head marginals (C, N, N), or what the words have for each group, (C N, groups, L or rank)."""
-    pairs = 2 * words * words
+    """The largest tensors are the scores (C, N, N), or what the words have for each group, (C N, groups, L or rank)."""
     for labels, distances in ((4, ()), (4, tuple(range(2, 12))), (8, (2, 3))):
-        reach = len(distances)  # so many groups have a single offset; the stack has so many rows of zeros at its ends
+        reach = len(distances)  # so many groups have a single offset: room for words that are not there, at both ends
+        pairs = 2 * words * (words + 2 * reach)
         stack = (2 * words + 2 * reach) * 2 * (len(distances) + 1) * (rank or labels)
         found = largest(words, labels, rank=rank, schedule=schedule, distances=distances)
         assert found == max(pairs, stack)

@@ -59,7 +59,7 @@ def by_definition(q, left, right, p, distances):
 def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length):
     q, left, right, p = draw(length, length, distances, rank, channels=channels)
     arcs = Arcs.of(Groups.of(distances, q), q, *stacked(left, right))
-    ours, theirs = (arcs.scores, arcs.messages(p)), by_definition(q, left, right, p, distances)
+    ours, theirs = (arcs.scores, arcs.messages(p, torch.zeros_like(q))), by_definition(q, left, right, p, distances)
     inputs = [x for x in (q, left, right, p) if x is not None]
     weights = [torch.randn(x.shape, generator=generator(90), dtype=torch.float64) for x in theirs]
     for x, y in zip(ours, theirs, strict=True):
@@ -80,7 +80,7 @@ def test_gradcheck(rank, channels):
 
     def both(q, p, *weights):
         arcs = Arcs.of(Groups.of((2, 4), q), q, *stacked(*(weights if rank else (None, *weights))))
-        return arcs.scores, arcs.messages(p)
+        return arcs.scores, arcs.messages(p, torch.zeros_like(q))
 
     inputs = [x for x in (q, p, left, right) if x is not None]
     assert torch.autograd.gradcheck(both, inputs, check_undefined_grad=False)
@@ -103,29 +103,61 @@ def test_any_memory_layout(rank):
     assert not any(x.is_contiguous() for x in laid)
     plain, other = (Arcs.of(Groups.of((2,), x), x, *stacked(left, right)) for x in (q, laid[0]))
     assert_equal(other.scores, plain.scores)
-    assert_equal(other.messages(laid[1]), plain.messages(p))
+    assert_equal(other.messages(laid[1], torch.zeros_like(plain.q)), plain.messages(p, torch.zeros_like(plain.q)))
 
 
 def test_head_marginals_between_words_and_themselves_say_nothing():
     q, left, right, p = draw(3, 5, (2,), None)
-    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
-    assert_equal(arcs.messages(p + torch.eye(5)), arcs.messages(p))
-    assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
+    found = []
+    for heads in (p, p + torch.eye(5)):
+        arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+        found.append(arcs.messages(heads, torch.zeros_like(q)))
+        assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert_equal(found[1], found[0])
 
 
 @low_rank
-def test_features_are_tensors_like_others(rank):
-    """Gradients of what is made of them beside the messages, at words that no arc of the group reaches, too."""
-    q, left, right, _ = draw(4, 5, (2,), rank, channels=2)
-    inputs = [x for x in (q, left, right) if x is not None]
-    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
-    plain = [(q @ w[g].unsqueeze(1)).flatten(0, 2) for w in inputs[1:] for g in range(4)]
-    pairs = [
-        torch.autograd.grad(sum(x.square().sum() for x in found) + scores.sum(), inputs)
-        for found, scores in (
-            (arcs.stacks, arcs.scores),
-            (plain, by_definition(q, left, right, torch.zeros(2, 2, 5, 5), (2,))[0]),
-        )
+@channels
+@pytest.mark.parametrize("used", [(True, False), (False, True)], ids=["scores alone", "messages alone"])
+def test_gradients_of_one_without_the_other(rank, channels, used):
+    q, left, right, p = draw(4, 5, (2, 4), rank, channels=channels)
+    inputs = [x for x in (q, left, right, *((p,) if used[1] else ())) if x is not None]
+    arcs = Arcs.of(Groups.of((2, 4), q), q, *stacked(left, right))
+    ours = arcs.scores, arcs.messages(p, torch.zeros_like(q))
+    found = [
+        torch.autograd.grad(sum(x.square().sum() for x, use in zip(both, used, strict=True) if use), inputs)
+        for both in (ours, by_definition(q, left, right, p, (2, 4)))
     ]
-    for x, y in zip(*pairs, strict=True):
+    for x, y in zip(*found, strict=True):
         assert_equal(x, y)
+
+
+@low_rank
+def test_a_backward_pass_leaves_nothing_to_the_next(rank):
+    """Neither one through a part of the graph alone, which ends before the scores, nor a whole one."""
+    q, left, right, p = draw(5, 6, (2,), rank)
+    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    total = arcs.scores.square().sum() + arcs.messages(p, torch.zeros_like(q)).square().sum()
+    inputs = [x for x in (q, p, left, right) if x is not None]
+    (alone,) = torch.autograd.grad(total, p, retain_graph=True)
+    first, second = (torch.autograd.grad(total, inputs, retain_graph=True) for _ in range(2))
+    assert torch.equal(alone, first[1])
+    for x, y in zip(first, second, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_messages_are_added_to_what_was_told_before():
+    q, left, right, p = draw(6, 5, (2,), None)
+    before = torch.randn(q.shape, generator=generator(7), dtype=torch.float64).requires_grad_()
+    told = Arcs.of(Groups.of((2,), q), q, *stacked(left, right)).messages(p, before.clone())
+    assert_equal(told, before + by_definition(q, left, right, p, (2,))[1])
+    (gradient,) = torch.autograd.grad((told * q).sum(), before)
+    assert torch.equal(gradient, q)
+
+
+def test_messages_are_asked_for_once():
+    q, left, right, p = draw(8, 4, (2,), None)
+    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    arcs.messages(p, torch.zeros_like(q))
+    with pytest.raises(RuntimeError, match="once"):
+        arcs.messages(p, torch.zeros_like(q))

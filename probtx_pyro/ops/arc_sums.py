@@ -1,0 +1,203 @@
+"""Sums over arcs: the derivatives of the trilinear form ``s(p, x, y) = Σ_ij p_ij x^{g(i,j)}_i · y^{g(i,j)}_j``, in few operations.
+
+g(i, j) is the distance group of word i and its head j. The derivative with respect to p is `scores`, to x `gather`, to y `in_turn`,
+and so are the gradients of all three.
+
+What the words have for each group, the y, is a *stack* (words, groups, r): one GEMM makes it and one takes it back, whatever the
+number of groups. The next groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of
+its own group, lie at a constant distance in memory: a *run* of such groups is a product of a word with three rows, without a copy. Words
+at the ends of sentences meet those of the next one there, with weight 0. A group of several offsets is a band of a matrix product.
+Nothing of size groups x N x N is made.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops.arc_groups import Groups, Run
+
+
+def _ends(offset: int, length: int) -> tuple[slice, slice, slice]:
+    """The words i that have a word at ``offset``, those words j, and the words that are no such i."""
+    if offset > 0:
+        return slice(0, length - offset), slice(offset, length), slice(length - offset, length)
+    return slice(-offset, length), slice(0, length + offset), slice(0, -offset)
+
+
+def _rows(stack: Tensor, groups: Groups) -> Tensor:
+    """A stack without the zeros at its ends, (words, groups, r)."""
+    return stack[groups.reach : stack.shape[0] - groups.reach]
+
+
+def _views(x: Tensor, groups: Groups) -> Sequence[Tensor]:
+    """What the words have for each group, (words, r), from a stack, or from rows (words, r) that are the same for every group."""
+    return [x] * len(groups.numbers) if x.dim() == 2 else _rows(x, groups).unbind(1)
+
+
+def _by_sentence(x: Tensor, sentences: int) -> Tensor:
+    """(B, N, r)."""
+    return x.view(sentences, -1, x.shape[-1])
+
+
+def _along(matrix: Tensor, run: Run) -> Tensor:
+    """The pairs of a run, (B, N, length) for every word i, in a matrix (B, N, reach + N + reach), whose ends take what is no pair."""
+    sentence, row, _ = matrix.stride()
+    start = matrix.storage_offset() + (matrix.shape[2] - matrix.shape[1]) // 2 + run.offset
+    return matrix.as_strided((*matrix.shape[:2], run.length), (sentence, row + 1, 1), start)
+
+
+class Weights(NamedTuple):
+    """Weights of the pairs: of each band its place and (B, N, N); of each run (words, 1, length), 0 where there is no such pair."""
+
+    bands: list[tuple[int, Tensor]]
+    runs: list[tuple[Run, Tensor]]
+
+    @classmethod
+    def of(cls, p: Tensor, groups: Groups) -> "Weights":
+        """``p`` (B, N, N) group by group."""
+        (index, there), (sentences, length, _) = groups.pairs, p.shape
+        found = p.reshape(sentences, -1).index_select(1, index).mul_(there).view(sentences * length, 1, -1)
+        lengths = [run.length for run in groups.runs]
+        runs = zip(groups.runs, found.split(lengths, 2), strict=True) if lengths else ()
+        return cls([(place, p * band) for place, band in groups.bands], list(runs))
+
+    def each(self) -> list[tuple[int, int | None, Tensor]]:
+        """Of every group its place, its offset if it has a single one, and its weights: those of such a one are (words, 1)."""
+        pairs = ((pair, w) for run, weight in self.runs for pair, w in zip(run.pairs(), weight.unbind(2), strict=True))
+        return [*((place, None, weight) for place, weight in self.bands), *((*pair, w) for pair, w in pairs)]
+
+
+def _window(stack: Tensor, run: Run, groups: Groups, moved: bool) -> Tensor:
+    """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
+    row, features = stack.stride(0), stack.shape[-1]
+    start = (groups.reach + (run.offset if moved else 0)) * row + run.place * features
+    step = run.step * features + (row if moved else 0)
+    if step < 0:  # own rows, from the right to the left of the stack
+        return _rows(stack, groups)[:, run.place - run.length + 1 : run.place + 1].flip(1)
+    size = (stack.shape[0] - 2 * groups.reach, run.length, features)
+    return stack.as_strided(size, (row, step, 1), stack.storage_offset() + start)
+
+
+def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequence[int]) -> Tensor:
+    """``Σ x_i · y_j`` over pairs of x (rows or a stack) and y (a stack), each pair of words in its group; (B, N, N)."""
+    sentences, length = shape[:2]
+    size, like = (sentences, length, length + 2 * groups.reach), pairs[0][0]
+    wide, fresh = like.new_empty(size) if groups.bands else like.new_zeros(size), bool(groups.bands)
+    total = wide[..., groups.reach : groups.reach + length]
+    for x, y in pairs:
+        xs, ys = _views(x, groups), _views(y, groups)
+        for place, band in groups.bands:
+            products = torch.bmm(_by_sentence(xs[place], sentences), _by_sentence(ys[place], sentences).mT)
+            _into(total, torch.mul, products, band) if fresh else total.addcmul_(products, band)
+            fresh = False
+        for run in groups.runs:
+            others = _window(y, run, groups, True)
+            if x.dim() == 2:
+                products = torch.bmm(x.unsqueeze(1), others.mT)
+            else:
+                products = (_window(x, run, groups, False) * others).sum(-1)
+            _along(wide, run).add_(products.view(sentences, length, run.length))
+    return total
+
+
+def gather(total: Tensor, weights: Weights, y: Tensor, groups: Groups, channels: int) -> None:
+    """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L), y a stack."""
+    each = total if channels == 1 else total.new_zeros(channels * total.shape[0], total.shape[1])
+    ys = _views(y, groups)
+    for place, weight in weights.bands:
+        sentences = weight.shape[0]
+        _by_sentence(each, sentences).baddbmm_(weight, _by_sentence(ys[place], sentences))
+    for run, weight in weights.runs:
+        each.unsqueeze(1).baddbmm_(weight, _window(y, run, groups, True))
+    if channels > 1:
+        total.add_(each.unflatten(0, (channels, -1)).sum(0))
+
+
+def _sum(offset: int | None, weight: Tensor, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
+    """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
+
+    All (words, r). ``add``: to what is there.
+    """
+    if offset is None:
+        x, total = _by_sentence(x, weight.shape[0]), _by_sentence(total, weight.shape[0])
+        weight = weight if heads else weight.mT
+        total.baddbmm_(weight, x) if add else _into(total, torch.bmm, weight, x)
+        return
+    i, j, rest = _ends(offset if heads else -offset, total.shape[0])
+    weight = weight[i] if heads else weight[j]
+    if add:
+        total[i].addcmul_(weight, x[j])
+    else:
+        total[rest].zero_()
+        _into(total[i], torch.mul, weight, x[j])
+
+
+def in_turn(
+    terms: Sequence[tuple[Weights, Tensor]], groups: Groups, heads: bool, channels: int, purpose: str = "sums"
+) -> Iterator[tuple[int, Sequence[Tensor]]]:
+    """`_sum` of every group, over terms of weights and x (rows or a stack), to be used at once: of every channel (words, r).
+
+    One group after the other, with its place, if there is one channel, which fills the cache; else all together, (words, groups r).
+    """
+    x = terms[0][1]
+    words = x.shape[0] - (0 if x.dim() == 2 else 2 * groups.reach)
+    out = groups.stack(words, x.shape[-1], x, purpose, 1 if channels == 1 else None)
+    rows, totals = _by_channel(out, groups, channels).unbind(0), _views(out, groups)
+    lists = [(weights.each(), _views(x, groups)) for weights, x in terms]
+    for k, (place, offset, _) in enumerate(lists[0][0]):
+        total = totals[0 if channels == 1 else place]
+        for number, (each, xs) in enumerate(lists):
+            _sum(offset, each[k][2], xs[place], heads, total, number > 0)
+        if channels == 1:
+            yield place, rows
+    if channels > 1:
+        yield 0, rows
+
+
+def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
+    """``where[...] = operation(...)``, in one pass where the compiler is not there to make it one."""
+    if torch.compiler.is_compiling():
+        where.copy_(operation(*arguments))
+    else:
+        operation(*arguments, out=where)
+
+
+def _by_channel(stack: Tensor, groups: Groups, channels: int) -> Tensor:
+    """(c, words, groups r)."""
+    return _rows(stack, groups).flatten(1).unflatten(0, (channels, -1))
+
+
+def stack(x: Tensor, weights: Tensor, groups: Groups, purpose: str | None = None) -> Tensor:
+    """``x w'`` for every channel and group, from (words, L) and (c, groups, r, L). Plain GEMMs: batched ones are slow on CPUs."""
+    channels, _, rank, _ = weights.shape
+    out = groups.stack(channels * len(x), rank, x, purpose)
+    for rows, w in zip(_by_channel(out, groups, channels), weights.flatten(1, 2), strict=True):
+        _into(rows, torch.mm, x, w.mT)
+    return out
+
+
+def turns(weights: Tensor) -> list[Sequence[Tensor]]:
+    """Weights (c, groups, r, L) as matrices of the channels, by the places of `in_turn`."""
+    return [weights.flatten(1, 2).unbind(0)] if weights.shape[0] > 1 else [(w,) for w in weights.squeeze(0).unbind(0)]
+
+
+def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    """``total += Σ x w`` over channels, (words, L), from x (words, groups r) and w (groups r, L)."""
+    for x, w in zip(rows, weights, strict=True):
+        total.addmm_(x, w)
+
+
+def outer(rows: Sequence[Tensor], x: Tensor, out: Sequence[Tensor], add: bool = False) -> None:
+    """``Σ y x'`` over words, of every channel, in ``out`` or added to it: the gradient of `stack` and of `add_products`."""
+    for found, y in zip(out, rows, strict=True):
+        found.addmm_(y.mT, x) if add else _into(found, torch.mm, y.mT, x)
+
+
+def for_each(x: Tensor, channels: int) -> Tensor:
+    """Rows that are the same for every channel, (c words, L)."""
+    return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
+
+
+__all__ = ["Weights", "add_products", "for_each", "gather", "in_turn", "outer", "scores", "stack", "turns"]
