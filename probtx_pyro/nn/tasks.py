@@ -10,6 +10,7 @@ the category of a text.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,21 +21,35 @@ from torch.nn import functional as F
 class TransformerEncoder(nn.Module):
     """``torch.nn.TransformerEncoder`` with the norms before its layers, a last one behind them, and learned positions.
 
+    With ``max_offset`` the positions are relative: every head learns a bias for each offset between two words, to be added to its
+    logits in all layers; offsets beyond it share those of the last.
+
     Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
 
     Raises
     ------
     ValueError
-        More words in a sentence than positions.
+        More words in a sentence than positions, a ``max_offset`` that is not positive.
     """
 
-    def __init__(self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0):
+    def __init__(
+        self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0,
+        max_offset: int | None = None,
+    ):  # fmt: skip
         super().__init__()
         if width < 1 or num_heads < 1 or width % num_heads:
             raise ValueError(f"width {width} must be positive and divisible by num_heads {num_heads}")
-        self.positions = nn.Parameter(0.02 * torch.randn(context, width))
+        if max_offset is not None and max_offset < 1:
+            raise ValueError(f"max_offset must be positive, not {max_offset}")
+        self.context, self.num_heads, self.max_offset = context, num_heads, max_offset
+        if max_offset is None:
+            self.positions = nn.Parameter(0.02 * torch.randn(context, width))
+        else:
+            self.offset_bias = nn.Parameter(torch.randn(num_heads, 2 * max_offset + 1))
+        # an activation that torch does not recognise keeps it from its fast path, which takes biases of logits for a mask
+        activation = F.gelu if max_offset is None else partial(F.gelu)
         layer = nn.TransformerEncoderLayer(
-            width, num_heads, 4 * width, dropout, F.gelu, batch_first=True, norm_first=True
+            width, num_heads, 4 * width, dropout, activation, batch_first=True, norm_first=True
         )
         self.layers = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(width), enable_nested_tensor=False)
         for block in self.layers.layers:  # torch copies one layer: all would start alike
@@ -44,11 +59,18 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Each word in its context."""
-        if x.shape[1] > len(self.positions):
-            raise ValueError(
-                f"there are {x.shape[1]} words in a sentence; give at most {len(self.positions)} (context)"
-            )
-        return self.layers(x + self.positions[: x.shape[1]], src_key_padding_mask=key_padding_mask)
+        batch, length, _ = x.shape
+        if length > self.context:
+            raise ValueError(f"there are {length} words in a sentence; give at most {self.context} (context)")
+        if self.max_offset is None:
+            return self.layers(x + self.positions[:length], src_key_padding_mask=key_padding_mask)
+        word = torch.arange(length, device=x.device)
+        offset = (word - word.unsqueeze(-1)).clamp(-self.max_offset, self.max_offset) + self.max_offset
+        bias = self.offset_bias[:, offset].to(x.dtype).repeat(batch, 1, 1)
+        if key_padding_mask is not None:
+            padding = x.new_zeros(key_padding_mask.shape).masked_fill(key_padding_mask, -torch.inf)
+            bias = bias + padding.repeat_interleave(self.num_heads, 0).unsqueeze(1)
+        return self.layers(x, mask=bias)
 
 
 class WordModel(nn.Module):

@@ -36,20 +36,39 @@ def models(request):
     return nn.WordTagger(10, make(), WIDTH, num_tags=(3, 4)), nn.TextClassifier(10, make(), WIDTH, 5, summary=summary)
 
 
-def test_the_transformer_layer_by_hand():
-    """Norm before attention and before the feed-forward layer, a last norm, positions added once."""
+@pytest.mark.parametrize("gradients", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("max_offset", [None, 2], ids=["positions", "offsets"])
+def test_the_transformer_layer_by_hand(max_offset, gradients):
+    """Norm before attention and before the feed-forward layer, a last norm; positions added once, or biases to the logits."""
     torch.manual_seed(0)
-    encoder = nn.TransformerEncoder(4, context=5, num_heads=1, num_layers=1)
+    encoder = nn.TransformerEncoder(4, context=5, num_heads=1, num_layers=1, max_offset=max_offset).train(gradients)
     for p in encoder.parameters():
         torch.nn.init.normal_(p)
-    block, x = encoder.layers.layers[0], torch.randn(2, 3, 4)
-    h = x + encoder.positions[:3]
+    block, x = encoder.layers.layers[0], torch.randn(2, 4, 4)
+    h = x if max_offset else x + encoder.positions[:4]
     q, k, v = F.linear(block.norm1(h), block.self_attn.in_proj_weight, block.self_attn.in_proj_bias).chunk(3, -1)
-    weights = (q @ k.mT / 2).softmax(-1)  # the root of the width, 4
+    bias = torch.zeros(4, 4)
+    for i in range(4):
+        for j in range(4):
+            bias[i, j] = encoder.offset_bias[0, max(-2, min(2, j - i)) + 2] if max_offset else 0.0
+    weights = (q @ k.mT / 2 + bias).softmax(-1)  # the root of the width, 4
     h = h + block.self_attn.out_proj(weights @ v)
     wide = F.gelu(block.linear1(block.norm2(h)))
     expected = encoder.layers.norm(h + block.linear2(wide))
-    assert_equal(encoder(x), expected, wide, h, operations=256)  # sums of 16 terms after sums of 4, normalised twice
+    with torch.set_grad_enabled(gradients):
+        found = encoder(x)
+    assert_equal(found, expected, wide, h, operations=256)  # sums of 16 terms after sums of 4, normalised twice
+
+
+@pytest.mark.parametrize("gradients", [True, False], ids=["training", "evaluation"])
+def test_offsets_do_not_know_where_a_sentence_stands(gradients):
+    """Padding before or behind it changes nothing."""
+    torch.manual_seed(1)
+    encoder, x = transformer(max_offset=2).train(gradients), torch.randn(1, 4, WIDTH)
+    padding = torch.tensor([[True, True, False, False, False, False, True]])
+    with torch.set_grad_enabled(gradients):
+        alone, padded = encoder(x), encoder(F.pad(x, (0, 0, 2, 1)), padding)
+    assert_equal(padded[:, 2:6], alone, operations=256)  # of two layers, as above
 
 
 def test_layers_do_not_start_alike():
@@ -104,3 +123,5 @@ def test_one_clear_error():
         transformer()(torch.zeros(1, 8, WIDTH))
     with pytest.raises(ValueError, match=r"width 8 must be positive and divisible by num_heads 3"):
         nn.TransformerEncoder(8, context=4, num_heads=3)
+    with pytest.raises(ValueError, match=r"max_offset must be positive, not 0"):
+        transformer(max_offset=0)
