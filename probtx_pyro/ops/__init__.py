@@ -19,10 +19,12 @@ from probtx_pyro.ops.linear_attention import (
     query_features,
     unit_features,
 )
-from probtx_pyro.ops.numerics import safe_log, safe_ratio, safe_softmax
+from probtx_pyro.ops.numerics import safe_log, safe_ratio, safe_softmax, settle_kernels
 from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence, sampled_statistics
 from probtx_pyro.ops.tree_distribution import tree_entropy, tree_log_partition, tree_marginals
 from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arborescence
+
+settle_kernels()
 
 __all__ = [
     "Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint",

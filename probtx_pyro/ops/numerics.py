@@ -53,4 +53,22 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     return x.sum_to_size(shape) if x.shape != torch.Size(shape) else x
 
 
-__all__ = ["center_of", "safe_log", "safe_ratio", "safe_softmax", "sum_to"]
+_VECTORIZED = (
+    "acos asin atan cos cosh erf erfc erfinv exp expm1 lgamma log log10 log1p log2 sin sinh sqrt tan tanh".split()
+)
+
+
+def settle_kernels() -> None:
+    """Call each of torch's elementary functions on one number; `probtx_pyro.ops` does it when it is imported.
+
+    oneMKL picks the kernel of a function at its first call. Where the threads of torch make that call together, one of them may
+    do its share of it with a kernel of low accuracy, silently: relative errors of 1e-4 in float32 and 1e-10 in float64 were seen
+    here, in the first call only (pytorch issue 188792, oneMKL 2024.2). A call by one thread, before any other, prevents it.
+    """
+    for dtype in (torch.float32, torch.float64):
+        half = torch.full((1,), 0.5, dtype=dtype)
+        for name in _VECTORIZED:
+            getattr(torch, name)(half)
+
+
+__all__ = ["center_of", "safe_log", "safe_ratio", "safe_softmax", "settle_kernels", "sum_to"]
