@@ -135,8 +135,10 @@ class DependencyCRFEncoder(nn.Module):
 
     def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
         """The mean field of those sentences; ``field.head_marginals`` (B, C, N, S) is the attention."""
-        if x.dim() != 3 or x.shape[-1] != self.width:
-            raise ValueError(f"unary scores must have shape (B, N, {self.width}) but have shape {tuple(x.shape)}")
+        if x.dim() != 3 or x.shape[-1] != self.width or 0 in x.shape:
+            raise ValueError(
+                f"unary scores must have shape (B, N, {self.width}), of one sentence and one word at least, but have shape {tuple(x.shape)}"
+            )
         words = None if key_padding_mask is None else ~key_padding_mask
         crf = unchecked(
             DependencyCRF, unary=x, ternary=self.potential(), mask=words, distances=self.distances,

@@ -26,15 +26,15 @@ class Groups(NamedTuple):
 
     numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left. runs: those of one offset.
     bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros that a
-    stack has at both ends, so that every word has a word at every offset of a run. pairs: of every word the pairs of the runs, in the
-    flat matrix (N N), and whether there is such a pair, 1 or 0. room: memory that is written again and again, by purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
+    stack has at both ends, so that every word has a word at every offset of a run. pairs: (N, S), of every word the S pairs of the runs, in
+    the flat matrix (N N); where there is none, any. room: memory that is written again and again, by purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
     """
 
     numbers: tuple[int, ...]
     runs: tuple[Run, ...]
     bands: tuple[tuple[int, Tensor], ...]
     reach: int
-    pairs: tuple[Tensor, Tensor]
+    pairs: Tensor
     room: dict[str, Tensor]
 
     @classmethod
@@ -64,8 +64,7 @@ class Groups(NamedTuple):
             [run.offset + k for run in runs for k in range(run.length)], dtype=torch.long, device=words.device
         )
         word = torch.arange(length, device=words.device).unsqueeze(-1)
-        there = ((word + offsets >= 0) & (word + offsets < length)).to(words.dtype)
-        pairs = (word * (length + 1) + offsets).clamp(0, max(length * length - 1, 0)).flatten(), there.flatten()
+        pairs = (word * (length + 1) + offsets).clamp(0, max(length * length - 1, 0))
         return cls(numbers, tuple(runs), tuple(bands), reach, pairs, {} if room is None else room)
 
     def stack(

@@ -5,9 +5,8 @@ and so are the gradients of all three.
 
 What the words have for each group, the y, is a *stack* (words, groups, r): one GEMM makes it and one takes it back, whatever the
 number of groups. The next groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of
-its own group, lie at a constant distance in memory: a *run* of such groups is a product of a word with three rows, without a copy. Words
-at the ends of sentences meet those of the next one there, with weight 0. A group of several offsets is a band of a matrix product.
-Nothing of size groups x N x N is made.
+its own group, lie at a constant distance in memory: a *run* of such groups is scored by products of a word with three rows, without a
+copy. A group of several offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,25 +47,20 @@ def _along(matrix: Tensor, run: Run) -> Tensor:
     return matrix.as_strided((*matrix.shape[:2], run.length), (sentence, row + 1, 1), start)
 
 
-class Weights(NamedTuple):
-    """Weights of the pairs: of each band its place and (B, N, N); of each run (words, 1, length), 0 where there is no such pair."""
+class Weight(NamedTuple):
+    """Weights of the pairs of a group: (B, N, N), or for a group of one offset those of every word's pair, (B, N, 1)."""
 
-    bands: list[tuple[int, Tensor]]
-    runs: list[tuple[Run, Tensor]]
+    place: int
+    offset: int | None
+    value: Tensor
 
-    @classmethod
-    def of(cls, p: Tensor, groups: Groups) -> "Weights":
-        """``p`` (B, N, N) group by group."""
-        (index, there), (sentences, length, _) = groups.pairs, p.shape
-        found = p.reshape(sentences, -1).index_select(1, index).mul_(there).view(sentences * length, 1, -1)
-        lengths = [run.length for run in groups.runs]
-        runs = zip(groups.runs, found.split(lengths, 2), strict=True) if lengths else ()
-        return cls([(place, p * band) for place, band in groups.bands], list(runs))
 
-    def each(self) -> list[tuple[int, int | None, Tensor]]:
-        """Of every group its place, its offset if it has a single one, and its weights: those of such a one are (words, 1)."""
-        pairs = ((pair, w) for run, weight in self.runs for pair, w in zip(run.pairs(), weight.unbind(2), strict=True))
-        return [*((place, None, weight) for place, weight in self.bands), *((*pair, w) for pair, w in pairs)]
+def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
+    """``p`` (B, N, N) group by group."""
+    bands = [Weight(place, None, p * band) for place, band in groups.bands]
+    found = p.flatten(1).index_select(1, groups.pairs.flatten()).view(len(p), *groups.pairs.shape, 1).unbind(2)
+    singles = (pair for run in groups.runs for pair in run.pairs())
+    return [*bands, *(Weight(*pair, weight) for pair, weight in zip(singles, found, strict=True))]
 
 
 def _window(stack: Tensor, run: Run, groups: Groups, moved: bool) -> Tensor:
@@ -102,40 +96,44 @@ def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequen
     return total
 
 
-def gather(total: Tensor, weights: Weights, y: Tensor, groups: Groups, channels: int) -> None:
+def gather(total: Tensor, weights: Sequence[Weight], y: Tensor, groups: Groups, channels: int) -> None:
     """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L), y a stack."""
     each = total if channels == 1 else total.new_zeros(channels * total.shape[0], total.shape[1])
-    ys = _views(y, groups)
-    for place, weight in weights.bands:
-        sentences = weight.shape[0]
-        _by_sentence(each, sentences).baddbmm_(weight, _by_sentence(ys[place], sentences))
-    for run, weight in weights.runs:
-        each.unsqueeze(1).baddbmm_(weight, _window(y, run, groups, True))
+    ys, sentences = _views(y, groups), weights[0].value.shape[0]
+    words = _by_sentence(each, sentences)
+    for place, offset, weight in weights:
+        others = _by_sentence(ys[place], sentences)
+        if offset is None:
+            words.baddbmm_(weight, others)
+        else:
+            i, j, _ = _ends(offset, words.shape[1])
+            words[:, i].addcmul_(weight[:, i], others[:, j])
     if channels > 1:
         total.add_(each.unflatten(0, (channels, -1)).sum(0))
 
 
-def _sum(offset: int | None, weight: Tensor, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
+def _sum(one: Weight, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
     """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
 
     All (words, r). ``add``: to what is there.
     """
+    _, offset, weight = one
+    x, total = _by_sentence(x, weight.shape[0]), _by_sentence(total, weight.shape[0])
     if offset is None:
-        x, total = _by_sentence(x, weight.shape[0]), _by_sentence(total, weight.shape[0])
         weight = weight if heads else weight.mT
         total.baddbmm_(weight, x) if add else _into(total, torch.bmm, weight, x)
         return
-    i, j, rest = _ends(offset if heads else -offset, total.shape[0])
-    weight = weight[i] if heads else weight[j]
+    i, j, rest = _ends(offset if heads else -offset, total.shape[1])
+    weight = weight[:, i] if heads else weight[:, j]
     if add:
-        total[i].addcmul_(weight, x[j])
+        total[:, i].addcmul_(weight, x[:, j])
     else:
-        total[rest].zero_()
-        _into(total[i], torch.mul, weight, x[j])
+        total[:, rest].zero_()
+        _into(total[:, i], torch.mul, weight, x[:, j])
 
 
 def in_turn(
-    terms: Sequence[tuple[Weights, Tensor]], groups: Groups, heads: bool, channels: int, purpose: str = "sums"
+    terms: Sequence[tuple[Sequence[Weight], Tensor]], groups: Groups, heads: bool, channels: int, purpose: str = "sums"
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
     """`_sum` of every group, over terms of weights and x (rows or a stack), to be used at once: of every channel (words, r).
 
@@ -145,11 +143,12 @@ def in_turn(
     words = x.shape[0] - (0 if x.dim() == 2 else 2 * groups.reach)
     out = groups.stack(words, x.shape[-1], x, purpose, 1 if channels == 1 else None)
     rows, totals = _by_channel(out, groups, channels).unbind(0), _views(out, groups)
-    lists = [(weights.each(), _views(x, groups)) for weights, x in terms]
-    for k, (place, offset, _) in enumerate(lists[0][0]):
+    views = [_views(x, groups) for _, x in terms]
+    for same in zip(*(weights for weights, _ in terms), strict=True):
+        place = same[0].place
         total = totals[0 if channels == 1 else place]
-        for number, (each, xs) in enumerate(lists):
-            _sum(offset, each[k][2], xs[place], heads, total, number > 0)
+        for number, (one, xs) in enumerate(zip(same, views, strict=True)):
+            _sum(one, xs[place], heads, total, number > 0)
         if channels == 1:
             yield place, rows
     if channels > 1:
@@ -200,4 +199,4 @@ def for_each(x: Tensor, channels: int) -> Tensor:
     return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
 
 
-__all__ = ["Weights", "add_products", "for_each", "gather", "in_turn", "outer", "scores", "stack", "turns"]
+__all__ = ["Weight", "add_products", "for_each", "gather", "in_turn", "outer", "scores", "stack", "turns", "weights_of"]

@@ -4,7 +4,6 @@ An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distanc
 ``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` scores, messages and all their gradients are sums of `probtx_pyro.ops.arc_sums`.
 """
 
-from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -13,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from probtx_pyro.ops import arc_sums as sums
 from probtx_pyro.ops.arc_groups import Groups
-from probtx_pyro.ops.arc_sums import Weights
 
 
 class _Scores(torch.autograd.Function):
@@ -47,7 +45,7 @@ class _Scores(torch.autograd.Function):
         p, d = notes[:2]
         if d_scores is None and p is None:
             return None, None, None, *(None for _ in weights)
-        scored, told = (None if x is None else Weights.of(x, groups) for x in (d_scores, p))
+        scored, told = (None if x is None else sums.weights_of(x, groups) for x in (d_scores, p))
         others = stacks[::-1] if low_rank else [sums.for_each(words, channels)]
         d_others = notes[2:4] if low_rank else [d if d is None else sums.for_each(d, channels)]
         d_weights = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
@@ -55,12 +53,12 @@ class _Scores(torch.autograd.Function):
             heads = low_rank and k == 0
             terms = [(a, b) for a, b in ((scored, x), (told, d_x)) if a is not None and b is not None]
             matrices, found = sums.turns(w), sums.turns(d_weights[k])
-            sent = iter(()) if told is None else sums.in_turn([(told, x)], groups, heads, channels, "sent")
+            sent = None if told is None else sums.in_turn([(told, x)], groups, heads, channels, "sent")
             for turn, rows in sums.in_turn(terms, groups, heads, channels):
                 sums.add_products(d_q.view(words.shape), rows, matrices[turn])
                 sums.outer(rows, words, found[turn])
-                for _, rows in islice(sent, 1):  # that of the same turn
-                    sums.outer(rows, cast(Tensor, d), found[turn], add=True)
+                if sent is not None:
+                    sums.outer(next(sent)[1], cast(Tensor, d), found[turn], add=True)
         if not low_rank and scored is not None:
             sums.gather(d_q.view(words.shape), scored, stacks[0], groups, channels)
         return None, None, d_q, *d_weights
@@ -76,11 +74,9 @@ class _Messages(torch.autograd.Function):
     def forward(ctx: Any, groups: Groups, p: Tensor, q: Tensor, onto: Tensor, *tensors: Tensor) -> Tensor:
         number = len(tensors) // 4
         stacks, weights, low_rank = tensors[-2 * number : -number], tensors[-number:], number > 1
-        channels, words, pairs = len(weights[0]), q.flatten(0, 1), Weights.of(p, groups)
-        total = onto.view(words.shape)
-        for k, (w, x) in enumerate(
-            zip(weights, stacks[::-1] if low_rank else [sums.for_each(words, channels)], strict=True)
-        ):
+        channels, words, pairs = len(weights[0]), q.flatten(0, 1), sums.weights_of(p, groups)
+        total, others = onto.view(words.shape), stacks[::-1] if low_rank else [sums.for_each(words, channels)]
+        for k, (w, x) in enumerate(zip(weights, others, strict=True)):
             matrices = sums.turns(w)
             for turn, rows in sums.in_turn([(pairs, x)], groups, low_rank and k == 0, channels):
                 sums.add_products(total, rows, matrices[turn])
@@ -104,7 +100,7 @@ class _Messages(torch.autograd.Function):
             return None, d_p, None, d_onto, p, d, d_x, d_y, None, None, None, None
         d_x, d_q = sums.stack(d, weights[0], groups, "of messages"), torch.zeros_like(q)
         ends = [(sums.for_each(words, channels), d_x), (sums.for_each(d, channels), stacks[0])]
-        sums.gather(d_q.view(words.shape), Weights.of(p, groups), d_x, groups, channels)
+        sums.gather(d_q.view(words.shape), sums.weights_of(p, groups), d_x, groups, channels)
         return None, sums.scores(ends, groups, p.shape), d_q, d_onto, p, d, None, None
 
 

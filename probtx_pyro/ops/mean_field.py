@@ -135,12 +135,8 @@ def _sweep(
     potentials: Potentials, label: Rule, head: Rule, state: State, first: bool, before: bool
 ) -> dict[str, Tensor]:
     """Heads, then labels that hear from them, or from those ``before``; channel by channel."""
-    labels, told, found, to_root = (
-        state["labels"],
-        torch.zeros_like(state["labels"], memory_format=torch.contiguous_format),
-        [],
-        None,
-    )
+    labels, found, to_root = state["labels"], [], None
+    told = torch.zeros_like(labels, memory_format=torch.contiguous_format)
     for part in parts(potentials, labels, state.get("root"), again=True):
         found.append(_heads(potentials, head, state, part.channels, part.scores, first))
         heads = state["heads"][:, part.channels] if before else found[-1]["heads"]

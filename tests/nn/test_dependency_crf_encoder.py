@@ -212,7 +212,7 @@ def test_options_that_do_not_fit_are_refused(options, message):
         DependencyCRFEncoder(L, C, **options)
 
 
-@pytest.mark.parametrize("shape", [(3, N, L + 1), (N, L)])
+@pytest.mark.parametrize("shape", [(3, N, L + 1), (N, L), (0, N, L), (3, 0, L)])
 def test_inputs_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r"unary scores must have shape \(B, N, 6\) but have shape"):
+    with pytest.raises(ValueError, match=r"unary scores must have shape \(B, N, 6\), of one sentence"):
         draw("plain")[0](torch.zeros(shape))

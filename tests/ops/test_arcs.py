@@ -155,6 +155,22 @@ def test_messages_are_added_to_what_was_told_before():
     assert torch.equal(gradient, q)
 
 
+@low_rank
+@channels
+def test_a_sentence_that_is_not_finite_stays_alone(rank, channels):
+    """Scores, messages and gradients of those beside it in the batch are finite; runs and a band."""
+    q, left, right, p = draw(9, 6, (2, 3), rank, batch=3, channels=channels)
+    q = q.detach().clone()
+    q[1] = torch.nan
+    q.requires_grad_()
+    arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+    found = arcs.scores.transpose(0, 1), arcs.messages(p, torch.zeros_like(q))
+    gradient = torch.autograd.grad(sum(x[::2].square().sum() for x in found), q)[0]
+    for x in (*found, gradient):
+        assert x[::2].isfinite().all()
+    assert all(x[1].isnan().any() for x in found)
+
+
 def test_messages_are_asked_for_once():
     q, left, right, p = draw(8, 4, (2,), None)
     arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))

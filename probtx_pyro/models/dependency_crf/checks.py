@@ -18,9 +18,9 @@ def parameters(crf: "DependencyCRF") -> None:
     unary = crf.unary
     check.floating("unary", unary)
     check.at_least("unary", unary, 2, "(..., N, L)")
-    if 0 in unary.shape[-2:]:
+    if 0 in unary.shape:
         raise ValueError(
-            f"unary {tuple(unary.shape)} is of an empty sentence or has no labels; leave such sentences out"
+            f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such sentences out"
         )
     words = _mask(crf)
     check.finite(unary=unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0))
