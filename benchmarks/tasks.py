@@ -1,10 +1,10 @@
 """The dependency CRF beside a transformer of matched size on tagging, named entities, classification, masked words and COGS.
 
-Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer] [--seeds 0 1 2] [--table]``, with $PROBTX_DATA set or a connection.
+Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer relative] [--seeds 0 1 2] [--table]``, with $PROBTX_DATA set or a connection.
 Every finished run is a file of ``results/tasks/`` and is not run again; one that was interrupted goes on from its checkpoint in
-``benchmarks/cache``. These are small settings, for two CPU cores: not those of the paper. Both encoders have the same recipe (steps,
+``benchmarks/cache``. These are small settings, for two CPU cores: not those of the paper. All encoders have the same recipe (steps,
 batches, schedule, dropout, word dropout), and a learning rate each, from a few trials on the dev part of EWT. "relative" is a
-transformer with a learned bias for each offset up to 4 in place of positions, as far as the distance groups of the CRF see.
+transformer with learned biases in place of positions, for the offsets 1, 2, 3 and all beyond: the distance groups of the CRF.
 """
 
 import argparse
@@ -30,7 +30,6 @@ FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
 CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4)}
 TRANSFORMER = {"num_heads": 4, "num_layers": 2}
 SHARED = {"width": 64, "batch": 64, "dropout": 0.15, "weight_decay": 1e-4}
-RATES = {"crf": 1e-2, "transformer": 2e-3, "relative": 5e-3}
 PUNCTUATION = "PUNCT"
 
 
@@ -98,7 +97,11 @@ TASKS = {
     "masked words": Benchmark(masked, {**WORDS, "rarest": 20, "rows": "fixed", "batch": 16, "num_steps": 1500, "validate_every": 500}, 1, ("", "perplexity"), train.MaskedSettings),
     "trees": Benchmark(trees, {**WORDS, "rows": "sentence", "num_steps": 1500, "validate_every": 500}, 1, ("", "perplexity"), train.MaskedSettings),
 }  # fmt: skip
-ENCODERS = {"crf": CRF, "transformer": TRANSFORMER, "relative": {**TRANSFORMER, "max_offset": 4}}
+ENCODERS: dict[str, dict[str, Any]] = {
+    "crf": {"encoder": "crf", "options": CRF, "lr": 1e-2},
+    "transformer": {"encoder": "transformer", "options": TRANSFORMER, "lr": 2e-3},
+    "relative": {"encoder": "transformer", "options": {**TRANSFORMER, "max_offset": 4}, "lr": 5e-3},
+}
 OWN: dict[tuple[str, str], dict[str, Any]] = {  # what a task needs of an encoder beyond the above
     ("intents", "crf"): {"options": {**CRF, "head_temperature": 1.0}},
 }
@@ -107,13 +110,7 @@ OWN: dict[tuple[str, str], dict[str, Any]] = {  # what a task needs of an encode
 def settings_of(task: str, encoder: str, seed: int) -> Any:
     """The settings of a run."""
     benchmark = TASKS[task]
-    given = {
-        **SHARED,
-        "encoder": "crf" if encoder == "crf" else "transformer",
-        "options": ENCODERS[encoder],
-        "lr": RATES[encoder],
-        "seed": seed,
-    }
+    given = {**SHARED, **ENCODERS[encoder], "seed": seed}
     return benchmark.kind(**{**given, **benchmark.settings, **OWN.get((task, encoder), {})})
 
 
