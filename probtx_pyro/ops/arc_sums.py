@@ -18,11 +18,11 @@ from torch import Tensor
 from probtx_pyro.ops.arc_groups import Groups, Run
 
 
-def _ends(offset: int, length: int) -> tuple[slice, slice, slice]:
-    """The words i that have a word at ``offset``, those words j, and the words that are no such i."""
+def _ends(offset: int, length: int) -> tuple[tuple[int, int, int], ...]:
+    """The words i that have a word at ``offset``, those words j, and the words that are no such i: as `torch.narrow` takes them."""
     if offset > 0:
-        return slice(0, length - offset), slice(offset, length), slice(length - offset, length)
-    return slice(-offset, length), slice(0, length + offset), slice(0, -offset)
+        return (1, 0, length - offset), (1, offset, length - offset), (1, length - offset, offset)
+    return (1, -offset, length + offset), (1, 0, length + offset), (1, 0, -offset)
 
 
 def _rows(stack: Tensor, groups: Groups) -> Tensor:
@@ -30,14 +30,11 @@ def _rows(stack: Tensor, groups: Groups) -> Tensor:
     return stack[groups.reach : stack.shape[0] - groups.reach]
 
 
-def _views(x: Tensor, groups: Groups) -> Sequence[Tensor]:
-    """What the words have for each group, (words, r), from a stack, or from rows (words, r) that are the same for every group."""
-    return [x] * len(groups.numbers) if x.dim() == 2 else _rows(x, groups).unbind(1)
-
-
-def _by_sentence(x: Tensor, sentences: int) -> Tensor:
-    """(B, N, r)."""
-    return x.view(sentences, -1, x.shape[-1])
+def _views(x: Tensor, groups: Groups, sentences: int) -> Sequence[Tensor]:
+    """What the words have for each group, (B, N, r), from a stack, or from rows (words, r) that are the same for every group."""
+    if x.dim() == 2:
+        return [x.view(sentences, -1, x.shape[-1])] * len(groups.numbers)
+    return _rows(x, groups).view(sentences, -1, *x.shape[1:]).unbind(2)
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
@@ -81,9 +78,9 @@ def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequen
     wide, fresh = like.new_empty(size) if groups.bands else like.new_zeros(size), bool(groups.bands)
     total = wide[..., groups.reach : groups.reach + length]
     for x, y in pairs:
-        xs, ys = _views(x, groups), _views(y, groups)
+        xs, ys = _views(x, groups, sentences), _views(y, groups, sentences)
         for place, band in groups.bands:
-            products = torch.bmm(_by_sentence(xs[place], sentences), _by_sentence(ys[place], sentences).mT)
+            products = torch.bmm(xs[place], ys[place].mT)
             _into(total, torch.mul, products, band) if fresh else total.addcmul_(products, band)
             fresh = False
         for run in groups.runs:
@@ -99,15 +96,14 @@ def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequen
 def gather(total: Tensor, weights: Sequence[Weight], y: Tensor, groups: Groups, channels: int) -> None:
     """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L), y a stack."""
     each = total if channels == 1 else total.new_zeros(channels * total.shape[0], total.shape[1])
-    ys, sentences = _views(y, groups), weights[0].value.shape[0]
-    words = _by_sentence(each, sentences)
+    words = each.view(*weights[0].value.shape[:2], -1)
+    ys = _views(y, groups, len(words))
     for place, offset, weight in weights:
-        others = _by_sentence(ys[place], sentences)
         if offset is None:
-            words.baddbmm_(weight, others)
+            words.baddbmm_(weight, ys[place])
         else:
             i, j, _ = _ends(offset, words.shape[1])
-            words[:, i].addcmul_(weight[:, i], others[:, j])
+            words.narrow(*i).addcmul_(weight.narrow(*i), ys[place].narrow(*j))
     if channels > 1:
         total.add_(each.unflatten(0, (channels, -1)).sum(0))
 
@@ -115,21 +111,20 @@ def gather(total: Tensor, weights: Sequence[Weight], y: Tensor, groups: Groups, 
 def _sum(one: Weight, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
     """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
 
-    All (words, r). ``add``: to what is there.
+    All (B, N, r). ``add``: to what is there.
     """
     _, offset, weight = one
-    x, total = _by_sentence(x, weight.shape[0]), _by_sentence(total, weight.shape[0])
     if offset is None:
         weight = weight if heads else weight.mT
         total.baddbmm_(weight, x) if add else _into(total, torch.bmm, weight, x)
         return
     i, j, rest = _ends(offset if heads else -offset, total.shape[1])
-    weight = weight[:, i] if heads else weight[:, j]
+    weight, x = weight.narrow(*(i if heads else j)), x.narrow(*j)
     if add:
-        total[:, i].addcmul_(weight, x[:, j])
+        total.narrow(*i).addcmul_(weight, x)
     else:
-        total[:, rest].zero_()
-        _into(total[:, i], torch.mul, weight, x[:, j])
+        total.narrow(*rest).zero_()
+        _into(total.narrow(*i), torch.mul, weight, x)
 
 
 def in_turn(
@@ -139,11 +134,11 @@ def in_turn(
 
     One group after the other, with its place, if there is one channel, which fills the cache; else all together, (words, groups r).
     """
-    x = terms[0][1]
+    x, sentences = terms[0][1], terms[0][0][0].value.shape[0]
     words = x.shape[0] - (0 if x.dim() == 2 else 2 * groups.reach)
     out = groups.stack(words, x.shape[-1], x, purpose, 1 if channels == 1 else None)
-    rows, totals = _by_channel(out, groups, channels).unbind(0), _views(out, groups)
-    views = [_views(x, groups) for _, x in terms]
+    rows, totals = _by_channel(out, groups, channels).unbind(0), _views(out, groups, sentences)
+    views = [_views(x, groups, sentences) for _, x in terms]
     for same in zip(*(weights for weights, _ in terms), strict=True):
         place = same[0].place
         total = totals[0 if channels == 1 else place]
