@@ -92,9 +92,9 @@ TASKS = {
     "upos": Benchmark(tagger("ewt"), {"num_steps": 980, "validate_every": 196}, 3, ("test", "accuracy")),
     "entities": Benchmark(tagger("wnut17"), {"num_steps": 1060, "validate_every": 53, "rarest": 1}, 3, ("test", "span_f1")),
     "intents": Benchmark(classifier, {"num_steps": 1400, "validate_every": 140}, 3, ("test", "accuracy")),
-    "xpos": Benchmark(tagger("ewt", "xpos"), {"num_steps": 980, "validate_every": 196}, 1, ("test", "accuracy")),
-    "cogs": Benchmark(tagger("cogs"), {"num_steps": 1500, "validate_every": 375, "dropout": 0.0}, 1, ("gen", "sentence_accuracy")),
-    "masked words": Benchmark(masked, {**WORDS, "rarest": 20, "rows": "fixed", "batch": 16, "num_steps": 1500, "validate_every": 500}, 1, ("", "perplexity"), train.MaskedSettings),
+    "xpos": Benchmark(tagger("ewt", "xpos"), {"num_steps": 980, "validate_every": 196}, 3, ("test", "accuracy")),
+    "cogs": Benchmark(tagger("cogs"), {"num_steps": 1500, "validate_every": 375, "dropout": 0.0}, 3, ("gen", "sentence_accuracy")),
+    "masked words": Benchmark(masked, {**WORDS, "rarest": 20, "rows": "fixed", "batch": 16, "num_steps": 1500, "validate_every": 500}, 3, ("", "perplexity"), train.MaskedSettings),
     "trees": Benchmark(trees, {**WORDS, "rows": "sentence", "num_steps": 1500, "validate_every": 500}, 1, ("", "perplexity"), train.MaskedSettings),
 }  # fmt: skip
 ENCODERS: dict[str, dict[str, Any]] = {
