@@ -9,25 +9,25 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """Groups of a single offset: the k-th of ``length`` stands at ``place + step k`` of the stack and has the offset ``offset + k``."""
+    """Groups of a single offset: the k-th of ``length`` stands at ``place + k`` of the stack and has the offset ``offset + k``."""
 
     place: int
-    step: int
     offset: int
     length: int
 
     def pairs(self) -> list[tuple[int, int]]:
         """Place and offset of each."""
-        return [(self.place + self.step * k, self.offset + k) for k in range(self.length)]
+        return [(self.place + k, self.offset + k) for k in range(self.length)]
 
 
 class Groups(NamedTuple):
     """The distance groups that occur among some words.
 
-    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left. runs: those of one offset.
-    bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros that a
-    stack has at both ends, so that every word has a word at every offset of a run. pairs: (N, S), of every word the S pairs of the runs, in
-    the flat matrix (N N); where there is none, any. room: memory that is written again and again, by purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
+    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left farthest first. runs: those of
+    one offset. bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros
+    that every group of a stack has at both ends, so that every word has a word at every offset of a run. pairs: (N, S), of every word
+    the S pairs of the runs, in the flat matrix (N N); where there is none, any. room: memory that is written again and again, by
+    purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
     """
 
     numbers: tuple[int, ...]
@@ -42,7 +42,7 @@ class Groups(NamedTuple):
         """Among words (..., N, L). ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
 
         >>> Groups.of((2, 3), torch.zeros(9, 1)).runs
-        (Run(place=0, step=1, offset=1, length=2), Run(place=4, step=-1, offset=-2, length=2))
+        (Run(place=0, offset=1, length=2), Run(place=4, offset=-2, length=2))
         """
         length, every = words.shape[-2], words.new_ones(words.shape[-2], words.shape[-2])
         rings = [(low, min(high, length) - 1) for low, high in pairwise([1, *distances, max(length, 1)])]
@@ -50,15 +50,15 @@ class Groups(NamedTuple):
         number, bands = len(rings), []
         runs: list[Run] = []
         for k, (low, high) in enumerate(rings):
+            left = 2 * number - 1 - k
             if low < high:
-                bands += [(k, every.triu(low).tril(high)), (number + k, every.tril(-low).triu(-high))]
+                bands += [(k, every.triu(low).tril(high)), (left, every.tril(-low).triu(-high))]
             elif k and rings[k - 1][0] == rings[k - 1][1]:  # the run goes on
-                right, left = runs[-2:]
-                runs[-2] = right._replace(length=right.length + 1)
-                runs[-1] = left._replace(place=left.place + 1, offset=-high, length=left.length + 1)
+                one, other = runs[-2:]
+                runs[-2:] = one._replace(length=one.length + 1), Run(left, -high, other.length + 1)
             else:
-                runs += [Run(k, 1, low, 1), Run(number + k, -1, -low, 1)]
-        numbers = (*range(number), *(len(distances) + 1 + k for k in range(number)))
+                runs += [Run(k, low, 1), Run(left, -low, 1)]
+        numbers = (*range(number), *(len(distances) + 1 + k for k in reversed(range(number))))
         reach = max([0, *(low for low, high in rings if low == high)])
         offsets = torch.tensor(
             [run.offset + k for run in runs for k in range(run.length)], dtype=torch.long, device=words.device
@@ -67,25 +67,29 @@ class Groups(NamedTuple):
         pairs = (word * (length + 1) + offsets).clamp(0, max(length * length - 1, 0))
         return cls(numbers, tuple(runs), tuple(bands), reach, pairs, {} if room is None else room)
 
-    def stack(
-        self, words: int, features: int, like: Tensor, purpose: str | None = None, number: int | None = None
-    ) -> Tensor:
-        """A stack to be written, with zeros at its ends: of all groups, or of so many; for the same purpose in the same memory.
+    def stack(self, words: int, features: int, like: Tensor, purpose: str | None = None) -> Tensor:
+        """A stack to be written, (groups, words, r), with zeros at the ends of every group; for the same purpose in the same memory."""
+        size = (len(self.numbers), words + 2 * self.reach, features)
+        out, new = self._memory(size, like, purpose)
+        if new:
+            for end in (out[:, : self.reach], out[:, size[1] - self.reach :]):
+                end.zero_()
+        return out
 
-        Rows do not lie a multiple of 4096 bytes apart: such addresses share a set of the cache.
-        """
-        number = len(self.numbers) if number is None else number
-        wide = number * features
-        rows, row = words + 2 * self.reach, wide + 16 * (wide * like.element_size() % 4096 == 0)
+    def scratch(self, words: int, features: int, like: Tensor, purpose: str) -> Tensor:
+        """Rows to be written, (words, r), for the same purpose in the same memory."""
+        return self._memory((words, features), like, purpose)[0]
+
+    def _memory(self, size: tuple[int, ...], like: Tensor, purpose: str | None) -> tuple[Tensor, bool]:
+        """Memory, and whether it is new."""
         purpose = None if torch.compiler.is_compiling() else purpose
         old = None if purpose is None else self.room.get(purpose)
-        if old is None or old.shape != (rows, row) or old.dtype != like.dtype or old.device != like.device:
-            old = like.new_empty(rows, row)
-            for end in (old[: self.reach], old[rows - self.reach :]):
-                end.zero_()
-            if purpose is not None:
-                self.room[purpose] = old
-        return old[:, :wide].unflatten(1, (number, features))
+        if old is not None and old.shape == size and old.dtype == like.dtype and old.device == like.device:
+            return old, False
+        new = like.new_empty(size)
+        if purpose is not None:
+            self.room[purpose] = new
+        return new, True
 
 
 def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:

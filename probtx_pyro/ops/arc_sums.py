@@ -3,10 +3,10 @@
 g(i, j) is the distance group of word i and its head j. The derivative with respect to p is `scores`, to x `gather`, to y `in_turn`,
 and so are the gradients of all three.
 
-What the words have for each group, the y, is a *stack* (words, groups, r): one GEMM makes it and one takes it back, whatever the
-number of groups. The next groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of
-its own group, lie at a constant distance in memory: a *run* of such groups is scored by products of a word with three rows, without a
-copy. A group of several offsets is a band of a matrix product. Nothing of size groups x N x N is made.
+What the words have for each group, the y, is a *stack* (groups, words, r): a GEMM a group makes it and one takes it back. The next
+groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of its own group, lie at a constant
+distance in memory: a *run* of such groups is scored by products of a word with three rows, without a copy. A group of several
+offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,15 +26,15 @@ def _ends(offset: int, length: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _rows(stack: Tensor, groups: Groups) -> Tensor:
-    """A stack without the zeros at its ends, (words, groups, r)."""
-    return stack[groups.reach : stack.shape[0] - groups.reach]
+    """A stack without the zeros at its ends, (groups, words, r)."""
+    return stack.narrow(1, groups.reach, stack.shape[1] - 2 * groups.reach)
 
 
 def _views(x: Tensor, groups: Groups, sentences: int) -> Sequence[Tensor]:
     """What the words have for each group, (B, N, r), from a stack, or from rows (words, r) that are the same for every group."""
     if x.dim() == 2:
         return [x.view(sentences, -1, x.shape[-1])] * len(groups.numbers)
-    return _rows(x, groups).view(sentences, -1, *x.shape[1:]).unbind(2)
+    return _rows(x, groups).unflatten(1, (sentences, -1)).unbind(0)
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
@@ -62,13 +62,10 @@ def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
 
 def _window(stack: Tensor, run: Run, groups: Groups, moved: bool) -> Tensor:
     """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
-    row, features = stack.stride(0), stack.shape[-1]
-    start = (groups.reach + (run.offset if moved else 0)) * row + run.place * features
-    step = run.step * features + (row if moved else 0)
-    if step < 0:  # own rows, from the right to the left of the stack
-        return _rows(stack, groups)[:, run.place - run.length + 1 : run.place + 1].flip(1)
-    size = (stack.shape[0] - 2 * groups.reach, run.length, features)
-    return stack.as_strided(size, (row, step, 1), stack.storage_offset() + start)
+    group, row, _ = stack.stride()
+    start = (groups.reach + (run.offset if moved else 0)) * row + run.place * group
+    size = (stack.shape[1] - 2 * groups.reach, run.length, stack.shape[2])
+    return stack.as_strided(size, (row, group + (row if moved else 0), 1), stack.storage_offset() + start)
 
 
 def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequence[int]) -> Tensor:
@@ -130,24 +127,20 @@ def _sum(one: Weight, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
 def in_turn(
     terms: Sequence[tuple[Sequence[Weight], Tensor]], groups: Groups, heads: bool, channels: int, purpose: str = "sums"
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
-    """`_sum` of every group, over terms of weights and x (rows or a stack), to be used at once: of every channel (words, r).
+    """`_sum` of every group, over terms of weights and x (rows or a stack): its place, and of every channel (words, r).
 
-    One group after the other, with its place, if there is one channel, which fills the cache; else all together, (words, groups r).
+    One group after the other in the same memory, to be used at once.
     """
     x, sentences = terms[0][1], terms[0][0][0].value.shape[0]
-    words = x.shape[0] - (0 if x.dim() == 2 else 2 * groups.reach)
-    out = groups.stack(words, x.shape[-1], x, purpose, 1 if channels == 1 else None)
-    rows, totals = _by_channel(out, groups, channels).unbind(0), _views(out, groups, sentences)
+    words = x.shape[-2] - (0 if x.dim() == 2 else 2 * groups.reach)
+    out = groups.scratch(words, x.shape[-1], x, purpose)
+    rows, total = out.unflatten(0, (channels, -1)).unbind(0), out.unflatten(0, (sentences, -1))
     views = [_views(x, groups, sentences) for _, x in terms]
     for same in zip(*(weights for weights, _ in terms), strict=True):
         place = same[0].place
-        total = totals[0 if channels == 1 else place]
         for number, (one, xs) in enumerate(zip(same, views, strict=True)):
             _sum(one, xs[place], heads, total, number > 0)
-        if channels == 1:
-            yield place, rows
-    if channels > 1:
-        yield 0, rows
+        yield place, rows
 
 
 def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
@@ -158,27 +151,25 @@ def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
         operation(*arguments, out=where)
 
 
-def _by_channel(stack: Tensor, groups: Groups, channels: int) -> Tensor:
-    """(c, words, groups r)."""
-    return _rows(stack, groups).flatten(1).unflatten(0, (channels, -1))
-
-
 def stack(x: Tensor, weights: Tensor, groups: Groups, purpose: str | None = None) -> Tensor:
-    """``x w'`` for every channel and group, from (words, L) and (c, groups, r, L). Plain GEMMs: batched ones are slow on CPUs."""
+    """``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
     channels, _, rank, _ = weights.shape
     out = groups.stack(channels * len(x), rank, x, purpose)
-    for rows, w in zip(_by_channel(out, groups, channels), weights.flatten(1, 2), strict=True):
-        _into(rows, torch.mm, x, w.mT)
+    rows = _rows(out, groups).unflatten(1, (channels, -1)).unbind(0)
+    for same, found in zip(matrices(weights, groups), rows, strict=True):
+        for w, y in zip(same, found.unbind(0), strict=True):
+            _into(y, torch.mm, x, w.mT)
     return out
 
 
-def turns(weights: Tensor) -> list[Sequence[Tensor]]:
-    """Weights (c, groups, r, L) as matrices of the channels, by the places of `in_turn`."""
-    return [weights.flatten(1, 2).unbind(0)] if weights.shape[0] > 1 else [(w,) for w in weights.squeeze(0).unbind(0)]
+def matrices(weights: Tensor, groups: Groups) -> list[Sequence[Tensor]]:
+    """Weights (c, G, r, L) as matrices of the channels, by the place of their group in a stack."""
+    every = weights.unbind(1)
+    return [every[number].unbind(0) for number in groups.numbers]
 
 
 def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """``total += Σ x w`` over channels, (words, L), from x (words, groups r) and w (groups r, L)."""
+    """``total += Σ x w`` over channels, (words, L), from x (words, r) and w (r, L)."""
     for x, w in zip(rows, weights, strict=True):
         total.addmm_(x, w)
 
@@ -194,4 +185,15 @@ def for_each(x: Tensor, channels: int) -> Tensor:
     return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
 
 
-__all__ = ["Weight", "add_products", "for_each", "gather", "in_turn", "outer", "scores", "stack", "turns", "weights_of"]
+__all__ = [
+    "Weight",
+    "add_products",
+    "for_each",
+    "gather",
+    "in_turn",
+    "matrices",
+    "outer",
+    "scores",
+    "stack",
+    "weights_of",
+]

@@ -48,17 +48,18 @@ class _Scores(torch.autograd.Function):
         scored, told = (None if x is None else sums.weights_of(x, groups) for x in (d_scores, p))
         others = stacks[::-1] if low_rank else [sums.for_each(words, channels)]
         d_others = notes[2:4] if low_rank else [d if d is None else sums.for_each(d, channels)]
-        d_weights = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
+        new = torch.empty_like if len(groups.numbers) == weights[0].shape[1] else torch.zeros_like
+        d_weights = [new(w, memory_format=torch.contiguous_format) for w in weights]
         for k, (w, x, d_x) in enumerate(zip(weights, others, d_others, strict=True)):
             heads = low_rank and k == 0
             terms = [(a, b) for a, b in ((scored, x), (told, d_x)) if a is not None and b is not None]
-            matrices, found = sums.turns(w), sums.turns(d_weights[k])
+            matrices, found = sums.matrices(w, groups), sums.matrices(d_weights[k], groups)
             sent = None if told is None else sums.in_turn([(told, x)], groups, heads, channels, "sent")
-            for turn, rows in sums.in_turn(terms, groups, heads, channels):
-                sums.add_products(d_q.view(words.shape), rows, matrices[turn])
-                sums.outer(rows, words, found[turn])
+            for place, rows in sums.in_turn(terms, groups, heads, channels):
+                sums.add_products(d_q.view(words.shape), rows, matrices[place])
+                sums.outer(rows, words, found[place])
                 if sent is not None:
-                    sums.outer(next(sent)[1], cast(Tensor, d), found[turn], add=True)
+                    sums.outer(next(sent)[1], cast(Tensor, d), found[place], add=True)
         if not low_rank and scored is not None:
             sums.gather(d_q.view(words.shape), scored, stacks[0], groups, channels)
         return None, None, d_q, *d_weights
@@ -77,9 +78,9 @@ class _Messages(torch.autograd.Function):
         channels, words, pairs = len(weights[0]), q.flatten(0, 1), sums.weights_of(p, groups)
         total, others = onto.view(words.shape), stacks[::-1] if low_rank else [sums.for_each(words, channels)]
         for k, (w, x) in enumerate(zip(weights, others, strict=True)):
-            matrices = sums.turns(w)
-            for turn, rows in sums.in_turn([(pairs, x)], groups, low_rank and k == 0, channels):
-                sums.add_products(total, rows, matrices[turn])
+            matrices = sums.matrices(w, groups)
+            for place, rows in sums.in_turn([(pairs, x)], groups, low_rank and k == 0, channels):
+                sums.add_products(total, rows, matrices[place])
         if not low_rank:
             sums.gather(total, pairs, stacks[0], groups, channels)
         ctx.save_for_backward(p, q, *stacks, *weights)
@@ -123,10 +124,9 @@ class Arcs(NamedTuple):
         ``again`` writes the stacks where those of the arcs before were, which are gone then; without gradients only.
         """
         q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
-        some = list(groups.numbers)
-        weights = tuple(w if len(some) == w.shape[1] else w[:, some] for w in (left, right) if w is not None)
+        weights = tuple(w for w in (left, right) if w is not None)
         shape = (len(right), *q.shape[:2], q.shape[1])
-        if not some:
+        if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), [])
         scores, *made = _Scores.apply(groups, again and not torch.is_grad_enabled(), q, *weights)
         return cls(groups, q, weights, scores.view(shape), made)
