@@ -4,6 +4,7 @@ An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distanc
 ``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` scores, messages and all their gradients are sums of `probtx_pyro.ops.arc_sums`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -12,6 +13,29 @@ from torch.autograd.function import once_differentiable
 
 from probtx_pyro.ops import arc_sums as sums
 from probtx_pyro.ops.arc_groups import Groups
+
+
+def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | None) -> tuple[Tensor, list[Tensor]]:
+    """Scores (c B, N, N), and the stacks x (if U is there) and y."""
+    channels, words = len(weights[0]), q.flatten(0, 1)
+    stacks = [sums.stack(words, w, groups, purpose and f"{purpose} {k}") for k, w in enumerate(weights)]
+    x = stacks[0] if len(weights) > 1 else sums.for_each(words, channels)
+    return sums.scores([(x, stacks[-1])], groups, (channels * len(q), q.shape[1])), stacks
+
+
+def _tell(
+    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, stacks: Sequence[Tensor], weights: Sequence[Tensor]
+) -> None:
+    """Adds the messages to ``onto``."""
+    channels, words, low_rank = len(weights[0]), q.flatten(0, 1), len(weights) > 1
+    total, pairs = onto.view(words.shape), sums.weights_of(p, groups)
+    others = stacks[::-1] if low_rank else [sums.for_each(words, channels)]
+    for k, (w, x) in enumerate(zip(weights, others, strict=True)):
+        matrices = sums.matrices(w, groups)
+        for place, rows in sums.in_turn([(pairs, x)], groups, low_rank and k == 0, channels):
+            sums.add_products(total, rows, matrices[place])
+    if not low_rank:
+        sums.gather(total, pairs, stacks[0], groups, channels)
 
 
 class _Scores(torch.autograd.Function):
@@ -23,16 +47,17 @@ class _Scores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, groups: Groups, again: bool, q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        channels, words, low_rank = len(weights[0]), q.flatten(0, 1), len(weights) > 1
-        stacks = [sums.stack(words, w, groups, f"stack {k}" if again else None) for k, w in enumerate(weights)]
-        x = stacks[0] if low_rank else sums.for_each(words, channels)
-        scores = sums.scores([(x, stacks[-1])], groups, (channels * len(q), q.shape[1]))
+    def forward(ctx: Any, groups: Groups, q: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        scores, stacks = _score(groups, q, weights, None)
         ctx.save_for_backward(q, *stacks, *weights)
         ctx.groups = groups
         ctx.mark_non_differentiable(*stacks)
         ctx.set_materialize_grads(False)
-        noted = (scores, words, *(stacks if low_rank else ()))  # p, d, and what d becomes in the places of x and y
+        noted = (
+            scores,
+            q.flatten(0, 1),
+            *(stacks if len(stacks) > 1 else ()),
+        )  # p, d, and what d becomes in the places of x and y
         return scores, *(q.new_zeros(()).expand_as(like) for like in noted), *stacks
 
     @staticmethod
@@ -44,7 +69,7 @@ class _Scores(torch.autograd.Function):
         channels, words, d_q = len(weights[0]), q.flatten(0, 1), torch.zeros_like(q)
         p, d = notes[:2]
         if d_scores is None and p is None:
-            return None, None, None, *(None for _ in weights)
+            return None, None, *(None for _ in weights)
         scored, told = (None if x is None else sums.weights_of(x, groups) for x in (d_scores, p))
         others = stacks[::-1] if low_rank else [sums.for_each(words, channels)]
         d_others = notes[2:4] if low_rank else [d if d is None else sums.for_each(d, channels)]
@@ -62,7 +87,7 @@ class _Scores(torch.autograd.Function):
                     sums.outer(next(sent)[1], cast(Tensor, d), found[place], add=True)
         if not low_rank and scored is not None:
             sums.gather(d_q.view(words.shape), scored, stacks[0], groups, channels)
-        return None, None, d_q, *d_weights
+        return None, d_q, *d_weights
 
 
 class _Messages(torch.autograd.Function):
@@ -74,15 +99,8 @@ class _Messages(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, groups: Groups, p: Tensor, q: Tensor, onto: Tensor, *tensors: Tensor) -> Tensor:
         number = len(tensors) // 4
-        stacks, weights, low_rank = tensors[-2 * number : -number], tensors[-number:], number > 1
-        channels, words, pairs = len(weights[0]), q.flatten(0, 1), sums.weights_of(p, groups)
-        total, others = onto.view(words.shape), stacks[::-1] if low_rank else [sums.for_each(words, channels)]
-        for k, (w, x) in enumerate(zip(weights, others, strict=True)):
-            matrices = sums.matrices(w, groups)
-            for place, rows in sums.in_turn([(pairs, x)], groups, low_rank and k == 0, channels):
-                sums.add_products(total, rows, matrices[place])
-        if not low_rank:
-            sums.gather(total, pairs, stacks[0], groups, channels)
+        stacks, weights = tensors[-2 * number : -number], tensors[-number:]
+        _tell(groups, p, q, onto, stacks, weights)
         ctx.save_for_backward(p, q, *stacks, *weights)
         ctx.groups = groups
         ctx.mark_dirty(onto)
@@ -128,7 +146,10 @@ class Arcs(NamedTuple):
         shape = (len(right), *q.shape[:2], q.shape[1])
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), [])
-        scores, *made = _Scores.apply(groups, again and not torch.is_grad_enabled(), q, *weights)
+        if torch.is_grad_enabled():
+            scores, *made = _Scores.apply(groups, q, *weights)
+        else:
+            scores, made = _score(groups, q, weights, "stack" if again else None)
         return cls(groups, q, weights, scores.view(shape), made)
 
     def messages(self, p: Tensor, onto: Tensor) -> Tensor:
@@ -142,6 +163,11 @@ class Arcs(NamedTuple):
         if not made:
             raise RuntimeError("arcs are asked for messages once: make them anew")
         self.made.clear()
+        if not torch.is_grad_enabled():
+            _tell(self.groups, p.flatten(0, 1), self.q, onto, made[-len(self.weights) :], self.weights)
+            return onto
+        if len(made) == len(self.weights):
+            raise RuntimeError("arcs made without gradients give none: make them where gradients are enabled")
         return _Messages.apply(self.groups, p.flatten(0, 1), self.q, onto, *made, *self.weights)
 
 

@@ -1,7 +1,8 @@
 """Mean field for the dependency CRF: messages, updates and schedules on plain tensors; sizes as in `probtx_pyro.ops.potentials`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -40,6 +41,12 @@ def _precision(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def _as_they_are(x: Tensor) -> AbstractContextManager[Any]:
+    """Matrix products in the precision of their factors, autocast or not."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
 class Part(NamedTuple):
     """Some channels seen from label marginals: scores of their heads (B, c, N, S), and what their messages need again."""
 
@@ -57,7 +64,7 @@ class Part(NamedTuple):
         """
         to_root, first, length = None, int(self.rooted is not None), labels.shape[-2]
         own = heads[..., first : first + length].transpose(0, 1)
-        with torch.autocast(labels.device.type, enabled=False):
+        with _as_they_are(labels):
             low = self.arcs.q.dtype
             if told.dtype == low:
                 total = self.arcs.messages(own, told)
@@ -84,7 +91,7 @@ def parts(potentials: Potentials, labels: Tensor, root: Tensor | None, again: bo
     left: Sequence[Tensor | None] = potentials.left or [None] * len(potentials.right)
     for u, v in zip(left, potentials.right, strict=True):
         channels = slice(end, end := end + len(v))
-        with torch.autocast(q.device.type, enabled=False):
+        with _as_they_are(q):
             arcs = Arcs.of(groups, q, None if u is None else u.to(low), v.to(low), again)
         slots, rooted = [arcs.scores.transpose(0, 1).to(labels.dtype)], None
         if potentials.root is not None:

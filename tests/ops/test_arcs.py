@@ -177,3 +177,27 @@ def test_messages_are_asked_for_once():
     arcs.messages(p, torch.zeros_like(q))
     with pytest.raises(RuntimeError, match="once"):
         arcs.messages(p, torch.zeros_like(q))
+
+
+@low_rank
+@channels
+def test_without_gradients_the_numbers_are_the_same(rank, channels):
+    q, left, right, p = draw(10, 6, (2, 3), rank, channels=channels)
+
+    def found():
+        arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+        return arcs, arcs.scores, arcs.messages(p, torch.zeros_like(q))
+
+    with torch.no_grad():
+        plain = found()
+    for x, y in zip(plain[1:], found()[1:], strict=True):
+        assert torch.equal(x, y) and not x.requires_grad
+        assert y.requires_grad
+
+
+def test_arcs_made_without_gradients_say_that_they_give_none():
+    q, left, right, p = draw(11, 4, (2,), None)
+    with torch.no_grad():
+        arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    with pytest.raises(RuntimeError, match="gradients are enabled"):
+        arcs.messages(p, torch.zeros_like(q))
