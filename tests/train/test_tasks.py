@@ -1,11 +1,9 @@
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from commands import Training
 
 from probtx_pyro import cli, train
 from probtx_pyro.data.text import Text
@@ -229,28 +227,14 @@ def test_a_resumed_run_on_two_processes_is_one_process_never_stopped(tmp_path):
         "\n".join(f"{w}\t{t}" for w, (t,) in zip(*row, strict=True)) for row in tagged(700, 0, 1)
     )  # 70 to validate, more than one process answers at once
     (tmp_path / "data.tsv").write_text(lines)
-    words = ["train", "tagger", "--data", str(tmp_path / "data.tsv"), "--channels", "2", "--iterations",
-             "2", "--distances", "2,3", "--width", "16", "--batch", "8", "--steps", "40", "--validate-every", "10", "--no-progress"]  # fmt: skip
-    assert cli.main([*words, "--out", str(tmp_path / "whole")]) == 0
+    words = ["tagger", "--data", str(tmp_path / "data.tsv"), "--channels", "2", "--iterations",
+             "2", "--distances", "2,3", "--width", "16", "--batch", "8", "--steps", "40", "--validate-every", "10"]  # fmt: skip
+    assert cli.main(["train", *words, "--no-progress", "--out", str(tmp_path / "whole")]) == 0
     settings = json.loads((tmp_path / "whole" / RESULTS).read_text())["settings"]
     parts = tagged_sentences(str(tmp_path / "data.tsv")).parts
     train.train_tagger(LabellingSettings(**settings), parts, tmp_path / "two", stop_after=15, progress=False)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "-m",
-        "probtx_pyro",
-    ]
-    done = subprocess.run(
-        [*command, *words, "--out", str(tmp_path / "two"), "--resume"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("dev accuracy") == 1
+    two = Training(*words, "--out", str(tmp_path / "two"), "--resume", processes=2)
+    assert two.finished().count("dev accuracy") == 1
     one, two = (json.loads((tmp_path / name / RESULTS).read_text()) for name in ("whole", "two"))
     assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
     assert one["losses"][:15] == two["losses"][:15]
