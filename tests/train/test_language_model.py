@@ -97,9 +97,9 @@ def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_pat
     assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
     assert one["losses"][:at] == two["losses"][:at]
     # a step sums some 1e4 products in another order and then divides by the root of the second moment: rounding of eps a
-    # step. Training multiplies what was there by ten every 50 steps at first (measured on a Zen 4: differences of 1e-5
-    # after 100 steps, 1e-3 after 200, then less), so one step in 400 may stand far off, by the processor's order of sums;
-    # in the 100 steps after the kill the expansion is below 100, and a run resumed wrongly is off by tenths at once
+    # step, which training carries along. Measured on a Zen 4, largest difference of losses: 1.2e-5 in the first 100 steps,
+    # 3e-4 in 200, 1e-3 once, in step 207. So a bound that holds on every processor is set for the 100 steps after the kill
+    # only, 60 times what was measured there
     pairs = list(zip(one["losses"], two["losses"], strict=True))
     assert max(abs(a - b) for a, b in pairs[: at + 100]) <= 100 * 64 * EPS32
     assert abs(one["perplexity"] - two["perplexity"]) <= 100 * 64 * EPS32 * one["perplexity"]

@@ -233,8 +233,8 @@ def test_a_resumed_run_on_two_processes_is_one_process_never_stopped(tmp_path):
     settings = json.loads((tmp_path / "whole" / RESULTS).read_text())["settings"]
     parts = tagged_sentences(str(tmp_path / "data.tsv")).parts
     train.train_tagger(LabellingSettings(**settings), parts, tmp_path / "two", stop_after=15, progress=False)
-    two = Training(*words, "--out", str(tmp_path / "two"), "--resume", processes=2)
-    assert two.finished().count("dev accuracy") == 1
+    resumed = Training(*words, "--out", str(tmp_path / "two"), "--resume", processes=2)
+    assert resumed.finished().count("dev accuracy") == 1
     one, two = (json.loads((tmp_path / name / RESULTS).read_text()) for name in ("whole", "two"))
     assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
     assert one["losses"][:15] == two["losses"][:15]
