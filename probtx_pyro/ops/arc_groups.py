@@ -1,6 +1,7 @@
 """Distance groups of arcs, and the memory in which the words hold something for each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,14 +21,79 @@ class Run(NamedTuple):
         return [(self.place + k, self.offset + k) for k in range(self.length)]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Rows:
+    """What the words have; views that sums ask for again and again are made once.
+
+    flat: (words, r). words: the same sentence by sentence, (B, N, r). made: the views.
+    """
+
+    flat: Tensor
+    words: Tensor
+    made: dict[Any, Any]
+
+    @classmethod
+    def of(cls, flat: Tensor, sentences: int) -> "Rows":
+        """Of so many sentences, channels together."""
+        return cls(flat, flat.unflatten(0, (sentences, -1)), {})
+
+    def __getitem__(self, place: Any) -> "Rows":
+        """The same for every group."""
+        return self
+
+    def having(self, offset: int) -> Tensor:
+        """Of the words that have another one at ``offset``."""
+        if offset not in self.made:
+            self.made[offset] = self.words.narrow(1, max(0, -offset), self.words.shape[1] - abs(offset))
+        return self.made[offset]
+
+    def lacking(self, offset: int) -> Tensor:
+        """Of the words that have none there."""
+        name = "lacking", offset
+        if name not in self.made:
+            start = self.words.shape[1] - offset if offset > 0 else 0
+            self.made[name] = self.words.narrow(1, start, abs(offset))
+        return self.made[name]
+
+    def of_channels(self, channels: int) -> Sequence[Tensor]:
+        """(words, r) of each."""
+        return (self.flat,) if channels == 1 else self.flat.unflatten(0, (channels, -1)).unbind(0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stack:
+    """What the words have for each group.
+
+    memory: (groups, words, r), with zeros at both ends of every group. rows: of each group, without them. made: views, as in `Rows`.
+    """
+
+    memory: Tensor
+    rows: Sequence[Rows]
+    made: dict[Any, Any]
+
+    def __getitem__(self, place: Any) -> Rows:
+        """Of a group."""
+        return self.rows[place]
+
+    def window(self, run: Run, moved: bool) -> Tensor:
+        """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
+        if (run, moved) not in self.made:
+            first = self.rows[run.place].flat
+            group, row, _ = self.memory.stride()
+            start = first.storage_offset() + (run.offset * row if moved else 0)
+            size, steps = (len(first), run.length, first.shape[1]), (row, group + (row if moved else 0), 1)
+            self.made[run, moved] = self.memory.as_strided(size, steps, start)
+        return self.made[run, moved]
+
+
 class Groups(NamedTuple):
     """The distance groups that occur among some words.
 
     numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left farthest first. runs: those of
     one offset. bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros
-    that every group of a stack has at both ends, so that every word has a word at every offset of a run. pairs: (N, S), of every word
-    the S pairs of the runs, in the flat matrix (N N); where there is none, any. room: memory that is written again and again, by
-    purpose: what the system gives anew must be touched page by page, which takes as long as a sum.
+    that every group of a stack has at both ends, so that every word has a word at every offset of a run. pairs: of the runs, offset by
+    offset those of the words that have one, in the flat matrix (N N). room: memory that is written again and again, by purpose and
+    size: what the system gives anew must be touched page by page, which takes as long as a sum.
     """
 
     numbers: tuple[int, ...]
@@ -35,11 +101,13 @@ class Groups(NamedTuple):
     bands: tuple[tuple[int, Tensor], ...]
     reach: int
     pairs: Tensor
-    room: dict[str, Tensor]
+    room: dict[Any, Any]
 
     @classmethod
-    def of(cls, distances: Sequence[int], words: Tensor, room: dict[str, Tensor] | None = None) -> "Groups":
-        """Among words (..., N, L). ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
+    def of(cls, distances: Sequence[int], words: Tensor) -> "Groups":
+        """Among words (..., N, L); the bands have their dtype.
+
+        ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
 
         >>> Groups.of((2, 3), torch.zeros(9, 1)).runs
         (Run(place=0, offset=1, length=2), Run(place=4, offset=-2, length=2))
@@ -60,36 +128,44 @@ class Groups(NamedTuple):
                 runs += [Run(k, low, 1), Run(left, -low, 1)]
         numbers = (*range(number), *(len(distances) + 1 + k for k in reversed(range(number))))
         reach = max([0, *(low for low, high in rings if low == high)])
-        offsets = torch.tensor(
-            [run.offset + k for run in runs for k in range(run.length)], dtype=torch.long, device=words.device
-        )
-        word = torch.arange(length, device=words.device).unsqueeze(-1)
-        pairs = (word * (length + 1) + offsets).clamp(0, max(length * length - 1, 0))
-        return cls(numbers, tuple(runs), tuple(bands), reach, pairs, {} if room is None else room)
+        offsets = [offset for run in runs for _, offset in run.pairs()]
+        first = [(-offset * length if offset < 0 else offset, length - abs(offset)) for offset in offsets]
+        pairs = [start + (length + 1) * k for start, count in first for k in range(count)]
+        return cls(numbers, tuple(runs), tuple(bands), reach, words.new_tensor(pairs, dtype=torch.long), {})
 
-    def stack(self, words: int, features: int, like: Tensor, purpose: str | None = None) -> Tensor:
-        """A stack to be written, (groups, words, r), with zeros at the ends of every group; for the same purpose in the same memory."""
-        size = (len(self.numbers), words + 2 * self.reach, features)
-        out, new = self._memory(size, like, purpose)
-        if new:
-            for end in (out[:, : self.reach], out[:, size[1] - self.reach :]):
+    def serves(self, words: Tensor) -> bool:
+        """Whether matrix products of such words can be multiplied with the bands."""
+        return all(band.dtype == words.dtype for _, band in self.bands)
+
+    def stack(self, words: Rows, channels: int, features: int, purpose: str | None = None) -> Stack:
+        """To be written, of the channels of all words, with zeros at the ends of every group; for a purpose in the same memory."""
+        rows, sentences = channels * len(words.flat), channels * len(words.words)
+        size = (len(self.numbers), rows + 2 * self.reach, features)
+
+        def new() -> Stack:
+            memory = words.flat.new_empty(size)
+            for end in (memory[:, : self.reach], memory[:, size[1] - self.reach :]):
                 end.zero_()
-        return out
+            return self.stacked(memory, sentences)
 
-    def scratch(self, words: int, features: int, like: Tensor, purpose: str) -> Tensor:
-        """Rows to be written, (words, r), for the same purpose in the same memory."""
-        return self._memory((words, features), like, purpose)[0]
+        return self._kept(new, purpose, *size, words.flat.dtype)
 
-    def _memory(self, size: tuple[int, ...], like: Tensor, purpose: str | None) -> tuple[Tensor, bool]:
-        """Memory, and whether it is new."""
-        purpose = None if torch.compiler.is_compiling() else purpose
-        old = None if purpose is None else self.room.get(purpose)
-        if old is not None and old.shape == size and old.dtype == like.dtype and old.device == like.device:
-            return old, False
-        new = like.new_empty(size)
-        if purpose is not None:
-            self.room[purpose] = new
-        return new, True
+    def stacked(self, memory: Tensor, sentences: int) -> Stack:
+        """What was written before."""
+        rows = memory.narrow(1, self.reach, memory.shape[1] - 2 * self.reach)
+        return Stack(memory, [Rows.of(x, sentences) for x in rows.unbind(0)], {})
+
+    def scratch(self, like: Rows, purpose: str) -> Rows:
+        """Rows to be written, for the same purpose in the same memory."""
+        size = like.flat.shape
+        return self._kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
+
+    def _kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+        if purpose is None or torch.compiler.is_compiling():
+            return new()
+        if (purpose, kind) not in self.room:
+            self.room[purpose, kind] = new()
+        return self.room[purpose, kind]
 
 
 def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:
@@ -100,4 +176,4 @@ def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tenso
     return torch.where(offset < 0, ring + len(distances) + 1, ring)
 
 
-__all__ = ["Groups", "Run", "group_of"]
+__all__ = ["Groups", "Rows", "Run", "Stack", "group_of"]

@@ -15,26 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.arc_groups import Groups, Run
-
-
-def _ends(offset: int, length: int) -> tuple[tuple[int, int, int], ...]:
-    """The words i that have a word at ``offset``, those words j, and the words that are no such i: as `torch.narrow` takes them."""
-    if offset > 0:
-        return (1, 0, length - offset), (1, offset, length - offset), (1, length - offset, offset)
-    return (1, -offset, length + offset), (1, 0, length + offset), (1, 0, -offset)
-
-
-def _rows(stack: Tensor, groups: Groups) -> Tensor:
-    """A stack without the zeros at its ends, (groups, words, r)."""
-    return stack.narrow(1, groups.reach, stack.shape[1] - 2 * groups.reach)
-
-
-def _views(x: Tensor, groups: Groups, sentences: int) -> Sequence[Tensor]:
-    """What the words have for each group, (B, N, r), from a stack, or from rows (words, r) that are the same for every group."""
-    if x.dim() == 2:
-        return [x.view(sentences, -1, x.shape[-1])] * len(groups.numbers)
-    return _rows(x, groups).unflatten(1, (sentences, -1)).unbind(0)
+from probtx_pyro.ops.arc_groups import Groups, Rows, Run, Stack
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
@@ -45,7 +26,7 @@ def _along(matrix: Tensor, run: Run) -> Tensor:
 
 
 class Weight(NamedTuple):
-    """Weights of the pairs of a group: (B, N, N), or for a group of one offset those of every word's pair, (B, N, 1)."""
+    """Weights of the pairs of a group: (B, N, N), or for a group of one offset those of the words that have a pair, (B, n, 1)."""
 
     place: int
     offset: int | None
@@ -55,91 +36,83 @@ class Weight(NamedTuple):
 def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
     """``p`` (B, N, N) group by group."""
     bands = [Weight(place, None, p * band) for place, band in groups.bands]
-    found = p.flatten(1).index_select(1, groups.pairs.flatten()).view(len(p), *groups.pairs.shape, 1).unbind(2)
-    singles = (pair for run in groups.runs for pair in run.pairs())
-    return [*bands, *(Weight(*pair, weight) for pair, weight in zip(singles, found, strict=True))]
+    singles = [pair for run in groups.runs for pair in run.pairs()]
+    found = p.flatten(1).index_select(1, groups.pairs).unsqueeze(-1)
+    each = found.split([p.shape[1] - abs(offset) for _, offset in singles], 1)
+    return [*bands, *(Weight(*pair, weight) for pair, weight in zip(singles, each, strict=True))]
 
 
-def _window(stack: Tensor, run: Run, groups: Groups, moved: bool) -> Tensor:
-    """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
-    group, row, _ = stack.stride()
-    start = (groups.reach + (run.offset if moved else 0)) * row + run.place * group
-    size = (stack.shape[1] - 2 * groups.reach, run.length, stack.shape[2])
-    return stack.as_strided(size, (row, group + (row if moved else 0), 1), stack.storage_offset() + start)
-
-
-def scores(pairs: Sequence[tuple[Tensor, Tensor]], groups: Groups, shape: Sequence[int]) -> Tensor:
-    """``Σ x_i · y_j`` over pairs of x (rows or a stack) and y (a stack), each pair of words in its group; (B, N, N)."""
+def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: Sequence[int]) -> Tensor:
+    """``Σ x_i · y_j`` over pairs of x and y, each pair of words in its group; (B, N, N)."""
     sentences, length = shape[:2]
-    size, like = (sentences, length, length + 2 * groups.reach), pairs[0][0]
+    size, like = (sentences, length, length + 2 * groups.reach), pairs[0][1].memory
     wide, fresh = like.new_empty(size) if groups.bands else like.new_zeros(size), bool(groups.bands)
     total = wide[..., groups.reach : groups.reach + length]
     for x, y in pairs:
-        xs, ys = _views(x, groups, sentences), _views(y, groups, sentences)
         for place, band in groups.bands:
-            products = torch.bmm(xs[place], ys[place].mT)
+            products = torch.bmm(x[place].words, y[place].words.mT)
             _into(total, torch.mul, products, band) if fresh else total.addcmul_(products, band)
             fresh = False
         for run in groups.runs:
-            others = _window(y, run, groups, True)
-            if x.dim() == 2:
-                products = torch.bmm(x.unsqueeze(1), others.mT)
+            if isinstance(x, Rows):
+                products = torch.bmm(x.flat.unsqueeze(1), y.window(run, True).mT)
             else:
-                products = (_window(x, run, groups, False) * others).sum(-1)
+                products = (x.window(run, False) * y.window(run, True)).sum(-1)
             _along(wide, run).add_(products.view(sentences, length, run.length))
     return total
 
 
-def gather(total: Tensor, weights: Sequence[Weight], y: Tensor, groups: Groups, channels: int) -> None:
-    """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L), y a stack."""
-    each = total if channels == 1 else total.new_zeros(channels * total.shape[0], total.shape[1])
-    words = each.view(*weights[0].value.shape[:2], -1)
-    ys = _views(y, groups, len(words))
+def gather(total: Rows, weights: Sequence[Weight], y: Stack, channels: int) -> None:
+    """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L)."""
+    if channels > 1:
+        size = channels * total.flat.shape[0], total.flat.shape[1]
+        each = Rows.of(total.flat.new_zeros(size), channels * len(total.words))
+    else:
+        each = total
     for place, offset, weight in weights:
         if offset is None:
-            words.baddbmm_(weight, ys[place])
+            each.words.baddbmm_(weight, y[place].words)
         else:
-            i, j, _ = _ends(offset, words.shape[1])
-            words.narrow(*i).addcmul_(weight.narrow(*i), ys[place].narrow(*j))
+            each.having(offset).addcmul_(weight, y[place].having(-offset))
     if channels > 1:
-        total.add_(each.unflatten(0, (channels, -1)).sum(0))
+        total.flat.add_(each.flat.unflatten(0, (channels, -1)).sum(0))
 
 
-def _sum(one: Weight, x: Tensor, heads: bool, total: Tensor, add: bool) -> None:
+def _sum(one: Weight, x: Rows, heads: bool, total: Rows, add: bool) -> None:
     """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
 
-    All (B, N, r). ``add``: to what is there.
+    ``add``: to what is there.
     """
     _, offset, weight = one
     if offset is None:
         weight = weight if heads else weight.mT
-        total.baddbmm_(weight, x) if add else _into(total, torch.bmm, weight, x)
+        total.words.baddbmm_(weight, x.words) if add else _into(total.words, torch.bmm, weight, x.words)
         return
-    i, j, rest = _ends(offset if heads else -offset, total.shape[1])
-    weight, x = weight.narrow(*(i if heads else j)), x.narrow(*j)
+    offset = offset if heads else -offset
     if add:
-        total.narrow(*i).addcmul_(weight, x)
+        total.having(offset).addcmul_(weight, x.having(-offset))
     else:
-        total.narrow(*rest).zero_()
-        _into(total.narrow(*i), torch.mul, weight, x)
+        total.lacking(offset).zero_()
+        _into(total.having(offset), torch.mul, weight, x.having(-offset))
 
 
 def in_turn(
-    terms: Sequence[tuple[Sequence[Weight], Tensor]], groups: Groups, heads: bool, channels: int, purpose: str = "sums"
+    terms: Sequence[tuple[Sequence[Weight], Rows | Stack]],
+    groups: Groups,
+    heads: bool,
+    channels: int,
+    purpose: str = "sums",
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
-    """`_sum` of every group, over terms of weights and x (rows or a stack): its place, and of every channel (words, r).
+    """`_sum` of every group, over terms of weights and x: its place, and of every channel (words, r).
 
     One group after the other in the same memory, to be used at once.
     """
-    x, sentences = terms[0][1], terms[0][0][0].value.shape[0]
-    words = x.shape[-2] - (0 if x.dim() == 2 else 2 * groups.reach)
-    out = groups.scratch(words, x.shape[-1], x, purpose)
-    rows, total = out.unflatten(0, (channels, -1)).unbind(0), out.unflatten(0, (sentences, -1))
-    views = [_views(x, groups, sentences) for _, x in terms]
+    total = groups.scratch(terms[0][1][0], purpose)
+    rows = total.of_channels(channels)
     for same in zip(*(weights for weights, _ in terms), strict=True):
         place = same[0].place
-        for number, (one, xs) in enumerate(zip(same, views, strict=True)):
-            _sum(one, xs[place], heads, total, number > 0)
+        for number, (one, (_, x)) in enumerate(zip(same, terms, strict=True)):
+            _sum(one, x[place], heads, total, number > 0)
         yield place, rows
 
 
@@ -151,21 +124,20 @@ def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
         operation(*arguments, out=where)
 
 
-def stack(x: Tensor, weights: Tensor, groups: Groups, purpose: str | None = None) -> Tensor:
+def stack(x: Rows, weights: Tensor, groups: Groups, purpose: str | None = None) -> Stack:
     """``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
     channels, _, rank, _ = weights.shape
-    out = groups.stack(channels * len(x), rank, x, purpose)
-    rows = _rows(out, groups).unflatten(1, (channels, -1)).unbind(0)
-    for same, found in zip(matrices(weights, groups), rows, strict=True):
-        for w, y in zip(same, found.unbind(0), strict=True):
-            _into(y, torch.mm, x, w.mT)
+    out = groups.stack(x, channels, rank, purpose)
+    for same, rows in zip(matrices(weights, groups), out.rows, strict=True):
+        for w, y in zip(same, rows.of_channels(channels), strict=True):
+            _into(y, torch.mm, x.flat, w.mT)
     return out
 
 
 def matrices(weights: Tensor, groups: Groups) -> list[Sequence[Tensor]]:
     """Weights (c, G, r, L) as matrices of the channels, by the place of their group in a stack."""
-    every = weights.unbind(1)
-    return [every[number].unbind(0) for number in groups.numbers]
+    every = weights.flatten(0, 1).unbind(0)
+    return [every[number :: weights.shape[1]] for number in groups.numbers]
 
 
 def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
@@ -180,9 +152,11 @@ def outer(rows: Sequence[Tensor], x: Tensor, out: Sequence[Tensor], add: bool = 
         found.addmm_(y.mT, x) if add else _into(found, torch.mm, y.mT, x)
 
 
-def for_each(x: Tensor, channels: int) -> Tensor:
+def for_each(x: Rows, channels: int) -> Rows:
     """Rows that are the same for every channel, (c words, L)."""
-    return x if channels == 1 else x.expand(channels, *x.shape).flatten(0, 1)
+    if channels == 1:
+        return x
+    return Rows.of(x.flat.expand(channels, *x.flat.shape).flatten(0, 1), channels * len(x.words))
 
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from probtx_pyro.ops.arc_groups import Groups, group_of
 from probtx_pyro.ops.arcs import Arcs
-from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, relu_normalized
+from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, precision, relu_normalized
 
 State = Mapping[str, Tensor]
 Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
@@ -33,12 +33,6 @@ def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
         state["root_logits"] = unary.new_zeros(len(unary), potentials.root.shape[-1])
         state["root"] = torch.softmax(state["root_logits"], -1)
     return state
-
-
-def _precision(x: Tensor) -> torch.dtype:
-    """In which matrix products are made: under autocast, its own."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _as_they_are(x: Tensor) -> AbstractContextManager[Any]:
@@ -85,9 +79,11 @@ def parts(potentials: Potentials, labels: Tensor, root: Tensor | None, again: bo
 
     ``again``: without gradients a part is done with when the next one is asked for, which is written over it.
     """
-    low, end = _precision(labels), 0
+    low, end = precision(labels), 0
     q = labels.to(low)
-    groups = Groups.of(potentials.distances, q, potentials.room)
+    groups = potentials.groups
+    if groups is None or not groups.serves(q):
+        groups = Groups.of(potentials.distances, q)
     left: Sequence[Tensor | None] = potentials.left or [None] * len(potentials.right)
     for u, v in zip(left, potentials.right, strict=True):
         channels = slice(end, end := end + len(v))

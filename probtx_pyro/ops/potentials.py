@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.ops.arc_groups import Groups
+
 Factors = Sequence[Tensor]  # transposed, of some channels at a time: (c, G, r, L)
 AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
 
@@ -20,7 +22,7 @@ class Potentials(NamedTuple):
 
     unary: (B, N, L). words: (B, N), False for padding. left, right: from `factors`; the ternary potential is ``left right'``, and
     ``left=None`` the identity. root: (C, L, K) or None. memory: (C', M, L) or None, the global nodes of the first C' channels;
-    split: whether they are a choice of their own, beside that of a head. choices, room: see `prepared`.
+    split: whether they are a choice of their own, beside that of a head. choices, groups: see `prepared`.
     """
 
     unary: Tensor
@@ -32,11 +34,12 @@ class Potentials(NamedTuple):
     memory: Tensor | None = None
     split: bool = False
     choices: tuple[Tensor, Tensor] | None = None
-    room: dict[str, Tensor] | None = None
+    groups: Groups | None = None
 
     def prepared(self) -> "Potentials":
-        """With ``choices``, which the sweeps take: `allowed` as log weights, see `as_bias`; and ``room`` for them to work in."""
-        return self._replace(choices=as_bias(self.allowed(), self.unary, self.parts), room={})
+        """With what is the same for all sweeps: ``choices``, `allowed` as log weights, see `as_bias`; and the distance ``groups``."""
+        groups = Groups.of(self.distances, self.unary.to(precision(self.unary)))
+        return self._replace(choices=as_bias(self.allowed(), self.unary, self.parts), groups=groups)
 
     @property
     def channels(self) -> int:
@@ -62,6 +65,12 @@ class Potentials(NamedTuple):
             slots = [x.expand(-1, channels, -1, -1) for x in slots]
             slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
         return torch.cat(slots, -1)
+
+
+def precision(x: Tensor) -> torch.dtype:
+    """In which matrix products are made: under autocast, its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def factors(x: Tensor, words: int) -> Factors:
@@ -123,4 +132,4 @@ def relu_normalized(logits: Tensor, axis: int) -> Tensor:
     return F.normalize(logits.clamp(min=0.0), p=1.0, dim=axis)
 
 
-__all__ = ["Factors", "Potentials", "Rule", "as_bias", "factors", "relu_normalized"]
+__all__ = ["Factors", "Potentials", "Rule", "as_bias", "factors", "precision", "relu_normalized"]

@@ -193,6 +193,9 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
     for x, y in zip(plain[1:], found()[1:], strict=True):
         assert torch.equal(x, y) and not x.requires_grad
         assert y.requires_grad
+    arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+    with torch.no_grad():  # only the messages
+        assert torch.equal(plain[2], arcs.messages(p, torch.zeros_like(q)))
 
 
 def test_arcs_made_without_gradients_say_that_they_give_none():

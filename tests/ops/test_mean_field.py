@@ -217,3 +217,17 @@ def test_marginals_that_no_sum_can_feel_are_zero():
     assert field.label_marginals[0, 0, 2] == 0 < exact[0, 0, 2]
     assert_equal(field.label_marginals[0, 0, 1] / exact[0, 0, 1].float(), torch.ones((), dtype=torch.float32))
     assert_equal(field.elbo, unary.logsumexp(-1)[:, 0])
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["then with", "then without"])
+def test_autocast_may_change_after_the_potentials_are_prepared(before):
+    """As where the backward pass at a fixed point takes a step of its own."""
+    crf = crf_of("distances").to(torch.float32)
+
+    def found(prepared):
+        with torch.autocast("cpu", torch.bfloat16, enabled=prepared):
+            given = crf.potentials()
+        with torch.autocast("cpu", torch.bfloat16, enabled=not before):
+            return ops.iterate(given, ops.Rule(), ops.Rule(), ops.asynchronous, 2)["labels"]
+
+    assert torch.equal(found(before), found(not before))
