@@ -3,6 +3,8 @@
 The shape annotations of ``ops`` are executed here, and nowhere else.
 """
 
+import os
+
 from jaxtyping import install_import_hook
 
 with install_import_hook("probtx_pyro.ops", "beartype.beartype"):
@@ -16,7 +18,8 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def pytest_configure(config):
-    torch.set_num_threads(1)  # two workers on two cores
+    torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
