@@ -23,8 +23,7 @@ def data_folder() -> Path | None:
 def interact(**sliders):
     """``ipywidgets.interact``; in a quick run the function is called once, where its sliders start, and there are no widgets.
 
-    Nor are there any where ``run.py`` makes the outputs to keep, which have none. (Without a browser behind it, a kernel now and
-    then waits minutes or for ever for messages of widgets: an ipykernel race.)
+    Nor are there any where ``run.py`` makes the outputs to keep, which have none.
     """
     if os.environ.get("PROBTX_KEEP_OUTPUTS"):
         return lambda function: function

@@ -4,14 +4,19 @@
 exit status is 1 when a notebook fails, 0 otherwise.
 """
 
+import math
 import os
 import sys
 import time
 from pathlib import Path
+from queue import Empty
 
 import nbformat
+from jupyter_client import AsyncKernelClient, AsyncKernelManager
+from jupyter_client.channels import AsyncZMQSocketChannel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from traitlets import Type
 
 FOLDER = Path(__file__).resolve().parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -19,11 +24,38 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 
+class Shell(AsyncZMQSocketChannel):
+    """The channel of a kernel's replies, looked at once a second at least.
+
+    A socket signals once what has come. jupyter_client sends by another handle of the same socket, which takes the signal: where
+    nbclient tells the kernel of a widget just as a reply comes in, it would wait for that reply until its time is up.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return await super().get_msg(max(0.0, min(1.0, end - time.monotonic())))
+            except Empty:
+                if time.monotonic() >= end:
+                    raise
+
+
+class Client(AsyncKernelClient):
+    shell_channel_class = Type(Shell)
+
+
+class Manager(AsyncKernelManager):
+    client_factory = Type(Client)
+
+
 def execute(path: Path, seconds: int = 300) -> nbformat.NotebookNode:
     """The notebook after a run in a fresh kernel in its own folder; ``seconds`` is the limit for one cell."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=seconds, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})  # fmt: skip
-    client.execute()
+    folder = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(
+        notebook, timeout=seconds, kernel_name="python3", kernel_manager_class=Manager, resources=folder
+    ).execute()
     for widget in notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {}).values():
         for output in widget["state"].get("outputs", ()):
             if output["output_type"] == "error":  # a slider's function failed; the cell itself does not notice

@@ -1,11 +1,16 @@
 """Every notebook runs (short, by ``PROBTX_SMOKE``), and every committed one keeps the course's promises."""
 
+import asyncio
 import importlib.util
 import re
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
+import zmq
+import zmq.asyncio
+from jupyter_client.session import Session
 from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -156,3 +161,29 @@ def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
             runner.execute(path)
     else:
         assert runner.execute(path).cells[0].outputs == []
+
+
+def test_a_reply_that_comes_while_something_is_sent_is_found():
+    """The client waits, the reply comes, the client sends before it has looked, by another handle of its socket as jupyter_client does.
+
+    `AsyncZMQSocketChannel` itself finds the reply only when the time is up.
+    """
+
+    async def seconds():
+        session, context = Session(key=b"one"), zmq.asyncio.Context()
+        kernel = zmq.Context.instance().socket(zmq.PAIR)
+        client = context.socket(zmq.PAIR)
+        client.connect(f"tcp://127.0.0.1:{kernel.bind_to_random_port('tcp://127.0.0.1')}")
+        await asyncio.sleep(0.3)  # connected
+        waiting = asyncio.ensure_future(runner.Shell(client, session).get_msg(timeout=30))
+        await asyncio.sleep(0.3)
+        session.send(kernel, "execute_reply")
+        time.sleep(0.3)
+        zmq.Socket.shadow(client.underlying).send(b"")
+        start = time.perf_counter()
+        assert (await waiting)["header"]["msg_type"] == "execute_reply"
+        context.destroy(linger=0)
+        kernel.close(linger=0)
+        return time.perf_counter() - start
+
+    assert asyncio.run(seconds()) < 10
