@@ -1,8 +1,8 @@
 """Time and memory of mean field in the dependency CRF, beside its own GEMMs, a plain einsum version, and a transformer encoder.
 
-Run with ``python -m benchmarks.dependency_crf [--threads 1] [--quick]``. The setting is that of the published encoder's tagger: 256 labels,
-8 channels, distances (2, 3, 4) and so 8 distance groups, 6 asynchronous iterations, 16 sentences of 64 words. Candidates are
-interleaved in one run, ratios are medians over rounds; subnormal numbers are flushed to zero for all of them.
+Run with ``python -m benchmarks.dependency_crf [--threads 1] [--quick]``. The setting is that of the published encoder's tagger:
+256 labels, 8 channels, distances (2, 3, 4) and so 8 distance groups, 6 asynchronous iterations, 16 sentences of 64 words. Candidates
+are interleaved in one run, ratios are medians over rounds; subnormal numbers are flushed to zero for all of them.
 """
 
 import argparse
@@ -102,6 +102,7 @@ def memory(name: str) -> float:
     """MiB that a forward and backward pass adds."""
     return peak_memory(
         f"from benchmarks.dependency_crf import call\nimport torch\ntorch.set_flush_denormal(True)\n"
+        f"torch.set_num_threads({torch.get_num_threads()})\n"
         f"run = call({name!r}, True)\nready()\nrun()",
         repeats=3,
     )

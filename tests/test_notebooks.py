@@ -163,6 +163,18 @@ def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
         assert runner.execute(path).cells[0].outputs == []
 
 
+def test_replies_of_notebooks_come_through_our_channel(small_folder, monkeypatch):
+    asked, get_msg = [], runner.Shell.get_msg
+
+    async def noted(channel, timeout=None):
+        asked.append(channel)
+        return await get_msg(channel, timeout)
+
+    monkeypatch.setattr(runner.Shell, "get_msg", noted)
+    runner.execute(small_folder / "good.ipynb")
+    assert asked
+
+
 def test_a_reply_that_comes_while_something_is_sent_is_found():
     """The client waits, the reply comes, the client sends before it has looked, by another handle of its socket as jupyter_client does.
 

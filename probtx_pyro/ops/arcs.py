@@ -87,7 +87,7 @@ class _Scores(torch.autograd.Function):
         if low_rank:
             d_others = [x if x is None else groups.stacked(x, len(some)) for x in notes[2:4]]
         else:
-            d_others = [ends and sums.for_each(ends, channels)]
+            d_others = [None if ends is None else sums.for_each(ends, channels)]
         new = torch.empty_like if len(groups.numbers) == weights[0].shape[1] else torch.zeros_like
         d_weights = [new(w, memory_format=torch.contiguous_format) for w in weights]
         for k, (w, x, d_x) in enumerate(zip(weights, others, d_others, strict=True)):
