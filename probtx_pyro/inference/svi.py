@@ -200,10 +200,10 @@ def _run(program: Program, arguments: tuple[Any, ...]) -> str:
 
 
 def _made(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> Any:
-    """The guide, not yet fitted; enumerated sites are none of its business."""
+    """The guide, not yet fitted; enumerated sites are none of its business. It owns its parameters, which are written in place."""
     hidden = poutine.block(found.program, hide=found.discrete)
     return (
-        GUIDES[guide](hidden, init_loc_fn=init_to_value(values=dict(point)))
+        GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
         if isinstance(guide, str)
         else guide(hidden)
     )

@@ -249,32 +249,31 @@ def test_global_generator_and_parameter_store_are_left_alone():
 # -- runs that are killed --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "killed_at", [150, 330, 560]
-)  # in the first chain's warmup, in its sampling, in the second's warmup
-def test_a_killed_run_goes_on_to_the_same_draws(killed_at, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch):
     def call(path=None):
         return run(standard_normal, 2, samples=160, warmup=230, chains=2, checkpoint=path, progress=False)
 
-    whole, steps, sample = call(), [], RecordingNUTS.sample
+    whole, sample = call(), RecordingNUTS.sample
+    for killed_at in (150, 330, 560):  # in the first chain's warmup, in its sampling, in the second's warmup
+        path, steps = tmp_path / f"run {killed_at}", []
 
-    def killed(kernel, params):
-        steps.append(1)
-        if len(steps) == killed_at:
-            raise KeyboardInterrupt
-        return sample(kernel, params)
+        def killed(kernel, params, killed_at=killed_at, steps=steps):
+            steps.append(1)
+            if len(steps) == killed_at:
+                raise KeyboardInterrupt
+            return sample(kernel, params)
 
-    monkeypatch.setattr(RecordingNUTS, "sample", killed)
-    with pytest.raises(KeyboardInterrupt):
-        call(tmp_path / "run")
-    torch.manual_seed(killed_at)
-    resumed = call(tmp_path / "run")
-    assert len(steps) < 780 + 101  # it did go on, and repeated no more than what was not yet saved
-    for kind in ("samples", "statistics"):
-        for name, x in getattr(whole, kind).items():
-            assert torch.equal(getattr(resumed, kind)[name], x), name
-    monkeypatch.setattr(RecordingNUTS, "sample", None)
-    assert torch.equal(call(tmp_path / "run").samples["x"], whole.samples["x"])  # a finished run is read, not repeated
+        monkeypatch.setattr(RecordingNUTS, "sample", killed)
+        with pytest.raises(KeyboardInterrupt):
+            call(path)
+        torch.manual_seed(killed_at)
+        resumed = call(path)
+        assert killed_at < len(steps) < 780 + 101  # it did go on, and repeated no more than what was not yet saved
+        for kind in ("samples", "statistics"):
+            for name, x in getattr(whole, kind).items():
+                assert torch.equal(getattr(resumed, kind)[name], x), (killed_at, name)
+        monkeypatch.setattr(RecordingNUTS, "sample", None)
+        assert torch.equal(call(path).samples["x"], whole.samples["x"])  # a finished run is read, not repeated
 
 
 def test_a_checkpoint_knows_its_run(tmp_path):

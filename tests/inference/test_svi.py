@@ -120,33 +120,47 @@ sys.path.insert(0, {tests!r})
 from inference.test_svi import small, fit
 from probtx_pyro.inference import Approximation
 program, args = small()
-found = Approximation.load({path!r}, program, *args)
-with pyro.get_param_store().scope():
-    torch.manual_seed(3)
-    drawn = found.guide(*args)
-torch.save([dict(found.median), found.losses, dict(found.draws.samples), drawn, found.draws.method], {out!r})
+for path in {paths!r}:
+    found = Approximation.load(path, program, *args)
+    with pyro.get_param_store().scope():
+        torch.manual_seed(3)
+        drawn = found.guide(*args)
+    torch.save([dict(found.median), found.losses, dict(found.draws.samples), drawn, found.draws.method], path + ".out")
 """
 
 
-@pytest.mark.parametrize("guide", ["delta", "normal", "low_rank", "laplace"])
-def test_a_fresh_process_loads_what_was_saved(guide, tmp_path, request):
+def test_a_fresh_process_loads_what_was_saved(tmp_path, request):
     if torch.get_default_device().type != "cpu":
         pytest.skip("the other process works on the CPU")
     program, args = small()
-    found = fit(program, *args, guide=guide, start="map", steps=300, rate=0.01)
-    found.save(tmp_path / "guide")
-    tests = str(request.config.rootpath / "tests")
-    code = AGAIN.format(tests=tests, path=str(tmp_path / "guide"), out=str(tmp_path / "out"))
+    saved = {}
+    for guide in ("delta", "normal", "low_rank", "laplace"):
+        saved[str(tmp_path / guide)] = found = fit(program, *args, guide=guide, start="map", steps=300, rate=0.01)
+        found.save(tmp_path / guide)
+    code = AGAIN.format(tests=str(request.config.rootpath / "tests"), paths=list(saved))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    median, losses, samples, drawn, method = torch.load(tmp_path / "out")
-    with pyro.get_param_store().scope():
-        torch.manual_seed(3)
-        mine = found.guide(*args)
-    assert torch.equal(losses, found.losses) and method == found.draws.method
-    for name, x in found.median.items():
-        assert torch.equal(median[name], x) and torch.equal(samples[name], found.draws.samples[name])
-        torch.testing.assert_close(drawn[name], mine[name])
+    for path, found in saved.items():
+        median, losses, samples, drawn, method = torch.load(path + ".out")
+        with pyro.get_param_store().scope():
+            torch.manual_seed(3)
+            mine = found.guide(*args)
+        assert torch.equal(losses, found.losses) and method == found.draws.method, path
+        for name, x in found.median.items():
+            assert torch.equal(median[name], x) and torch.equal(samples[name], found.draws.samples[name]), path
+            torch.testing.assert_close(drawn[name], mine[name])
+
+
+@pytest.mark.parametrize("guide", ["delta", "normal", "low_rank"])
+def test_mixture_and_priors_are_left_as_they_were(guide, tmp_path):
+    """A guide that starts at the mixture, or is loaded, has parameters of its own."""
+    program, args = small()
+    before = program.mixture.keys.clone()
+    fit(program, *args, guide=guide, start="mixture", steps=2).save(tmp_path / "guide")
+    assert torch.equal(program.mixture.keys, before)
+    found = Approximation.load(tmp_path / "guide", program, *args)
+    assert torch.equal(program.mixture.keys, before) and torch.equal(program.priors.keys.loc, before)
+    assert not torch.equal(found.median["keys"], before)
 
 
 def test_load_knows_its_run(tmp_path):
