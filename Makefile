@@ -19,7 +19,7 @@ tour: $(STAMP)          ## the guided run: figures, an InferenceData file and an
 test: $(STAMP)          ## the default suite
 	$(BIN)/python -m pytest -q -n 2
 
-test-all: $(STAMP)      ## everything, the slow tests too, with coverage, which takes 40 % longer
+test-all: $(STAMP)      ## everything, the slow tests too, with coverage
 	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" --cov --cov-report=term --cov-fail-under=95
 
 check: $(STAMP)         ## lint, format, types, import order
