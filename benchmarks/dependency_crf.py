@@ -67,9 +67,8 @@ def gemms_in_place(unary: Tensor, ternary: Tensor) -> Tensor:
     x, groups = unary, Groups.of(DISTANCES, unary)
     for _ in range(SWEEPS):
         words, total = Rows(x.view(-1, LABELS), x, {}), torch.zeros_like(x)
-        sums = [
-            rows.copy_(words.flat) for rows in groups.scratch(words, "sums").of_channels(1)
-        ]  # numbers, not pages of zeros
+        sums = groups.scratch(words, "sums").of_channels(1)
+        sums[0].copy_(words.flat)  # memory never written would be pages of zeros
         for channel in ternary.split(1):
             arc_sums.stack(words, channel, groups, "stack")
             for weights in arc_sums.matrices(channel, groups):
