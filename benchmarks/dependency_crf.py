@@ -63,7 +63,7 @@ def gemms(unary: Tensor, ternary: Tensor) -> Tensor:
 
 
 def gemms_in_place(unary: Tensor, ternary: Tensor) -> Tensor:
-    """The same products by the kernel's own functions: into its stack of all groups, which no core's cache holds. Forward only."""
+    """Products of the same sizes by the kernel's own functions: into its stack of all groups, 8 MiB a channel. Forward only."""
     x, groups = unary, Groups.of(DISTANCES, unary)
     for _ in range(SWEEPS):
         words, total = Rows(x.view(-1, LABELS), x, {}), torch.zeros_like(x)
