@@ -33,7 +33,7 @@ def test_2_units_given_a_draw_of_the_parameters_are_those_of_our_attention():
     draws = inference.gibbs(program.mixture, queries, program.priors, num_samples=1, num_chains=1, seed=0)
     at = {name: x[0, 0] for name, x in draws.samples.items()}
     drawn = infer_discrete(poutine.condition(program, at), first_available_dim=-2)
-    units = torch.stack([poutine.trace(drawn).get_trace(queries).nodes["unit"]["value"] for _ in range(2000)])
+    units = poutine.trace(drawn).get_trace(queries.repeat(2000, 1)).nodes["unit"]["value"].view(2000, -1)
     share = torch.stack([(units == j).double().mean(0) for j in range(3)], -1)
     attention = program.mixture.with_parameters(at).attention(queries)
     error = (attention * (1 - attention) / 2000).sqrt()

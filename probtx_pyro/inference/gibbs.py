@@ -81,9 +81,10 @@ def gibbs(
     >>> from pyro.distributions import Normal
     >>> mixture = GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
     >>> priors = MixturePriors(keys=Normal(mixture.keys, 0.3))
-    >>> draws = gibbs(mixture, torch.tensor([[-1.5], [-1.1], [1.0]]), priors, num_samples=500, num_chains=20, seed=0)
+    >>> queries = torch.tensor([[-1.5], [-1.1], [1.0]])
+    >>> draws = gibbs(mixture, queries, priors, num_samples=200, num_chains=20, num_warmup=100, seed=0)
     >>> draws.samples["keys"].shape, [round(float(key), 1) for key in draws.samples["keys"].mean((0, 1))]
-    (torch.Size([20, 500, 2, 1]), [-1.2, 1.0])
+    (torch.Size([20, 200, 2, 1]), [-1.2, 1.0])
 
     References
     ----------

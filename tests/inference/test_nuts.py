@@ -89,7 +89,9 @@ def assert_moments(draws, mean, sd):
         assert abs(x.std() - float(sd[index])) < 4 * az.mcse(x, method="sd")
 
 
-@pytest.mark.parametrize("case", CONJUGATE)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case == "weights" else case for case in CONJUGATE]
+)
 def test_posteriors_that_are_known(case):
     mixture, priors, queries, name, mean, sd = CONJUGATE[case]()
     draws = run(models.bayesian(mixture, priors), queries, samples=200, warmup=100, chains=2)
@@ -172,18 +174,16 @@ def test_answers_that_nobody_gave_are_no_parameters():
 
 
 def test_statistics_of_a_standard_normal():
-    draws = run(standard_normal, 10, samples=1000, warmup=300, seed=1)
+    draws = run(standard_normal, 10, samples=500, warmup=150, seed=1)
     s = {name: x.cpu().numpy() for name, x in draws.statistics.items()}
     x = draws.samples["x"].cpu().numpy()
     np.testing.assert_allclose(s["lp"], -0.5 * (x**2).sum(-1) - 5 * np.log(2 * np.pi), rtol=1e-12)
     kinetic = s["energy"] + s["lp"]
     assert (kinetic > 0).all()
     # position and momentum are drawn from their joint, in which the kinetic energy is a chi-square of 10, halved
-    assert (
-        abs(kinetic.mean() - 5) < 4 * az.mcse(kinetic) and abs(kinetic.var() - 5) < 1.5
-    )  # its sd over 1000 draws: 0.35
-    # energies change by K' - K, of variance 10, and vary by 10 themselves; the ratio's sd over 1000 draws is about 0.07
-    assert abs(az.bfmi(s["energy"])[0] - 1) < 0.35
+    assert abs(kinetic.mean() - 5) < 4 * az.mcse(kinetic) and abs(kinetic.var() - 5) < 2  # its sd over 500 draws: 0.5
+    # energies change by K' - K, of variance 10, and vary by 10 themselves; the ratio's sd over 500 draws is about 0.1
+    assert abs(az.bfmi(s["energy"])[0] - 1) < 0.4
     assert (2 ** s["tree_depth"] - 1 <= s["n_steps"]).all() and (s["n_steps"] < 2 ** (s["tree_depth"] + 1)).all()
     assert s["tree_depth"].max() > 1 and np.unique(s["step_size"]).size == 1
     assert s["diverging"].dtype == bool and not s["diverging"].any()
@@ -251,10 +251,10 @@ def test_global_generator_and_parameter_store_are_left_alone():
 
 def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch):
     def call(path=None):
-        return run(standard_normal, 2, samples=160, warmup=230, chains=2, checkpoint=path, progress=False)
+        return run(standard_normal, 2, samples=110, warmup=120, chains=2, checkpoint=path, progress=False)
 
     whole, sample = call(), RecordingNUTS.sample
-    for killed_at in (150, 330, 560):  # in the first chain's warmup, in its sampling, in the second's warmup
+    for killed_at in (110, 225, 340):  # in the first chain's warmup, in its sampling, in the second's warmup
         path, steps = tmp_path / f"run {killed_at}", []
 
         def killed(kernel, params, killed_at=killed_at, steps=steps):
@@ -268,7 +268,7 @@ def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch):
             call(path)
         torch.manual_seed(killed_at)
         resumed = call(path)
-        assert killed_at < len(steps) < 780 + 101  # it did go on, and repeated no more than what was not yet saved
+        assert killed_at < len(steps) < 460 + 101  # it did go on, and repeated no more than what was not yet saved
         for kind in ("samples", "statistics"):
             for name, x in getattr(whole, kind).items():
                 assert torch.equal(getattr(resumed, kind)[name], x), (killed_at, name)

@@ -55,7 +55,7 @@ def test_predictive_draws_answers_and_unconditioned_queries(rendering, answer):
         values = torch.nn.functional.one_hot(draws, 3).to(queries) if answer == "categorical" else draws
         error = values.std(0) / len(values) ** 0.5
         assert ((values.mean(0) - mixture.expected_outputs(queries)).abs() < 5 * error + 1e-9).all()
-    prior = Predictive(poutine.uncondition(getattr(mixture, rendering)), {}, num_samples=800)(queries)["queries"]
+    prior = Predictive(poutine.uncondition(getattr(mixture, rendering)), {}, num_samples=300)(queries)["queries"]
     weights = mixture.log_weights().exp()
     error = prior.std(0) / len(prior) ** 0.5
     assert ((prior.mean(0) - weights @ mixture.keys).abs() < 5 * error).all()

@@ -37,7 +37,7 @@ def test_moments_of_queries_and_outputs(collapsed):
         keys=Normal(CENTER, SPREAD), key_precision=Gamma(SHAPE, RATE), weights=Dirichlet(concentration)
     )
     program = models.bayesian(mixture, priors, collapsed=collapsed)
-    draws = results.prior_predictive(program, torch.zeros(2, 2), num_draws=1500, seed=0)
+    draws = results.prior_predictive(program, torch.zeros(2, 2), num_draws=500, seed=0)
     assert set(draws) == {"keys", "key_precision", "weights", "queries", "outputs"} | (
         {"unit"} if not collapsed else set()
     )

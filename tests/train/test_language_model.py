@@ -79,7 +79,7 @@ def test_stopped_and_resumed_is_never_stopped(tmp_path, dropout):
         assert torch.equal(a, b)
 
 
-def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_path):
+def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_path, capsys):
     steps = 400
     words = [*CLI, "--steps", str(steps), "--checkpoint-every", "5"]
     killed = Training(*words, "--out", str(tmp_path / "killed"))
@@ -90,9 +90,10 @@ def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_pat
     at = torch.load(tmp_path / "killed" / CHECKPOINT, weights_only=False)["step"]
     assert 0 < at < steps and not (tmp_path / "killed" / RESULTS).exists()
     shorter = [*CLI, "--steps", str(steps), "--checkpoint-every", "200"]
-    whole = Training(*shorter, "--out", str(tmp_path / "whole"))
-    Training(*shorter, "--out", str(tmp_path / "killed"), "--resume", processes=2).finished()
-    assert "validation perplexity" in whole.finished()
+    resumed = Training(*shorter, "--out", str(tmp_path / "killed"), "--resume", processes=2)
+    assert cli.main(["train", *shorter, "--no-progress", "--out", str(tmp_path / "whole")]) == 0
+    assert "validation perplexity" in capsys.readouterr().out
+    resumed.finished()
     one, two = (json.loads((tmp_path / name / RESULTS).read_text()) for name in ("whole", "killed"))
     assert two["machine"]["processes"] == 2 and one["machine"]["processes"] == 1
     assert one["losses"][:at] == two["losses"][:at]

@@ -221,6 +221,7 @@ def test_one_clear_error(tmp_path):
         train.train_masked_language_model(masked, Text("a b\n" * 200, " "), progress=False)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_two_processes_is_one_process_never_stopped(tmp_path):
     """The tagger, whose answers in a validation come from all processes."""
     lines = "\n\n".join(
