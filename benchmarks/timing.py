@@ -77,6 +77,7 @@ def peak():  # of this program alone: ru_maxrss would remember the parent's
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 def ready():
     global base
+    open("/proc/self/clear_refs", "w").write("5")  # the peak so far is forgotten
     base = peak()
 {code}
 print(peak() - base)

@@ -9,6 +9,7 @@ from strategies import crf_problem, generator
 from tolerances import assert_equal, assert_never_falls, rounding
 
 from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops.parts import Part, by_parts
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -17,11 +18,10 @@ def printed(potentials, label, head, state, first):
     """Heads from a softmax over all words, the word itself among them with score 0, which is set to zero afterwards."""
     scores = ops.scores(potentials, state["labels"])
     heads = scores.softmax(-1) * ~torch.eye(scores.shape[-1], dtype=torch.bool)
-    found = ops.parts(potentials, state["labels"], None)
-    logits = potentials.unary + sum(
-        part.messages(potentials, state["labels"], heads[:, part.channels], torch.zeros_like(state["labels"]))[0]
-        for part in found
-    )
+    labels, told = state["labels"], torch.zeros_like(state["labels"])
+    for channels, own in by_parts(potentials):
+        told, _ = Part.of(own, labels, None).messages(labels, heads[:, channels], told)
+    logits = potentials.unary + told
     return {"label_logits": logits, "labels": logits.softmax(-1), "head_logits": scores, "heads": heads}
 
 

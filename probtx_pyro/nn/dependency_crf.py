@@ -92,7 +92,7 @@ class DependencyCRFEncoder(nn.Module):
         self.distances, self.shared, self.split = tuple(distances), shared, split
         if schedule not in ops.SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(ops.SCHEDULES)}, not {schedule!r}")
-        self.update = ops.SCHEDULES[schedule]
+        self.update: Any = ops.SCHEDULES[schedule]
         groups, made = 2 * (len(self.distances) + 1), dict[str, Any](device=device, dtype=dtype)
 
         def normal(*shape: int, factors: int = 1, rank: int = 1) -> nn.Parameter:
@@ -157,6 +157,17 @@ class DependencyCRFEncoder(nn.Module):
 
     def _dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.rate)
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """As `torch.nn.Module.compile`, in place; but what every sweep repeats for every channel is compiled once, not unrolled.
+
+        The options are those of ``torch.compile``; ``dynamic=True`` serves sentences of every length at once. The sequential schedule,
+        which goes word by word, is unrolled. Needs a C++ compiler.
+        """
+        if isinstance(self.update, ops.Sweep):
+            self.update = self.update.compiled(*args, **options)
+        else:
+            super().compile(*args, **options)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Label logits (B, N, L) from unary scores (B, N, L)."""

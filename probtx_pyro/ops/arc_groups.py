@@ -161,7 +161,7 @@ class Groups(NamedTuple):
         return self._kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
 
     def _kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
-        if purpose is None or torch.compiler.is_compiling():
+        if purpose is None:
             return new()
         if (purpose, kind) not in self.room:
             self.room[purpose, kind] = new()

@@ -10,7 +10,7 @@ offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: S
     for x, y in pairs:
         for place, band in groups.bands:
             products = torch.bmm(x[place].words, y[place].words.mT)
-            _into(total, torch.mul, products, band) if fresh else total.addcmul_(products, band)
+            torch.mul(products, band, out=total) if fresh else total.addcmul_(products, band)
             fresh = False
         for run in groups.runs:
             if isinstance(x, Rows):
@@ -86,14 +86,14 @@ def _sum(one: Weight, x: Rows, heads: bool, total: Rows, add: bool) -> None:
     _, offset, weight = one
     if offset is None:
         weight = weight if heads else weight.mT
-        total.words.baddbmm_(weight, x.words) if add else _into(total.words, torch.bmm, weight, x.words)
+        total.words.baddbmm_(weight, x.words) if add else torch.bmm(weight, x.words, out=total.words)
         return
     offset = offset if heads else -offset
     if add:
         total.having(offset).addcmul_(weight, x.having(-offset))
     else:
         total.lacking(offset).zero_()
-        _into(total.having(offset), torch.mul, weight, x.having(-offset))
+        torch.mul(weight, x.having(-offset), out=total.having(offset))
 
 
 def in_turn(
@@ -116,21 +116,13 @@ def in_turn(
         yield place, rows
 
 
-def _into(where: Tensor, operation: Any, *arguments: Tensor) -> None:
-    """``where[...] = operation(...)``, in one pass where the compiler is not there to make it one."""
-    if torch.compiler.is_compiling():
-        where.copy_(operation(*arguments))
-    else:
-        operation(*arguments, out=where)
-
-
 def stack(x: Rows, weights: Tensor, groups: Groups, purpose: str | None = None) -> Stack:
     """``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
     channels, _, rank, _ = weights.shape
     out = groups.stack(x, channels, rank, purpose)
     for same, rows in zip(matrices(weights, groups), out.rows, strict=True):
         for w, y in zip(same, rows.of_channels(channels), strict=True):
-            _into(y, torch.mm, x.flat, w.mT)
+            torch.mm(x.flat, w.mT, out=y)
     return out
 
 
@@ -149,7 +141,7 @@ def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor
 def outer(rows: Sequence[Tensor], x: Tensor, out: Sequence[Tensor], add: bool = False) -> None:
     """``Σ y x'`` over words, of every channel, in ``out`` or added to it: the gradient of `stack` and of `add_products`."""
     for found, y in zip(out, rows, strict=True):
-        found.addmm_(y.mT, x) if add else _into(found, torch.mm, y.mT, x)
+        found.addmm_(y.mT, x) if add else torch.mm(y.mT, x, out=found)
 
 
 def for_each(x: Rows, channels: int) -> Rows:

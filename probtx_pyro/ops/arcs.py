@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from probtx_pyro.ops import arc_formulas as formulas
 from probtx_pyro.ops import arc_sums as sums
 from probtx_pyro.ops.arc_groups import Groups, Rows, Stack
 
@@ -160,9 +161,12 @@ class Arcs(NamedTuple):
         q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
         weights = tuple(w for w in (left, right) if w is not None)
         shape = (len(right), *q.shape[:2], q.shape[1])
+        made: list[Any] = []
         if not groups.numbers:
-            return cls(groups, q, weights, q.new_zeros(shape), [])
-        if torch.is_grad_enabled():
+            return cls(groups, q, weights, q.new_zeros(shape), made)
+        if torch.compiler.is_compiling():
+            scores, *made = formulas.scores(groups, q, weights)
+        elif torch.is_grad_enabled():
             scores, *made = _Scores.apply(groups, q, *weights)
         else:
             scores, made = _score(groups, q, weights, "stack" if again else None)
@@ -171,7 +175,7 @@ class Arcs(NamedTuple):
     def messages(self, p: Tensor, onto: Tensor) -> Tensor:
         """``Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb`` for head marginals ``p`` (c, B, N, N) of the words; to be asked for once.
 
-        They are added to what is in ``onto`` (B, N, L), contiguous and of the dtype of q, in place.
+        They are added to what is in ``onto`` (B, N, L), contiguous and of the dtype of q, in place (under a compiler, in a copy).
         """
         if not self.groups.numbers:
             return onto
@@ -180,6 +184,8 @@ class Arcs(NamedTuple):
             raise RuntimeError("arcs are asked for messages once: make them anew")
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
+        if torch.compiler.is_compiling():
+            return formulas.messages(self.groups, p, self.q, onto, made, self.weights)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)
             _tell(self.groups, p, self.q, onto, stacks, self.weights)

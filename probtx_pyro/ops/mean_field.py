@@ -1,16 +1,16 @@
 """Mean field for the dependency CRF: messages, updates and schedules on plain tensors; sizes as in `probtx_pyro.ops.potentials`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.ops.arc_groups import Groups, group_of
-from probtx_pyro.ops.arcs import Arcs
-from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, precision, relu_normalized
+from probtx_pyro.ops.arc_groups import group_of
+from probtx_pyro.ops.parts import Part, by_parts
+from probtx_pyro.ops.potentials import Factors, Potentials, Rule, factors, relu_normalized
 
 State = Mapping[str, Tensor]
 Update = Callable[[Potentials, Rule, Rule, State, bool], dict[str, Tensor]]
@@ -35,84 +35,18 @@ def start(potentials: Potentials, label: Rule, head: Rule) -> dict[str, Tensor]:
     return state
 
 
-def _as_they_are(x: Tensor) -> AbstractContextManager[Any]:
-    """Matrix products in the precision of their factors, autocast or not."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-class Part(NamedTuple):
-    """Some channels seen from label marginals: scores of their heads (B, c, N, S), and what their messages need again."""
-
-    channels: slice
-    arcs: Arcs
-    rooted: Tensor | None
-    scores: Tensor
-
-    def messages(
-        self, potentials: Potentials, labels: Tensor, heads: Tensor, told: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Their share of ``G_i(a)`` (B, N, L), and of what the words tell the root (B, K), for their head marginals (B, c, N, S).
-
-        The former is added to what was ``told`` before, in place if that has the precision of the products.
-        """
-        to_root, first, length = None, int(self.rooted is not None), labels.shape[-2]
-        own = heads[..., first : first + length].transpose(0, 1)
-        with _as_they_are(labels):
-            low = self.arcs.q.dtype
-            if told.dtype == low:
-                total = self.arcs.messages(own, told)
-            else:
-                total = told + self.arcs.messages(own.to(low), torch.zeros_like(told, dtype=low))
-        if self.rooted is not None and potentials.root is not None:
-            total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
-            to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root[self.channels])
-        if potentials.memory is not None:
-            memory = potentials.memory[self.channels]
-            nodes = heads[:, : len(memory), :, first + length :]
-            total = total + torch.einsum("bcim,cma->bia", nodes, memory)
-        return total, to_root
-
-
-def parts(potentials: Potentials, labels: Tensor, root: Tensor | None, again: bool = False) -> Iterator[Part]:
-    """``F^c_i(j)`` for every slot, some channels at a time: what is done with them next finds them in the cache.
-
-    ``again``: without gradients a part is done with when the next one is asked for, which is written over it.
-    """
-    low, end = precision(labels), 0
-    q = labels.to(low)
-    groups = potentials.groups
-    if groups is None or not groups.serves(q):
-        groups = Groups.of(potentials.distances, q)
-    left: Sequence[Tensor | None] = potentials.left or [None] * len(potentials.right)
-    for u, v in zip(left, potentials.right, strict=True):
-        channels = slice(end, end := end + len(v))
-        with _as_they_are(q):
-            arcs = Arcs.of(groups, q, None if u is None else u.to(low), v.to(low), again)
-        slots, rooted = [arcs.scores.transpose(0, 1).to(labels.dtype)], None
-        if potentials.root is not None:
-            rooted = torch.einsum("cak,bk->bca", potentials.root[channels], root)
-            slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
-        if potentials.memory is not None:
-            nodes = torch.einsum("bia,cma->bcim", labels, potentials.memory[channels])
-            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(v) - nodes.shape[1])))
-        yield Part(channels, arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
-
-
 def scores(potentials: Potentials, labels: Tensor, root: Tensor | None = None) -> Tensor:
     """``F^c_i(j)`` of all channels, (B, C, N, S)."""
-    return torch.cat([part.scores for part in parts(potentials, labels, root)], 1)
+    return torch.cat([Part.of(own, labels, root).scores for _, own in by_parts(potentials)], 1)
 
 
 def _heads(
-    potentials: Potentials, head: Rule, state: State, channels: slice, scores: Tensor, first: bool
-) -> dict[str, Tensor]:
+    potentials: Potentials, head: Rule, before: tuple[Tensor, Tensor], scores: Tensor, full: bool
+) -> tuple[Tensor, Tensor]:
+    """Logits and marginals after a step, or a ``full`` one."""
     bias, some = cast(tuple[Tensor, Tensor], potentials.choices)
-    if bias.shape[1] > 1:
-        bias, some = bias[:, channels], some[:, channels]
-    logits = head.logits(scores, state["head_logits"][:, channels])
-    found = head.normalized(logits, bias, some, potentials.parts)
-    return {"head_logits": logits, "heads": head.mixed(found, state["heads"][:, channels], first)}
+    logits = head.logits(scores, before[0])
+    return logits, head.mixed(head.normalized(logits, bias, some, potentials.parts), before[1], full)
 
 
 def _labels(
@@ -134,38 +68,58 @@ def _sent(head: Rule, heads: Tensor) -> Tensor:
     return heads if head.dropout is None else head.dropout(heads)
 
 
-def _sweep(
-    potentials: Potentials, label: Rule, head: Rule, state: State, first: bool, before: bool
-) -> dict[str, Tensor]:
-    """Heads, then labels that hear from them, or from those ``before``; channel by channel."""
-    labels, found, to_root = state["labels"], [], None
-    told = torch.zeros_like(labels, memory_format=torch.contiguous_format)
-    for part in parts(potentials, labels, state.get("root"), again=True):
-        found.append(_heads(potentials, head, state, part.channels, part.scores, first))
-        heads = state["heads"][:, part.channels] if before else found[-1]["heads"]
-        told, rooted = part.messages(potentials, labels, _sent(head, heads), told)
-        to_root = rooted if to_root is None or rooted is None else to_root + rooted
-    new = {name: torch.cat([x[name] for x in found], 1) for name in ("head_logits", "heads")}
-    return {**new, **_labels(potentials, label, state, told, to_root)}
+def _channels(
+    potentials: Potentials, head: Rule, labels: Tensor, root: Tensor | None, before: tuple[Tensor, Tensor], told: Tensor,
+    full: bool, synchronous: bool,
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor | None]:  # fmt: skip
+    """New logits and marginals of the heads in some channels, and what was ``told`` with their messages; see `Part.messages`."""
+    part = Part.of(potentials, labels, root, again=True)
+    heads = _heads(potentials, head, before, part.scores, full)
+    return heads, *part.messages(labels, _sent(head, before[1] if synchronous else heads[1]), told)
 
 
-def asynchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
-    """Heads from the labels, then labels from those heads. The first head update is a full step."""
-    return _sweep(potentials, label, head, state, first, False)
+@dataclass(frozen=True)
+class Sweep:
+    """A schedule that updates all heads, then all labels, which hear from these heads, or from those before (``synchronous``).
+
+    channels: what a sweep repeats for channel after channel. The first head update is a full step, unless ``synchronous``.
+    """
+
+    synchronous: bool
+    channels: Callable[..., Any] = _channels
+
+    def __call__(self, potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
+        """The state after it."""
+        labels, root, found, to_root = state["labels"], state.get("root"), [], None
+        told = torch.zeros_like(labels, memory_format=torch.contiguous_format)
+        full = head.step == 1 or (first and not self.synchronous)
+        for some, own in by_parts(potentials):
+            before = state["head_logits"][:, some], state["heads"][:, some]
+            heads, told, rooted = self.channels(own, head, labels, root, before, told, full, self.synchronous)
+            found.append(heads)
+            to_root = rooted if to_root is None or rooted is None else to_root + rooted
+        logits, marginals = (torch.cat(x, 1) for x in zip(*found, strict=True))
+        return {"head_logits": logits, "heads": marginals, **_labels(potentials, label, state, told, to_root)}
+
+    def compiled(self, *args: Any, **options: Any) -> "Sweep":
+        """The same with its channels compiled as ``torch.compile`` is told to: once for all of them and all sweeps."""
+        return Sweep(self.synchronous, torch.compile(_channels, *args, **options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and saved as it is written: what was compiled belongs to this process."""
+        return Sweep, (self.synchronous,)
 
 
-def synchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
-    """Heads and labels at once, both from the marginals before."""
-    return _sweep(potentials, label, head, state, False, True)
+asynchronous, synchronous = Sweep(synchronous=False), Sweep(synchronous=True)
 
 
 def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
     """Heads, then the labels of one word after the other, then the root: coordinate ascent, so the objective never falls."""
-    found = list(parts(potentials, state["labels"], state.get("root")))
-    every, all_scores = slice(0, potentials.channels), torch.cat([part.scores for part in found], 1)
+    found = [Part.of(own, state["labels"], state.get("root")) for _, own in by_parts(potentials)]
     rooted = None if potentials.root is None else torch.cat([cast(Tensor, part.rooted) for part in found], 1)
-    new = _heads(potentials, head, state, every, all_scores, first)
-    heads, labels, logits = _sent(head, new["heads"]), state["labels"], state["label_logits"]
+    before, every = (state["head_logits"], state["heads"]), torch.cat([part.scores for part in found], 1)
+    head_logits, marginals = _heads(potentials, head, before, every, first)
+    heads, labels, logits = _sent(head, marginals), state["labels"], state["label_logits"]
     right = _stacked(potentials.right)
     left = None if potentials.left is None else _stacked(potentials.left)
     group = group_of(potentials.distances, labels.shape[1], labels.device)
@@ -176,12 +130,12 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
         one = _labels(part, label, one, message.unsqueeze(1), None)
         logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
-    new |= {"label_logits": logits, "labels": labels}
+    new = {"head_logits": head_logits, "heads": marginals, "label_logits": logits, "labels": labels}
     if potentials.root is not None:
         to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, potentials.root)
         nothing = potentials._replace(unary=potentials.unary[:, :0], words=potentials.words[:, :0])
-        before = {**state, "label_logits": logits[:, :0], "labels": labels[:, :0]}
-        root = _labels(nothing, label, before, logits[:, :0], to_root)
+        none = {**state, "label_logits": logits[:, :0], "labels": labels[:, :0]}
+        root = _labels(nothing, label, none, logits[:, :0], to_root)
         new |= {name: root[name] for name in ("root_logits", "root")}
     return new
 
@@ -212,7 +166,7 @@ def _to_word(
     return total
 
 
-SCHEDULES = {"asynchronous": asynchronous, "synchronous": synchronous, "sequential": sequential}
+SCHEDULES: dict[str, Update] = {"asynchronous": asynchronous, "synchronous": synchronous, "sequential": sequential}
 
 
 def iterate(potentials: Potentials, label: Rule, head: Rule, update: Update, num_steps: int) -> dict[str, Tensor]:
@@ -239,6 +193,6 @@ def _entropy(p: Tensor) -> Tensor:
 
 
 __all__ = [
-    "SCHEDULES", "Part", "Potentials", "Rule", "State", "Update",
-    "factors", "iterate", "objective", "parts", "relu_normalized", "scores", "start",
+    "SCHEDULES", "Potentials", "Rule", "State", "Sweep", "Update",
+    "factors", "iterate", "objective", "relu_normalized", "scores", "start",
 ]  # fmt: skip

@@ -56,7 +56,9 @@ def by_definition(q, left, right, p, distances):
 @low_rank
 @channels
 @pytest.mark.parametrize("length", range(1, 10))
-def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length):
+@pytest.mark.parametrize("compiling", [False, True], ids=["by hand", "for a compiler"])
+def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length, compiling, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     q, left, right, p = draw(length, length, distances, rank, channels=channels)
     arcs = Arcs.of(Groups.of(distances, q), q, *stacked(left, right))
     ours, theirs = (arcs.scores, arcs.messages(p, torch.zeros_like(q))), by_definition(q, left, right, p, distances)

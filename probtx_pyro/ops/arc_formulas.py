@@ -1,0 +1,90 @@
+"""Scores and messages of `probtx_pyro.ops.arcs` as a compiler wants them: operations that it can differentiate, reorder and fuse.
+
+What is done by hand there, memory that is written again and a backward pass within the GEMMs, `torch.compile` does by itself.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from probtx_pyro.ops.arc_groups import Groups
+
+
+def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Scores (c B, N, N) of words (B, N, L), then the x (if U is there) and the y of all groups, (c, B, N, r) each."""
+    made = [_forth(q, w[:, number]) for w in weights for number in groups.numbers]
+    total = q.new_zeros(())
+    for place, where in _places(groups):
+        x, y = _ends(groups, q, made)[place]
+        if isinstance(where, int):
+            total = total + (_having(x, where) * _having(y, -where)).sum(-1).diag_embed(where)
+        else:
+            total = total + (x @ y.mT) * where
+    return [total.flatten(0, 1), *made]
+
+
+def messages(
+    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
+) -> Tensor:
+    """``onto`` (B, N, L) with the messages for head marginals ``p`` (c B, N, N) added; sums over arcs are made again backward."""
+    return checkpoint(_messages, groups, p, q, onto, made, weights, use_reentrant=False, preserve_rng_state=False)
+
+
+def _messages(
+    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
+) -> Tensor:
+    p, places, ends = p.unflatten(0, (len(weights[0]), -1)), _places(groups), _ends(groups, q, made)
+    heads = [_sum(p, ends[place][1], where, True) for place, where in places]
+    dependents = [_sum(p, ends[place][0], where, False) for place, where in places]
+    numbers = [groups.numbers[place] for place, _ in places]
+    if len(weights) == 1:  # in one pass, before the products
+        onto = sum((x.sum(0) for x in heads), onto)
+    for w, sums in zip(weights, [heads, dependents][-len(weights) :], strict=True):
+        for number, x in zip(numbers, sums, strict=True):
+            onto = _back(onto, x, w[:, number])
+    return onto
+
+
+def _places(groups: Groups) -> list[tuple[int, int | Tensor]]:
+    """Of every group its place in a stack, and its offset or its band."""
+    return [*groups.bands, *(pair for run in groups.runs for pair in run.pairs())]
+
+
+def _ends(groups: Groups, q: Tensor, made: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Of every group x and y."""
+    number = len(groups.numbers)
+    x = made[:number] if len(made) > number else [q.unsqueeze(0)] * number
+    return list(zip(x, made[-number:], strict=True))
+
+
+def _forth(q: Tensor, w: Tensor) -> Tensor:
+    """``q w'``, (c, B, N, r), from (B, N, L) and (c, r, L), in one product."""
+    found = q.flatten(0, 1) @ w.flatten(0, 1).mT
+    return found.view(*q.shape[:2], *w.shape[:2]).movedim(2, 0)
+
+
+def _back(onto: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    """``onto + Σ_c x w``, (B, N, L), from (c, B, N, r) and (c, r, L), in one product."""
+    rows = x.movedim(0, 2).reshape(-1, w.shape[0] * w.shape[1])
+    return torch.addmm(onto.flatten(0, 1), rows, w.flatten(0, 1)).view(onto.shape)
+
+
+def _having(x: Tensor, offset: int) -> Tensor:
+    """Of the words that have another one at ``offset``."""
+    return x.narrow(-2, max(0, -offset), x.shape[-2] - abs(offset))
+
+
+def _sum(p: Tensor, x: Tensor, where: int | Tensor, heads: bool) -> Tensor:
+    """``Σ_j p_ij x_j`` over the heads j of a group, or ``Σ_i p_ij x_i`` over its dependents, (c, B, N, r)."""
+    if not isinstance(where, int):
+        p = p * where
+        return (p if heads else p.mT) @ x
+    offset = where if heads else -where
+    sent = p.diagonal(where, -2, -1).unsqueeze(-1) * _having(x, -offset)
+    return F.pad(sent, (0, 0, max(0, -offset), max(0, offset)))
+
+
+__all__ = ["messages", "scores"]
