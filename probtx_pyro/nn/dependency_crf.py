@@ -161,8 +161,8 @@ class DependencyCRFEncoder(nn.Module):
     def compile(self, *args: Any, **options: Any) -> None:
         """As `torch.nn.Module.compile`, in place; but what every sweep repeats for every channel is compiled once, not unrolled.
 
-        The options are those of ``torch.compile``; ``dynamic=True`` serves sentences of every length at once. The sequential schedule,
-        which goes word by word, is unrolled. Needs a C++ compiler.
+        The options are those of ``torch.compile``; ``dynamic=True`` serves every length beyond the last distance at once. The sequential
+        schedule, which goes word by word, is unrolled. Torch's own backend needs a C++ compiler. A copy is not compiled.
         """
         if isinstance(self.update, ops.Sweep):
             self.update = self.update.compiled(*args, **options)
