@@ -92,7 +92,7 @@ class DependencyCRFEncoder(nn.Module):
         self.distances, self.shared, self.split = tuple(distances), shared, split
         if schedule not in ops.SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(ops.SCHEDULES)}, not {schedule!r}")
-        self.update: Any = ops.SCHEDULES[schedule]
+        self.update = ops.SCHEDULES[schedule]
         groups, made = 2 * (len(self.distances) + 1), dict[str, Any](device=device, dtype=dtype)
 
         def normal(*shape: int, factors: int = 1, rank: int = 1) -> nn.Parameter:
