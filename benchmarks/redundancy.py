@@ -19,7 +19,7 @@ from benchmarks.language_modelling import keep_weights, settings_of, weights_fil
 from benchmarks.timing import write
 from probtx_pyro import plots
 from probtx_pyro.data.text import Vocabulary, load_text
-from probtx_pyro.results import attention_rank, effective_keys, effective_rank, head_distances, rank_spectrum
+from probtx_pyro.inspection import attention_rank, effective_keys, effective_rank, head_distances, rank_spectrum
 from probtx_pyro.train import Settings, train_language_model
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "redundancy.png"

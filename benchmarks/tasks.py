@@ -23,7 +23,7 @@ from probtx_pyro import train
 from probtx_pyro.apps.parsing import DECODERS, AttentionParser
 from probtx_pyro.data import load_treebank
 from probtx_pyro.data.text import Text, load_text
-from probtx_pyro.results.attachment import attachment_score, baseline_scores, channel_scores
+from probtx_pyro.metrics import attachment_score, baseline_scores, channel_scores
 from probtx_pyro.train.sources import classified_texts, tagged_sentences
 
 FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"

@@ -4,13 +4,15 @@ Subpackages load on first use (PEP 562), so ``import probtx_pyro`` is quick: no 
 
 >>> import probtx_pyro
 >>> probtx_pyro.__all__
-['models', 'inference', 'nn', 'results', 'plots', 'ops', 'data', 'apps', 'train', 'tour', '__version__']
+['models', 'inference', 'nn', 'results', 'inspection', 'metrics', 'plots', 'ops', 'data', 'apps', 'train', 'tour', '__version__']
 """
 
 from importlib import import_module
 from importlib.metadata import version
 
-_SUBPACKAGES = ("models", "inference", "nn", "results", "plots", "ops", "data", "apps", "train", "tour")
+_SUBPACKAGES = (
+    "models", "inference", "nn", "results", "inspection", "metrics", "plots", "ops", "data", "apps", "train", "tour",
+)  # fmt: skip
 __version__ = version("probtx_pyro")
 __all__ = [*_SUBPACKAGES, "__version__"]
 

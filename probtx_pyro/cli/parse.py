@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from probtx_pyro.apps.parsing import AttentionParser
     from probtx_pyro.data import read_conllu, write_conllu
-    from probtx_pyro.results.attachment import attachment_score, baseline_scores
+    from probtx_pyro.metrics import attachment_score, baseline_scores
     from probtx_pyro.train.loading import load_run
 
     sentences = read_conllu(arguments.sentences)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 
 
 class Together:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from probtx_pyro.inference.causal import prefix_problem, prefix_result
+from probtx_pyro.inference._causal import prefix_problem, prefix_result
+from probtx_pyro.inference._gradient_map import gradient_map
+from probtx_pyro.inference._log_joint import Data, Posterior
 from probtx_pyro.inference.distributed import Together
-from probtx_pyro.inference.gradient_map import gradient_map
-from probtx_pyro.inference.posterior import Data, Posterior
 from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.models.priors import bare, require_modes
 from probtx_pyro.ops import fixed_point
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from probtx_pyro.models.bayesian import Bayesian, bayesian
+from probtx_pyro.models._bayesian import Bayesian, bayesian
+from probtx_pyro.models._distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
-from probtx_pyro.models.distributions import FaceDirichlet, IsotropicMixture
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
 from probtx_pyro.models.hash_table import SoftHashTable

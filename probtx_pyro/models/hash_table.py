@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import Value
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.value import Value
 from probtx_pyro.ops.attention import dot_product_attention
 
 

@@ -27,9 +27,9 @@ from pyro.distributions import Categorical
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, safe_log, unit_features
-from probtx_pyro.ops.linear_attention import FeatureMap, elu_plus_one
+from probtx_pyro.ops._linear_attention import FeatureMap, elu_plus_one
 
 Maybe = Tensor | None  # an argument that may be left out
 PARALLEL: Any = {"enumerate": "parallel"}

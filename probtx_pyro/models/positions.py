@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.ops import safe_log
 
 

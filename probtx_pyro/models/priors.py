@@ -9,8 +9,8 @@ from pyro.distributions import Dirichlet, Gamma, ImproperUniform, Normal, TorchD
 from torch import Tensor
 from torch.distributions import Independent, constraints
 
-from probtx_pyro.models.distributions import FaceDirichlet, on_face
-from probtx_pyro.models.validation import broadcastable
+from probtx_pyro.models._distributions import FaceDirichlet, on_face
+from probtx_pyro.models._validation import broadcastable
 
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_keys import GaussianKeys

@@ -7,9 +7,9 @@ from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention, HopfieldRetrieval
 from probtx_pyro.nn.linear import LinearKeysAttention
 from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn.swap import log_prior, swap_attention
 from probtx_pyro.nn.tasks import MaskedLanguageModel, TextClassifier, TransformerEncoder, WordTagger
 from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
-from probtx_pyro.nn.whole import log_prior, swap_attention
 
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",

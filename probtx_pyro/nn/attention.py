@@ -13,7 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn.masks import Masks, combine
+from probtx_pyro.nn._masks import Masks, combine
 
 
 class Units(NamedTuple):

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.models import DependencyCRF, LowRank
+from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.models.validation import unchecked
 from probtx_pyro.ops import mean_field as ops
 
 NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": ops.relu_normalized}

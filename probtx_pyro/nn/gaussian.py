@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro import models
-from probtx_pyro.nn.adaptation import ADAPTED, adapted, check_masks, model_of
+from probtx_pyro.nn._adaptation import ADAPTED, adapted, check_masks, model_of
+from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Attention, Units
-from probtx_pyro.nn.masks import Masks
 from probtx_pyro.nn.softmax import explicit
 from probtx_pyro.ops import Factor, attend, log_joint
-from probtx_pyro.ops.assignment import Reduction, assigned_outputs, log_sum
+from probtx_pyro.ops._assignment import Reduction, assigned_outputs, log_sum
 from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
 
 

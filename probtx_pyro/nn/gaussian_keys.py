@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probtx_pyro.nn._components import components
 from probtx_pyro.nn.attention import Units
-from probtx_pyro.nn.components import components
 from probtx_pyro.nn.gaussian import GaussianAttention
-from probtx_pyro.ops.assignment import Reduction, reduction
+from probtx_pyro.ops._assignment import Reduction, reduction
 
 
 class GaussianKeysAttention(GaussianAttention):

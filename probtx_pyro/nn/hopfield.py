@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probtx_pyro.nn._hopfield_update import StateUpdate
+from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn.attention import Attention, Units
-from probtx_pyro.nn.masks import Masks, combine
-from probtx_pyro.nn.state_update import StateUpdate
 
 
 class HopfieldAttention(Attention):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probtx_pyro.nn._components import components
+from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Attention, Units
-from probtx_pyro.nn.components import components
-from probtx_pyro.nn.masks import Masks
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
-from probtx_pyro.ops.linear_attention import FeatureMap
+from probtx_pyro.ops._linear_attention import FeatureMap
 
 
 class LinearKeysAttention(Attention):

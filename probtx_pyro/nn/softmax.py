@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Attention, Units
-from probtx_pyro.nn.masks import Masks
 from probtx_pyro.ops.attention import dot_product_attention, single
 from probtx_pyro.ops.entmax import softmax
 

@@ -1,5 +1,14 @@
 """Pure tensor mathematics; nothing here knows Pyro."""
 
+from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
+from probtx_pyro.ops._linear_attention import (
+    elu_plus_one,
+    explicit_linear_attention,
+    linear_attention,
+    query_features,
+    unit_features,
+)
+from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels
 from probtx_pyro.ops.attention import (
     Factor,
     attend,
@@ -11,15 +20,6 @@ from probtx_pyro.ops.attention import (
     joint,
     log_joint,
 )
-from probtx_pyro.ops.fixed_point import FixedPoint, fixed_point
-from probtx_pyro.ops.linear_attention import (
-    elu_plus_one,
-    explicit_linear_attention,
-    linear_attention,
-    query_features,
-    unit_features,
-)
-from probtx_pyro.ops.numerics import safe_log, safe_ratio, safe_softmax, settle_kernels
 from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence, sampled_statistics
 from probtx_pyro.ops.tree_distribution import tree_entropy, tree_log_partition, tree_marginals
 from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arborescence

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
-from probtx_pyro.ops.mixed_keys import mixed_keys_attention, visible
-from probtx_pyro.ops.numerics import center_of, safe_log, safe_softmax
+from probtx_pyro.ops._mixed_keys import mixed_keys_attention, visible
+from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN

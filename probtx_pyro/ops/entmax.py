@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.numerics import safe_softmax
+from probtx_pyro.ops._numerics import safe_softmax
 
 
 def softmax(scores: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.assignment import log_sum
+from probtx_pyro.ops._assignment import log_sum
 from probtx_pyro.ops.trees import allowed_arcs
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.tree_solvers import best_projective_tree, best_tree
+from probtx_pyro.ops._tree_solvers import best_projective_tree, best_tree
 
 Solver = Callable[[np.ndarray, bool], np.ndarray | None]
 

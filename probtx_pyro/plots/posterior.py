@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from probtx_pyro.plots import style
 from probtx_pyro.plots.attention import attention_map
-from probtx_pyro.results.ecdf import Band, counts_below
+from probtx_pyro.results._ecdf import Band, counts_below
 
 Array = NDArray[np.floating[Any]]
 

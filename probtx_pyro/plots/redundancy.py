@@ -19,7 +19,7 @@ def rank_spectra(spectra: Sequence[ArrayLike], labels: Sequence | None = None, a
     Parameters
     ----------
     spectra
-        One array (..., N) for each set, as `results.rank_spectrum` gives them; the leading axes count matrices.
+        One array (..., N) for each set, as `inspection.rank_spectrum` gives them; the leading axes count matrices.
     labels
         One for each set.
 
@@ -54,7 +54,7 @@ def rank_histogram(ranks: Sequence[ArrayLike], labels: Sequence | None = None, a
     Parameters
     ----------
     ranks
-        One array of positive ranks for each set, as `results.attention_rank` or `results.effective_rank` give them.
+        One array of positive ranks for each set, as `inspection.attention_rank` or `inspection.effective_rank` give them.
     labels
         One for each set.
 
@@ -92,7 +92,7 @@ def head_distance_matrix(
     Parameters
     ----------
     distances
-        (H, H), as `results.head_distances` gives them; average over examples first.
+        (H, H), as `inspection.head_distances` gives them; average over examples first.
     labels
         One for each head; numbers from 0 if None.
     largest

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probtx_pyro.inference import Draws, gibbs, nuts, variational
-from probtx_pyro.inference.checkpoint import Checkpoint, fingerprint
-from probtx_pyro.inference.conditionals import centers
-from probtx_pyro.inference.gibbs import sweep
-from probtx_pyro.inference.posterior import Data, Posterior
-from probtx_pyro.inference.sites import identity
-from probtx_pyro.inference.start import seeds
-from probtx_pyro.models.bayesian import Bayesian
-from probtx_pyro.ops.progress import progress_bar
-from probtx_pyro.results.ecdf import Band, simultaneous_band, uniformity
-from probtx_pyro.results.simulation import simulate, simulate_data
+from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference._conditionals import centers
+from probtx_pyro.inference._gibbs import sweep
+from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._program import identity
+from probtx_pyro.inference._start import seeds
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.ops._progress import progress_bar
+from probtx_pyro.results._ecdf import Band, simultaneous_band, uniformity
+from probtx_pyro.results._simulation import simulate, simulate_data
 
 Sampler = Callable[[Bayesian, Data, int], Draws]
 Quantity = Callable[[Any, Data], Tensor]

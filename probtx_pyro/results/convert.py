@@ -28,9 +28,9 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models import GaussianKeys, GaussianMixture
-from probtx_pyro.results.convert_draws import DrawsOptions, draws_groups
-from probtx_pyro.results.dims import Layout, parameters
-from probtx_pyro.results.inference_data import Variable, from_arrays
+from probtx_pyro.results._arviz import Variable, from_arrays
+from probtx_pyro.results._convert_draws import DrawsOptions, draws_groups
+from probtx_pyro.results._dims import Layout, parameters
 
 Groups = dict[str, dict[str, Variable]]
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probtx_pyro import data, nn, ops, plots, results
+from probtx_pyro import data, metrics, nn, ops, plots
 from probtx_pyro.models.dependency_crf import MeanField
 from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
 
@@ -135,10 +135,10 @@ def _tree(
     total = sum(map(len, gold))
     decoded = {name: decode(arcs, words).cpu().numpy() for name, decode in DECODERS.items()}
     scores = {
-        name: results.attachment_score([row[: len(right)] for row, right in zip(rows, gold, strict=True)], gold)
+        name: metrics.attachment_score([row[: len(right)] for row, right in zip(rows, gold, strict=True)], gold)
         for name, rows in decoded.items()
     }
-    baselines = results.baseline_scores(gold, seed=context.seed)
+    baselines = metrics.baseline_scores(gold, seed=context.seed)
     longest = int(np.argmax([len(right) for right in gold]))
     chosen, length = decoded["best projective tree"][longest], len(gold[longest])
     beliefs = field.head_marginals[longest, 0].numpy(force=True)

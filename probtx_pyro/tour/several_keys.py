@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from pyro.distributions import Dirichlet, Gamma, Normal
 from torch import Tensor
 
-from probtx_pyro import data, inference, models, nn, plots, results
+from probtx_pyro import data, inference, inspection, models, nn, plots
 from probtx_pyro.data import text_transformer
 from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
 
@@ -177,7 +177,7 @@ def _heads(context: Context) -> Picture:
         largest.append(float((attention.detach() - heads.attention[number]).abs().max()))
         source = block(source)
     every = heads.attention.flatten(0, 1).numpy(force=True)
-    distances = results.head_distances(every, lambda p, q: 0.5 * np.abs(p - q).sum(-1))
+    distances = inspection.head_distances(every, lambda p, q: 0.5 * np.abs(p - q).sum(-1))
     names = [f"{layer}.{head}" for layer in range(2) for head in range(4)]
     figure, ax = pyplot.subplots(figsize=(5.2, 4), layout="constrained")
     plots.attention_map(distances, names, names, ax)

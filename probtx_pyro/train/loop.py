@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.progress import progress_bar
+from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train.task import Task
 
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
@@ -51,7 +51,7 @@ def train_task(
     stop_after
         Stop (with a checkpoint) when this step is done, as if interrupted.
     progress
-        As `probtx_pyro.ops.fixed_point`.
+        As `probtx_pyro.ops._fixed_point`.
 
     Returns
     -------

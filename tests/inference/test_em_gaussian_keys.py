@@ -10,10 +10,11 @@ from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors, conditionals
-from probtx_pyro.inference import posterior as posterior_of
-from probtx_pyro.inference.gradient_map import gradient_map
-from probtx_pyro.inference.posterior import Data, Posterior
+from probtx_pyro.inference import MixturePriors
+from probtx_pyro.inference import _conditionals as conditionals
+from probtx_pyro.inference import _log_joint as posterior_of
+from probtx_pyro.inference._gradient_map import gradient_map
+from probtx_pyro.inference._log_joint import Data, Posterior
 
 EVERY = "keys key_precision weights component_weights"
 SUBSETS = [*EVERY.split(), "keys key_precision", "weights component_weights", EVERY]

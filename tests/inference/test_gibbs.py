@@ -11,7 +11,8 @@ from strategies import generator
 from torch import Tensor
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors, checkpoint
+from probtx_pyro.inference import MixturePriors
+from probtx_pyro.inference import _checkpoint as checkpoint
 
 QUERIES = [[-1.2, 0.3], [-0.4, -0.1], [0.2, 0.9], [1.3, 0.2], [0.9, -0.8]]
 ANSWERS = [[0.5], [-0.7], [0.1], [1.4], [0.6]]
@@ -261,7 +262,7 @@ def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, at):
 def gibbs_module():
     import sys
 
-    return sys.modules["probtx_pyro.inference.gibbs"]
+    return sys.modules["probtx_pyro.inference._gibbs"]
 
 
 def test_parameters_that_no_query_informs_are_drawn_from_their_prior():

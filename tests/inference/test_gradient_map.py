@@ -9,8 +9,8 @@ from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
-from probtx_pyro.inference.gradient_map import gradient_map
-from probtx_pyro.inference.posterior import Data, Posterior
+from probtx_pyro.inference._gradient_map import gradient_map
+from probtx_pyro.inference._log_joint import Data, Posterior
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -12,8 +12,8 @@ from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
-from probtx_pyro.inference.kernel import RecordingNUTS
-from probtx_pyro.inference.sites import parameters
+from probtx_pyro.inference._program import parameters
+from probtx_pyro.inference._recording_nuts import RecordingNUTS
 
 
 def standard_normal(size):

@@ -10,8 +10,8 @@ from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import MixturePriors
-from probtx_pyro.inference.sites import parameters
-from probtx_pyro.inference.start import seeds, starts
+from probtx_pyro.inference._program import parameters
+from probtx_pyro.inference._start import seeds, starts
 
 
 def priors(mixture, concentration=3.0, precision=None):

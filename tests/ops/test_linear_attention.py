@@ -10,7 +10,7 @@ from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probtx_pyro import ops
-from probtx_pyro.ops.linear_attention import CHUNK, CHUNKS
+from probtx_pyro.ops._linear_attention import CHUNK, CHUNKS
 
 C, BLOCK = CHUNK, CHUNK * CHUNKS
 forms = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -92,7 +92,7 @@ def test_order_does_not_matter(axis):
 
 @forms
 def test_gradcheck(causal, monkeypatch):
-    module = importlib.import_module("probtx_pyro.ops.linear_attention")  # ops.linear_attention is the function
+    module = importlib.import_module("probtx_pyro.ops._linear_attention")  # ops.linear_attention is the function
     monkeypatch.setattr(module, "CHUNK", 2)
     monkeypatch.setattr(module, "CHUNKS", 2)
     inputs = [x.requires_grad_() for x in draw(7, batch=(), features=2, answers=2)]

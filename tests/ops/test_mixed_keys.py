@@ -7,8 +7,8 @@ from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probtx_pyro.ops import attend, explicit_attention, gaussian_attention, gaussian_factor
+from probtx_pyro.ops._mixed_keys import visible
 from probtx_pyro.ops.attention import dot_product_attention, key_factor
-from probtx_pyro.ops.mixed_keys import visible
 
 MASKS = ("none", "padding", "rows")
 

@@ -9,8 +9,9 @@ from pyro.distributions import Dirichlet, Gamma, Normal
 from scipy.stats import binom, kstest
 
 from probtx_pyro import models, results
-from probtx_pyro.inference.posterior import Data
-from probtx_pyro.results import ecdf, simulation
+from probtx_pyro.inference._log_joint import Data
+from probtx_pyro.results import _ecdf as ecdf
+from probtx_pyro.results import _simulation as simulation
 
 GIBBS = {"num_chains": 49, "num_samples": 1, "num_warmup": 40}
 
@@ -117,7 +118,7 @@ def swapped(program, data, seed):
 
 def planted(monkeypatch, name):
     """A sampler with an error."""
-    module = sys.modules["probtx_pyro.inference.gibbs"]
+    module = sys.modules["probtx_pyro.inference._gibbs"]
     right_draw, right_statistics = module.draw, module.sampled_statistics
 
     def without_normalizer(factor, *others):

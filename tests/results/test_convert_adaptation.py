@@ -137,6 +137,6 @@ def test_package_import_is_light():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
-    code = "import sys; from probtx_pyro import plots; from probtx_pyro.results import inference_data; print('torch' in sys.modules)"
+    code = "import sys; from probtx_pyro import plots; from probtx_pyro.results import _arviz; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert found == "False"

@@ -16,7 +16,7 @@ from strategies import generator, keys_problem, lists
 from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.results import at_draws
+from probtx_pyro.results import _evaluation as at_draws
 
 CLOSE = {"rtol": 0, "atol": 1e-12}  # 64 operations on logarithms below 100 in double precision
 

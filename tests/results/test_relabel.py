@@ -11,7 +11,7 @@ from pyro.distributions import Dirichlet, Gamma, Normal, TransformedDistribution
 from torch.distributions import transforms
 
 from probtx_pyro import models, results
-from probtx_pyro.results.exchangeable import exchangeable
+from probtx_pyro.results._exchangeable import exchangeable
 
 
 def shuffled(given, seed=5):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.ops.mean_field import SCHEDULES
 

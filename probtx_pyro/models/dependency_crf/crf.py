@@ -28,11 +28,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import Value
 from probtx_pyro.models.dependency_crf import checks, exact, program
 from probtx_pyro.models.dependency_crf.field import MeanField
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.models.value import Value
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops import mean_field as ops
 
@@ -155,7 +155,7 @@ class DependencyCRF(Value):
         implicit
             Differentiate at the fixed point instead of through the sweeps: memory does not grow with them. Needs convergence.
         progress
-            As `probtx_pyro.ops.fixed_point`.
+            As `probtx_pyro.ops._fixed_point`.
 
         Raises
         ------

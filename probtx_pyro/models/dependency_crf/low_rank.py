@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 
 
 @dataclass(frozen=True, eq=False)

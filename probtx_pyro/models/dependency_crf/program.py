@@ -15,7 +15,7 @@ from pyro.distributions import Categorical
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
-from probtx_pyro.models.plates import PARALLEL
+from probtx_pyro.models._plates import PARALLEL
 from probtx_pyro.ops.arc_groups import group_of
 
 if TYPE_CHECKING:

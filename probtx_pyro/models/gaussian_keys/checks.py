@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.models.gaussian_mixture.checks import log_weights
 
 if TYPE_CHECKING:

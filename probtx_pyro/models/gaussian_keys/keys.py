@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import MixtureValue
 from probtx_pyro.models.gaussian_keys import checks, printed, program
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.gaussian_mixture import checks as mixture_checks
-from probtx_pyro.models.value import MixtureValue
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
-from probtx_pyro.ops.assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
+from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 
 Maybe = Tensor | None  # an argument that may be left out
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.assignment import Reduction, largest, reduction
+from probtx_pyro.ops._assignment import Reduction, largest, reduction
 
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_keys.keys import GaussianKeys

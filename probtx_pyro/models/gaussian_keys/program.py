@@ -10,11 +10,11 @@ from pyro.distributions import Categorical
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
-from probtx_pyro.models.distributions import IsotropicMixture
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._distributions import IsotropicMixture
+from probtx_pyro.models._plates import PARALLEL, Plates, given_unit, isotropic, weighted_queries
 from probtx_pyro.models.gaussian_keys import checks
 from probtx_pyro.models.gaussian_mixture import checks as mixture_checks
-from probtx_pyro.models.plates import PARALLEL, Plates, given_unit, isotropic, weighted_queries
 from probtx_pyro.ops import safe_log
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import torch
 from pyro.distributions import Categorical
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
-from probtx_pyro.models.distributions import IsotropicMixture
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._distributions import IsotropicMixture
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint, safe_softmax
+from probtx_pyro.ops._numerics import center_of
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
-from probtx_pyro.ops.numerics import center_of
 
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_mixture.mixture import GaussianMixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 
 if TYPE_CHECKING:
     from probtx_pyro.models.gaussian_keys import GaussianKeys

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from probtx_pyro.models._value import MixtureValue
 from probtx_pyro.models.gaussian_mixture import answers, checks, program
-from probtx_pyro.models.value import MixtureValue
 from probtx_pyro.ops import (
     Factor,
     categorical_factor,
@@ -42,7 +42,7 @@ from probtx_pyro.ops import (
     log_joint,
     safe_softmax,
 )
-from probtx_pyro.ops.numerics import center_of
+from probtx_pyro.ops._numerics import center_of
 
 Maybe = Tensor | None  # an argument that may be left out
 

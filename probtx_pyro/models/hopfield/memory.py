@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import Value
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hopfield import measures
-from probtx_pyro.models.value import Value
 from probtx_pyro.ops import FixedPoint
 from probtx_pyro.ops.retrieval import POOLING, Pooling, iterate
 

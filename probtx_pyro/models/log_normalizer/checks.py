@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 
 if TYPE_CHECKING:
     from probtx_pyro.models.log_normalizer.measure import LogNormalizer

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import Value
 from probtx_pyro.models.log_normalizer import checks, program
 from probtx_pyro.models.log_normalizer.families import from_distribution
-from probtx_pyro.models.value import Value
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
-from probtx_pyro.ops.numerics import center_of
+from probtx_pyro.ops._numerics import center_of
 
 Maybe = Tensor | None  # an argument that may be left out
 HALVINGS = 12  # of a Newton step that would not climb

@@ -11,9 +11,9 @@ from pyro.distributions import Categorical, Delta, MultivariateNormal, Normal
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
 from probtx_pyro.models.log_normalizer import checks
-from probtx_pyro.models.plates import PARALLEL, Plates, given_unit
 from probtx_pyro.ops import safe_log
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._value import Value
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.soft_kmeans import descent, expectation, start
-from probtx_pyro.models.value import Value
-from probtx_pyro.ops.numerics import center_of
+from probtx_pyro.ops._numerics import center_of
 
 Maybe = Tensor | None  # an argument that may be left out
 

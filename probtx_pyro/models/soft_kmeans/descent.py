@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
-from probtx_pyro.ops.progress import progress_bar
+from probtx_pyro.models import _validation as check
+from probtx_pyro.ops._progress import progress_bar
 
 if TYPE_CHECKING:
     from probtx_pyro.models.soft_kmeans.clusters import SoftKMeans

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 from probtx_pyro.ops import expected_statistics, fixed_point, isotropic_factor, safe_ratio
-from probtx_pyro.ops.fixed_point import State
+from probtx_pyro.ops._fixed_point import State
 from probtx_pyro.ops.statistics import over_chunks
 
 if TYPE_CHECKING:

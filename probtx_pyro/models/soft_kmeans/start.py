@@ -6,7 +6,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from probtx_pyro.models import validation as check
+from probtx_pyro.models import _validation as check
 
 Maybe = Tensor | None  # an argument that may be left out
 

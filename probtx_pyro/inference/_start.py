@@ -1,0 +1,180 @@
+"""Where chains start: at the MAP, at the mixture's own parameters, at draws of the prior, or at values given."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.distributions import Dirichlet, ImproperUniform
+from torch import Tensor
+
+from probtx_pyro.inference._program import Parameters, Program, parameters
+from probtx_pyro.inference.em import adapt
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models._distributions import FaceDirichlet
+from probtx_pyro.models.priors import bare, require_modes
+
+JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
+STREAMS = ("starts", "chains", "simulations", "variational")
+
+
+def seeds(seed: int, number: int, stream: str) -> list[int]:
+    """Seeds of ``number`` independent generators, the first ones whatever the number; one stream for each purpose.
+
+    Raises
+    ------
+    ValueError
+        A seed that is not a non-negative integer.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(
+            f"seed must be a non-negative integer, not {seed!r}; choose one, so that the run can be repeated"
+        )
+    sequence = np.random.SeedSequence((seed, STREAMS.index(stream)))
+    return [int(word) >> 1 for word in sequence.generate_state(number, np.uint64)]
+
+
+def starts(
+    program: Program,
+    arguments: tuple[Any, ...],
+    num_chains: int,
+    how: str | Mapping[str, Tensor],
+    seed: int,
+    jitter: float = JITTER,
+) -> dict[str, Tensor]:
+    """A start for each chain: constrained values by site, (chain, *shape of the parameter).
+
+    Parameters
+    ----------
+    program, arguments
+        A `models.bayesian` program and what it is called with; any other Pyro program, too.
+    how
+        - ``"map"``: what `inference.adapt` finds from the mixture's own parameters; where a prior has no closed-form update or
+          no mode, the maximum over unconstrained coordinates. Of a program without a mixture, the prior's median.
+        - ``"mixture"``: the mixture's own parameters (the prior's median).
+        - ``"prior"``: a draw of the prior for each chain.
+        - a mapping of every parameter to a tensor (*shape), or (chain, *shape), used as it is.
+    jitter
+        Standard deviation, in unconstrained coordinates, around the one point of "map" and "mixture". Such chains know one
+        mode, and R-hat over them cannot see another; "prior", or values far apart, can.
+
+    Raises
+    ------
+    ValueError
+        An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; a flat prior to draw.
+    """
+    found = parameters(program, arguments)
+    if isinstance(how, Mapping):
+        return _given(found, num_chains, how)
+    if how not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(map(repr, STARTS))} or a mapping of tensors, not {how!r}")
+    own = seeds(seed, num_chains, "starts")
+    with torch.random.fork_rng():
+        torch.manual_seed(own[0])
+        return STARTS[how](program, found, own, jitter)
+
+
+def _given(found: Parameters, num_chains: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if values.keys() != found.sites.keys():
+        raise ValueError(
+            f"start gives {sorted(values)} but the parameters are {sorted(found.sites)}; give each a tensor"
+        )
+    ready = {}
+    for name, (distribution, present) in found.sites.items():
+        support: Any = distribution.support
+        x = torch.as_tensor(values[name], dtype=present.dtype, device=present.device)
+        if x.shape not in (present.shape, (num_chains, *present.shape)):
+            raise ValueError(
+                f"start of {name} has shape {tuple(x.shape)}; it must be {tuple(present.shape)}, or {(num_chains, *present.shape)} with one for each chain"
+            )
+        if not torch.isfinite(x).all() or not support.check(x).all():
+            raise ValueError(f"start of {name} is off the support of its prior; give values inside")
+        ready[name] = x.expand(num_chains, *present.shape).clone()
+    return ready
+
+
+def _own(program: Program, found: Parameters) -> dict[str, Tensor]:
+    return {name: site.initial for name, site in found.sites.items()}
+
+
+def _map(program: Program, found: Parameters) -> dict[str, Tensor]:
+    if not isinstance(program, Bayesian):
+        return _own(program, found)
+    try:
+        require_modes(found.sites)
+    except ValueError:
+        return _climb(found)
+    if not program.priors.conjugate():
+        return _climb(found)
+    mixture: Any = program.mixture
+    queries, outputs, observed, weights = (*found.arguments, None, None, None)[:4]
+    with torch.no_grad():
+        fit = adapt(mixture, queries, program.priors, outputs, observed, num_steps=200, tol=1e-4,
+                    query_weights=weights, progress=False)  # fmt: skip
+    mode = {}
+    for name, (distribution, present) in found.sites.items():
+        x = fit.mixture.parameter(name).reshape(present.shape)
+        prior = bare(distribution)
+        if isinstance(prior, Dirichlet | FaceDirichlet):
+            x = 0.99 * x + 0.01 * prior.mean  # a mode on the boundary is infinitely far in unconstrained coordinates
+        mode[name] = x
+    return mode
+
+
+def _climb(found: Parameters) -> dict[str, Tensor]:
+    """L-BFGS over unconstrained coordinates, where every proper posterior has a mode inside."""
+    potential, transforms = found.unconstrained()
+    free = {name: transforms[name](site.initial).clone().requires_grad_() for name, site in found.sites.items()}
+    optimizer = torch.optim.LBFGS(list(free.values()), max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = potential(free)
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        optimizer.step(loss)  # type: ignore[arg-type]
+    return {name: transforms[name].inv(x.detach()) for name, x in free.items()}
+
+
+def _around(
+    point: Callable[[Program, Parameters], dict[str, Tensor]],
+    program: Program,
+    found: Parameters,
+    own: list[int],
+    jitter: float,
+) -> dict[str, Tensor]:
+    _, transforms = found.unconstrained()
+    free = {name: transforms[name](x) for name, x in point(program, found).items()}
+    chains = []
+    for seed in own:
+        torch.manual_seed(seed)
+        chains.append({name: transforms[name].inv(z + jitter * torch.randn_like(z)) for name, z in free.items()})
+    return {name: torch.stack([chain[name] for chain in chains]) for name in free}
+
+
+def _prior(program: Program, found: Parameters, own: list[int], jitter: float) -> dict[str, Tensor]:
+    flat = [name for name, site in found.sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
+    if flat:
+        raise ValueError(
+            f"start='prior': the prior on {flat[0]} is flat and cannot be drawn; use start='map' or a mapping"
+        )
+    chains = []
+    for seed in own:
+        torch.manual_seed(seed)
+        with torch.no_grad(), poutine.block():
+            nodes: dict[str, Any] = poutine.trace(found.program).get_trace(*found.arguments).nodes
+        chains.append({name: nodes[name]["value"].to(site.initial.dtype) for name, site in found.sites.items()})
+    return {name: torch.stack([chain[name] for chain in chains]) for name in found.sites}
+
+
+STARTS: dict[str, Callable[..., dict[str, Tensor]]] = {
+    "map": partial(_around, _map),
+    "mixture": partial(_around, _own),
+    "prior": _prior,
+}
+
+__all__ = ["JITTER", "STARTS", "seeds", "starts"]

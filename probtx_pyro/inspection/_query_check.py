@@ -1,0 +1,189 @@
+"""Do the queries of a trained transformer look like draws from the mixture that softmax assumes?
+
+A posterior predictive check, head by head. Softmax's implied mixture says ``p(q_i) = Σ_j π_ij N(q_i; k_j, I/α)``, query by query
+independently given the keys (a causal mask gives every query a prior of its own). Queries are drawn from it again and again,
+and test statistics of the real ones are compared with those of the replicates. Gelman, Meng & Stern 1996, *Posterior
+predictive assessment of model fitness via realized discrepancies*.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pyro import poutine
+from torch import Tensor
+
+from probtx_pyro.inspection._captured import Captured, stack_layers
+from probtx_pyro.models import IsotropicMixture
+from probtx_pyro.ops._progress import progress_bar
+
+Array = NDArray[np.floating[Any]]
+Statistic = Callable[[Captured], Tensor]
+
+
+def squared_norm(one: Captured) -> Tensor:
+    """``|q_i|²``, (..., Q)."""
+    return one.queries.square().sum(-1)
+
+
+def nearest_key(one: Captured) -> Tensor:
+    """Distance of each query to the nearest key that it may attend to, (..., Q); infinite where there is none."""
+    distances = torch.cdist(one.queries, one.keys, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.masked_fill(one.mixture.log_weights() == -torch.inf, torch.inf).amin(-1)
+
+
+def principal_coordinate(one: Captured) -> Tensor:
+    """Coordinate of each query along the direction in which the keys vary most, from their mean, (..., Q)."""
+    center = one.keys.mean(-2, keepdim=True)
+    keys = one.keys - center
+    direction = torch.linalg.eigh(keys.transpose(-1, -2) @ keys)[1][..., -1:]
+    return ((one.queries - center) @ direction).squeeze(-1)
+
+
+QUERY_STATISTICS: Mapping[str, Statistic] = MappingProxyType({
+    "log evidence": Captured.log_evidence,
+    "squared norm": squared_norm,
+    "nearest key": nearest_key,
+    "entropy": Captured.entropy,
+    "principal coordinate": principal_coordinate,
+})  # fmt: skip
+
+
+class QueryCheck(NamedTuple):
+    """Real queries against replicates; T statistics, S draws, ``heads`` the leading axes that are not pooled.
+
+    statistics: their names, T.
+    observed: mean of each statistic over the queries of a head, (T, *heads).
+    replicated: the same mean of each replicate, (T, S, *heads).
+    p_values: two-sided, ``2 min(P(replicated <= observed), P(replicated >= observed))``, at least 2/(S + 1); uniform on its
+        steps where the implied mixture is true, (T, *heads).
+    z_scores: ``(observed - mean of replicated) / sd of replicated``, (T, *heads): goes on where p-values end.
+    pit: rank of each single query among its own replicates, in (0, 1), ties broken at random; uniform where the implied
+        mixture is true, NaN for a query that does not count, (T, ..., Q).
+    discrepancy: the largest |z| over the statistics, (*heads).
+    ranking: indices of the heads, the worst first, (number of heads, number of head axes).
+    dims: names of the head axes.
+    coords: labels of dimensions, such as the names of the layers.
+    """
+
+    statistics: tuple[str, ...]
+    observed: Array
+    replicated: Array
+    p_values: Array
+    z_scores: Array
+    pit: Array
+    discrepancy: Array
+    ranking: NDArray[np.int64]
+    dims: tuple[str, ...]
+    coords: Mapping[str, Any]
+
+
+def query_check(
+    captured: Captured | Mapping[str, Captured],
+    *,
+    num_draws: int,
+    seed: int,
+    statistics: Mapping[str, Statistic] | None = None,
+    progress: bool | None = None,
+) -> QueryCheck:
+    """Compare the real queries of every head with draws from softmax's implied mixture.
+
+    Parameters
+    ----------
+    captured
+        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` are pooled.
+    num_draws
+        Replicates, S; the smallest p-value possible is 2/(S + 1).
+    seed
+        Of the replicates and of the ties; the random state is restored afterwards.
+    statistics
+        Functions of a `Captured` that give one number a query, (..., Q); None are `QUERY_STATISTICS`. Extend them with
+        ``{**inspection.QUERY_STATISTICS, "first coordinate": lambda one: one.queries[..., 0]}``.
+    progress
+        True shows a bar, False none; None shows one on a terminal after a second.
+
+    Returns
+    -------
+    QueryCheck
+
+    Raises
+    ------
+    ValueError
+        ``num_draws`` below 1, no statistic or one of another shape, a head without a query that counts.
+
+    Notes
+    -----
+    With many heads and statistics some p-values are small by chance: 0.05 divided by their number is a safe level for all.
+
+    Examples
+    --------
+    >>> from probtx_pyro.data.text_transformer import load
+    >>> from probtx_pyro.inspection._captured import captured
+    >>> heads = load().heads("The for statement is used to iterate over the elements of a sequence")
+    >>> future = torch.full((68, 68), -torch.inf).triu(1)
+    >>> real = captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head"))
+    >>> check = query_check(real, num_draws=99, seed=0)
+    >>> check.p_values.shape, bool((check.p_values[0] == 0.02).all())
+    ((5, 2, 4), True)
+    """
+    one = captured if isinstance(captured, Captured) else stack_layers(captured)
+    statistics = QUERY_STATISTICS if statistics is None else statistics
+    if num_draws < 1 or not statistics:
+        raise ValueError(f"num_draws must be 1 or more and statistics not empty, not {num_draws} and {len(statistics)}")
+    pooled = tuple(i for i, name in enumerate(one.dims) if name.startswith("batch"))
+    present = one.present.cpu().numpy()
+    axes = (*pooled, present.ndim - 1)
+    counted = present.sum(axes)
+    if (counted == 0).any():
+        raise ValueError("captured has a head without a query that counts; leave it out")
+
+    def evaluated(of: Captured) -> Array:
+        values = [_checked(name, statistic(of), present.shape) for name, statistic in statistics.items()]
+        return np.stack([np.where(present, x, 0.0) for x in values])
+
+    def means(values: Array) -> Array:
+        return values.sum(tuple(axis + 1 for axis in axes)) / counted
+
+    mixture, size = one.mixture, one.queries.shape[-2]
+    implied = IsotropicMixture(mixture.log_weights(), mixture.keys, mixture.key_precision, size, validate_args=False)
+    implied = implied.expand(one.queries.shape[:-1])
+    real = evaluated(one)
+    below, equal = np.zeros(real.shape), np.zeros(real.shape)
+    replicates = []
+    with poutine.seed(rng_seed=seed), torch.no_grad():
+        for _ in progress_bar(range(num_draws), label="replicates", progress=progress):
+            values = evaluated(replace(one, queries=implied.sample()))
+            below += values < real
+            equal += values == real
+            replicates.append(means(values))
+    ties = np.random.default_rng(seed).uniform(size=real.shape)
+    pit = np.where(present, (below + ties * (equal + 1)) / (num_draws + 1), np.nan)
+    observed, replicated = means(real), np.stack(replicates, 1)
+    center, spread = replicated.mean(1), replicated.std(1)
+    low = (1 + (replicated <= observed[:, None]).sum(1)) / (num_draws + 1)
+    high = (1 + (replicated >= observed[:, None]).sum(1)) / (num_draws + 1)
+    off = observed - center
+    z_scores = np.divide(off, spread, out=np.where(off == 0, 0.0, np.copysign(np.inf, off)), where=spread > 0)
+    discrepancy = np.abs(z_scores).max(0)
+    order = np.argsort(-discrepancy, axis=None, kind="stable")
+    heads = tuple(name for i, name in enumerate(one.dims) if i not in pooled)
+    return QueryCheck(
+        tuple(statistics), observed, replicated, np.minimum(1.0, 2 * np.minimum(low, high)), z_scores, pit, discrepancy,
+        np.stack(np.unravel_index(order, discrepancy.shape), -1) if heads else np.zeros((1, 0), int), heads,
+        {name: labels for name, labels in one.coords.items() if name in heads},
+    )  # fmt: skip
+
+
+def _checked(name: str, values: Tensor, shape: tuple[int, ...]) -> Array:
+    if tuple(values.shape) != shape:
+        raise ValueError(
+            f"statistics: {name!r} gave shape {tuple(values.shape)} but there are queries {shape}; return one number for each"
+        )
+    return values.detach().cpu().numpy()
+
+
+__all__ = ["QUERY_STATISTICS", "QueryCheck", "nearest_key", "principal_coordinate", "query_check", "squared_norm"]

@@ -1,0 +1,104 @@
+"""The update rule that the Hopfield layers share: states among patterns, step by step, in every head."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probtx_pyro.nn._masks import Masks
+from probtx_pyro.nn.softmax import explicit
+from probtx_pyro.ops.retrieval import POOLING, iterate
+
+
+class StateUpdate(nn.Module):
+    """Retrieval in every head: what the Hopfield layers share.
+
+    Parameters
+    ----------
+    num_heads
+        How many; each has a β of its own where it learns.
+    beta, learn_beta
+        Inverse temperature β, and whether it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for heads D
+        wide.
+    num_steps
+        Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out. 1 is attention.
+    tol
+        A state stops once it moves by no more than this times its largest magnitude; None takes all steps.
+    transformation
+        "softmax", "entmax15" or "sparsemax".
+
+    Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        beta: float | None = None,
+        *,
+        learn_beta: bool = False,
+        num_steps: int = 1,
+        tol: float | None = None,
+        transformation: str = "softmax",
+        **made: Any,
+    ):
+        super().__init__()
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be 1 or more, not {num_steps}")
+        if transformation not in POOLING:
+            raise ValueError(f"transformation must be one of {', '.join(POOLING)}, not {transformation!r}")
+        if beta is not None and not (0 < beta < math.inf):
+            raise ValueError(f"beta must be positive and finite, not {beta}; it is an inverse temperature")
+        self.beta, self.num_steps, self.tol, self.transformation = beta, num_steps, tol, transformation
+        self.log_beta = None
+        if learn_beta:
+            if beta is None:
+                raise ValueError("learn_beta needs a number to start from; give beta")
+            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
+
+    def inverse_temperature(self, width: int) -> Tensor | float:
+        """β of heads so wide: a number, or (H, 1) where it is learned."""
+        if self.log_beta is not None:
+            return self.log_beta.exp()
+        return width**-0.5 if self.beta is None else self.beta
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether this is softmax attention: one step, of softmax."""
+        return self.num_steps == 1 and self.transformation == "softmax"
+
+    def forward(
+        self,
+        states: Tensor,
+        patterns: Tensor,
+        values: Tensor,
+        masks: Masks,
+        dropout: float = 0.0,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the states read out in the end, and their last weights; ``dropout`` is of these alone.
+
+        With ``need_weights`` every step is explicit, which can be differentiated twice; else softmax is fused, which cannot on a CPU.
+        """
+        beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
+        beta = beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
+
+        def read(states: Tensor, values: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
+            asked = beta * states
+            if need_weights:
+                return explicit(asked @ patterns.mT, values, masks, rate, how.function)
+            return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=rate), None
+
+        if self.num_steps > 1:
+            states = iterate(
+                lambda now: read(now, patterns, 0.0)[0], states, problems=states.shape[:-1],
+                num_steps=self.num_steps - 1, tol=self.tol,
+            ).state["state"]  # fmt: skip
+        return read(states, values, dropout)
+
+    def extra_repr(self) -> str:
+        """Settings, as modules print them."""
+        return f"beta={self.beta}, learned={self.log_beta is not None}, num_steps={self.num_steps}, tol={self.tol}, transformation={self.transformation!r}"
+
+
+__all__ = ["StateUpdate"]

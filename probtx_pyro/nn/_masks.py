@@ -1,0 +1,100 @@
+"""The masks of ``torch.nn.MultiheadAttention`` as log priors: 0 where a unit may be attended to, -inf where not."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from probtx_pyro.ops._mixed_keys import visible
+
+
+class Masks(NamedTuple):
+    """Who may attend to whom.
+
+    log_prior: (B, 1 or H, L or 1, S) log weights, not normalised; None where everything is allowed.
+    causal: query i sees units up to i, on top of ``log_prior``.
+    padded: which queries are padding themselves, (B, L); None where that is not known (it is in self-attention).
+    """
+
+    log_prior: Tensor | None = None
+    causal: bool = False
+    padded: Tensor | None = None
+
+    def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
+        """The log prior with a row for each query where the mask is causal; None where everything is allowed."""
+        if not self.causal:
+            return self.log_prior
+        future = ~visible(num_queries, num_units, device=like.device)
+        rows = torch.zeros_like(future, dtype=like.dtype) if self.log_prior is None else self.log_prior
+        return rows.masked_fill(future, -math.inf)
+
+    def present(self) -> Tensor | None:
+        """Which units any query may attend to, (B, 1 or H, S, 1), causality aside; None where all. What else there is may be anything."""
+        return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
+
+    def alive(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
+        """Which queries may attend to anything at all, (B or 1, 1 or H, L or 1, 1); None where all may."""
+        if self.log_prior is None:
+            return None
+        if self.causal and self.log_prior.shape[-2] == 1:
+            seen = torch.arange(num_queries, device=like.device).clamp_max(num_units - 1)
+            return ((self.log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+        rows = self.explicit(num_queries, num_units, like)
+        assert rows is not None
+        return (rows > -math.inf).any(-1, keepdim=True)
+
+
+def combine(
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    is_causal: bool,
+    *,
+    batch: int,
+    heads: int,
+    queries: int,
+    units: int,
+    extra: int,
+    dtype: torch.dtype,
+) -> Masks:
+    """Both masks of a call, and ``extra`` units behind the others that every query may attend to.
+
+    ``is_causal`` says, as in torch, that ``attn_mask`` is the causal mask; without ``attn_mask`` it asks for one.
+
+    Raises
+    ------
+    ValueError
+        A mask of another shape, or one that is neither boolean nor floating.
+    """
+    rows = _additive("attn_mask", attn_mask, {(queries, units), (batch * heads, queries, units)}, dtype)
+    columns = _additive("key_padding_mask", key_padding_mask, {(batch, units)}, dtype)
+    if is_causal:
+        rows = None
+    elif rows is not None:
+        rows = rows.view(1, 1, queries, units) if rows.dim() == 2 else rows.view(batch, heads, queries, units)
+    if columns is not None:
+        columns = columns.view(batch, 1, 1, units)
+        rows = columns if rows is None else rows + columns
+    if extra and is_causal:
+        like = torch.zeros((), dtype=dtype, device=None if rows is None else rows.device)
+        rows, is_causal = Masks(rows, causal=True).explicit(queries, units, like), False
+    if extra and rows is not None:
+        rows = pad(rows, (0, extra))
+    return Masks(rows, is_causal)
+
+
+def _additive(name: str, mask: Tensor | None, shapes: set[tuple[int, ...]], dtype: torch.dtype) -> Tensor | None:
+    if mask is None:
+        return None
+    if tuple(mask.shape) not in shapes:
+        wanted = " or ".join(str(shape) for shape in sorted(shapes, key=len))
+        raise ValueError(f"{name} has shape {tuple(mask.shape)} but must have shape {wanted}")
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, -math.inf)
+    if not mask.is_floating_point():
+        raise ValueError(f"{name} must be boolean (True forbids) or floating (added to the logits), not {mask.dtype}")
+    return mask.to(dtype)
+
+
+__all__ = ["Masks", "combine"]

@@ -1,0 +1,83 @@
+"""Units that are groups of R components: attention of a unit by any reduction over its components.
+
+``scores_ij = reduce_r log p(x_i, unit=j, component=r)``: the log of a sum is the exact posterior of the unit ("soft"), the
+largest term the hard E-step. Chunked over queries, and recomputed in the backward pass, as `probtx_pyro.ops.statistics`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops._numerics import safe_softmax
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
+from probtx_pyro.ops.statistics import as_product, over_chunks
+from probtx_pyro.typing import LogPrior, Outputs, PerQuery
+
+Reduction = Callable[[Tensor], Tensor]
+
+
+def log_sum(log_joint: Tensor) -> Tensor:
+    """``log Σ_r exp``, (..., R) -> (...); -inf, with a zero gradient, where every component is absent."""
+    return safe_softmax(log_joint)[1]
+
+
+def largest(log_joint: Tensor) -> Tensor:
+    """``max_r``, (..., R) -> (...); its gradient is shared by the components that tie."""
+    return log_joint.amax(-1)
+
+
+ASSIGNMENTS: dict[str, Reduction] = {"soft": log_sum, "hard": largest}
+
+
+def reduction(assignment: str | Reduction) -> Reduction:
+    """The reduction over components that a name of `ASSIGNMENTS` stands for; a callable (..., R) -> (...) stands for itself."""
+    if callable(assignment):
+        return assignment
+    if assignment not in tuple(ASSIGNMENTS):
+        raise ValueError(
+            f"assignment must be one of {', '.join(ASSIGNMENTS)}, or a callable from log joints (..., R) to (...), not {assignment!r}"
+        )
+    return ASSIGNMENTS[assignment]
+
+
+def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: int, reduce: Reduction) -> PerQuery:
+    """``log Σ_j exp(scores_ij)``, (..., Q), for a factor of U x R components in the order of units."""
+    statistics, parameters, row_prior = as_product(factor, log_prior)
+    function = functools.partial(_evidence, components, reduce)
+    return over_chunks(function, (statistics, row_prior), (parameters,))[0].squeeze(-1)
+
+
+def assigned_outputs(
+    factor: Factor, values: Tensor, log_prior: LogPrior | None, components: int, reduce: Reduction
+) -> Outputs:
+    """``softmax_j(scores_ij) · values_j`` for values (..., U, M) of the units -> (..., Q, M)."""
+    statistics, parameters, row_prior = as_product(factor, log_prior)
+    function = functools.partial(_outputs, components, reduce)
+    return over_chunks(function, (statistics, row_prior), (parameters, values))[0]
+
+
+def _scores(
+    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor
+) -> Tensor:
+    scores = statistics @ parameters.transpose(-1, -2)
+    scores = scores if row_prior is None else scores + row_prior
+    return reduce(scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf).unflatten(-1, (-1, components)))
+
+
+def _evidence(
+    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor
+) -> tuple[Tensor, None]:
+    return safe_softmax(_scores(components, reduce, statistics, row_prior, parameters))[1].unsqueeze(-1), None
+
+
+def _outputs(
+    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor, values: Tensor
+) -> tuple[Tensor, None]:
+    weights = safe_softmax(_scores(components, reduce, statistics, row_prior, parameters))[0]
+    return torch.matmul(weights.to(values.dtype), values), None
+
+
+__all__ = ["ASSIGNMENTS", "Reduction", "assigned_evidence", "assigned_outputs", "largest", "log_sum", "reduction"]

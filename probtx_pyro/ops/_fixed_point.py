@@ -1,0 +1,189 @@
+"""The only iteration loop of the library: tolerance, progress, objective trace, and two ways to differentiate it.
+
+*Unrolled*: autograd through the steps taken. *Implicit*: at ``x* = F(x*)`` the gradient solves ``u = g + J'u`` with
+``J = ∂F/∂x``, by the same iteration (EM contracts, so its transpose does): memory does not grow with the number of steps.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops._progress import progress_bar
+
+State = Mapping[str, Tensor]
+Step = Callable[[State], tuple[State, Tensor | None]]
+
+
+class FixedPoint(NamedTuple):
+    """Where the iteration ended.
+
+    state: the last state, its tensors keyed by name.
+    objective: the trace, shape (num_steps + 1, *problems): at every state visited, the last included; None without one.
+    converged: which problems met the tolerance, a boolean tensor of shape (*problems,).
+    num_steps: steps that each problem took, an integer tensor of shape (*problems,).
+    """
+
+    state: dict[str, Tensor]
+    objective: Tensor | None
+    converged: Tensor
+    num_steps: Tensor
+
+
+def fixed_point(
+    step: Step,
+    state: State,
+    *,
+    problems: torch.Size | tuple[int, ...] = (),
+    num_steps: int,
+    tol: float | None = None,
+    objective: Callable[[State], Tensor] | None = None,
+    implicit: bool = False,
+    progress: bool | None = None,
+    label: str = "",
+    together: Callable[[Tensor], Tensor] | None = None,
+) -> FixedPoint:
+    """Iterate ``state <- step(state)``, each problem until it stops by itself.
+
+    Parameters
+    ----------
+    step
+        Returns the next state and the objective *at the state given* (or None).
+    state
+        Tensors whose leading axes are ``problems`` (or 1 along them); what follows is the problem's own.
+    problems
+        Shape of the independent problems; one that has converged is frozen, so that a batch is the stack of its singles.
+    num_steps, tol
+        At most so many steps; a problem has converged when no entry of its state moves by more than ``tol`` times the
+        largest magnitude that entry's tensor has shown. ``tol=None`` takes all the steps.
+    objective
+        Evaluates the objective at the final state, the trace's last entry.
+    implicit
+        Differentiate at the fixed point instead of through the steps; warns where the fixed point was not reached.
+    progress
+        True shows a bar, False none, None shows one on a terminal after a second.
+    together
+        Where several processes iterate, the entrywise largest over them of what a tolerance looks at: all stop together.
+        Not with ``implicit``, whose own iteration stops by itself.
+    """
+    if implicit:
+        with torch.no_grad():
+            found = fixed_point(
+                step,
+                state,
+                problems=problems,
+                num_steps=num_steps,
+                tol=tol,
+                objective=objective,
+                progress=progress,
+                label=label,
+            )
+        return _differentiable(step, found, objective)
+    state = dict(state)
+    some = next(iter(state.values()))
+    active = torch.ones(problems, dtype=torch.bool, device=some.device)
+    taken = torch.zeros(problems, dtype=torch.long, device=some.device)
+    over_all = together or torch.Tensor.detach
+    scale = _magnitudes(state, active) if tol is None else over_all(_magnitudes(state, active))
+    trace: list[Tensor] = []
+    quiet = progress is False  # then no bar is made at all: compilers cannot follow one
+    with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
+        for _ in range(num_steps):
+            proposed, value = step(state)
+            if value is not None:
+                trace.append(value)
+            taken = taken + active
+            if tol is None:
+                state = dict(proposed)
+            else:
+                moved = {name: x.detach() - state[name].detach() for name, x in proposed.items()}
+                sizes = over_all(torch.stack([_magnitudes(proposed, active), _magnitudes(moved, active)]))
+                scale = torch.maximum(scale, sizes[0])
+                moving = (sizes[1] > tol * scale).any(0)
+                state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
+                active = active & moving
+            if bar is not None:
+                bar.update()
+            if tol is not None and not active.any():
+                break
+    if objective is not None:
+        trace.append(objective(state))
+    return FixedPoint(
+        state, torch.stack(trace) if trace else None, ~active if tol is not None else torch.zeros_like(active), taken
+    )
+
+
+def _like(mask: Tensor, x: Tensor) -> Tensor:
+    return mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
+
+
+def _magnitudes(state: State, active: Tensor) -> Tensor:
+    """`_largest` of every tensor of a state, shape (tensors, *problems)."""
+    return torch.stack([_largest(x, active) for x in state.values()])
+
+
+def _largest(x: Tensor, active: Tensor) -> Tensor:
+    """Largest magnitude within each problem; an axis along which the problems are one is part of each."""
+    own = tuple(range(active.dim(), x.dim()))
+    magnitude = x.detach().abs()
+    magnitude = magnitude.amax(own) if own else magnitude
+    together = tuple(i for i in range(active.dim()) if active.shape[i] == 1)
+    magnitude = magnitude.amax(together, keepdim=True) if together else magnitude
+    return magnitude.expand(active.shape)
+
+
+def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:
+    """One more step, with autograd, whose backward pass is replaced by the implicit function theorem."""
+    names = list(found.state)
+    inputs = [found.state[name].detach().requires_grad_() for name in names]
+    with torch.enable_grad():
+        again, _ = step(dict(zip(names, inputs, strict=True)))
+        outputs = [again[name] for name in names]
+        outer, _ = step({name: x.detach() for name, x in zip(names, inputs, strict=True)})
+    precision = torch.finfo(inputs[0].dtype).eps
+    residual = max(
+        float((y - x).detach().abs().max() / x.detach().abs().max().clamp_min(1.0))
+        for x, y in zip(inputs, outputs, strict=True)
+    )
+    if residual > precision**0.5:
+        warnings.warn(
+            f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): raise num_steps, or differentiate unrolled (implicit=False)",
+            stacklevel=4,
+        )
+
+    def solve(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        solution = gradients
+        for _ in range(10_000):
+            pulled = torch.autograd.grad(outputs, inputs, solution, retain_graph=True, materialize_grads=True)
+            updated = tuple(g + p for g, p in zip(gradients, pulled, strict=True))
+            change = max(float((u - s).abs().max()) for u, s in zip(updated, solution, strict=True))
+            solution = updated
+            if change <= 64 * precision * max(float(s.abs().max()) for s in solution):
+                return solution
+        raise RuntimeError(
+            "implicit gradient: I - dF/dx is singular here (a flat direction); give the adapted parameters a prior, or use implicit=False"
+        )
+
+    state = dict(zip(names, _Implicit.apply(solve, *(outer[name] for name in names)), strict=True))
+    trace = found.objective
+    if objective is not None and trace is not None:
+        trace = torch.cat([trace[:-1], objective(state).unsqueeze(0)])
+    return FixedPoint(state, trace, found.converged, found.num_steps)
+
+
+class _Implicit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, solve: Callable, *state: Tensor) -> tuple[Tensor, ...]:
+        ctx.solve = solve
+        return tuple(x.clone() for x in state)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.solve(gradients))
+
+
+__all__ = ["FixedPoint", "fixed_point"]

@@ -1,0 +1,181 @@
+"""Draws of a posterior as groups of named arrays: see `results.to_inference_data`."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.distributions import ImproperUniform
+from torch import Tensor
+
+from probtx_pyro.inference import Draws
+from probtx_pyro.inference._log_joint import Data
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.priors import bare
+from probtx_pyro.results import _evaluation as at_draws
+from probtx_pyro.results._arviz import Variable
+from probtx_pyro.results._dims import SAMPLES, Layout, parameters, refuse_unused
+from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
+
+Groups = dict[str, dict[str, Variable]]
+Attrs = dict[str, str | int | float]
+MARKOV_CHAINS = ("NUTS", "Gibbs")  # other methods are guides, whose draws are independent
+
+
+class DrawsOptions(TypedDict, total=False):
+    """The options of `results.to_inference_data` for draws."""
+
+    attention: bool | int
+    likelihood: str | None
+    seed: int | None
+    prior: int
+    relabel: bool
+
+
+def draws_groups(
+    posterior: Draws,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    *,
+    attention: bool | int = True,
+    likelihood: str | None = "joint",
+    seed: int | None = None,
+    prior: int = 0,
+    relabel: bool = True,
+) -> tuple[Groups, Attrs]:
+    """All groups of draws, and the attributes of the file."""
+    attrs: Attrs = {"method": posterior.method, **posterior.record}
+    if posterior.method not in MARKOV_CHAINS and posterior.num_chains == 1:
+        attrs["approximation"] = posterior.method
+    statistics: dict[str, Variable] = {
+        name: (SAMPLES, x.detach().cpu().numpy()) for name, x in posterior.statistics.items()
+    }
+    if not isinstance(posterior.program, Bayesian):
+        if seed is not None or prior:
+            raise ValueError("seed and prior: new data come from a program made by models.bayesian; leave them out")
+        return {"posterior": _of_any_program(posterior, dims), "sample_stats": statistics}, attrs
+    if likelihood not in (None, *at_draws.LIKELIHOODS):
+        raise ValueError(f"likelihood must be one of {', '.join(at_draws.LIKELIHOODS)} or None, not {likelihood!r}")
+    if attention < 0:
+        raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
+    if prior and seed is None:
+        raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
+    program, data = posterior.program, Data(*posterior.arguments)
+    mixture = program.mixture
+    kind = at_draws.LIKELIHOODS[likelihood or "joint"]
+    if kind is at_draws.LIKELIHOODS["answers"] and data.outputs is None:
+        raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
+    if relabel:
+        posterior = draws_relabelled(posterior)
+        attrs["labels"] = posterior.record["labels"]
+    layout = Layout(mixture, data, given=dims)
+    groups: Groups = {
+        "posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()},
+        "sample_stats": statistics,
+    }
+    sites = program.priors.sites(mixture, mixture.plates(*data).batch, data.queries.shape[-2])
+    groups["log_prior"] = {
+        name: (SAMPLES, sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2).detach().cpu().numpy())
+        for name, x in posterior.samples.items()
+        if not isinstance(bare(sites[name].distribution), ImproperUniform)
+    }
+    if attention:
+        groups |= _attention(groups, layout, mixture, data, posterior.samples, int(attention))
+    if likelihood:
+        density = partial(at_draws.log_likelihood, kind, data=data)
+        (pointwise,) = at_draws.over_draws(density, mixture, data, posterior.samples).values()
+        groups["log_likelihood"] = _pointwise(layout, kind, data, pointwise)
+    if seed is not None:
+        first, second = (int(x) for x in np.random.SeedSequence(seed).generate_state(2))
+
+        def new_data(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
+            found = at_draws.over_draws(lambda adapted: kind.replicate(adapted, data), mixture, data, samples)
+            return {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
+
+        with poutine.seed(rng_seed=first):
+            groups["posterior_predictive"] = new_data(posterior.samples)
+        if prior:
+            with poutine.seed(rng_seed=second):
+                samples = at_draws.prior_samples(program, data, prior)
+                own: dict[str, Variable] = {"chain": (("chain",), np.arange(1)), "draw": (("draw",), np.arange(prior))}
+                drawn = {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
+                groups["prior"] = drawn | own
+                groups["prior_predictive"] = new_data(samples) | own
+    groups |= _data(layout, program, data, kind, posterior)
+    layout.finish()
+    return groups, attrs
+
+
+def _attention(
+    groups: Groups, layout: Layout, mixture, data: Data, samples: Mapping[str, Tensor], every: int
+) -> Groups:
+    """Attention in the posterior, or that of every n-th draw in a group of its own."""
+    thinned = {name: x[:, ::every] for name, x in samples.items()}
+    found = at_draws.over_draws(partial(at_draws.attention, data=data), mixture, data, thinned)
+    variable: dict[str, Variable] = {"attention": layout.variable("attention", found["attention"], samples=SAMPLES)}
+    if every == 1:
+        return {"posterior": groups["posterior"] | variable}
+    kept = np.arange(next(iter(samples.values())).shape[1])[::every]
+    return {"attention": variable | {"draw": (("draw",), kept)}}
+
+
+def _pointwise(layout: Layout, kind: at_draws.Likelihood, data: Data, pointwise: Tensor) -> dict[str, Variable]:
+    """The log likelihood along the queries; along ``observation`` where some queries have none."""
+    name, shape = kind.variable(data), pointwise.shape[len(SAMPLES) :]
+    counted = kind.counted(data).expand(shape)
+    if bool(counted.all()):
+        return {name: layout.variable(name, pointwise, like="log_likelihood", samples=SAMPLES)}
+    axes = (*layout.names, "query")
+    labels = [
+        ", ".join(f"{axis}={i}" for axis, i in zip(axes, index, strict=True)) for index in counted.nonzero().tolist()
+    ]
+    return {
+        name: ((*SAMPLES, "observation"), pointwise[..., counted].cpu().numpy()),
+        "observation": (("observation",), np.asarray(labels)),
+    }
+
+
+def _data(layout: Layout, program: Bayesian, data: Data, kind: at_draws.Likelihood, posterior: Draws) -> Groups:
+    """The data, the parameters without a prior, and which units may change places."""
+    groups: Groups = {"observed_data": {}, "constant_data": {}}
+    for name, x in data._asdict().items():
+        if x is not None:
+            group = "observed_data" if name in kind.explains else "constant_data"
+            groups[group][name] = layout.variable(name, x)
+    for name, x in parameters(program.mixture).items():
+        if name not in posterior.samples:
+            groups["constant_data"][name] = layout.variable(name, x)
+    found = exchangeable(program, posterior.arguments)
+    for name, classes in found.classes.items():
+        groups["constant_data"][f"exchangeable_{name}s"] = classes
+    return groups
+
+
+def _of_any_program(posterior: Draws, dims: Mapping[str, Sequence[str]] | None) -> dict[str, Variable]:
+    """The parameters alone: their axes are called as the plates of the program, the others as ArviZ does."""
+    given, found = dict(dims or {}), dict[str, Variable]()
+    plates = {} if posterior.program is None else _plates(posterior.program, posterior.arguments)
+    for name, x in posterior.samples.items():
+        rank = x.dim() - len(SAMPLES)
+        names: Sequence[str | None] = given.pop(name, plates.get(name, ()))
+        own = [plate or f"{name}_dim_{i}" for i, plate in enumerate([*names, *[None] * (rank - len(names))])]
+        found[name] = ((*SAMPLES, *own), x.detach().cpu().numpy())
+    refuse_unused(set(given))
+    return found
+
+
+def _plates(program: Any, arguments: tuple[Any, ...]) -> dict[str, list[str | None]]:
+    """The plate of each batch axis of each site, by one run of the program."""
+    with poutine.seed(rng_seed=0), torch.no_grad():
+        nodes = poutine.trace(program).get_trace(*arguments).nodes
+    found: dict[str, list[str | None]] = {}
+    for name, node in nodes.items():
+        if node["type"] == "sample" and not poutine.util.site_is_subsample(node):
+            frames = {frame.dim: frame.name for frame in node["cond_indep_stack"] if frame.dim is not None}
+            batch = node["fn"].batch_shape
+            found[name] = [frames.get(i - len(batch)) for i in range(len(batch))]
+    return found
+
+
+__all__ = ["DrawsOptions", "draws_groups"]

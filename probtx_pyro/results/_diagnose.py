@@ -1,0 +1,268 @@
+"""May these draws be believed? The checks that practice asks for, each with the worst offender and what to do about it.
+
+Works on both kinds of ArviZ data and on files made elsewhere. Numpy, xarray and ArviZ alone.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import arviz
+import numpy as np
+import xarray
+
+from probtx_pyro.results._arviz import dataset, group_names
+
+SAMPLES = ("chain", "draw")
+TAILS = (0.05, 0.95)  # the quantiles whose effective sizes count, on every ArviZ
+
+
+class Check(NamedTuple):
+    """One check.
+
+    name: what was checked.
+    value: the worst value found; NaN where the check has no meaning for these draws.
+    bound: what it is held against, such as ``<= 1.01``.
+    where: who has that value, in words: ``keys[unit=3, feature=1]``.
+    ok: whether it passes.
+    advice: what to do where it does not.
+    """
+
+    name: str
+    value: float
+    bound: str
+    where: str
+    ok: bool
+    advice: str
+
+
+class Verdict(NamedTuple):
+    """What `diagnose` found; ``str`` says it in plain language.
+
+    checks: in order; `ok` is whether all of them pass.
+    skipped: what could not be checked, and why.
+    """
+
+    checks: tuple[Check, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all checks pass."""
+        return all(check.ok for check in self.checks)
+
+    def __str__(self) -> str:
+        """A line for each check, then what to do."""
+        failed = [check for check in self.checks if not check.ok]
+        head = (
+            "These draws may be used."
+            if self.ok
+            else f"Do not use these draws yet: {len(failed)} of {len(self.checks)} checks fail."
+        )
+        rows = [
+            f"  {'ok  ' if check.ok else 'FAIL'}  {check.name:<12} {_number(check.value):>9} {check.bound:<8}  {check.where}".rstrip()
+            for check in self.checks
+        ]
+        todo = ["What to do:", *(f"  {check.name}: {check.advice}" for check in failed)] if failed else []
+        return "\n".join([head, *rows, *todo, *(f"Not checked: {reason}." for reason in self.skipped)])
+
+
+def diagnose(
+    data: Any,
+    *,
+    var_names: Sequence[str] | None = None,
+    rhat: float = 1.01,
+    ess: float = 400.0,
+    bfmi: float = 0.3,
+    pareto_k: float | None = None,
+) -> Verdict:
+    """Check a posterior: R-hat, bulk and tail ESS, divergences, BFMI, and Pareto k of leave-one-out.
+
+    Parameters
+    ----------
+    data
+        ArviZ data (0.x or 1.x) with the group ``posterior``; the checks of sampler statistics and of ``log_likelihood`` are
+        made where these are there.
+    var_names
+        Which variables; all but ``attention``, which follows from the others, if None.
+    rhat, ess, bfmi
+        Largest rank-normalised R-hat, smallest effective sample sizes of bulk and tails, smallest energy information.
+    pareto_k
+        Pareto k must be below it; by default ArviZ's own bound, ``min(1 - 1 / log10(draws), 0.7)``.
+
+    Returns
+    -------
+    Verdict
+        ``verdict.ok``, ``verdict.checks``, and ``print(verdict)``. Variables that are constant in all draws are left out. Draws
+        of a guide (the attribute ``approximation``) do not pass: nothing in them says how near the guide is.
+
+    Raises
+    ------
+    ValueError
+        No posterior, fewer than 4 draws, or variables that are not there.
+
+    Examples
+    --------
+    >>> from probtx_pyro.results import from_arrays
+    >>> keys = np.random.default_rng(0).normal(size=(4, 500, 2))
+    >>> verdict = diagnose(from_arrays({"posterior": {"keys": (("chain", "draw", "unit"), keys)}}))
+    >>> verdict.ok, [check.name for check in verdict.checks]
+    (True, ['R-hat', 'bulk ESS', 'tail ESS'])
+
+    References
+    ----------
+    Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, *Rank-normalization, folding, and localization: an improved R-hat*;
+    Betancourt 2016, *Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo*; Vehtari, Simpson, Gelman,
+    Yao & Gabry 2024, *Pareto smoothed importance sampling*.
+    """
+    posterior = _chosen(dataset(data, "posterior"), var_names)
+    chains, draws = (posterior.sizes[dim] for dim in SAMPLES)
+    if draws < 4:
+        raise ValueError(f"data: {draws} draws a chain are too few to check; 4 are the least, and 1000 the rule")
+    checks: list[Check] = []
+    skipped: list[str] = []
+    finite = xarray.Dataset(
+        {name: (x.notnull() & (abs(x) != np.inf)).all(SAMPLES) for name, x in posterior.data_vars.items()}
+    )
+    share, where = _worst(finite, lambda x: 1 - x)
+    if share:
+        checks.append(
+            Check(
+                "finite",
+                np.nan,
+                "",
+                where,
+                False,
+                "NaN or infinity among the draws: look at the model's log density there",
+            )
+        )
+    moving = {
+        name: x.max(SAMPLES) > x.min(SAMPLES) for name, x in posterior.where(finite).fillna(0.0).data_vars.items()
+    }
+    still = [name for name, moves in moving.items() if not bool(moves.any())]
+    if still:
+        skipped.append(f"{', '.join(map(str, still))}: constant in all draws")
+    posterior = posterior.drop_vars(still)
+    guide = data.attrs.get("approximation")
+    if posterior.data_vars:
+        with np.errstate(invalid="ignore", divide="ignore"):  # of entries that do not move
+            checks.extend(_convergence(posterior, moving, chains, guide, rhat, ess))
+    statistics = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else xarray.Dataset()
+    checks.extend(_sampler(statistics, bfmi))
+    if not guide and data.attrs.get("method") != "Gibbs":  # which has neither
+        skipped.extend(
+            f"{name}: the sampler recorded none" for name in ("diverging", "energy") if name not in statistics
+        )
+    if "log_likelihood" in group_names(data):
+        checks.extend(_leave_one_out(data, pareto_k))
+    else:
+        skipped.append("Pareto k: there is no group log_likelihood")
+    return Verdict(tuple(checks), tuple(skipped))
+
+
+def _chosen(posterior: xarray.Dataset, var_names: Sequence[str] | None) -> xarray.Dataset:
+    names = [str(name) for name in posterior.data_vars]
+    wanted = [name for name in names if name != "attention"] if var_names is None else list(var_names)
+    if missing := [name for name in wanted if name not in names]:
+        raise ValueError(f"var_names: the posterior has no {missing[0]!r}; choose from {', '.join(names)}")
+    return posterior[wanted]
+
+
+def _convergence(
+    posterior: xarray.Dataset, moving: Mapping[Any, Any], chains: int, guide: str | None, rhat: float, ess: float
+) -> Iterator[Check]:
+    """R-hat and effective sample sizes; an undefined one of a variable that moves counts as the worst."""
+    if guide:
+        yield Check(
+            "R-hat", np.nan, f"<= {rhat:g}", "", False,
+            f"R-hat has no meaning for independent draws of a guide ({guide}), which agree with each other however far they are "
+            "from the posterior; compare with draws of inference.nuts or inference.gibbs",
+        )  # fmt: skip
+        return
+    if chains < 2:
+        yield Check(
+            "R-hat",
+            np.nan,
+            f"<= {rhat:g}",
+            "",
+            False,
+            "one chain cannot disagree with itself: run 4, from different starts",
+        )
+    else:
+        worst, where = _worst(_only(arviz.rhat(posterior), moving, np.inf), lambda x: x)
+        advice = (
+            "the chains disagree: run longer, start from other points, and if they sit in different modes relabel exchangeable "
+            "units (results.relabel) or give priors that tell the units apart"
+        )
+        yield Check("R-hat", worst, f"<= {rhat:g}", where, worst <= rhat, advice)
+    for method, prob in (("bulk", None), ("tail", TAILS)):
+        found = arviz.ess(posterior, method=method, prob=prob)
+        least, where = _worst(_only(found, moving, 0.0), lambda x: -x)
+        advice = (
+            f"draw about {_factor(ess, -least)} times as many, or reparametrise so that draws depend less on each other"
+        )
+        yield Check(f"{method} ESS", -least, f">= {ess:g}", where, -least >= ess, advice)
+
+
+def _only(found: xarray.Dataset, moving: Mapping[Any, Any], undefined: float) -> xarray.Dataset:
+    """NaN where a variable does not move, and ``undefined`` where it moves and there is NaN."""
+    return xarray.Dataset({name: x.fillna(undefined).where(moving[name]) for name, x in found.data_vars.items()})
+
+
+def _factor(wanted: float, found: float) -> str:
+    return f"{int(np.ceil(wanted / found))}" if found > 1 else "many"
+
+
+def _sampler(statistics: xarray.Dataset, bfmi: float) -> Iterator[Check]:
+    """Divergences and energy, where the sampler recorded them."""
+    if "diverging" in statistics:
+        each = statistics["diverging"].sum("draw")
+        where = f"chain {int(np.argmax(each.values))}" if bool(each.any()) else ""
+        advice = "the sampler met curvature that its steps are too long for: raise target_accept, or tighten priors (a precision near 0 or without bound)"
+        yield Check("divergences", float(each.sum()), "== 0", where, not bool(each.any()), advice)
+    if "energy" in statistics:
+        energy = np.asarray(statistics["energy"].transpose(*SAMPLES), float)
+        spread = energy.var(1)
+        each = np.divide((np.diff(energy, axis=1) ** 2).mean(1), spread, out=np.zeros_like(spread), where=spread > 0)
+        advice = "the momenta cannot follow the energy, so tails are explored slowly: reparametrise heavy-tailed parameters, or run longer"
+        yield Check(
+            "BFMI", float(each.min()), f">= {bfmi:g}", f"chain {each.argmin()}", bool(each.min() >= bfmi), advice
+        )
+
+
+def _leave_one_out(data: Any, bound: float | None) -> Iterator[Check]:
+    for name in dataset(data, "log_likelihood").data_vars:
+        with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
+            warnings.simplefilter("ignore")
+            found = arviz.loo(data, pointwise=True, var_name=str(name))
+        worst, where = _worst(xarray.Dataset({name: found.pareto_k}), lambda x: x)
+        limit = float(getattr(found, "good_k", 0.7)) if bound is None else bound
+        advice = (
+            f"leave-one-out is unreliable for {where}: refit without it, or ask whether the model can explain it at all"
+        )
+        yield Check("Pareto k", worst, f"< {limit:.2g}", where, worst < limit, advice)
+
+
+def _worst(found: xarray.Dataset, badness: Callable[[Any], Any]) -> tuple[float, str]:
+    """The largest badness, NaN left out, and whose it is, in words."""
+    best, where = -np.inf, ""
+    for name, x in found.data_vars.items():
+        bad = badness(x.astype(float))
+        values = np.asarray(bad)
+        if np.isnan(values).all():
+            continue
+        index = np.unravel_index(int(np.nanargmax(values)), values.shape)
+        if values[index] > best:
+            best, labels = float(values[index]), []
+            for dim, i in zip(bad.dims, index, strict=True):
+                label = bad[dim].values[i] if dim in bad.coords else i
+                labels.append(str(label) if dim == "observation" else f"{dim}={label}")
+            where = f"{name}[{', '.join(labels)}]" if labels else str(name)
+    return best, where
+
+
+def _number(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.3f}" if abs(value) < 10 and value != int(value) else f"{value:.0f}"
+
+
+__all__ = ["Check", "Verdict", "diagnose"]

@@ -1,0 +1,138 @@
+"""Which units may change places: those with equal priors and equal values of the parameters that are not drawn."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from pyro.distributions import Dirichlet, ImproperUniform
+from torch import Tensor
+
+from probtx_pyro.inference import Draws
+from probtx_pyro.inference._log_joint import Data
+from probtx_pyro.models import GaussianKeys
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models._distributions import FaceDirichlet
+from probtx_pyro.models.priors import Site, bare
+from probtx_pyro.results._arviz import Variable
+from probtx_pyro.results._dims import SAMPLES, Layout
+from probtx_pyro.results._matching import arranged, matched, problem_axes
+from probtx_pyro.results._relabel import highest, permuted, statement
+
+
+class Exchangeable(NamedTuple):
+    """Who may change places under the prior.
+
+    classes: ``unit`` (*problems, unit) and, of `GaussianKeys`, ``component`` (*problems, unit, component): numbers, equal where
+        they may.
+    separated_by: what tells units, or components, apart: ``{"unit": ("prior on keys", "fixed values"), ...}``.
+    """
+
+    classes: dict[str, Variable]
+    separated_by: dict[str, tuple[str, ...]]
+
+
+def exchangeable(program: Bayesian, arguments: tuple[Any, ...]) -> Exchangeable:
+    """Compare the priors and the fixed parameters of the units (and components) of a program, for the data it is called with."""
+    mixture, data = program.mixture, Data(*arguments)
+    layout = Layout(mixture, data)
+    sites = program.priors.sites(mixture, mixture.plates(*data).batch, data.queries.shape[-2])
+    values = {
+        name: layout.variable(name, site.initial.expand(1, 1, *site.initial.shape), samples=SAMPLES)
+        for name, site in sites.items()
+    }
+    axes = problem_axes(values) if any("unit" in dims for dims, _ in values.values()) else ()
+    sizes = {dim: layout.sizes[dim] for dim in axes}
+    traits = [
+        (name, arranged(variable, (*axes, "unit", "component"))) for name, variable in _traits(program, layout, sites)
+    ]
+    levels = {"unit": (*axes, "unit")}
+    if isinstance(mixture, GaussianKeys):
+        levels["component"] = (*axes, "unit", "component")
+    classes: dict[str, Variable] = {}
+    separated: dict[str, tuple[str, ...]] = {}
+    for name, order in levels.items():
+        shape = tuple((sizes | layout.sizes)[dim] for dim in order)
+        kept = [(source, _rows(x, shape, name)) for source, x in traits]
+        separated[name] = tuple(dict.fromkeys(source for source, x in kept if (x != x[..., :1, :]).any()))
+        numbers = _numbered(np.concatenate([x for _, x in kept], -1))
+        if name == "component" and any("component" in dims and "unit" not in dims for dims, _ in values.values()):
+            numbers = np.broadcast_to(
+                np.arange(shape[-1]), shape
+            )  # shared by the units, which would have to move alike
+        classes[name] = (order, numbers)
+    return Exchangeable(classes, separated)
+
+
+def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
+    """What could tell units apart: the arguments of priors, masks of weights, parameters that are not drawn."""
+    mixture = program.mixture
+    for axis in mixture.axes:
+        name, value = "weights" if axis == "log_prior" else axis, getattr(mixture, axis)
+        own = (*layout.names, *layout.table[name])
+        if name in sites:
+            rank = sites[name].initial.dim()
+            for dims, x in _arguments(bare(sites[name].distribution), own[len(own) - rank :], layout.sizes["unit"]):
+                yield f"the prior on {name}", (dims, x.detach().cpu().numpy())
+            if value is None or name not in ("weights", "component_weights"):
+                continue
+            value, source = value > (-torch.inf if name == "weights" else 0), f"the mask of {name}"
+        elif value is None:
+            continue
+        else:
+            source = f"{name}, which are given"
+        yield source, (own[len(own) - value.dim() :], value.detach().cpu().numpy())
+
+
+def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """The arguments of a distribution with the axes of its parameter; where they cannot be told apart, units are all different."""
+    batch = dims[: len(dims) - prior.event_dim]
+    simplex = isinstance(prior, Dirichlet | FaceDirichlet)
+    lost = "unit" in dims and "unit" not in batch and not simplex
+    if lost or not (prior.arg_constraints or isinstance(prior, ImproperUniform)):
+        yield ("unit",), torch.arange(units)
+        return
+    for name, constraint in prior.arg_constraints.items():
+        x, event = getattr(prior, name), constraint.event_dim
+        last = dims[len(batch) :] if simplex else tuple(f"axis_{i}" for i in range(event))
+        yield (*batch, *last), x.expand(prior.batch_shape + x.shape[x.dim() - event :])
+
+
+def _rows(x: np.ndarray, shape: tuple[int, ...], level: str) -> np.ndarray:
+    """One row of numbers for every unit (its components side by side), or for every component: (*shape, F)."""
+    if level == "unit":
+        return np.broadcast_to(x, (*shape, *x.shape[-2:])).reshape(*shape, -1)
+    return np.broadcast_to(x, (*shape, x.shape[-1]))
+
+
+def _numbered(rows: np.ndarray) -> np.ndarray:
+    """Equal numbers for equal rows, (..., K, F) -> (..., K)."""
+    flat = rows.reshape(-1, *rows.shape[-2:])
+    numbers = [np.unique(np.pad(one, ((0, 0), (1, 0))), axis=0, return_inverse=True)[1].reshape(-1) for one in flat]
+    return np.stack(numbers).reshape(rows.shape[:-1])
+
+
+def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None = None) -> Draws:
+    """`results.relabel` for draws."""
+    if not isinstance(posterior.program, Bayesian):
+        raise ValueError(
+            "these draws are not of a program made by models.bayesian, so nothing says which units may change places; convert them and give relabel(data, exchangeable={'unit': ...})"
+        )
+    layout = Layout(posterior.program.mixture, Data(*posterior.arguments))
+    variables = {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()}
+    if not any("unit" in dims for dims, _ in variables.values()):
+        return posterior._replace(record={**posterior.record, "labels": "no parameter of the units is drawn"})
+    found = exchangeable(posterior.program, posterior.arguments)
+    start = highest(posterior.statistics["lp"].detach().cpu().numpy())
+    given = {name: torch.as_tensor(x).detach().cpu().numpy() for name, x in (reference or {}).items()} or None
+    permutations = matched(variables, found.classes, start, given)
+    samples = {
+        name: torch.as_tensor(array).to(posterior.samples[name]).reshape(posterior.samples[name].shape)
+        for name, (_, array) in permuted(variables, permutations).items()
+    }
+    labels = statement(permutations, found.classes, found.separated_by)
+    return posterior._replace(samples=samples, record={**posterior.record, "labels": labels})
+
+
+__all__ = ["Exchangeable", "draws_relabelled", "exchangeable"]

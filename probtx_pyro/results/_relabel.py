@@ -1,0 +1,140 @@
+"""Label switching undone: units that may change places get the same number in every draw. Numpy and SciPy alone.
+
+A posterior that is symmetric in its units has a mode for every permutation of them, and chains that sit in different modes,
+or a chain that changes modes, look as if they had not converged. Each draw is renumbered by the permutation that brings its
+parameters nearest to the centres of the units; centres and spreads follow from the renumbered draws, until nothing moves.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from probtx_pyro.results._arviz import Variable, assemble, dataset, group_names
+from probtx_pyro.results._matching import Permutations, arranged, matched
+
+
+def relabel(
+    posterior: Any,
+    reference: Mapping[str, ArrayLike] | None = None,
+    *,
+    exchangeable: Mapping[str, ArrayLike] | None = None,
+) -> Any:
+    """Number exchangeable units (and components of Gaussian keys) alike in every draw, before R-hat is asked.
+
+    Units may change places where their priors are equal and so are the parameters that are not drawn; units that a prior
+    separates are left alone. All variables with the axis ``unit`` move together, each problem of a batch by itself.
+    Distances are squared differences of the parameters (of the logarithm of precisions) over their variance within a unit.
+
+    Parameters
+    ----------
+    posterior
+        `Draws` of a program made by `models.bayesian`, or ArviZ data with the group ``posterior``.
+    reference
+        Values of some of the parameters, without chain and draw, whose numbering the result takes:
+        ``{"keys": fit.mixture.keys}``. By default it is that of the draw of the highest ``lp`` (without one, of the last draw).
+    exchangeable
+        Of ArviZ data made elsewhere: ``{"unit": [0, 0, 1]}``, equal numbers for units that may change places. Draws, and
+        files of `to_inference_data`, know it by themselves: see ``constant_data["exchangeable_units"]``.
+
+    Returns
+    -------
+    Draws or ArviZ data
+        Of the type given. What was done is said in words, under ``labels``, in the record of draws or the attributes of a file.
+
+    Raises
+    ------
+    ValueError
+        Data that do not say which units may change places, NaN in a parameter, or a reference that does not fit.
+
+    Examples
+    --------
+    >>> from probtx_pyro.results import from_arrays
+    >>> keys = np.array([[[-1.0, 1.0], [1.1, -1.1], [-0.9, 1.0]]])
+    >>> data = from_arrays({"posterior": {"keys": (("chain", "draw", "unit"), keys)}})
+    >>> relabel(data, exchangeable={"unit": [0, 0]})["posterior"]["keys"].values[0].tolist()
+    [[-1.0, 1.0], [-1.1, 1.1], [-0.9, 1.0]]
+
+    References
+    ----------
+    Stephens 2000, *Dealing with label switching in mixture models*; Papastamoulis 2016, *label.switching*.
+    """
+    if hasattr(posterior, "program"):
+        from probtx_pyro.results._exchangeable import draws_relabelled  # needs torch, which a file does not
+
+        return draws_relabelled(posterior, reference)
+    found = dataset(posterior, "posterior")
+    variables: dict[str, Variable] = {
+        str(name): (tuple(map(str, x.dims)), x.values) for name, x in found.data_vars.items()
+    }
+    classes: dict[str, Variable] = {name: ((name,), np.asarray(x)) for name, x in (exchangeable or {}).items()}
+    if exchangeable is None:
+        constant = dataset(posterior, "constant_data") if "constant_data" in group_names(posterior) else {}
+        for name in ("unit", "component"):
+            if f"exchangeable_{name}s" in constant:
+                x = constant[f"exchangeable_{name}s"]
+                classes[name] = (tuple(map(str, x.dims)), x.values)
+    if "unit" not in classes:
+        raise ValueError(
+            "exchangeable: the data do not say which units may change places; give exchangeable={'unit': numbers, equal where they may}"
+        )
+    statistics = dataset(posterior, "sample_stats") if "sample_stats" in group_names(posterior) else {}
+    start = highest(statistics["lp"].values) if "lp" in statistics else (0, -1)
+    permutations = matched(variables, classes, start, reference)
+    moved = permuted(variables, permutations)
+    groups = {name: dataset(posterior, name) for name in group_names(posterior)}
+    groups["posterior"] = found.assign({name: (dims, array) for name, (dims, array) in moved.items()})
+    return assemble(groups, {**posterior.attrs, "labels": statement(permutations, classes)})
+
+
+def highest(lp: np.ndarray) -> tuple[int, int]:
+    """Chain and draw of the highest log density (chain, draw)."""
+    chain, draw = np.unravel_index(int(np.argmax(lp)), lp.shape)
+    return int(chain), int(draw)
+
+
+def permuted(variables: Mapping[str, Variable], permutations: Permutations) -> dict[str, Variable]:
+    """Every variable with an axis ``unit`` in the new numbering."""
+    result: dict[str, Variable] = {}
+    for name, (dims, array) in variables.items():
+        if "unit" not in dims:
+            result[name] = (dims, array)
+            continue
+        order = ("chain", "draw", *permutations.problems, "unit", "component")
+        kept = [dim for dim in order if dim in dims]
+        axes = [dims.index(dim) for dim in kept]
+        front = np.moveaxis(array, axes, range(len(axes)))
+        work = arranged((dims, array), order)
+        shape = work.shape
+        unit = permutations.units.reshape(*shape[:-2], 1, 1)
+        work = np.take_along_axis(work, unit, -3)
+        if shape[-2] > 1:
+            work = np.take_along_axis(work, permutations.components.reshape(*shape[:-1], 1), -2)
+        result[name] = (dims, np.moveaxis(work.reshape(front.shape), range(len(axes)), axes))
+    return result
+
+
+def statement(
+    permutations: Permutations,
+    classes: Mapping[str, Variable],
+    separated_by: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """What was done, in words."""
+    said = []
+    for name, found in (("unit", permutations.units), ("component", permutations.components)):
+        if name in classes and found.shape[-1] > 1:
+            dims, numbers = classes[name]
+            ordered = np.sort(np.moveaxis(numbers, list(dims).index(name), -1), -1)
+            if not (ordered[..., 1:] == ordered[..., :-1]).any():
+                why = ", ".join((separated_by or {}).get(name, ()))
+                said.append(
+                    f"{name}s are not exchangeable{f' (they differ in {why})' if why else ''}: left as they are"
+                )
+                continue
+            moved = (found != np.arange(found.shape[-1])).reshape(len(found), -1).any(-1)
+            said.append(f"exchangeable {name}s relabelled: {moved.sum()} of {len(moved)} draws changed")
+    return "; ".join(said) or "a single unit: nothing to relabel"
+
+
+__all__ = ["highest", "permuted", "relabel", "statement"]
