@@ -19,12 +19,12 @@ def bayesian(batch=(), units=3, collapsed=True, separated=False):
     mixture = models.GaussianMixture(keys, torch.zeros(*batch, units, 1, dtype=DTYPE), 2.0, 1.5, uniform)
     center = torch.arange(units, dtype=DTYPE).unsqueeze(-1) if separated else torch.zeros((), dtype=DTYPE)
     scale = torch.tensor(2.0, dtype=DTYPE)
-    priors = models.MixturePriors(
+    priors = dict(
         keys=Normal(center, scale),
         values=Normal(torch.zeros((), dtype=DTYPE), scale),
         weights=Dirichlet(torch.ones(1, units, dtype=DTYPE)),
     )
-    return models.bayesian(mixture, priors, collapsed)
+    return models.bayesian(mixture, **priors, collapsed=collapsed)
 
 
 def samples(batch=(), chains=4, draws=150, units=3, seed=1):

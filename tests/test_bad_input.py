@@ -8,7 +8,6 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, LogNormal, MultivariateNormal, Normal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 
 K, V, Q = (
     torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
@@ -34,7 +33,7 @@ def keys(**changes):
 
 
 def adapt_keys(priors, **options):
-    return inference.adapt(keys(), Q, priors, **options)
+    return inference.adapt(models.bayesian(keys(), **priors), Q, **options)
 
 
 def labels():
@@ -42,7 +41,9 @@ def labels():
 
 
 def adapt(priors=None, **options):
-    return inference.adapt(mixture(), Q, priors or MixturePriors(keys=Normal(K, 1.0)), **options)
+    return inference.adapt(
+        models.bayesian(mixture(), **(dict(keys=Normal(K, 1.0)) if priors is None else priors)), Q, **options
+    )
 
 
 S = torch.zeros(3, 2, dtype=torch.float64)
@@ -102,20 +103,20 @@ CASES = {
     "distribution without a density": (lambda: mixture(value_precision=0.0).output_distribution(Q), r"output_distribution needs answers with a density"),
     "guide of another shape": (lambda: mixture().guide(Q, attention=torch.ones(5, 3)), r"attention has shape \(5, 3\) but must end in \(5, 4\)"),
     "guide off the simplex": (lambda: mixture().guide(Q, attention=torch.ones(5, 4)), r"attention must have.*sum to 1"),
-    "no priors": (lambda: adapt(MixturePriors()), r"priors are empty.*MixturePriors.flat"),
-    "prior on a missing parameter": (lambda: inference.adapt(mixture(values=None, value_precision=0.0), Q, MixturePriors(values=Normal(0.0, 1.0))), r"prior on values, but the mixture has no values"),
-    "prior on a zero value precision": (lambda: inference.adapt(mixture(value_precision=0.0), Q, MixturePriors(value_precision=Gamma(2.0, 1.0))), r"value_precision is 0.*start from a positive"),
-    "prior with the wrong support": (lambda: adapt(MixturePriors(key_precision=Normal(1.0, 1.0))), r"Normal on key_precision has the wrong support.*Gamma"),
-    "positive prior on weights": (lambda: adapt(MixturePriors(weights=LogNormal(0.0, 1.0))), r"LogNormal on weights has the wrong support.*Dirichlet"),
-    "prior over too many axes": (lambda: adapt(MixturePriors(key_precision=MultivariateNormal(torch.zeros(2), torch.eye(2)))), r"wrong support"),
-    "Gamma without a mode": (lambda: adapt(MixturePriors(key_precision=Gamma(0.5, 1.0))), r"prior on key_precision has a concentration below 1.*no mode.*NUTS"),
-    "Dirichlet without a mode": (lambda: adapt(MixturePriors(weights=Dirichlet(torch.full((1, 4), 0.5, dtype=torch.float64)))), r"prior on weights has a concentration below 1"),
-    "prior of another dtype": (lambda: adapt(MixturePriors(keys=Normal(K.float(), 1.0))), r"loc of the prior on keys is torch.float32 but the mixture is torch.float64"),
-    "prior of another shape": (lambda: adapt(MixturePriors(keys=Normal(K[:3], 1.0))), r"do not broadcast: keys \(4, 3\), prior on keys \(3, 3\)"),
-    "weights for other queries": (lambda: adapt(MixturePriors(weights=Dirichlet(torch.ones(3, 4, dtype=torch.float64)))), r"concentration rows for 3 queries but there are 5"),
-    "shared weights under masks that differ": (lambda: inference.adapt(mixture(log_prior=UNIFORM.expand(5, 4)), Q, MixturePriors(weights=Dirichlet(torch.ones(1, 4, dtype=torch.float64)))), r"weights shared by the queries.*shape \(\.\.\., Q, U\)"),
-    "flat precision": (lambda: MixturePriors.flat("key_precision"), r"likelihood is unbounded in key_precision.*Gamma"),
-    "flat on an unknown name": (lambda: MixturePriors.flat("kees"), r"no parameter 'kees'; choose from"),
+    "no priors": (lambda: adapt(dict()), r"priors are empty.*models.FLAT"),
+    "prior on a missing parameter": (lambda: inference.adapt(models.bayesian(mixture(values=None, value_precision=0.0), values=Normal(0.0, 1.0)), Q), r"prior on values, but the GaussianMixture has no values; give it values or drop the prior"),
+    "prior on a zero value precision": (lambda: inference.adapt(models.bayesian(mixture(value_precision=0.0), value_precision=Gamma(2.0, 1.0)), Q), r"value_precision is 0.*start from a positive"),
+    "prior with the wrong support": (lambda: adapt(dict(key_precision=Normal(1.0, 1.0))), r"Normal on key_precision has the wrong support.*Gamma"),
+    "positive prior on weights": (lambda: adapt(dict(weights=LogNormal(0.0, 1.0))), r"LogNormal on weights has the wrong support.*Dirichlet"),
+    "prior over too many axes": (lambda: adapt(dict(key_precision=MultivariateNormal(torch.zeros(2), torch.eye(2)))), r"wrong support"),
+    "Gamma without a mode": (lambda: adapt(dict(key_precision=Gamma(0.5, 1.0))), r"prior on key_precision has a concentration below 1.*no mode.*inference.nuts"),
+    "Dirichlet without a mode": (lambda: adapt(dict(weights=Dirichlet(torch.full((1, 4), 0.5, dtype=torch.float64)))), r"prior on weights has a concentration below 1"),
+    "prior of another dtype": (lambda: adapt(dict(keys=Normal(K.float(), 1.0))), r"loc of the prior on keys is torch.float32 but keys is torch.float64"),
+    "prior of another shape": (lambda: adapt(dict(keys=Normal(K[:3], 1.0))), r"do not broadcast: keys \(4, 3\), prior on keys \(3, 3\)"),
+    "weights for other queries": (lambda: adapt(dict(weights=Dirichlet(torch.ones(3, 4, dtype=torch.float64)))), r"concentration rows for 3 queries but there are 5"),
+    "shared weights under masks that differ": (lambda: inference.adapt(models.bayesian(mixture(log_prior=UNIFORM.expand(5, 4)), weights=Dirichlet(torch.ones(1, 4, dtype=torch.float64))), Q), r"weights shared by the queries.*shape \(\.\.\., Q, U\)"),
+    "flat precision": (lambda: adapt(dict(key_precision=models.FLAT)), r"likelihood is unbounded in key_precision.*Gamma"),
+    "flat on an unknown name": (lambda: adapt(dict(kees=models.FLAT)), r"a GaussianMixture has no parameter 'kees'; did you mean 'keys'"),
     "tolerance of zero": (lambda: adapt(tol=0.0), r"tol positive"),
     "query weights negative": (lambda: adapt(query_weights=-torch.ones(5, dtype=torch.float64)), r"query_weights must be non-negative"),
     "query weights of another length": (lambda: adapt(query_weights=torch.ones(4, dtype=torch.float64)), r"query_weights must be.*\(\.\.\., 5\)"),
@@ -131,18 +132,18 @@ CASES = {
     "component weights of other units": (lambda: keys(component_weights=PAIR[:3]), r"component_weights has shape \(3, 2\).*\(\.\.\., 1, R\)"),
     "prior over components": (lambda: keys(log_prior=torch.full((1, 8), -math.log(8.0), dtype=torch.float64)), r"log_prior have 8 units but keys have 4"),
     "queries of another width to Gaussian keys": (lambda: keys().attention(Q[:, :2]), r"queries have 2 features but keys have 3 \(queries \(5, 2\), keys \(4, 2, 3\)\)"),
-    "unknown assignment": (lambda: keys().attention(Q, "max"), r"assignment must be one of soft, hard, or a callable.*not 'max'"),
-    "Gaussian keys without values": (lambda: keys(values=None).expected_outputs(Q, "hard"), r"values is None.*build them with values="),
+    "unknown assignment": (lambda: keys().attention(Q, assignment="max"), r"assignment must be one of soft, hard, or a callable.*not 'max'"),
+    "Gaussian keys without values": (lambda: keys(values=None).expected_outputs(Q, "hard"), r"values is None.*build it with values="),
     "linked Gaussian keys with unequal precisions": (lambda: models.GaussianKeys.linked(K2, V, torch.rand(4, 2, dtype=torch.float64) + 1), r"key_precision differs between units or components.*use one precision"),
     "shifts of another width": (lambda: models.GaussianKeys.shifted(K, torch.zeros(2, 2, dtype=torch.float64)), r"keys have 3 features but shifts have 2"),
     "shifts of other units": (lambda: models.GaussianKeys.shifted(K, torch.zeros(3, 2, 3, dtype=torch.float64)), r"shifts have 3 units but keys have 4"),
-    "guide of Gaussian keys of another shape": (lambda: keys().guide(Q, torch.ones(5, 8)), r"attention has shape \(5, 8\) but must end in \(5, 4\)"),
-    "answers to Gaussian keys": (lambda: adapt_keys(MixturePriors(keys=Normal(K2, 1.0)), outputs=A), r"answers of GaussianKeys have no density; drop them"),
-    "prior on values of Gaussian keys": (lambda: adapt_keys(MixturePriors(values=Normal(V, 1.0))), r"a prior on values, but a GaussianKeys has no values to adapt; drop it, or choose from keys, key_precision, weights, component_weights"),
-    "prior on component weights of a mixture": (lambda: adapt(MixturePriors(component_weights=Dirichlet(PAIR + 1))), r"a prior on component_weights, but a GaussianMixture has no component_weights to adapt"),
-    "the same, causal": (lambda: adapt(MixturePriors(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no component_weights to adapt"),
-    "component weights without a mode": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),
-    "component weights of other components in the prior": (lambda: adapt_keys(MixturePriors(component_weights=Dirichlet(torch.ones(3, dtype=torch.float64)))), r"do not broadcast: component_weights \(4, 2\), prior on component_weights \(3,\)"),
+    "guide of Gaussian keys of another shape": (lambda: keys().guide(Q, attention=torch.ones(5, 8)), r"attention has shape \(5, 8\) but must end in \(5, 4\)"),
+    "answers to Gaussian keys": (lambda: adapt_keys(dict(keys=Normal(K2, 1.0)), outputs=A), r"answers of a GaussianKeys have no density; drop them"),
+    "prior on values of Gaussian keys": (lambda: adapt_keys(dict(values=Normal(V, 1.0))), r"a prior on values, but the answers of GaussianKeys have no density"),
+    "prior on component weights of a mixture": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1))), r"a GaussianMixture has no parameter 'component_weights'; choose from keys, "),
+    "the same, causal": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no parameter 'component_weights'"),
+    "component weights without a mode": (lambda: adapt_keys(dict(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),
+    "component weights of other components in the prior": (lambda: adapt_keys(dict(component_weights=Dirichlet(torch.ones(3, dtype=torch.float64)))), r"do not broadcast: component_weights \(4, 2\), prior on component_weights \(3,\)"),
     "unary scores that are a list": (lambda: crf(unary=[[0.0]]), r"unary must be a torch.Tensor, not list; wrap it"),
     "unary scores with one axis": (lambda: crf(unary=S[0]), r"unary must have shape \(\.\.\., N, L\) but has shape \(2,\); add the missing axis"),
     "an empty sentence": (lambda: crf(unary=S[:0]), r"unary \(0, 2\) has no sentences, an empty one, or no labels; leave such sentences out"),
@@ -205,8 +206,8 @@ def test_unobserved_entries_may_be_anything():
     outputs[2:] = math.nan
     assert torch.isfinite(mixture().log_evidence(Q, outputs, observed)).all()
     assert torch.isfinite(labels().log_evidence(Q, torch.tensor([0, 1, -1, 99, 7]), observed)).all()
-    fit = inference.adapt(mixture(), Q, MixturePriors(values=Normal(V, 1.0), keys=Normal(K, 1.0)), outputs, observed)
-    assert torch.isfinite(fit.mixture.values).all() and torch.isfinite(fit.objective).all()
+    fit = inference.adapt(models.bayesian(mixture(), values=Normal(V, 1.0), keys=Normal(K, 1.0)), Q, outputs, observed)
+    assert torch.isfinite(fit.formulation.values).all() and torch.isfinite(fit.objective).all()
 
 
 def test_validation_can_be_switched_off():

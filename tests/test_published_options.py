@@ -11,7 +11,6 @@ from pyro.distributions import Normal
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 
 G = torch.Generator().manual_seed(1)
 N, D, M = 6, 3, 2
@@ -104,8 +103,8 @@ def test_linked_prior():
 def test_key_adaptation_without_and_with_a_prior(theta):
     alpha = torch.tensor(0.7)
     mixture = models.GaussianMixture(KEYS, VALUES, alpha, log_prior=PRIOR)
-    priors = MixturePriors(keys=Normal(KEYS, theta**-0.5)) if theta else MixturePriors.flat("keys")
-    adapted = inference.adapt(mixture, QUERIES, priors, num_steps=1).mixture
+    priors = dict(keys=Normal(KEYS, theta**-0.5)) if theta else dict(keys=models.FLAT)
+    adapted = inference.adapt(models.bayesian(mixture, **priors), QUERIES, num_steps=1).formulation
     w, _ = theirs(alpha, log_prior=PRIOR)
     weight = alpha if theta else 1.0
     keys = (theta * KEYS + weight * w.T @ QUERIES) / (theta + weight * w.sum(0)[:, None])
@@ -119,8 +118,8 @@ def test_annotated_answers_without_and_with_a_prior(theta):
     observed = torch.tensor([True, False, True, False, False, True])
     mixture = models.GaussianMixture(KEYS, VALUES, alpha, beta, PRIOR)
     # theirs leaves the answers out of the weights of this update: the limit β -> 0 of ours, the prior's strength in units of β
-    priors = MixturePriors(values=Normal(VALUES, (theta * 1e-9) ** -0.5)) if theta else MixturePriors.flat("values")
-    adapted = inference.adapt(mixture, QUERIES, priors, ANSWERS, observed, num_steps=1).mixture
+    priors = dict(values=Normal(VALUES, (theta * 1e-9) ** -0.5)) if theta else dict(values=models.FLAT)
+    adapted = inference.adapt(models.bayesian(mixture, **priors), QUERIES, ANSWERS, observed, num_steps=1).formulation
     w, _ = theirs(alpha, log_prior=PRIOR)
     w = w * observed[:, None]
     values = (theta * VALUES + w.T @ ANSWERS) / (theta + w.sum(0)[:, None])

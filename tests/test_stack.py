@@ -21,28 +21,26 @@ def small(collapsed):
     g = generator(0)
     keys = torch.randn(3, 2, generator=g)
     mixture = models.GaussianMixture(keys, key_precision=torch.full((3,), 2.0))
-    priors = models.MixturePriors(
-        keys=Normal(keys, 0.5), key_precision=Gamma(3.0, 1.0), weights=Dirichlet(torch.ones(3))
-    )
-    return models.bayesian(mixture, priors, collapsed), torch.randn(5, 2, generator=g)
+    priors = dict(keys=Normal(keys, 0.5), key_precision=Gamma(3.0, 1.0), weights=Dirichlet(torch.ones(3)))
+    return models.bayesian(mixture, **priors, collapsed=collapsed), torch.randn(5, 2, generator=g)
 
 
 def test_2_units_given_a_draw_of_the_parameters_are_those_of_our_attention():
     """`infer_discrete` around the conditioned program; the other way round it would forget the draw."""
     program, queries = small(collapsed=False)
-    draws = inference.gibbs(program.mixture, queries, program.priors, num_samples=1, num_chains=1, seed=0)
+    draws = inference.gibbs(program.formulation, queries, program.priors, num_samples=1, num_chains=1, seed=0)
     at = {name: x[0, 0] for name, x in draws.samples.items()}
     drawn = infer_discrete(poutine.condition(program, at), first_available_dim=-2)
     units = poutine.trace(drawn).get_trace(queries.repeat(2000, 1)).nodes["unit"]["value"].view(2000, -1)
     share = torch.stack([(units == j).double().mean(0) for j in range(3)], -1)
-    attention = program.mixture.with_parameters(at).attention(queries)
+    attention = program.formulation.with_parameters(at).attention(queries)
     error = (attention * (1 - attention) / 2000).sqrt()
     assert ((share - attention).abs() <= 4.5 * error).all()
 
 
 def test_5_the_explicit_path_gives_weights_and_log_evidence_and_a_second_derivative():
     program, queries = small(collapsed=True)
-    mixture = program.mixture.replace(values=torch.eye(3))
+    mixture = program.formulation.replace(values=torch.eye(3))
     outputs, weights, evidence = mixture.explicit_outputs(queries.requires_grad_())
     torch.testing.assert_close(outputs, mixture.expected_outputs(queries))
     torch.testing.assert_close(weights, mixture.attention(queries))

@@ -4,52 +4,59 @@ So it has an objective (prefix by prefix), needs no algorithm of its own, and no
 running sums of published code do neither (erratum 16): their attention is stale.
 """
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 import torch
-from pyro.distributions import Dirichlet, Gamma, Normal
 from torch import Tensor
 
-from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
-from probtx_pyro.models.priors import FLAT, bare, event_dim
+from probtx_pyro.models._bayesian import Bayesian, F
+from probtx_pyro.models.formulation import Data
+from probtx_pyro.models.priors import FLAT, arguments_of, as_pyro, bare
 
-if TYPE_CHECKING:
-    from probtx_pyro.inference._log_joint import Data
-
-M = TypeVar("M", GaussianMixture, GaussianKeys)
-_ARGUMENTS = {Normal: ("loc", "scale"), Gamma: ("concentration", "rate"), Dirichlet: ("concentration",)}
+AXIS = "query"  # along which prefixes are taken
 
 
-def prefix_problem(mixture: M, data: "Data", priors: MixturePriors) -> "tuple[M, MixturePriors, Data]":
-    """The mixture, priors and data with an axis of Q prefixes before the queries' (and units') own axis."""
-    num = data.queries.shape[-2]
-    wide = _with_prefixes(mixture)
-    ranks = {name: 1 + event_dim(mixture, name) for name in priors.given()}
-    adapted = {"log_prior" if name == "weights" else name: rank for name, rank in ranks.items()}
-    copies = {name: _grown(x, num, rank) for name, rank in adapted.items() if (x := getattr(wide, name)) is not None}
-    wide = wide.with_parameters(copies)
-    inside = torch.ones(num, num, dtype=data.queries.dtype, device=data.queries.device).tril()
-    weights = inside if data.query_weights is None else inside * data.query_weights.unsqueeze(-2)
-    labels = isinstance(mixture, GaussianMixture) and mixture.answer_probs is not None
-    answers = None if data.outputs is None else _insert(data.outputs, 1 if labels else 2)
-    observed = None if data.observed is None else data.observed.unsqueeze(-2)
-    return (
-        wide,
-        _wide_priors(priors, ranks),
-        data._replace(queries=data.queries.unsqueeze(-3), outputs=answers, observed=observed, query_weights=weights),
-    )
+def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Data]:
+    """The posterior and data with an axis of Q prefixes before the own axes of every parameter and datum."""
+    formulation = posterior.formulation
+    if formulation.axes("log_evidence") != (AXIS,) or all(row.role != "weights" for row in formulation.DATA.values()):
+        raise NotImplementedError(
+            f"causal adaptation goes query by query, which a {type(formulation).__name__} does not have; use causal=False"
+        )
+    queries = data[0]
+    num = queries.shape[-2]
+    inside = torch.ones(num, num, dtype=queries.dtype, device=queries.device).tril()
+    prefixes: list[Any] = []
+    for (name, datum), x in zip(formulation.DATA.items(), data, strict=True):
+        if datum.role == "weights":
+            prefixes.append(inside if x is None else inside * x.unsqueeze(-2))
+        else:
+            prefixes.append(None if x is None else _insert(x, len(formulation.axes(name))))
+    fields = {}
+    for name, row in formulation.PARAMETERS.items():
+        x = getattr(formulation, row.field or name)
+        if x is not None:
+            rank = len(row.names)
+            fields[row.field or name] = (
+                _grown(_insert(x, rank), num, rank) if name in posterior.priors else _insert(x, rank)
+            )
+    wide = formulation.with_parameters(fields)
+    priors = {name: _wide(prior, len(formulation.axes(name))) for name, prior in posterior.priors.items()}
+    return Bayesian(wide, priors, posterior.collapsed), tuple(prefixes)
 
 
-def prefix_result(adapted: M) -> M:
-    """The adapted mixture, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
-    log_prior = adapted.log_prior
-    if log_prior is None:
-        return adapted
-    if log_prior.shape[-2] != 1:  # a row for each query, (..., prefix or 1, Q, U): query i's row in prefix i
-        several = log_prior.shape[-3] != 1
-        own = torch.diagonal(log_prior, dim1=-3, dim2=-2).transpose(-1, -2) if several else log_prior.squeeze(-3)
-        log_prior = own.unsqueeze(-2)
-    return adapted.with_parameters({"log_prior": log_prior})
+def prefix_result(adapted: F) -> F:
+    """The adapted formulation, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
+    changes = {}
+    for name, row in adapted.PARAMETERS.items():
+        x = getattr(adapted, row.field or name)
+        if (
+            row.names[0] == AXIS and x is not None and x.shape[-2] != 1
+        ):  # a row for each query: query i's row in prefix i
+            several = x.shape[-3] != 1  # (..., prefix or 1, Q, U)
+            own = torch.diagonal(x, dim1=-3, dim2=-2).transpose(-1, -2) if several else x.squeeze(-3)
+            changes[row.field or name] = own.unsqueeze(-2)
+    return adapted.with_parameters(changes)
 
 
 def _insert(x: Tensor, rank: int) -> Tensor:
@@ -64,24 +71,14 @@ def _grown(x: Tensor, num: int, rank: int) -> Tensor:
     return x.expand(*x.shape[: x.dim() - rank - 1], num, *x.shape[x.dim() - rank :])
 
 
-def _with_prefixes(mixture: M) -> M:
-    return mixture.with_parameters(
-        {name: _insert(x, rank) for name, rank in mixture.axes.items() if (x := getattr(mixture, name)) is not None}
-    )
+def _wide(prior: Any, rank: int) -> Any:
+    """A conjugate prior with the prefix axis."""
+    if prior is FLAT:
+        return prior
+    prior = bare(as_pyro(prior))
+    arguments = arguments_of(prior)
+    wide = {key: x.unsqueeze(-1 - rank) if x.dim() > rank else x for key, x in arguments.items()}
+    return type(prior)(**wide, validate_args=False)
 
 
-def _wide_priors(priors: MixturePriors, ranks: dict[str, int]) -> MixturePriors:
-    changed = {}
-    for name, prior in priors.given().items():
-        prior, rank = bare(prior), ranks[name]
-        if prior is not FLAT:
-            family = next(kind for kind in _ARGUMENTS if isinstance(prior, kind))
-            prior = family(
-                **{key: _widened(getattr(prior, key), rank) for key in _ARGUMENTS[family]}, validate_args=False
-            )
-        changed[name] = prior
-    return MixturePriors(**changed)
-
-
-def _widened(x: Tensor, rank: int) -> Tensor:
-    return x.unsqueeze(-1 - rank) if x.dim() > rank else x
+__all__ = ["prefix_problem", "prefix_result"]

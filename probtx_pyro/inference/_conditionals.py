@@ -1,27 +1,26 @@
-"""The conditional posterior of each parameter, given what an E-step leaves behind: ECM takes its mode, Gibbs a draw from it.
+"""The conditional posterior of each parameter, given the others and what an E-step leaves: ECM takes its mode, Gibbs a draw.
 
-Location, then precision with the new location, then weights: PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15) are the modes of
+A formulation gives the likelihood as terms of a conjugate family (`models.NormalTerms` and the like); the prior is added here:
 
-    location  ~ Normal((θ m + α Σwx) / (θ + α Σw), 1 / (θ + α Σw))         prior Normal(m, 1/θ)
-    precision ~ Gamma(a + ½ D Σw, b + ½ Σw|x - location|²)                 prior Gamma(shape a, rate b)
-    weights   ~ Dirichlet(c + Σw)                                          prior Dirichlet(c)
+    NormalTerms(p, b)     prior Normal(m, 1/θ)      ->  Normal((θ m + b) / (θ + p), 1 / (θ + p))
+    GammaTerms(a', b')    prior Gamma(a, b)         ->  Gamma(a + a', b + b')
+    DirichletTerms(n)     prior Dirichlet(c)        ->  Dirichlet(c + n)
 
-with the sums over all that shares a parameter. Where w are expectations the "posterior" is that of the M-step's bound.
+with the terms summed over all that shares the parameter. Where the terms are expectations the "posterior" is that of the
+M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import ImproperUniform, Normal
+from pyro.distributions import ImproperUniform
 from torch import Tensor
 
-from probtx_pyro.models import GaussianKeys, GaussianMixture
+from probtx_pyro.models.formulation import DirichletTerms, Formulation, GammaTerms, NormalTerms, Terms
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.ops import Statistics, safe_ratio, safe_softmax
-from probtx_pyro.ops._numerics import center_of, sum_to
-
-ANSWERS = {"values", "value_precision", "answer_probs"}
+from probtx_pyro.ops import safe_ratio, safe_softmax
+from probtx_pyro.ops._numerics import sum_to
 
 
 class Take(NamedTuple):
@@ -55,7 +54,7 @@ MODE = Take(
 
 
 def draw(generator: torch.Generator) -> Take:
-    """Draws from the conditional posteriors, which must be proper."""
+    """Return draws from the conditional posteriors, which must be proper."""
 
     def normal(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
         noise = torch.randn(old.shape, generator=generator, dtype=old.dtype, device=old.device)
@@ -75,99 +74,52 @@ def draw(generator: torch.Generator) -> Take:
     return Take(normal, gamma, dirichlet)
 
 
-def centers(mixture: GaussianMixture | GaussianKeys) -> dict[str, Tensor]:
-    """What is subtracted from keys and values, one for each unit axis, before anything is summed."""
-    own = {"keys": center_of(mixture.keys, len(mixture.unit_shape))}
-    return own if mixture.values is None else own | {"values": center_of(mixture.values)}
-
-
-class Observed(NamedTuple):
-    """What the parameters are updated from.
-
-    statistics: of the E-step, points centred on ``centers``. assigned: w_ij (..., Q, units), asked for if weights differ between
-    queries. answers: "none" are known, "some" (a statistic counts them), or "all".
-    """
-
-    statistics: Statistics
-    centers: Mapping[str, Tensor]
-    assigned: Callable[[], Tensor]
-    answers: str
-
-
 def update(
-    sites: Mapping[str, Site],
-    mixture: GaussianMixture | GaussianKeys,
-    state: Mapping[str, Tensor],
-    seen: Observed,
-    take: Take,
+    sites: Mapping[str, Site], formulation: Formulation, state: Mapping[str, Tensor], seen: Any, take: Take
 ) -> dict[str, Tensor]:
-    """The state with every parameter of ``sites`` taken anew; ``mixture`` is the one with the state's parameters."""
-    new, features = dict(state), mixture.keys.shape[-1]
-    held = seen.statistics.counts.unflatten(-1, mixture.unit_shape)
-    sums = seen.statistics.sums[..., : features + 1].unflatten(-2, mixture.unit_shape)
-    blocks = [("keys", "key_precision", held, sums)]
-    if isinstance(mixture, GaussianMixture) and ANSWERS & sites.keys():
-        width = mixture.unit_answers().shape[-1]
-        rest, answered = seen.statistics.sums[..., features + 1 :], seen.statistics.counts
-        if seen.answers == "none":  # the prior alone decides
-            answered = torch.zeros_like(answered)
-            rest = answered.unsqueeze(-1).expand(*answered.shape, width + 1)
-        elif seen.answers == "some":
-            answered = rest[..., -1]
-        if mixture.answer_probs is None:
-            blocks.append(("values", "value_precision", answered, rest[..., : width + 1]))
-        elif "answer_probs" in new:
-            new["answer_probs"] = _simplex(sites["answer_probs"], new["answer_probs"], rest[..., :width], take)
-    for location, precision, counts, sums in blocks:
-        old, alpha, center = getattr(mixture, location), getattr(mixture, precision), seen.centers[location]
-        if location in new:
-            new[location] = _location(sites[location], old, alpha, counts, sums, center, take)
-        if precision in new:
-            at = (new[location] if location in new else old) - center
-            new[precision] = _precision(sites[precision], new[precision], at, counts, sums, take)
-    if "weights" in new:
-        shared = new["weights"].shape[-2] == 1
-        of_units = held if len(mixture.unit_shape) == 1 else held.sum(-1)
-        counts = of_units.unsqueeze(-2) if shared else seen.assigned()
-        new["weights"] = _simplex(sites["weights"], new["weights"], counts, take)
-    if "component_weights" in new:
-        new["component_weights"] = _simplex(sites["component_weights"], new["component_weights"], held, take)
+    """Return the state with every parameter of ``sites`` taken anew, each given the new values of those before it.
+
+    ``formulation`` is the one with the state's parameters; ``seen`` is what its `expect` or `draw_latents` left.
+    """
+    new = dict(state)
+    for name, site in sites.items():
+        terms = formulation.conditional(name, seen)
+        new[name] = TAKEN[type(terms)](site, terms, new[name], take)
+        formulation = formulation.with_parameters({name: new[name]})
     return new
 
 
-def _location(
-    site: Site, old: Tensor, alpha: Tensor, counts: Tensor, sums: Tensor, center: Tensor, take: Take
-) -> Tensor:
-    mean, strength = _normal(site)
-    first, pull = sums[..., :-1], alpha.unsqueeze(-1) if alpha.dim() else alpha
-    total = strength * (mean - center) + sum_to(pull * first, old.shape)
-    precision = strength + sum_to((alpha * counts).unsqueeze(-1).expand_as(first), old.shape)
-    return take.normal(precision, total, old - center) + center
+def _normal(site: Site, terms: NormalTerms, old: Tensor, take: Take) -> Tensor:
+    prior: Any = bare(site.distribution)
+    precision, pull = (sum_to(x, old.shape) for x in terms[:2])
+    if not isinstance(prior, ImproperUniform):
+        strength = prior.scale.reciprocal().square()
+        precision, pull = strength + precision, strength * (prior.loc - terms.center) + pull
+    return take.normal(precision, pull, old - terms.center) + terms.center
 
 
-def _precision(site: Site, old: Tensor, at: Tensor, counts: Tensor, sums: Tensor, take: Take) -> Tensor:
-    """From Σw, Σwx and -Σw|x|²/2 of centred points, around the location ``at``."""
-    first, second, prior = sums[..., :-1], -2 * sums[..., -1], bare(site.distribution)
-    scatter = (second - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)).clamp_min(0)
-    wide = torch.broadcast_shapes(scatter.shape, old.shape)
-    shape = prior.concentration + 0.5 * first.shape[-1] * sum_to(counts.expand(wide), old.shape)
-    return take.gamma(shape, prior.rate + 0.5 * sum_to(scatter.expand(wide), old.shape), old)
+def _gamma(site: Site, terms: GammaTerms, old: Tensor, take: Take) -> Tensor:
+    prior: Any = bare(site.distribution)
+    shape, rate = (_shared(x, terms, old) for x in terms)
+    return take.gamma(prior.concentration + shape, prior.rate + rate, old)
 
 
-def _simplex(site: Site, old: Tensor, counts: Tensor, take: Take) -> Tensor:
-    prior = bare(site.distribution)
-    wide = torch.broadcast_shapes(counts.shape, old.shape)
+def _dirichlet(site: Site, terms: DirichletTerms, old: Tensor, take: Take) -> Tensor:
+    prior: Any = bare(site.distribution)
     allowed = getattr(prior, "allowed", old.new_ones((), dtype=torch.bool))
-    return take.dirichlet(prior.concentration + sum_to(counts.expand(wide), old.shape), allowed, old)
+    return take.dirichlet(prior.concentration + _shared(terms.counts, terms, old), allowed, old)
 
 
-def _normal(site: Site) -> tuple[Tensor, Tensor]:
-    """Mean and precision of a Normal prior, 0 and 0 of a flat one."""
-    prior = bare(site.distribution)
-    if isinstance(prior, ImproperUniform):
-        return torch.zeros_like(site.initial), torch.zeros_like(site.initial)
-    assert isinstance(prior, Normal)
-    return prior.loc, prior.scale.reciprocal().square()
+def _shared(x: Tensor, terms: Terms, old: Tensor) -> Tensor:
+    """A term summed over the axes along which the parameter is shared."""
+    wide = torch.broadcast_shapes(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
+    return sum_to(x.expand(wide), old.shape)
 
 
-__all__ = ["ANSWERS", "MODE", "Observed", "Take", "centers", "draw", "update"]
+TAKEN: Mapping[type, Callable[[Site, Any, Tensor, Take], Tensor]] = {
+    NormalTerms: _normal,
+    GammaTerms: _gamma,
+    DirichletTerms: _dirichlet,
+}
+
+__all__ = ["MODE", "Take", "draw", "update"]

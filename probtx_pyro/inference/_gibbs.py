@@ -1,7 +1,7 @@
-"""Gibbs sampling of a mixture's parameters: assignments drawn from the attention, then each parameter from its conditional.
+"""Gibbs sampling of a formulation's parameters: latents drawn from the attention, then each parameter from its conditional.
 
-The sums are those of an M-step (`ops.sampled_statistics`), and what ECM takes the mode of, Gibbs draws from
-(`inference.conditionals`). Chains, like heads and examples, are axes of one batch, on the CPU or a GPU.
+The sums are those of an M-step, and what ECM takes the mode of, Gibbs draws from (`_conditionals`). Chains, like heads and
+examples, are axes of one batch, on the CPU or a GPU.
 """
 
 import os
@@ -13,53 +13,54 @@ import pyro
 import torch
 from pyro.distributions import ImproperUniform
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.distributions import constraints
 
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
-from probtx_pyro.inference._conditionals import centers, draw, update
+from probtx_pyro.inference._conditionals import draw, update
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import identity
 from probtx_pyro.inference._start import seeds, starts
-from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors, bayesian
+from probtx_pyro.inference.em import require_posterior
+from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.priors import bare
-from probtx_pyro.ops import sampled_statistics
 from probtx_pyro.ops._progress import progress_bar
 
 SAVED_EVERY = 30.0  # seconds between two checkpoints
 
 
 def gibbs(
-    mixture: GaussianMixture | GaussianKeys,
-    queries: Tensor,
-    priors: MixturePriors,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
-    *,
-    num_samples: int,
-    num_chains: int,
+    posterior: Bayesian,
+    *data: Any,
+    num_samples: int = 1000,
+    num_chains: int = 4,
     seed: int,
     num_warmup: int | None = None,
     thin: int = 1,
     start: str | Mapping[str, Tensor] = "map",
-    query_weights: Tensor | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    **named: Any,
 ) -> Draws:
-    """Draws from the posterior of every parameter that has a prior, given queries and any annotated answers.
+    """Draw from the posterior of every parameter that has a prior, given data.
 
     Parameters
     ----------
-    mixture, queries, priors, outputs, observed
-        As in `inference.adapt`; the priors must be proper and conjugate.
+    posterior
+        `models.bayesian` with proper, conjugate priors.
+    data, named
+        The data of the formulation, by place or by name, as in `inference.adapt`; weights of the queries are 1 or 0, an absent
+        query.
     num_samples, num_chains, num_warmup, thin
         Draws kept of each chain, chains, sweeps before the first draw (if None as many as come after it, at least 200), and
         sweeps for each draw.
         All chains are one batch: a thousand cost little more than ten.
+    seed
+        A non-negative integer, which fixes every draw to the bit on one device.
     start
-        ``"map"``, ``"mixture"``, ``"prior"`` or values; see `inference.start.starts`. Chains from "map" know one mode.
-    query_weights
-        (..., Q), 1 or 0: an absent query.
+        ``"map"``: what `inference.adapt` finds, with some jitter for each chain; ``"formulation"``: the formulation's own
+        parameters, with the same jitter; ``"prior"``: a draw for each chain; or a mapping of every parameter to a tensor
+        (*shape) or (chain, *shape). Chains from "map" know one mode.
     checkpoint
         A file that keeps the state every half minute: the same call goes on there, to the same draws. Delete it when done.
     progress
@@ -74,15 +75,18 @@ def gibbs(
     ------
     ValueError
         As `inference.adapt`; priors that are flat or not conjugate, weights of queries other than 0 and 1.
+    NotImplementedError
+        Priors with hyperparameters, or a formulation without closed-form conditionals.
 
     Examples
     --------
     >>> import torch
     >>> from pyro.distributions import Normal
-    >>> mixture = GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
-    >>> priors = MixturePriors(keys=Normal(mixture.keys, 0.3))
+    >>> from probtx_pyro import models
+    >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
+    >>> posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 0.3))
     >>> queries = torch.tensor([[-1.5], [-1.1], [1.0]])
-    >>> draws = gibbs(mixture, queries, priors, num_samples=200, num_chains=20, num_warmup=100, seed=0)
+    >>> draws = gibbs(posterior, queries, num_samples=200, num_chains=20, num_warmup=100, seed=0)
     >>> draws.samples["keys"].shape, [round(float(key), 1) for key in draws.samples["keys"].mean((0, 1))]
     (torch.Size([20, 200, 2, 1]), [-1.2, 1.0])
 
@@ -96,18 +100,22 @@ def gibbs(
     num_warmup = max(200, num_samples * thin) if num_warmup is None else num_warmup
     if num_warmup < 0:
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
-    _require_conjugate(priors)
-    if query_weights is not None and not ((query_weights == 0) | (query_weights == 1)).all():
+    require_posterior(posterior, "gibbs")
+    _require_conjugate(posterior)
+    given = posterior.bind(*data, **named)
+    weights = posterior.formulation.datum(given, "weights")
+    if weights is not None and not ((weights == 0) | (weights == 1)).all():
         raise ValueError(
             "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
         )
-    posterior = Posterior(mixture, priors, Data(queries, outputs, observed, query_weights))
-    program, (own,) = bayesian(mixture, priors), seeds(seed, 1, "chains")
-    generator = torch.Generator(queries.device).manual_seed(own)
-    points = starts(program, tuple(posterior.data), num_chains, start, seed)
-    begin = {name: points[name].reshape(num_chains, *x.shape) for name, x in posterior.start.items()}
+    joint = LogJoint(posterior, given)
+    (own,) = seeds(seed, 1, "chains")
+    like = joint.like
+    generator = torch.Generator(like.device).manual_seed(own)
+    points = starts(posterior, given, num_chains, start, seed)
+    begin = {name: points[name].reshape(num_chains, *x.shape) for name, x in joint.start.items()}
     options = (num_samples, num_chains, num_warmup, thin, seed)
-    what = {**identity(program), "data": posterior.data, "start": begin, "options": options}
+    what = {**identity(posterior), "data": given, "start": begin, "options": options}
     run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(method="Gibbs", **what))
     kept = run.load() or {
         "sweep": 0,
@@ -115,18 +123,18 @@ def gibbs(
         "state": begin,
         "random": generator.get_state(),
         "samples": {name: x.new_empty((num_samples, *x.shape)) for name, x in begin.items()},
-        "evidence": queries.new_empty(num_samples, num_chains),
+        "evidence": like.new_empty(num_samples, num_chains),
     }
     generator.set_state(kept["random"])
-    samples, state = ({name: x.to(queries.device) for name, x in kept[what].items()} for what in ("samples", "state"))
-    evidence = kept["evidence"].to(queries.device)
-    total, fixed = num_warmup + num_samples * thin, centers(mixture)
+    samples, state = ({name: x.to(like.device) for name, x in kept[what].items()} for what in ("samples", "state"))
+    evidence = kept["evidence"].to(like.device)
+    total, fixed = num_warmup + num_samples * thin, joint.formulation.origins()
     clock = saved = time.perf_counter()
     begun = kept["sweep"]
     bar = progress_bar(range(begun, total), label="Gibbs", progress=progress, total=total, initial=begun)
     with torch.no_grad(), pyro.validation_enabled(False):
         for done in bar:
-            new, seen = sweep(posterior, state, fixed, generator)
+            new, seen = sweep(joint, state, fixed, generator)
             index, between = divmod(done - num_warmup, thin)
             if index >= 0 and between == 0:
                 evidence[index] = seen
@@ -138,7 +146,7 @@ def gibbs(
                 run.save({"sweep": done + 1, "seconds": kept["seconds"] + saved - clock, "state": state,
                           "random": generator.get_state(), "samples": samples, "evidence": evidence})  # fmt: skip
     laid = {
-        name: x.transpose(0, 1).reshape(num_chains, num_samples, *posterior.sites[name].initial.shape)
+        name: x.transpose(0, 1).reshape(num_chains, num_samples, *joint.sites[name].initial.shape)
         for name, x in samples.items()
     }
     record = {
@@ -147,58 +155,49 @@ def gibbs(
         "thin": thin,
         "seconds": kept["seconds"] + time.perf_counter() - clock,
     }
-    lp = evidence.T + log_prior(posterior, laid)
-    return Draws(laid, {"lp": lp}, program, tuple(posterior.data), "Gibbs", record)
+    lp = evidence.T + _log_prior_density(joint, laid)
+    return Draws(laid, {"lp": lp}, posterior, given, "Gibbs", record)
 
 
 def sweep(
-    posterior: Posterior, state: Mapping[str, Tensor], fixed: Mapping[str, Tensor], generator: torch.Generator
+    joint: LogJoint, state: Mapping[str, Tensor], fixed: Mapping[str, Tensor], generator: torch.Generator
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The next state of every chain, and the log evidence of the data, (chain,), in the state given.
+    """Return the next state of every chain, and the log evidence of the data, (chain,), in the state given.
 
-    ``fixed``: what keys and values are centred on, the same in all sweeps and chains, so that the statistics are, too.
+    ``fixed``: what statistics are centred on, the same in all sweeps and chains, so that the sums are comparable, too.
     """
-    data, mixture = posterior.data, posterior.mixture.with_parameters(state)
-    flat = {name: x.flatten(-1 - len(mixture.unit_shape), -2) if name == "keys" else x for name, x in fixed.items()}
-    lower: Any = mixture.lowered
-    factor, log_weights = lower(*data.observations(), centers=flat)
+    formulation, like = joint.formulation.with_parameters(state), joint.like
     chains = next(iter(state.values())).shape[0]
-    batch = (chains, *posterior.batch, data.queries.shape[-2])
-    uniforms = torch.rand(batch, generator=generator, dtype=data.queries.dtype, device=data.queries.device)
-    statistics, unit = sampled_statistics(factor, log_weights, uniforms, data.query_weights)
-
-    def assigned() -> Tensor:
-        own = unit if len(mixture.unit_shape) == 1 else unit // mixture.unit_shape[-1]
-        chosen = one_hot(own, mixture.num_units).to(data.queries.dtype)
-        return chosen if data.query_weights is None else chosen * data.query_weights.unsqueeze(-1)
-
-    seen = posterior.seen(statistics, fixed, assigned)
-    weights, evidence = data.query_weights, statistics.log_evidence
+    uniforms = torch.rand((chains, *joint.observed_shape), generator=generator, dtype=like.dtype, device=like.device)
+    seen = formulation.draw_latents(joint.data, uniforms, fixed)
+    weights, evidence = joint.weights, seen.log_evidence
     evidence = evidence if weights is None else torch.where(weights > 0, evidence, 0.0)
-    return update(posterior.sites, mixture, state, seen, draw(generator)), evidence.flatten(1).sum(1)
+    return update(joint.sites, formulation, state, seen, draw(generator)), evidence.flatten(1).sum(1)
 
 
-def log_prior(posterior: Posterior, samples: Mapping[str, Tensor]) -> Tensor:
+def _log_prior_density(joint: LogJoint, samples: Mapping[str, Tensor]) -> Tensor:
     """Log density of parameters (chain, draw, *shape) under their priors, (chain, draw)."""
-    each = [
-        posterior.sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()
-    ]
+    each = [joint.sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()]
     return torch.stack(each).sum(0)
 
 
-def _require_conjugate(priors: MixturePriors) -> None:
-    if not priors.given():
-        raise ValueError("priors are empty, so there is nothing to draw; give at least one prior")
-    if not priors.conjugate():
-        others = ", ".join(f"{name} ~ {type(bare(prior)).__name__}" for name, prior in priors.given().items())
+def _require_conjugate(posterior: Bayesian) -> None:
+    if not posterior.priors:
+        raise ValueError("priors are empty, so there is nothing to draw; give models.bayesian at least one prior")
+    posterior.require_plain("closed-form conditional")
+    for name, row in posterior.formulation.PARAMETERS.items():
+        if name in posterior.priors and row.conjugate is None:
+            posterior.formulation.refuse("conditional")
+    if not posterior.conjugate():
         raise ValueError(
-            f"priors: not all of {others} are conjugate; draw with inference.nuts(models.bayesian(mixture, priors), queries, ...)"
+            f"priors: not all of {posterior.described()} are conjugate; draw with inference.nuts(posterior, *data, ...)"
         )
-    for name, prior in priors.given().items():
-        if isinstance(bare(prior), ImproperUniform) and name in ("keys", "values"):
+    for name, prior in posterior.priors.items():
+        real = posterior.formulation.PARAMETERS[name].support is constraints.real
+        if isinstance(bare(prior), ImproperUniform) and real:
             raise ValueError(
                 f"priors: a flat prior on {name} has no posterior where nobody attends; give it Normal(0, scale) with a large scale"
             )
 
 
-__all__ = ["gibbs"]
+__all__ = ["gibbs", "sweep"]

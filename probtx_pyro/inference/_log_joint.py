@@ -1,56 +1,32 @@
-"""The log joint of a mixture's parameters and data, and one step of ECM on it.
+"""The log joint of a formulation's parameters and data: what ECM climbs one parameter at a time and gradient MAP all at once.
 
-What ECM climbs one parameter at a time and gradient MAP all at once: ``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``,
-the log density of the Pyro program ``models.bayesian(mixture, priors)`` (PT eq. 26, 33).
+``log p(parameters) + Σ_i log p(x_i | parameters)``, the log density of the Pyro program ``models.bayesian(formulation, ...)``
+(PT eq. 26, 33).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from probtx_pyro.inference._conditionals import MODE, Observed, centers, update
 from probtx_pyro.inference.distributed import Together
-from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
-from probtx_pyro.models.priors import Site, bare, event_dim
-from probtx_pyro.ops import Statistics, expected_statistics
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.priors import Site, bare
 from probtx_pyro.ops._numerics import sum_to
 
 
-class Data(NamedTuple):
-    """What the mixture adapts to: queries (..., Q, D), outputs and where they are observed, weights of the queries (..., Q)."""
-
-    queries: Tensor
-    outputs: Tensor | None = None
-    observed: Tensor | None = None
-    query_weights: Tensor | None = None
-
-    def observations(self) -> tuple[Any, ...]:
-        """What the closed forms of the model take: the queries, and the answers where there are any."""
-        return self[:1] if self.outputs is None else self[:3]
-
-
-class Posterior:
+class LogJoint:
     """The log joint of parameters and data, and where they start, each parameter with the axes of its problems."""
 
-    def __init__(
-        self,
-        mixture: GaussianMixture | GaussianKeys,
-        priors: MixturePriors,
-        data: Data,
-        together: Together | None = None,
-    ):
-        self.mixture, self.data, self.together = mixture, data, together or Together()
-        batch = mixture.plates(*data).batch
-        self.sites = priors.sites(mixture, batch, data.queries.shape[-2])
-        if "value_precision" in self.sites and isinstance(mixture, GaussianMixture) and not mixture.answer_density:
-            raise ValueError(
-                "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"
-            )
-        ranks = {name: 1 + event_dim(mixture, name) for name in self.sites}
+    def __init__(self, posterior: Bayesian, data: Data, together: Together | None = None):
+        self.formulation: Formulation = posterior.formulation
+        self.together = together or Together()
+        self.sites = posterior.sites(data)
+        self.batch = batch = posterior.plates(data).batch
+        self.observe(data)
+        ranks = {name: len(self.formulation.axes(name)) for name in self.sites}
         leading = {name: _leading(site, ranks[name]) for name, site in self.sites.items()}
-        self.batch = batch = torch.broadcast_shapes(batch, *leading.values())
         padded = {name: (1,) * (len(batch) - len(shape)) + tuple(shape) for name, shape in leading.items()}
         self.problems = torch.Size(
             n if all(shape[i] == n for shape in padded.values()) else 1 for i, n in enumerate(batch)
@@ -59,9 +35,25 @@ class Posterior:
             name: site.initial.reshape(padded[name] + _own(site, ranks[name])) for name, site in self.sites.items()
         }
 
-    def log_prior(self, state, local: bool | None = None) -> Tensor:
+    def observe(self, data: Data) -> None:
+        """Take other data of the same shapes."""
+        self.data, self.observations = data, self.formulation.observations(data)
+        self.weights: Tensor | None = self.formulation.datum(data, "weights")
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the data's dtype and device."""
+        return next(x for x in self.data if isinstance(x, Tensor) and x.is_floating_point())
+
+    @property
+    def observed_shape(self) -> torch.Size:
+        """Shape of the log evidence: the problems, then the observations of each."""
+        sizes = self.formulation.sizes(*self.data)
+        return torch.Size((*self.batch, *(sizes[axis] for axis in self.formulation.axes("log_evidence"))))
+
+    def log_prior_density(self, state: Mapping[str, Tensor], local: bool | None = None) -> Tensor:
         """Log density of the parameters under their priors, shape (*problems,); only of local (shared) ones, if said."""
-        total = self.data.queries.new_zeros(self.problems)
+        total = next(iter(state.values())).new_zeros(self.problems)
         for name, (distribution, _) in self.sites.items():
             if local in (None, self._is_local(name)):
                 density = distribution.log_prob(state[name]).sum(-1)
@@ -71,14 +63,22 @@ class Posterior:
         return total
 
     def _is_local(self, name: str) -> bool:
-        """Whether the parameter belongs to this process's queries: weights with a row for each of them."""
-        return name == "weights" and self.sites[name].initial.shape[-2] > 1
+        """True for a parameter that belongs to this process's observations: weights with a row for each of them."""
+        axes = self.formulation.axes(name)
+        own = self.sites[name].initial.shape
+        return axes[:1] == self.formulation.axes("log_evidence") and own[len(own) - len(axes)] > 1
 
     def require_agreement(self, **options: object) -> None:
-        """Refuse a process group whose processes differ in what they must share: mixture, priors, options, kinds of data."""
-        shared = {f"mixture's {name}": x for name, x in vars(self.mixture).items() if isinstance(x, Tensor)}
-        if self.mixture.log_prior is not None and self.mixture.log_prior.shape[-2] == self.data.queries.shape[-2]:
-            del shared["mixture's log_prior"]  # rows of its own queries
+        """Refuse a process group whose processes differ in what they must share: formulation, priors, options, kinds of data."""
+        rows = {row.field or name: name for name, row in self.formulation.PARAMETERS.items()}
+        own = self.formulation.axes("log_evidence")
+        shared = {}
+        for field, x in vars(self.formulation).items():
+            local = (
+                rows.get(field) and self.formulation.axes(rows[field])[:1] == own and x is not None and x.shape[-2] > 1
+            )
+            if isinstance(x, Tensor) and not local:
+                shared[f"formulation's {field}"] = x
         hyper = {
             f"prior on {name}": {
                 key: getattr(bare(site.distribution), key) for key in bare(site.distribution).arg_constraints
@@ -89,47 +89,22 @@ class Posterior:
         kinds = {
             "adapted parameters": [(name, self._is_local(name)) for name in self.sites],
             "problems": tuple(self.problems),
+            "data": [name for name, x in zip(self.formulation.DATA, self.data, strict=True) if x is not None],
         }
-        differentiable = [x is not None and x.requires_grad for x in (*self.data, self.mixture.log_prior)]
-        self.together.agree(
-            **shared,
-            **hyper,
-            **kinds,
-            outputs=self.data.outputs is not None,
-            gradients=(torch.is_grad_enabled(), differentiable),
-            **options,
-        )
+        tensors = [x for x in (*self.data, *vars(self.formulation).values()) if isinstance(x, Tensor)]
+        differentiable = (torch.is_grad_enabled(), [x.requires_grad for x in tensors])
+        self.together.agree(**shared, **hyper, **kinds, gradients=differentiable, **options)
 
-    def _log_joint(self, state, evidence: Tensor) -> Tensor:
-        weights = self.data.query_weights
-        total = (evidence if weights is None else _weighted(evidence, weights)).sum(-1)
+    def of_evidence(self, state: Mapping[str, Tensor], evidence: Tensor) -> Tensor:
+        """The log joint (*problems,), given the log evidence of each observation under ``state``."""
+        total = (evidence if self.weights is None else _weighted(evidence, self.weights)).sum(-1)
         total = total.expand(torch.broadcast_shapes(total.shape, self.problems))
-        (total,) = self.together.sum(sum_to(total, self.problems) + self.log_prior(state, local=True))
-        return total + self.log_prior(state, local=False)
+        (total,) = self.together.sum(sum_to(total, self.problems) + self.log_prior_density(state, local=True))
+        return total + self.log_prior_density(state, local=False)
 
-    def objective(self, state) -> Tensor:
-        """``log p(parameters) + Σ_i log p(q_i, v_i | parameters)``, shape (*problems,)."""
-        mixture = self.mixture.with_parameters(state)
-        return self._log_joint(state, mixture.log_evidence(*self.data.observations()))
-
-    def step(self, state) -> tuple[dict[str, Tensor], Tensor]:
-        """One ECM step; the objective returned is that of the state given."""
-        data, mixture = self.data, self.mixture.with_parameters(state)
-        statistics = expected_statistics(*mixture.lowered(*data.observations()), data.query_weights)
-        counts, sums = self.together.sum(statistics.counts, statistics.sums)
-        seen = self.seen(
-            statistics._replace(counts=counts, sums=sums), centers(mixture), lambda: self._attention(mixture)
-        )
-        return update(self.sites, mixture, state, seen, MODE), self._log_joint(state, statistics.log_evidence)
-
-    def seen(self, statistics: Statistics, centers: Mapping[str, Tensor], assigned: Callable[[], Tensor]) -> Observed:
-        """What parameters are updated from, with what is known of the answers."""
-        known = "none" if self.data.outputs is None else "all" if self.data.observed is None else "some"
-        return Observed(statistics, centers, assigned, known)
-
-    def _attention(self, mixture: GaussianMixture | GaussianKeys) -> Tensor:
-        attention, weights = mixture.attention(*self.data.observations()), self.data.query_weights
-        return attention if weights is None else attention * weights.unsqueeze(-1)
+    def objective(self, state: Mapping[str, Tensor]) -> Tensor:
+        """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (*problems,)."""
+        return self.of_evidence(state, self.formulation.with_parameters(state).log_evidence(*self.observations))
 
 
 def _weighted(evidence: Tensor, weights: Tensor) -> Tensor:
@@ -145,4 +120,4 @@ def _leading(site: Site, rank: int) -> torch.Size:
     return site.initial.shape[: max(0, site.initial.dim() - rank)]
 
 
-__all__ = ["Data", "Posterior"]
+__all__ = ["LogJoint"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._program import Parameters, Program, identity, parameters, untouched
+from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
 from probtx_pyro.inference._recording_nuts import RecordingNUTS
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.ops._progress import progress_bar
@@ -28,30 +28,31 @@ Chain = dict[str, dict[str, Tensor]]
 def nuts(
     program: Program,
     *args: Any,
-    num_samples: int,
-    num_warmup: int,
-    num_chains: int,
+    num_samples: int = 1000,
+    num_warmup: int = 1000,
+    num_chains: int = 4,
     seed: int,
     start: str | Mapping[str, Tensor] = "map",
     target_accept: float = 0.8,
     max_tree_depth: int = 10,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    **named: Any,
 ) -> Draws:
-    """Draws of a program's continuous latent sites, given its data, by NUTS.
+    """Draw a program's continuous latent sites, given its data, by NUTS.
 
     Parameters
     ----------
-    program, args
-        Usually `models.bayesian`, collapsed for speed, and what it is called with (None where nothing is given); any other
-        Pyro program, too. Discrete sites are summed out by Pyro's enumeration.
+    program, args, named
+        Usually `models.bayesian`, collapsed for speed, and its data, by place or by name; any other Pyro program, too, with its
+        arguments by place. Discrete sites are summed out by Pyro's enumeration.
     num_samples, num_warmup, num_chains
         Draws kept of each chain, adaptation steps before them, and chains, which run one after another. A chain's draws do
         not depend on how many others there are.
     seed
         Fixes every draw to the bit on one device; the global generator is left as it was.
     start
-        ``"map"``, ``"mixture"``, ``"prior"`` or values; see `inference.start.starts`. Chains from "map" know one mode.
+        ``"map"``, ``"formulation"``, ``"prior"`` or values, as in `inference.gibbs`. Chains from "map" know one mode.
     target_accept
         Mean acceptance probability that the step size is adapted to, in (0, 1); raise it where draws diverge.
     max_tree_depth
@@ -80,13 +81,14 @@ def nuts(
     >>> from pyro.distributions import Normal
     >>> from probtx_pyro import models
     >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
-    >>> program = models.bayesian(mixture, models.MixturePriors(keys=Normal(0.0, 3.0)))
+    >>> posterior = models.bayesian(mixture, keys=Normal(0.0, 3.0))
     >>> queries = torch.tensor([[-2.0], [-2.2], [2.0]])
-    >>> draws = nuts(program, queries, num_samples=10, num_warmup=20, num_chains=2, seed=0)
+    >>> draws = nuts(posterior, queries, num_samples=10, num_warmup=20, num_chains=2, seed=0)
     >>> draws.samples["keys"].shape
     torch.Size([2, 10, 2, 1])
     """
     _require_options(num_samples, num_warmup, num_chains, target_accept, max_tree_depth)
+    args = bound(program, args, named)
     seconds, began = 0.0, time.monotonic()
     own = seeds(seed, num_chains, "chains")
     found = parameters(program, args)

@@ -11,9 +11,9 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_median, i
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 
-from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.priors import Site, bare
+from probtx_pyro.models.priors import Site, arguments_of, as_pyro, bare
 
 Program = Callable[..., Any]
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
@@ -30,12 +30,12 @@ def untouched() -> Iterator[None]:
 class Parameters(NamedTuple):
     """The continuous latent sites of a program called with ``arguments``.
 
-    program: the program, answers that nobody gave hidden in it.
+    program: the program, explained data that nobody gave hidden in it.
     arguments: what it is called with.
-    sites: distribution and present value by name: what the mixture holds, or the prior's median where there is no mixture.
+    sites: distribution and present value by name: what the formulation holds, or the prior's median where it holds nothing.
     discrete: names of the latent sites that Pyro sums out.
     plate_depth: how many plates nest.
-    closed: the program itself where it is a collapsed `models.bayesian`, whose density has a closed form.
+    closed: the program itself where it is a collapsed `models.bayesian` without hyperparameters: its density has a closed form.
     """
 
     program: Program
@@ -79,8 +79,8 @@ class Parameters(NamedTuple):
 
 
 def _closed_form(program: Bayesian, arguments: tuple[Any, ...], transforms: Mapping[str, Any]) -> Potential:
-    """The potential by `Posterior.objective`, the log density that ECM climbs."""
-    posterior = Posterior(program.mixture, program.priors, Data(*arguments))
+    """The potential by `LogJoint.objective`, the log density that ECM climbs."""
+    joint = LogJoint(program, arguments)
 
     def potential(free: Mapping[str, Tensor]) -> Tensor:
         values, volume = {}, torch.zeros(())
@@ -88,33 +88,39 @@ def _closed_form(program: Bayesian, arguments: tuple[Any, ...], transforms: Mapp
             inverse = transforms[name].inv
             x = inverse(z)
             volume = volume + inverse.log_abs_det_jacobian(z, x).sum()
-            values[name] = x.reshape(posterior.start[name].shape)
-        return -(posterior.objective(values).sum() + volume)
+            values[name] = x.reshape(joint.start[name].shape)
+        return -(joint.objective(values).sum() + volume)
 
     return potential
 
 
 def parameters(program: Program, arguments: tuple[Any, ...]) -> Parameters:
-    """The parameters of a program.
+    """Return the parameters of a program.
 
-    Of a `models.bayesian` program, a latent site ``outputs`` (answers that nobody gave) is hidden: it is a prediction and
+    Of a `models.bayesian` program, an explained datum that nobody gave (such as outputs) is hidden: it is a prediction and
     adds nothing to the density of the parameters.
 
     Raises
     ------
     ValueError
-        A program without continuous latent sites; query weights that Pyro's enumeration cannot serve.
+        A program without continuous latent sites, or without its first datum; query weights that Pyro's enumeration cannot serve.
     """
     present: dict[str, Tensor] = {}
     hidden: Program = program
+    arguments = bound(program, arguments, {})
     if isinstance(program, Bayesian):
-        _refuse_fractions(program, *arguments)
-        plates = program.mixture.plates(*arguments)
-        sites = program.priors.sites(program.mixture, plates.batch, arguments[0].shape[-2])
-        present = {name: site.initial.detach() for name, site in sites.items()}
-        if len(arguments) < 2 or arguments[1] is None:  # a value that nobody reads spares the draw
-            unread = poutine.condition(program, {"outputs": arguments[0].new_zeros(())})
-            hidden = poutine.block(unread, hide=["outputs"])
+        formulation = program.formulation
+        if arguments[0] is None:
+            raise ValueError(
+                f"{next(iter(formulation.DATA))} are None, so there are no data to draw a posterior from; give them"
+            )
+        _refuse_fractions(program, arguments)
+        present = {name: site.initial.detach() for name, site in program.sites(arguments).items()}
+        rows = zip(formulation.DATA.items(), arguments, strict=True)
+        unread = [name for (name, row), x in rows if row.role == "explained" and x is None]
+        if unread:  # a value that nobody reads spares the draw
+            nothing = dict.fromkeys(unread, next(iter(present.values())).new_zeros(()))
+            hidden = poutine.block(poutine.condition(program, nothing), hide=unread)
     strategy = InitMessenger(init_to_value(values=present, fallback=init_to_median))
     with torch.random.fork_rng(), torch.no_grad(), poutine.block():
         torch.manual_seed(0)  # a median is estimated from draws: always the same ones
@@ -130,36 +136,48 @@ def parameters(program: Program, arguments: tuple[Any, ...]) -> Parameters:
         )
     observed_too: list[Any] = [node for node in trace.nodes.values() if node["type"] == "sample"]
     depths = [-frame.dim for node in observed_too for frame in node["cond_indep_stack"] if frame.vectorized]
-    closed = program if isinstance(program, Bayesian) and program.collapsed else None
+    closed = program if isinstance(program, Bayesian) and program.collapsed and not program.hierarchical else None
     return Parameters(hidden, arguments, found, discrete, max(depths, default=0), closed)
 
 
-def _refuse_fractions(program: Bayesian, queries: Tensor, outputs=None, observed=None, query_weights=None) -> None:
+def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a program by place: the data of a `models.bayesian` may be given by name."""
+    if isinstance(program, Bayesian):
+        return program.bind(*arguments, **named)
+    if named:
+        raise ValueError(f"{min(named)} is no option; give the arguments of a program of your own by place")
+    return arguments
+
+
+def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
     """Enumeration multiplies each factor by its weight before it sums over units, instead of their sum."""
-    if program.collapsed or query_weights is None:
-        return
-    if ((query_weights != 0) & (query_weights != 1)).any():
+    weights = program.formulation.datum(data, "weights")
+    if not program.collapsed and weights is not None and ((weights != 0) & (weights != 1)).any():
         raise ValueError(
             "query_weights other than 0 and 1 have no enumerated program; use models.bayesian(..., collapsed=True)"
         )
 
 
 def identity(program: Program) -> dict[str, Any]:
-    """What tells one program from another across processes: tensors of mixture and priors, or a function's full name."""
+    """Return what tells one program from another across processes: tensors of formulation and priors, or a function's full name."""
     if not isinstance(program, Bayesian):
-        named: Any = program if hasattr(program, "__qualname__") else type(program)
-        return {"program": f"{named.__module__}.{named.__qualname__}"}
-    priors = {}
-    for name, given in program.priors.given().items():
-        prior = bare(given)
-        priors[name] = {"family": type(prior).__name__, **{key: getattr(prior, key) for key in prior.arg_constraints}}
-    tensors = {name: x for name, x in vars(program.mixture).items() if isinstance(x, Tensor)}
-    return {
-        "kind": type(program.mixture).__name__,
-        "mixture": tensors,
-        "priors": priors,
-        "collapsed": program.collapsed,
-    }
+        return {"program": _full_name(program)}
+    priors: dict[str, Any] = {}
+    for name, given in program.priors.items():
+        if name in program.hierarchical:
+            priors[name] = _full_name(given)
+            continue
+        prior = bare(as_pyro(given))
+        priors[name] = {"family": type(prior).__name__, **arguments_of(prior)}
+    formulation = program.formulation
+    options = {name: x for name, x in vars(formulation).items() if isinstance(x, Tensor | str | float | int | bool)}
+    kind = type(formulation).__name__
+    return {"kind": kind, "formulation": options, "priors": priors, "collapsed": program.collapsed}
 
 
-__all__ = ["Parameters", "Potential", "Program", "identity", "parameters", "untouched"]
+def _full_name(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+__all__ = ["Parameters", "Potential", "Program", "bound", "identity", "parameters", "untouched"]

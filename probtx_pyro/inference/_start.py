@@ -1,4 +1,4 @@
-"""Where chains start: at the MAP, at the mixture's own parameters, at draws of the prior, or at values given."""
+"""Where chains start: at the MAP, at the formulation's own parameters, at draws of the prior, or at values given."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -51,13 +51,14 @@ def starts(
     program, arguments
         A `models.bayesian` program and what it is called with; any other Pyro program, too.
     how
-        - ``"map"``: what `inference.adapt` finds from the mixture's own parameters; where a prior has no closed-form update or
-          no mode, the maximum over unconstrained coordinates. Of a program without a mixture, the prior's median.
-        - ``"mixture"``: the mixture's own parameters (the prior's median).
+        - ``"map"``: what `inference.adapt` finds from the formulation's own parameters; where a prior has no closed-form update or
+          no mode, the maximum over unconstrained coordinates. Of a hierarchy, or of a program without a formulation, as
+          "formulation".
+        - ``"formulation"``: the formulation's own parameters; the prior's median of what it does not hold.
         - ``"prior"``: a draw of the prior for each chain.
         - a mapping of every parameter to a tensor (*shape), or (chain, *shape), used as it is.
     jitter
-        Standard deviation, in unconstrained coordinates, around the one point of "map" and "mixture". Such chains know one
+        Standard deviation, in unconstrained coordinates, around the one point of "map" and "formulation". Such chains know one
         mode, and R-hat over them cannot see another; "prior", or values far apart, can.
 
     Raises
@@ -100,22 +101,20 @@ def _own(program: Program, found: Parameters) -> dict[str, Tensor]:
 
 
 def _map(program: Program, found: Parameters) -> dict[str, Tensor]:
-    if not isinstance(program, Bayesian):
+    if not isinstance(program, Bayesian) or program.hierarchical:  # of hyperparameters the mode is no good place
         return _own(program, found)
     try:
         require_modes(found.sites)
     except ValueError:
         return _climb(found)
-    if not program.priors.conjugate():
+    if not program.conjugate():
         return _climb(found)
-    mixture: Any = program.mixture
-    queries, outputs, observed, weights = (*found.arguments, None, None, None)[:4]
     with torch.no_grad():
-        fit = adapt(mixture, queries, program.priors, outputs, observed, num_steps=200, tol=1e-4,
-                    query_weights=weights, progress=False)  # fmt: skip
+        fit = adapt(program, *found.arguments, num_steps=200, tol=1e-4, progress=False)
     mode = {}
     for name, (distribution, present) in found.sites.items():
-        x = fit.mixture.parameter(name).reshape(present.shape)
+        adapted: Any = fit.formulation.parameter(name)
+        x = adapted.reshape(present.shape)
         prior = bare(distribution)
         if isinstance(prior, Dirichlet | FaceDirichlet):
             x = 0.99 * x + 0.01 * prior.mean  # a mode on the boundary is infinitely far in unconstrained coordinates
@@ -173,7 +172,7 @@ def _prior(program: Program, found: Parameters, own: list[int], jitter: float) -
 
 STARTS: dict[str, Callable[..., dict[str, Tensor]]] = {
     "map": partial(_around, _map),
-    "mixture": partial(_around, _own),
+    "formulation": partial(_around, _own),
     "prior": _prior,
 }
 

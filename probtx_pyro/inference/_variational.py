@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyro
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._program import Parameters, Program, identity, parameters, untouched
+from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.ops._progress import progress_bar
 
@@ -72,7 +72,7 @@ class Approximation(NamedTuple):
     def load(
         cls, path: str | os.PathLike[str], program: Program, *args: Any, guide: Guide | None = None
     ) -> "Approximation":
-        """What was saved, in another process too: the program and its arguments are made again, the guide from them.
+        """Read what was saved, in another process too: the program and its arguments are made again, the guide from them.
 
         ``guide`` is needed only where it was a callable of one's own.
 
@@ -81,6 +81,7 @@ class Approximation(NamedTuple):
         ValueError
             No such file, or one of another program or other data; a guide of one's own that is not given.
         """
+        args = bound(program, args, {})
         kept = Checkpoint(path, _run(program, args)).load()
         if kept is None:
             raise ValueError(f"load: there is no {os.fspath(path)}; give the path that save was called with")
@@ -102,26 +103,29 @@ def variational(
     program: Program,
     *args: Any,
     guide: Guide = "normal",
-    num_steps: int,
-    learning_rate: float,
-    num_samples: int,
+    num_steps: int = 2000,
+    learning_rate: float = 0.03,
+    num_samples: int = 1000,
     seed: int,
     num_particles: int = 1,
-    start: str | Mapping[str, Tensor] = "mixture",
+    start: str | Mapping[str, Tensor] = "formulation",
     progress: bool | None = None,
+    **named: Any,
 ) -> Approximation:
-    """The member of a family of distributions that is nearest to the posterior, by stochastic gradients of the ELBO.
+    """Find the member of a family of distributions that is nearest to the posterior, by stochastic gradients of the ELBO.
 
     Parameters
     ----------
-    program, args
-        Usually `models.bayesian`, and what it is called with; any Pyro program without ``pyro.param``.
+    program, args, named
+        Usually `models.bayesian`, and its data, by place or by name; any Pyro program without ``pyro.param``, with its arguments
+        by place.
     guide
         - ``"delta"``: a point, the maximum of the constrained density, which `inference.adapt` climbs, too;
         - ``"normal"``: independent normals in unconstrained coordinates; too narrow where parameters are dependent;
         - ``"low_rank"``: one normal with a covariance of low rank plus diagonal;
         - ``"laplace"``: the normal with mode and curvature of the unconstrained density; needs a collapsed program;
-        - a callable that takes the program, its enumerated sites hidden, and returns a guide (any ``AutoGuide``).
+        - a callable that takes the program, its enumerated sites hidden, and returns a guide: any ``AutoGuide``, another module, or a
+          plain function that uses ``pyro.param``.
     num_steps, learning_rate
         Steps of Adam; the rate falls geometrically from ``learning_rate`` to a hundredth of it.
     num_samples
@@ -131,8 +135,8 @@ def variational(
     num_particles
         Draws of the guide for each gradient.
     start
-        Where the guide is centred at first: ``"mixture"`` (the mixture's own parameters), ``"map"``, ``"prior"`` or values; see
-        `inference.start.starts`. A guide of one's own starts where it likes.
+        Where the guide is centred at first: ``"formulation"`` (its own parameters), ``"map"``, ``"prior"`` or values, as in
+        `inference.gibbs`. A guide of one's own starts where it likes.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
 
@@ -152,12 +156,13 @@ def variational(
     >>> from pyro.distributions import Normal
     >>> from probtx_pyro import models
     >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
-    >>> program = models.bayesian(mixture, models.MixturePriors(keys=Normal(mixture.keys, 1.0)))
+    >>> posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
     >>> queries = torch.tensor([[-2.0], [-2.2], [2.0]])
-    >>> fit = variational(program, queries, guide="delta", num_steps=300, learning_rate=0.1, num_samples=1, seed=0)
+    >>> fit = variational(posterior, queries, guide="delta", num_steps=300, learning_rate=0.1, num_samples=1, seed=0)
     >>> [round(float(key), 2) for key in fit.median["keys"]]
     [-2.05, 1.91]
     """
+    args = bound(program, args, named)
     if num_steps < 1 or num_samples < 1 or num_particles < 1 or not learning_rate > 0:
         raise ValueError(
             f"num_steps, num_samples and num_particles must be 1 or more and learning_rate positive, not {num_steps}, {num_samples}, {num_particles} and {learning_rate}"
@@ -185,14 +190,21 @@ def variational(
             rows = [_draw(fitted, found) for _ in range(num_samples)]
             lp = [-potential({name: transforms[name](x) for name, x in row.items()}).double() for row in rows]
             samples = {name: torch.stack([row[name] for row in rows]).unsqueeze(0) for name in found.sites}
-            named = isinstance(fitted, AutoGuide)
-            median = fitted.median(*args) if named else {name: x[0].median(0).values for name, x in samples.items()}
+            median = (
+                fitted.median(*args)
+                if isinstance(fitted, AutoGuide)
+                else {name: x[0].median(0).values for name, x in samples.items()}
+            )
     record: dict[str, str | int | float] = {
         "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,
-        "guide": guide if isinstance(guide, str) else type(made).__name__, "seconds": time.monotonic() - began,
+        "guide": guide if isinstance(guide, str) else _name(made), "seconds": time.monotonic() - began,
     }  # fmt: skip
-    draws = Draws(samples, {"lp": torch.stack(lp).unsqueeze(0)}, program, args, type(made).__name__, record)
+    draws = Draws(samples, {"lp": torch.stack(lp).unsqueeze(0)}, program, args, _name(made), record)
     return Approximation(draws, losses, fitted, {name: x.detach() for name, x in median.items()}, state)
+
+
+def _name(guide: Any) -> str:
+    return guide.__name__ if isinstance(guide, _Function) else type(guide).__name__
 
 
 def _run(program: Program, arguments: tuple[Any, ...]) -> str:
@@ -202,11 +214,35 @@ def _run(program: Program, arguments: tuple[Any, ...]) -> str:
 def _made(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> Any:
     """The guide, not yet fitted; enumerated sites are none of its business. It owns its parameters, which are written in place."""
     hidden = poutine.block(found.program, hide=found.discrete)
-    return (
-        GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
-        if isinstance(guide, str)
-        else guide(hidden)
-    )
+    if isinstance(guide, str):
+        return GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
+    made = guide(hidden)
+    return made if hasattr(made, "state_dict") else _Function(made)
+
+
+class _Function:
+    """A guide that is a plain function, with the ``pyro.param`` that it uses as its own state."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function, self.__name__ = function, getattr(function, "__name__", type(function).__name__)
+        self.parameters: dict[str, Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.parameters is None:  # while it is fitted, in the parameter store of the fit
+            return self.function(*args)
+        store = pyro.get_param_store()
+        with store.scope():
+            store.set_state(cast(Any, self.parameters))
+            return self.function(*args)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The unconstrained parameters."""
+        return {name: x for name, x in pyro.get_param_store().get_state()["params"].items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take other parameters, of the same supports."""
+        kept = pyro.get_param_store().get_state()
+        self.parameters = {**kept, "params": {name: x.requires_grad_() for name, x in state.items()}}
 
 
 def _require_complete(found: Parameters, guide: Any) -> None:
@@ -244,6 +280,8 @@ def _fit(
 
 def _finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
     """The guide to draw from: for Laplace's approximation, the normal around the mode that was found."""
+    if isinstance(guide, _Function) and guide.parameters is None:
+        guide.load_state_dict({name: x.detach().clone() for name, x in guide.state_dict().items()})
     if not isinstance(guide, AutoLaplaceApproximation):
         return guide
     try:

@@ -1,82 +1,98 @@
-"""ECM: keys, precisions, answers and weights of a mixture adapt to queries and to annotated answers under Pyro priors.
+"""ECM: the parameters of a formulation adapt to data under Pyro priors; of a mixture keys, precisions, answers and weights.
 
 One step is one E-step, then the locations, then the precisions (with the *new* locations), then the weights (PT eq. 29, 30,
 35, 37, 38 with errata 2, 3, 8, 15). Every conditional maximisation is exact, so that the objective, the log joint of the Pyro
-program ``models.bayesian(mixture, priors)``, never falls. All sums come from one pass of `ops.expected_statistics`.
+program ``models.bayesian(formulation, ...)``, never falls.
 """
 
 import warnings
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+import torch
 from torch import Tensor
 
 from probtx_pyro.inference._causal import prefix_problem, prefix_result
+from probtx_pyro.inference._conditionals import MODE, update
 from probtx_pyro.inference._gradient_map import gradient_map
-from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
-from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
-from probtx_pyro.models import _validation as check
-from probtx_pyro.models.priors import bare, require_modes
+from probtx_pyro.models._bayesian import Bayesian, F
+from probtx_pyro.models.formulation import Data
+from probtx_pyro.models.priors import require_modes
 from probtx_pyro.ops import fixed_point
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-M = TypeVar("M", GaussianMixture, GaussianKeys)
 
+class Adaptation(NamedTuple, Generic[F]):
+    """A formulation adapted to data.
 
-class Adaptation(NamedTuple, Generic[M]):
-    """A mixture adapted to data.
-
-    mixture: the adapted mixture; parameters without a prior are those of the mixture given.
-    objective: ``log p(parameters) + Σ_i log p(q_i, v_i | parameters)`` at the start and after every step, shape
+    formulation: the adapted one; parameters without a prior are those of the formulation given.
+    objective: ``log p(parameters) + Σ_i log p(x_i | parameters)`` at the start and after every step, shape
         (num_steps + 1, *problems); the leading axes along which a parameter is shared count as one problem.
-    converged: which problems met ``tol``, boolean (*problems,).
+    converged: which problems met ``tol``, boolean (*problems,); without ``tol``, those that the last step moved by no more than
+        the square root of the precision of their numbers.
     num_steps: steps that each problem took, integer (*problems,).
     method: "ECM", or "gradient MAP" where a prior has no closed-form update.
     """
 
-    mixture: M
+    formulation: F
     objective: Tensor
     converged: Tensor
     num_steps: Tensor
     method: str
 
+    def summary(self) -> str:
+        """Return the run in a line: method, steps, objective, and how many problems converged."""
+        done, of = int(self.converged.sum()), self.converged.numel()
+        return (
+            f"{self.method} of a {type(self.formulation).__name__}: {int(self.num_steps.max())} steps, objective "
+            f"{float(self.objective[0].sum()):.6g} to {float(self.objective[-1].sum()):.6g}, {done} of {of} problems converged"
+        )
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+
+def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    """Take one step of ECM: an E-step, then the mode of each parameter's conditional given the new values of those before it.
+
+    Returns the new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
+    """
+    formulation = joint.formulation.with_parameters(state)
+    seen = formulation.expect(joint.data)
+    counts, sums = joint.together.sum(seen.counts, seen.sums)
+    new = update(joint.sites, formulation, state, seen._replace(counts=counts, sums=sums), MODE)
+    return new, joint.of_evidence(state, seen.log_evidence)
+
 
 def adapt(
-    mixture: M,
-    queries: Tensor,
-    priors: MixturePriors,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
+    posterior: Bayesian[F],
+    *data: Any,
     num_steps: int = 10,
     tol: float | None = None,
-    *,
-    query_weights: Tensor | None = None,
     implicit: bool = False,
     progress: bool | None = None,
     causal: bool = False,
     process_group: "ProcessGroup | None" = None,
-) -> Adaptation[M]:
-    """MAP of every parameter that has a prior, given queries and any annotated answers.
+    **named: Any,
+) -> Adaptation[F]:
+    """Find the MAP of every parameter that has a prior, given data.
 
     Parameters
     ----------
-    mixture
-        Where the adaptation starts: a `GaussianMixture`, or a `GaussianKeys` (MGK's E-step and M-step, errata 10 and 11
-        mended). A parameter that lacks a leading axis is shared along it and its statistics are summed over it; weights
-        that are None stand for uniform ones of each problem.
-    queries
-        (..., Q, D).
-    priors
-        Distributions over the parameters to adapt; `MixturePriors.flat` is maximum likelihood.
-    outputs, observed
-        Answers (..., Q, M) or labels (..., Q), and a boolean (..., Q) that says which of them are known (all if None).
+    posterior
+        `models.bayesian`; the adaptation starts at its formulation. A parameter that lacks a leading axis is shared along it and
+        its statistics are summed over it; weights that are None stand for uniform ones of each problem.
+    data, named
+        The data of the formulation, by place or by name. Of a mixture: queries (..., Q, D); outputs, answers (..., Q, M) or labels
+        (..., Q); observed, a boolean (..., Q) that says which of them are known (all if None); query_weights (..., Q),
+        non-negative multiplicities, 0 for an absent query (ragged batches).
     num_steps, tol
         At most so many ECM steps (L-BFGS iterations for gradient MAP). With ``tol``, a problem stops when no parameter moves
         by more than ``tol`` times the largest magnitude in its tensor.
-    query_weights
-        (..., Q), non-negative multiplicities; 0 is an absent query (ragged batches).
     implicit
         Gradients of the result by the implicit function theorem at the fixed point, instead of through the steps.
     progress
@@ -85,7 +101,7 @@ def adapt(
         Query i uses the statistics of queries 1..i only, each prefix adapting its own copy: parameters gain a query axis,
         keys become (..., Q, U, D), to be asked with queries (..., Q, 1, D). Costs O(Q² U) a step.
     process_group
-        Each process of this ``torch.distributed`` group calls with the same mixture, priors and options, and with its own
+        Each process of this ``torch.distributed`` group calls with the same posterior and options, and with its own
         share of the queries (at least one; shares may differ in size) and of what goes with them; all get the result of one
         process with all the queries, weights with a row for each query the rows of theirs. Gradients through the
         steps: `inference.distributed`. Not with ``causal``, ``implicit`` or priors without closed-form updates.
@@ -97,86 +113,102 @@ def adapt(
     Raises
     ------
     ValueError
-        Bad shapes or values; a prior without a mode or on a parameter that the mixture lacks.
+        Bad shapes or values; a prior without a mode or on a parameter that the formulation lacks.
+    NotImplementedError
+        A prior with hyperparameters, whose MAP is no summary of the posterior.
 
     Examples
     --------
     >>> import torch
     >>> from pyro.distributions import Normal
-    >>> mixture = GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
+    >>> from probtx_pyro import models
+    >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), key_precision=10.0)
     >>> queries = torch.tensor([[-2.0], [-2.2], [2.0]])
-    >>> fit = adapt(mixture, queries, MixturePriors(keys=Normal(mixture.keys, 1.0)))
-    >>> [round(float(key), 3) for key in fit.mixture.keys]
+    >>> fit = adapt(models.bayesian(mixture, keys=Normal(mixture.keys, 1.0)), queries)
+    >>> [round(float(key), 3) for key in fit.formulation.keys]
     [-2.048, 1.909]
 
     References
     ----------
     Movellan & Gabbur 2020, eq. 26-38; Nguyen et al. 2022, E-step and M-step; Meng & Rubin 1993 for ECM.
     """
+    require_posterior(posterior, "adapt")
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
-    if not priors.given():
+    if not posterior.priors:
         raise ValueError(
-            "priors are empty, so nothing would adapt; give a prior, or MixturePriors.flat(name) for maximum likelihood"
+            "priors are empty, so nothing would adapt; give models.bayesian a prior, or models.FLAT for maximum likelihood"
         )
-    _check_weights(queries, query_weights)
+    posterior.require_plain("MAP estimate that summarises the posterior")
+    given, closed = posterior.bind(*data, **named), posterior.conjugate()
+    options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "implicit": implicit, "progress": progress}
+    if (half := _half(given)) is not None:
+        low = Bayesian(posterior.formulation.to(torch.float32), posterior.priors, posterior.collapsed)
+        fit = adapt(low, *_cast(given, torch.float32), causal=causal, process_group=process_group, **options)
+        return fit._replace(formulation=fit.formulation.to(half))
     together = Together(process_group)
-    if process_group is not None and (causal or implicit or not priors.conjugate()):
+    if process_group is not None and (causal or implicit or not closed):
         raise ValueError(
             "process_group needs ECM unrolled over all queries; choose conjugate priors, causal=False and implicit=False"
         )
-    data = Data(queries, outputs, observed, query_weights)
     if causal:
-        if not priors.conjugate():
+        if not closed:
             raise ValueError(
                 "causal adaptation needs closed-form updates; choose conjugate priors, or adapt each prefix by itself"
             )
-        wide, wide_priors, prefixes = prefix_problem(mixture, data, priors)
-        fit = adapt(wide, prefixes.queries, wide_priors, prefixes.outputs, prefixes.observed, num_steps, tol,
-                    query_weights=prefixes.query_weights, implicit=implicit, progress=progress)  # fmt: skip
-        return fit._replace(mixture=prefix_result(fit.mixture))
-    posterior = Posterior(mixture, priors, data, together)
-    require_modes(posterior.sites)
-    posterior.require_agreement(num_steps=num_steps, tol=tol)
-    if priors.conjugate():
-        found = fixed_point(posterior.step, posterior.start, problems=posterior.problems, num_steps=num_steps, tol=tol,
-                            objective=posterior.objective, implicit=implicit, progress=progress, label="ECM",
-                            together=together.largest)  # fmt: skip
-        method = "ECM"
-    else:
-        if implicit:
-            raise ValueError(
-                "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
-            )
-        others = ", ".join(f"{name} ~ {type(bare(prior)).__name__}" for name, prior in priors.given().items())
-        warnings.warn(
-            f"no closed-form update for all of {others}: gradient MAP (L-BFGS) climbs the same objective", stacklevel=2
-        )
-        found = gradient_map(
-            posterior.objective,
-            posterior.start,
-            posterior.sites,
-            problems=posterior.problems,
-            num_steps=num_steps,
-            tol=tol,
-            progress=progress,
-        )
-        method = "gradient MAP"
-    adapted = {name: x.reshape(posterior.sites[name].initial.shape) for name, x in found.state.items()}
-    assert found.objective is not None
-    return Adaptation(mixture.with_parameters(adapted), found.objective, found.converged, found.num_steps, method)
+        posterior.plates(given)  # refuses bad data before they are laid out anew
+        wide, prefixes = prefix_problem(posterior, given)
+        fit = adapt(wide, *prefixes, **options)
+        return fit._replace(formulation=prefix_result(fit.formulation))
+    joint = LogJoint(posterior, given, together)
+    require_modes(joint.sites)
+    joint.require_agreement(num_steps=num_steps, tol=tol)
+    found, method = _climbed(posterior, joint, closed, options)
+    adapted = {name: x.reshape(joint.sites[name].initial.shape) for name, x in found.state.items()}
+    return Adaptation(
+        posterior.formulation.with_parameters(adapted), found.objective, found.converged, found.num_steps, method
+    )
 
 
-def _check_weights(queries: Tensor, query_weights: Tensor | None) -> None:
-    if query_weights is None:
-        return
-    if query_weights.shape[-1:] != queries.shape[-2:-1] or not query_weights.is_floating_point():
+def _climbed(posterior: Bayesian, joint: LogJoint, closed: bool, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Where ECM ends, or gradient MAP where a prior has no closed-form update."""
+    common = {
+        "problems": joint.problems,
+        "num_steps": options["num_steps"],
+        "tol": options["tol"],
+        "progress": options["progress"],
+    }
+    if closed:
+        found = fixed_point(lambda state: ecm_step(joint, state), joint.start, objective=joint.objective,
+                            implicit=options["implicit"], label="ECM", together=joint.together.largest, **common)  # fmt: skip
+        return found, "ECM"
+    if options["implicit"]:
         raise ValueError(
-            f"query_weights must be a floating point tensor (..., {queries.shape[-2]}), one weight for each query, not {query_weights.dtype} {tuple(query_weights.shape)}"
+            "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
         )
-    check.finite(query_weights=query_weights)
-    if check.is_validation_enabled() and (query_weights < 0).any():
-        raise ValueError("query_weights must be non-negative; 0 leaves a query out")
+    warnings.warn(
+        f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
+        stacklevel=3,
+    )
+    return gradient_map(joint.objective, joint.start, joint.sites, **common), "gradient MAP"
 
 
-__all__ = ["Adaptation", "adapt"]
+def require_posterior(posterior: Any, verb: str) -> None:
+    """Refuse what is not made by `models.bayesian`."""
+    if not isinstance(posterior, Bayesian):
+        raise ValueError(
+            f"inference.{verb} takes models.bayesian(formulation, ...), not a {type(posterior).__name__}; put priors on its parameters first"
+        )
+
+
+def _half(data: Data) -> torch.dtype | None:
+    """The dtype of data in half precision, in which sums would be lost; None of others."""
+    kinds = {x.dtype for x in data if isinstance(x, Tensor)} & {torch.float16, torch.bfloat16}
+    return next(iter(kinds), None)
+
+
+def _cast(data: Data, dtype: torch.dtype) -> Data:
+    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in data)
+
+
+__all__ = ["Adaptation", "adapt", "ecm_step"]

@@ -15,7 +15,7 @@ _HOME = {
     "QUERY_STATISTICS": "_query_check",
     "query_check": "_query_check",
     "CrossValidation": "_cross_validate",
-    "FORMULATIONS": "_cross_validate",
+    "softmax_alternatives": "_cross_validate",
     "cross_validate": "_cross_validate",
     "rank_spectrum": "redundancy",
     "attention_rank": "redundancy",
@@ -26,7 +26,7 @@ _HOME = {
 }
 __all__ = [
     "capture", "Captured", "captured", "stack_layers", "capture_data",
-    "QueryCheck", "QUERY_STATISTICS", "query_check", "CrossValidation", "FORMULATIONS", "cross_validate",
+    "QueryCheck", "QUERY_STATISTICS", "query_check", "CrossValidation", "softmax_alternatives", "cross_validate",
     "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
 ]  # fmt: skip
 

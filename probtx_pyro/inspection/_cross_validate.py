@@ -4,8 +4,7 @@ K-fold cross validation over queries: every formulation adapts to the queries of
 density of those held out. Vehtari & Ojanen 2012, *A survey of Bayesian predictive methods for model assessment*.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,31 +14,40 @@ from pyro.distributions import Gamma, Normal
 from torch import Tensor
 
 from probtx_pyro.inference import adapt
-from probtx_pyro.inference.em import M
-from probtx_pyro.models import GaussianKeys, MixturePriors
+from probtx_pyro.models import Bayesian, Formulation, GaussianMixture, bayesian
 from probtx_pyro.ops._progress import progress_bar
 
 Array = NDArray[np.floating[Any]]
 
 
-def _precision(mixture: Any, units: int) -> MixturePriors:
-    """A Gamma whose mode is the present precision and whose weight is that of two coordinates, for each problem."""
-    mode = mixture.key_precision.expand(*mixture.batch_shape, units)
-    return MixturePriors(key_precision=Gamma(torch.full_like(mode, 2.0), mode.reciprocal()))
+def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture | Bayesian]:
+    """Return softmax's own mixture, and posteriors in which one precision, one for each unit, or the keys adapt to queries.
 
+    Each prior has its mode at the mixture's own values, and weighs as two coordinates (precisions) or one query (keys).
 
-def _keys(mixture: Any) -> MixturePriors:
-    """A Normal around the present keys that weighs as much as one query."""
+    Raises
+    ------
+    ValueError
+        A mixture whose units do not share their precision: softmax's do.
+    """
+    if not isinstance(mixture, GaussianMixture) or (
+        mixture.key_precision.dim() and mixture.key_precision.shape[-1] > 1
+    ):
+        raise ValueError(
+            "candidates by default start from one key and one precision for all units, as softmax has; give a mapping of formulations instead"
+        )
     precision = mixture.key_precision.unsqueeze(-1) if mixture.key_precision.dim() else mixture.key_precision
-    return MixturePriors(keys=Normal(mixture.keys, precision.rsqrt().expand(mixture.keys.shape)))
 
+    def around(units: int) -> Bayesian:
+        mode = mixture.key_precision.expand(*mixture.batch_shape, units)
+        return bayesian(mixture, key_precision=Gamma(torch.full_like(mode, 2.0), mode.reciprocal()))
 
-FORMULATIONS: Mapping[str, Callable[[Any], MixturePriors | None]] = MappingProxyType({
-    "softmax": lambda mixture: None,
-    "shared precision": lambda mixture: _precision(mixture, 1),
-    "precision of each unit": lambda mixture: _precision(mixture, mixture.num_units),
-    "adapted keys": _keys,
-})  # fmt: skip
+    return {
+        "softmax": mixture,
+        "shared precision": around(1),
+        "precision of each unit": around(mixture.num_units),
+        "adapted keys": bayesian(mixture, keys=Normal(mixture.keys, precision.rsqrt().expand(mixture.keys.shape))),
+    }
 
 
 class CrossValidation(NamedTuple):
@@ -62,9 +70,8 @@ class CrossValidation(NamedTuple):
 
 
 def cross_validate(
-    mixture: M,
+    candidates: GaussianMixture | Mapping[str, Formulation | Bayesian],
     queries: Tensor,
-    formulations: Mapping[str, MixturePriors | None] | None = None,
     *,
     seed: int,
     folds: int = 10,
@@ -77,16 +84,14 @@ def cross_validate(
 
     Parameters
     ----------
-    mixture
-        Where every adaptation starts, such as ``captured.mixture``. Its prior over units stays as it is, with the row of each
-        query (causal masks), unless a formulation adapts ``weights``.
+    candidates
+        By name: a formulation as it is, or a posterior (`models.bayesian`) whose MAP the training folds find. A mixture such as
+        ``captured.mixture`` stands for its `softmax_alternatives`. A prior over units stays as it is, with the row of each query
+        (causal masks), unless ``weights`` adapt.
     queries
         (..., Q, D).
-    formulations
-        Priors by name; None as priors is the mixture itself. None are those of `FORMULATIONS`: softmax's mixture, one precision
-        for all units, one for each, and adapted keys, each at its mode; they need a `GaussianMixture` whose units share their precision.
     seed
-        Of the folds, which all problems and formulations share.
+        Of the folds, which all problems and candidates share.
     folds
         Between 2 and Q; Q is leave-one-out.
     present
@@ -101,44 +106,38 @@ def cross_validate(
     Raises
     ------
     ValueError
-        ``folds`` out of range, no formulation, fewer than two queries that count; priors that `inference.adapt` refuses.
+        ``folds`` out of range, no candidate, fewer than two queries that count; priors that `inference.adapt` refuses.
 
     Examples
     --------
     >>> _ = torch.manual_seed(0)
-    >>> from probtx_pyro import models
-    >>> mixture = models.GaussianMixture(torch.zeros(1, 2))
-    >>> table = cross_validate(mixture, 5 + torch.randn(40, 2), seed=0)
+    >>> table = cross_validate(GaussianMixture(torch.zeros(1, 2)), 5 + torch.randn(40, 2), seed=0)
     >>> table.names[int(table.elpd.argmax())]
     'adapted keys'
     """
-    if formulations is None:
-        if isinstance(mixture, GaussianKeys) or (mixture.key_precision.dim() and mixture.key_precision.shape[-1] > 1):
-            raise ValueError(
-                "formulations are needed for this mixture; those by default start from one key and one precision for all units, as softmax has"
-            )
-        formulations = {name: priors(mixture) for name, priors in FORMULATIONS.items()}
+    if not isinstance(candidates, Mapping):
+        candidates = dict(softmax_alternatives(candidates))
     num_queries = queries.shape[-2]
-    if not 2 <= folds <= num_queries or not formulations:
+    if not 2 <= folds <= num_queries or not candidates:
         raise ValueError(
-            f"folds must be between 2 and the number of queries, {num_queries}, and formulations not empty, not {folds} and {len(formulations)}"
+            f"folds must be between 2 and the number of queries, {num_queries}, and candidates not empty, not {folds} and {len(candidates)}"
         )
-    batch: torch.Size = mixture.plates(queries).batch
+    given = [x if isinstance(x, Formulation) else x.formulation for x in candidates.values()]
+    batch = torch.broadcast_shapes(*(formulation.plates(queries).batch for formulation in given))
     counts = torch.ones(1, dtype=torch.bool, device=queries.device) if present is None else present
     counts = counts.expand(*batch, num_queries)
     if bool((counts.sum(-1) < 2).any()):
         raise ValueError("present must leave at least two queries in every problem; drop the problems that have fewer")
     fold_of = np.random.default_rng(seed).permutation(num_queries) % folds
-    pointwise = np.full((len(formulations), *batch, num_queries), np.nan)
+    pointwise = np.full((len(candidates), *batch, num_queries), np.nan)
     for fold in progress_bar(range(folds), label="folds", progress=progress):
         held_out = torch.as_tensor(fold_of == fold, device=queries.device)
         training = (counts & ~held_out).to(queries.dtype)
-        for row, priors in zip(pointwise, formulations.values(), strict=True):
-            fitted = mixture
-            if priors is not None:
-                fitted = adapt(
-                    mixture, queries, priors, num_steps=num_steps, tol=tol, query_weights=training, progress=False
-                ).mixture
+        for row, candidate in zip(pointwise, candidates.values(), strict=True):
+            fitted: Any = candidate
+            if not isinstance(candidate, Formulation):
+                options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": False}
+                fitted = adapt(candidate, queries, query_weights=training, **options).formulation
             with torch.no_grad():
                 evidence = fitted.log_evidence(queries).expand(*batch, num_queries)
             row[...] = np.where((held_out & counts).cpu().numpy(), evidence.cpu().numpy(), row)
@@ -146,7 +145,7 @@ def cross_validate(
     best = np.take_along_axis(pointwise, elpd.argmax(0)[None, ..., None], 0)
     number = counts.sum(-1).cpu().numpy()
     return CrossValidation(
-        tuple(formulations),
+        tuple(candidates),
         elpd,
         _error(pointwise, number),
         elpd - elpd.max(0),
@@ -159,4 +158,4 @@ def _error(pointwise: Array, number: Any) -> Array:
     return np.sqrt(number * np.nanvar(pointwise, -1, ddof=1))
 
 
-__all__ = ["FORMULATIONS", "CrossValidation", "cross_validate"]
+__all__ = ["CrossValidation", "cross_validate", "softmax_alternatives"]

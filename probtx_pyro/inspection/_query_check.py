@@ -18,7 +18,7 @@ from pyro import poutine
 from torch import Tensor
 
 from probtx_pyro.inspection._captured import Captured, stack_layers
-from probtx_pyro.models import IsotropicMixture
+from probtx_pyro.models import MixtureDensity
 from probtx_pyro.ops._progress import progress_bar
 
 Array = NDArray[np.floating[Any]]
@@ -149,7 +149,7 @@ def query_check(
         return values.sum(tuple(axis + 1 for axis in axes)) / counted
 
     mixture, size = one.mixture, one.queries.shape[-2]
-    implied = IsotropicMixture(mixture.log_weights(), mixture.keys, mixture.key_precision, size, validate_args=False)
+    implied = MixtureDensity(mixture, size, validate_args=False)
     implied = implied.expand(one.queries.shape[:-1])
     real = evaluated(one)
     below, equal = np.zeros(real.shape), np.zeros(real.shape)

@@ -2,15 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
+from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
-from probtx_pyro.models._distributions import FaceDirichlet, IsotropicMixture
+from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
+from probtx_pyro.models.formulation import Datum, DirichletTerms, Formulation, GammaTerms, NormalTerms, Parameter
 from probtx_pyro.models.gaussian_keys import GaussianKeys
-from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
 from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
 from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
+from probtx_pyro.models.mixture import WEIGHTS, Mixture
 from probtx_pyro.models.positions import (
     alibi_slopes,
     generalized_gaussian_log_prior,
@@ -19,7 +22,7 @@ from probtx_pyro.models.positions import (
     stick_breaking_log_prior,
     uniform_log_prior,
 )
-from probtx_pyro.models.priors import MixturePriors
+from probtx_pyro.models.priors import FLAT
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 if TYPE_CHECKING:
@@ -49,5 +52,7 @@ __all__ = [
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
-    "bayesian", "Bayesian", "MixturePriors", "FaceDirichlet", "IsotropicMixture",
+    "bayesian", "Bayesian", "FLAT",
+    "Formulation", "Mixture", "Parameter", "Datum", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms",
+    "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

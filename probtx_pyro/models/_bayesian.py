@@ -1,53 +1,152 @@
-"""A model with some of its parameters drawn from priors, as one Pyro program: what every posterior in the library is of.
+"""A formulation with some of its parameters drawn from priors, as one Pyro program: the object of every verb of inference.
 
-Parameters sit in the plate ``units`` at dim -1, left of it the leading axes of the problem; what belongs to a unit beyond
-that (coordinates, components) is event. A parameter that lacks an axis is shared along it and drawn outside that plate.
+The first axis of a parameter is a plate (``units`` at dim -1 of a mixture's), left of it the leading axes of the problem; what
+comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Generic, TypeVar
 
 import pyro
+import torch
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.distributions import Distribution
 
-from probtx_pyro.models.priors import MixturePriors
+from probtx_pyro.models._plates import Plates, plate_of
+from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.gaussian_keys import GaussianKeys
-    from probtx_pyro.models.gaussian_mixture import GaussianMixture
-
-Maybe = Tensor | None  # an argument that may be left out
+F = TypeVar("F", bound=Formulation)
 
 
 @dataclass(frozen=True, eq=False)
-class Bayesian:
-    """A mixture with ``priors`` on some of its parameters: a Pyro program to be called with data. See `bayesian`."""
+class Bayesian(Generic[F]):
+    """A posterior program: a formulation with ``priors`` on some of its parameters. Made by `bayesian`, called with data."""
 
-    mixture: "GaussianMixture | GaussianKeys"
-    priors: MixturePriors
+    formulation: F
+    priors: Mapping[str, Any]
     collapsed: bool = True
 
-    def __call__(
-        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
-    ) -> None:
-        """The program: parameters from their priors, then the queries and answers of the mixture that they make."""
-        plates = self.mixture.plates(queries, outputs, observed, query_weights)
+    def __call__(self, *data: Any, num_queries: int | None = None, **named: Any) -> None:
+        """Sample the parameters from their priors, then the data from the formulation that they make.
+
+        Parameters
+        ----------
+        data, named
+            The data of the formulation, by place or by name; None for what is not known.
+        num_queries
+            How many queries to draw where none are given: ``Predictive(posterior, samples)(None, num_queries=7)``.
+        """
+        bound = self.bind(*data, **named)
+        sizes = {} if num_queries is None else {"num_queries": num_queries}
+        plates, drawn = self._sample(self.formulation.plates(*bound, **sizes))
+        self.formulation.with_parameters(drawn).generate(plates, bound, self.collapsed)
+
+    def _sample(self, plates: Plates) -> tuple[Plates, dict[str, Tensor]]:
+        """Sample the parameters in the plates of the problem."""
+        plates, sites = self._problem(plates)
         drawn = {}
-        for name, (distribution, _) in self.priors.sites(self.mixture, plates.batch, queries.shape[-2]).items():
-            with plates.enter("query" if name == "weights" else "units", like=distribution.batch_shape):
+        for name, (distribution, _) in sites.items():
+            plate = plate_of(self.formulation.axes(name)[0])
+            with plates.enter(plate, like=distribution.batch_shape):
                 drawn[name] = pyro.sample(name, distribution)
-        adapted = self.mixture.with_parameters(drawn)
-        (adapted.marginal if self.collapsed else adapted.enumerated)(plates, queries, outputs, observed, query_weights)
+        return plates, drawn
+
+    def _problem(self, plates: Plates) -> tuple[Plates, dict[str, Site]]:
+        """The priors laid out, and plates with the leading axes that only they have; hyperparameters are sampled on the way."""
+        sites = {}
+        for name, prior in self.priors.items():
+            given = prior if isinstance(prior, Distribution) else prior()
+            sites[name] = lay_out(self.formulation, name, given, plates.batch, plates.last)
+        ranks = {name: len(self.formulation.axes(name)) for name in sites}
+        leading = [site.initial.shape[: max(0, site.initial.dim() - ranks[name])] for name, site in sites.items()]
+        batch = torch.broadcast_shapes(plates.batch, *leading)
+        return (plates if batch == plates.batch else Plates(batch, **plates.last)), sites
+
+    def bind(self, *data: Any, **named: Any) -> Data:
+        """Return the data in the order of the formulation's table, None for what is not given."""
+        return self.formulation.bind(*data, **named)
+
+    def plates(self, data: Data) -> Plates:
+        """Return the plates of the problem that formulation, priors and data make, the data checked."""
+        return self._unseen(data)[0]
+
+    def sites(self, data: Data) -> dict[str, Site]:
+        """Return each prior laid out on its parameter, for these data.
+
+        A prior that is a function is laid out at one draw of its hyperparameters, always the same.
+        """
+        return self._unseen(data)[1]
+
+    def _unseen(self, data: Data) -> tuple[Plates, dict[str, Site]]:
+        """`_problem` outside of any program that is running."""
+        plates = self.formulation.plates(*data)
+        if not self.hierarchical:
+            return self._problem(plates)
+        with poutine.block(), poutine.seed(rng_seed=0):
+            return self._problem(plates)
+
+    def sample_parameters(self, data: Data) -> dict[str, Tensor]:
+        """Draw the parameters, and hyperparameters, from their priors, for these data; by name of the site."""
+        with torch.no_grad():
+            trace = poutine.trace(self._sample).get_trace(self.formulation.plates(*data))
+        return {name: node["value"] for name, node in trace.iter_stochastic_nodes() if not site_is_subsample(node)}
+
+    @property
+    def hierarchical(self) -> list[str]:
+        """The parameters whose prior is a function that samples hyperparameters."""
+        return [name for name, prior in self.priors.items() if not isinstance(prior, Distribution)]
+
+    def require_plain(self, what: str) -> None:
+        """Refuse a hierarchy where ``what`` needs fixed priors."""
+        if self.hierarchical:
+            raise NotImplementedError(
+                f"priors: {self.hierarchical[0]} has hyperparameters, for which there is no {what}; draw with inference.nuts, or fit a guide with inference.variational"
+            )
+
+    def described(self) -> str:
+        """Return the priors in words: ``keys ~ Normal, weights ~ Dirichlet``."""
+        named = {
+            name: type(bare(as_pyro(prior))).__name__ if isinstance(prior, Distribution) else "hyperparameters"
+            for name, prior in self.priors.items()
+        }
+        return ", ".join(f"{name} ~ {kind}" for name, kind in named.items())
+
+    def conjugate(self) -> bool:
+        """Return True if every prior has a closed-form conditional, so that ECM and Gibbs sampling serve it."""
+        return all(is_conjugate(self.formulation, name, prior) for name, prior in self.priors.items())
 
 
-def bayesian(mixture: "GaussianMixture | GaussianKeys", priors: MixturePriors, collapsed: bool = True) -> Bayesian:
-    """A Pyro program whose parameters are drawn from ``priors``; the others stay as they are in ``mixture``.
+def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bayesian[F]:
+    """Make a Pyro program whose parameters are drawn from priors; the others stay as they are in ``formulation``.
+
+    Parameters
+    ----------
+    formulation
+        A value of `probtx_pyro.models`, such as a `GaussianMixture`.
+    collapsed
+        True sums the latent assignments out in closed form; False leaves them as sites that Pyro enumerates.
+    priors
+        By name of the parameter (``formulation.PARAMETERS``): a Pyro distribution; a torch distribution, taken as its namesake;
+        `FLAT` for maximum likelihood; or a function without arguments that samples hyperparameters by ``pyro.sample`` and returns a
+        distribution. A Dirichlet on ``weights`` of shape (..., 1, U) is one weight vector shared by the queries, (..., Q, U)
+        one for each query.
 
     Returns
     -------
     Bayesian
-        ``program(queries, outputs=None, observed=None, query_weights=None)`` with sites named as the parameters, then those
-        of the mixture's ``collapsed`` (default) or ``model``. Its log density is what `inference.adapt` climbs.
+        ``posterior(*data)``, with sites named as the parameters and then those of the formulation's ``collapsed`` or ``model``. Its
+        log density is what `inference.adapt` climbs; `inference.gibbs`, `nuts` and `variational` draw from it.
+
+    Raises
+    ------
+    ValueError
+        A name that the formulation does not have, a parameter that is not there, or something that is no prior.
+    NotImplementedError
+        A formulation without a log density of its data.
 
     Examples
     --------
@@ -55,12 +154,22 @@ def bayesian(mixture: "GaussianMixture | GaussianKeys", priors: MixturePriors, c
     >>> from pyro import poutine
     >>> from pyro.distributions import Normal
     >>> from probtx_pyro import models
-    >>> mixture = models.GaussianMixture(torch.zeros(3, 2))
-    >>> program = bayesian(mixture, models.MixturePriors(keys=Normal(0.0, 1.0)))
-    >>> poutine.trace(program).get_trace(torch.ones(5, 2)).nodes["keys"]["value"].shape
+    >>> posterior = bayesian(models.GaussianMixture(torch.zeros(3, 2)), keys=Normal(0.0, 1.0))
+    >>> poutine.trace(posterior).get_trace(torch.ones(5, 2)).nodes["keys"]["value"].shape
     torch.Size([3, 2])
+    >>> poutine.trace(posterior).get_trace(None, num_queries=4).nodes["queries"]["value"].shape
+    torch.Size([4, 2])
     """
-    return Bayesian(mixture, priors, collapsed)
+    if not isinstance(formulation, Formulation):
+        raise ValueError(
+            f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}; any other Pyro program goes to inference.nuts or variational as it is"
+        )
+    if not formulation.offers("log_evidence"):
+        formulation.refuse("log_evidence")
+    for name, prior in priors.items():
+        require_prior(formulation, name, prior)
+    order = {name: priors[name] for name in formulation.PARAMETERS if name in priors}
+    return Bayesian(formulation, order, collapsed)
 
 
 __all__ = ["Bayesian", "bayesian"]

@@ -1,72 +1,73 @@
 """Two distributions that the Pyro programs need and Pyro does not have."""
 
 import math
+from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Dirichlet, TorchDistribution
+from pyro.distributions import Categorical, Dirichlet, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
 from probtx_pyro.models._simplex_face import Face
-from probtx_pyro.ops import gaussian_factor, log_evidence, safe_softmax
+from probtx_pyro.ops import safe_softmax
 
 
-class IsotropicMixture(TorchDistribution):
-    r"""``Σ_j w_j N(centers_j, I/precision_j)`` with the component summed out, in O(chunk x U) memory.
+class MixtureDensity(TorchDistribution):
+    """The density of a query under a mixture, its unit summed out: batch shape (..., Q), event shape (D,).
 
-    Each element of the batch ``(..., Q)`` has its own weights and shares the centers of its leading axes; PyTorch's
-    ``MixtureSameFamily`` would need Q x U x D numbers for the same log density.
-
-    Shapes: ``log_weights`` (..., Q or 1, U) normalised, ``centers`` (..., U, D), ``precision`` scalar or (..., U or 1);
-    batch shape (..., Q), event shape (D,).
+    Parameters
+    ----------
+    mixture
+        A `Mixture`: ``log_evidence`` is the density, ``log_weights`` and ``emission`` make draws.
+    num_queries
+        Q.
     """
 
-    arg_constraints = {"centers": constraints.real_vector}
-    support = constraints.real_vector
+    arg_constraints: ClassVar[dict[str, Any]] = {}
     has_rsample = False
 
-    def __init__(
-        self,
-        log_weights: Tensor,
-        centers: Tensor,
-        precision: Tensor,
-        num_queries: int,
-        validate_args: bool | None = None,
-    ):
-        self.log_weights, self.centers, self.precision = log_weights, centers, precision
-        batch = torch.broadcast_shapes(log_weights.shape[:-2], centers.shape[:-2], precision.shape[:-1])
-        super().__init__(torch.Size((*batch, num_queries)), centers.shape[-1:], validate_args=validate_args)
+    def __init__(self, mixture: Any, num_queries: int, validate_args: bool | None = None):
+        self.mixture, self.num_queries = mixture, num_queries
+        with torch.no_grad():
+            emitted = mixture.emission(torch.zeros((), dtype=torch.long, device=mixture.log_weights().device))
+        self._support = emitted.support
+        batch = torch.Size((*mixture.batch_shape, num_queries))
+        super().__init__(batch, emitted.event_shape, validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        """That of the units' emissions."""
+        return self._support
 
     def expand(self, batch_shape, _instance=None):
-        """Broadcast the leading axes; the last, the queries, may grow from 1."""
-        leading, queries = tuple(batch_shape[:-1]), batch_shape[-1]
-        weights = self.log_weights.expand(*leading, *self.log_weights.shape[-2:])
-        return IsotropicMixture(weights, self.centers, self.precision, queries, validate_args=False)
+        """Broadcast the batch axes; the last counts the queries."""
+        new = self._get_checked_instance(MixtureDensity, _instance)
+        new.mixture, new.num_queries, new._support = self.mixture, batch_shape[-1], self._support
+        super(MixtureDensity, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
+        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``log p(value)``, shape ``sample_shape + (..., Q)``."""
         if self._validate_args:
             self._validate_sample(value)
-        center = self.centers.detach().mean(-2, keepdim=True)
-        factor = gaussian_factor(value - center, self.centers - center, self.precision)
-        return log_evidence(factor, self.log_weights).expand(torch.broadcast_shapes(value.shape[:-1], self.batch_shape))
+        density = self.mixture.log_evidence(value)
+        return density.expand(torch.broadcast_shapes(density.shape, self.batch_shape))
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
-        """Draw a component, then a point from it."""
+        """Draw a unit, then a query from it."""
         shape = torch.Size(sample_shape) + self.batch_shape
         with torch.no_grad():
-            weights = self.log_weights.exp().expand(*shape, -1)
-            unit = torch.multinomial(weights.reshape(-1, weights.shape[-1]), 1).reshape(shape)
-            centers = self.centers.expand(*shape[:-1], *self.centers.shape[-2:])
-            precision = self.precision.expand(torch.broadcast_shapes(self.precision.shape, centers.shape[:-1]))
-            mean = centers.gather(-2, unit.unsqueeze(-1).expand(*shape, centers.shape[-1]))
-            return mean + torch.randn_like(mean) * precision.gather(-1, unit).rsqrt().unsqueeze(-1)
+            weights = self.mixture.log_weights().exp()
+            unit = Categorical(probs=weights.expand(*shape, weights.shape[-1])).sample()
+            return self.mixture.emission(unit).expand(shape).sample()
 
     @property
     def mean(self) -> Tensor:
-        """``Σ_j w_j centers_j``, shape (..., Q, D)."""
-        return (self.log_weights.exp() @ self.centers).expand(*self.batch_shape, *self.event_shape)
+        """``Σ_j π_j E[x | unit=j]``, shape (..., Q, D)."""
+        weights = self.mixture.log_weights().exp()
+        means = self.mixture.emission(torch.arange(weights.shape[-1], device=weights.device)).mean
+        return (weights @ means).expand(self.batch_shape + self.event_shape)
 
 
 class FaceDirichlet(TorchDistribution):
@@ -124,4 +125,4 @@ def on_face(prior: Dirichlet, allowed: Tensor | None) -> Dirichlet | FaceDirichl
     return prior if allowed is None else FaceDirichlet(prior.concentration, allowed)
 
 
-__all__ = ["FaceDirichlet", "IsotropicMixture", "on_face"]
+__all__ = ["FaceDirichlet", "MixtureDensity", "on_face"]

@@ -18,6 +18,11 @@ def plate_names(rank: int) -> list[str]:
     return [f"batch_{i + 1}" for i in range(rank - 2)] + ["batch", "head"][: max(rank, 0)]
 
 
+def plate_of(axis: str) -> str:
+    """Name of the plate over an axis; that over units cannot be called as the site ``unit``."""
+    return "units" if axis == "unit" else axis
+
+
 class Plates:
     """The plates of a problem, each created once and entered as often as sites need it."""
 
@@ -61,4 +66,4 @@ def isotropic(mean: Tensor, precision: Tensor):
     return Normal(mean, precision.rsqrt().unsqueeze(-1) if precision.dim() else precision.rsqrt()).to_event(1)
 
 
-__all__ = ["PARALLEL", "Plates", "given_unit", "isotropic", "plate_names", "weighted_queries"]
+__all__ = ["PARALLEL", "Plates", "given_unit", "isotropic", "plate_names", "plate_of", "weighted_queries"]

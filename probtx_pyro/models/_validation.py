@@ -7,6 +7,8 @@ import torch
 from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import known
+
 T = TypeVar("T")
 
 
@@ -18,10 +20,15 @@ def unchecked(kind: type[T], **arguments: Any) -> T:
     return new
 
 
+def violated(condition: Tensor) -> bool:
+    """True if any entry is, under validation; inside ``torch.func.vmap`` values cannot be checked."""
+    return is_validation_enabled() and known(condition.any(), otherwise=False)
+
+
 def finite(**tensors: Tensor | None) -> None:
     """Refuse NaN and infinity, naming the tensor."""
     for name, x in tensors.items():
-        if x is None or not is_validation_enabled() or torch.isfinite(x.detach().sum()):
+        if x is None or not violated(~torch.isfinite(x.detach().sum())):
             continue  # a sum needs no memory, and neither NaN nor infinity can leave it finite
         if not torch.isfinite(x).all():
             kind = "NaN" if torch.isnan(x).any() else "infinity"
@@ -69,20 +76,27 @@ def same_dtype(**tensors: Tensor | None) -> None:
 
 def positive(name: str, precision: Tensor) -> None:
     """Refuse an inverse variance that is not positive."""
-    if is_validation_enabled() and (precision <= 0).any():
+    if violated(precision <= 0):
         raise ValueError(f"{name} must be > 0; it is an inverse variance")
+
+
+def log_weights(log_prior: Tensor, units: str, num_units: int) -> Tensor:
+    """Log weights over the units, normalised or not; masks may not forbid a whole row. ``units`` names who has them."""
+    at_least("log_prior", log_prior, 2, "(..., Q or 1, U); use unsqueeze(-2) for one row")
+    same_size("log_prior", log_prior.shape[-1], units, num_units, "units")
+    if violated((log_prior == -math.inf).all(-1)):
+        raise ValueError("log_prior forbids every unit in some row; allow at least one, or drop that query")
+    return log_prior
 
 
 def normalized_log(name: str, log_probs: Tensor) -> None:
     """Refuse log probabilities whose rows do not sum to one, or that forbid everything."""
-    if not is_validation_enabled():
-        return
-    if torch.isnan(log_probs).any() or (log_probs == math.inf).any():
+    if violated(torch.isnan(log_probs) | (log_probs == math.inf)):
         raise ValueError(f"{name} contains NaN or +infinity; use -inf for a mask and finite log weights elsewhere")
     total = log_probs.detach().logsumexp(-1)
-    if (total == -math.inf).any():
+    if violated(total == -math.inf):
         raise ValueError(f"{name} forbids every unit in some row; allow at least one, or drop that query")
-    if (total.abs() > simplex_tolerance(log_probs)).any():
+    if violated(total.abs() > simplex_tolerance(log_probs)):
         raise ValueError(
             f"{name} is off the simplex (its rows have log-sum-exp {float(total.abs().max()):.3g}, not 0); normalize it with log_softmax(-1)"
         )
@@ -90,7 +104,7 @@ def normalized_log(name: str, log_probs: Tensor) -> None:
 
 def simplex(name: str, probs: Tensor) -> None:
     """Refuse rows that are negative or do not sum to one."""
-    if is_validation_enabled() and ((probs < 0).any() or ((probs.sum(-1) - 1).abs() > simplex_tolerance(probs)).any()):
+    if violated((probs < 0).any() | ((probs.sum(-1) - 1).abs() > simplex_tolerance(probs)).any()):
         raise ValueError(f"{name} must have non-negative rows that sum to 1; divide them by their sum")
 
 

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import Value
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.ops.attention import dot_product_attention
 
 
 @dataclass(frozen=True, eq=False)
-class SoftHashTable(Value):
+class SoftHashTable(Formulation):
     """A table of notes. Immutable: writing returns a longer one.
 
     Parameters

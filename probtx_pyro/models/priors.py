@@ -1,99 +1,35 @@
-"""Which Pyro prior sits on which parameter of a mixture, and which of them have a closed-form MAP update."""
+"""Priors on the parameters of a formulation: any Pyro distribution, laid out on the axes that the formulation's table names."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import pyro.distributions as dist
 import torch
-from pyro.distributions import Dirichlet, Gamma, ImproperUniform, Normal, TorchDistribution
+from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Independent, constraints
+from torch.distributions import (
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    TransformedDistribution,
+    biject_to,
+    constraints,
+)
 
 from probtx_pyro.models._distributions import FaceDirichlet, on_face
-from probtx_pyro.models._validation import broadcastable
-
-if TYPE_CHECKING:
-    from probtx_pyro.models.gaussian_keys import GaussianKeys
-    from probtx_pyro.models.gaussian_mixture import GaussianMixture
-
-    Mixture: TypeAlias = GaussianMixture | GaussianKeys
+from probtx_pyro.models._validation import broadcastable, violated
+from probtx_pyro.models.formulation import Formulation
 
 FLAT = ImproperUniform(constraints.real, (), ())
-CONJUGATE: dict[str, Any] = {
-    "keys": Normal,
-    "key_precision": Gamma,
-    "values": Normal,
-    "value_precision": Gamma,
-    "weights": Dirichlet,
-    "component_weights": Dirichlet,
-    "answer_probs": Dirichlet,
-}
+Prior = TorchDistribution | Callable[[], Distribution]
+_NEEDED = {"real": "real vectors", "positive": "positive numbers", "simplex": "the simplex"}
 
 
-@dataclass(frozen=True)
-class MixturePriors:
-    """Pyro distributions over the parameters of a `GaussianMixture` or `GaussianKeys`; one without a prior stays fixed.
-
-    The conjugate choices have closed-form updates in `inference.adapt`; any other distribution with the right support goes
-    to gradient MAP or to a sampler. ``weights`` with concentration (..., 1, U) is one weight vector shared by the queries,
-    with (..., Q, U) one for each query.
-
-    ==================  =======================================  =========================
-    parameter           shape                                    conjugate prior
-    ==================  =======================================  =========================
-    keys                (..., U, D)                              Normal
-    key_precision       (..., U), or one scalar for all units    Gamma (shape, rate)
-    values              (..., U, M)                              Normal
-    value_precision     (..., U), or one scalar for all units    Gamma (shape, rate)
-    weights             (..., 1 or Q, U), rows on the simplex    Dirichlet
-    answer_probs        (..., U, K), rows on the simplex         Dirichlet
-    component_weights   (..., U, R), rows on the simplex         Dirichlet
-    ==================  =======================================  =========================
-
-    A `GaussianKeys` adapts keys (..., U, R, D), key_precision (..., U, R), weights and component_weights; a `GaussianMixture`
-    all but component_weights.
-
-    >>> from pyro.distributions import Gamma
-    >>> priors = MixturePriors.flat("keys", key_precision=Gamma(2.0, 1.0))
-    >>> list(priors.given())
-    ['keys', 'key_precision']
-    """
-
-    keys: TorchDistribution | None = None
-    key_precision: TorchDistribution | None = None
-    values: TorchDistribution | None = None
-    value_precision: TorchDistribution | None = None
-    weights: TorchDistribution | None = None
-    answer_probs: TorchDistribution | None = None
-    component_weights: TorchDistribution | None = None
-
-    @classmethod
-    def flat(cls, *names: str, **others: TorchDistribution) -> "MixturePriors":
-        """Maximum likelihood for the parameters named; other parameters may get a prior by keyword.
-
-        A precision cannot be flat: a unit that sits on a single query makes the likelihood unbounded.
-        """
-        known = {field.name for field in fields(cls)}
-        for name in names:
-            if name not in known:
-                raise ValueError(f"flat: no parameter {name!r}; choose from {', '.join(sorted(known))}")
-            if "precision" in name:
-                raise ValueError(
-                    f"flat: the likelihood is unbounded in {name} (a unit on a single query); give it Gamma(shape, rate) with a small rate"
-                )
-        return cls(**dict.fromkeys(names, FLAT), **others)
-
-    def given(self) -> dict[str, TorchDistribution]:
-        """The priors that are there, by parameter name."""
-        return {field.name: prior for field in fields(self) if (prior := getattr(self, field.name)) is not None}
-
-    def conjugate(self) -> bool:
-        """Whether every prior given has a closed-form update."""
-        return all(prior is FLAT or isinstance(bare(prior), CONJUGATE[name]) for name, prior in self.given().items())
-
-    def sites(self, mixture: "Mixture", batch: torch.Size, num_queries: int) -> "dict[str, Site]":
-        """Each prior laid out on its parameter of ``mixture``, for problems of shape ``batch``."""
-        return {name: _site(name, prior, mixture, batch, num_queries) for name, prior in self.given().items()}
+@biject_to.register(constraints.MixtureSameFamilyConstraint)
+def _coordinates_of_a_mixture(support: Any) -> Any:
+    """A mixture of one family is unconstrained as its components are."""
+    return biject_to(support.base_constraint)
 
 
 class Site(NamedTuple):
@@ -107,92 +43,189 @@ class Site(NamedTuple):
     initial: Tensor
 
 
+def as_pyro(prior: Any) -> TorchDistribution:
+    """Return a distribution of torch as its namesake in Pyro, with the same arguments.
+
+    Raises
+    ------
+    ValueError
+        A distribution that Pyro does not have.
+    """
+    if isinstance(prior, TorchDistributionMixin):
+        return prior
+    kind = type(prior).__name__
+    if isinstance(prior, Independent):
+        return as_pyro(prior.base_dist).to_event(prior.reinterpreted_batch_ndims)
+    if isinstance(prior, TransformedDistribution) and type(prior) is TransformedDistribution:
+        return dist.TransformedDistribution(as_pyro(prior.base_dist), prior.transforms)
+    if isinstance(prior, MixtureSameFamily):
+        return dist.MixtureSameFamily(as_pyro(prior.mixture_distribution), as_pyro(prior.component_distribution))
+    namesake = getattr(dist, kind, None)
+    if namesake is None:
+        raise ValueError(f"priors: Pyro has no {kind}; give a distribution of pyro.distributions")
+    return namesake(**arguments_of(prior), validate_args=False)
+
+
+def arguments_of(prior: Distribution) -> dict[str, Any]:
+    """Return the arguments a distribution was made with; where it has several parametrisations, of the one given."""
+    given = [name for name in prior.arg_constraints if name in vars(prior)]
+    return {name: getattr(prior, name) for name in given or prior.arg_constraints}
+
+
+def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
+    """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior."""
+    row = formulation._row(name)
+    formulation.check_prior(name)
+    if not isinstance(prior, Distribution) and not callable(prior):
+        raise ValueError(
+            f"priors: {name}={prior!r} is a {type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
+        )
+    if prior is FLAT and _kind(row.support) == "positive":
+        raise ValueError(
+            f"priors: the likelihood is unbounded in {name} (a unit on a single query), so it cannot be flat; give it Gamma(shape, rate) with a small rate"
+        )
+
+
 def bare(prior: TorchDistribution) -> TorchDistribution:
+    """Return the distribution inside ``Independent``."""
     while isinstance(prior, Independent):
         prior = prior.base_dist
     return prior
 
 
-def event_dim(mixture: "Mixture", name: str) -> int:
-    """How many axes of a parameter belong to one unit (one row of weights): coordinates, components."""
-    if name not in mixture.adapts:
-        raise ValueError(
-            f"priors: there is a prior on {name}, but a {type(mixture).__name__} has no {name} to adapt; drop it, or choose from {', '.join(mixture.adapts)}"
-        )
-    return mixture.axes["log_prior" if name == "weights" else name] - 1
+def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
+    """Return True if the prior has a closed-form conditional: the family of the table, or flat."""
+    family = formulation.PARAMETERS[name].conjugate
+    return family is not None and (
+        prior is FLAT or (isinstance(prior, Distribution) and isinstance(bare(as_pyro(prior)), family))
+    )
 
 
-def _site(name: str, prior: TorchDistribution, mixture: "Mixture", batch: torch.Size, num_queries: int) -> Site:
-    event = event_dim(mixture, name)
-    initial = mixture.parameter(name, batch)
-    if initial is None:
-        raise ValueError(
-            f"priors: there is a prior on {name}, but the mixture has no {name}; give the mixture {name} or drop the prior"
-        )
-    prior, event = bare(prior), min(event, initial.dim())
-    if prior is FLAT and CONJUGATE[name] is Dirichlet:
+def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, sizes: Mapping[str, int]) -> Site:
+    """Return a prior expanded to its parameter, for problems of shape ``batch``.
+
+    Parameters
+    ----------
+    formulation, name, prior
+        The parameter of the formulation, and a distribution over it.
+    batch
+        Leading axes of the problem.
+    sizes
+        Entries of the axes of the data, such as ``{"query": Q}``.
+
+    Raises
+    ------
+    ValueError
+        A support, shape or dtype that does not fit the parameter.
+    """
+    row, initial = formulation.PARAMETERS[name], formulation.parameter(name, batch)
+    assert initial is not None  # by `require_prior`
+    if not isinstance(prior, Distribution):
+        raise ValueError(f"priors: the function for {name} returned a {type(prior).__name__}, not a distribution")
+    own = len(row.names)
+    event = min(own - 1, initial.dim())
+    prior = bare(as_pyro(prior))
+    if prior is FLAT and _kind(row.support) == "simplex":
         prior = Dirichlet(torch.ones_like(initial))
-    elif isinstance(prior, CONJUGATE[name]):
-        prior = _cast(name, prior, initial)
-    if prior.event_dim > event or not _fits(CONJUGATE[name], prior.support):
-        needed = {Normal: "real vectors", Gamma: "positive numbers", Dirichlet: "the simplex"}[CONJUGATE[name]]
+    prior = _cast(name, prior, initial)
+    if not _fits(_kind(row.support), prior):
         raise ValueError(
-            f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {needed}, such as {CONJUGATE[name].__name__}"
+            f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {_NEEDED[_kind(row.support)]}"
+            + (f", such as {row.conjugate.__name__}" if row.conjugate else "")
         )
-    own = prior.batch_shape + prior.event_shape
-    if name == "weights":
-        own = own if len(own) > 1 else torch.Size((1, *own))
-        if own[-2] == 1 and initial.shape[-2] != 1:
-            raise ValueError(
-                "priors: weights shared by the queries have no closed form or meaning where log_prior differs between queries; give weights a concentration of shape (..., Q, U)"
-            )
-        if own[-2] not in (1, num_queries):
-            raise ValueError(
-                f"priors: weights has concentration rows for {own[-2]} queries but there are {num_queries}; use 1 row (shared) or one for each query"
-            )
-    shape = broadcastable(**{name: initial.shape, f"prior on {name}": own})
-    missing = mixture.axes[name] - len(shape) if name in mixture.axes and len(shape) else 0
-    shape = torch.Size((1,) * max(0, missing) + tuple(shape))
+    if prior.event_dim > event:
+        return _correlated(name, prior, initial, own)
+    shape = prior.batch_shape + prior.event_shape
+    if row.names[0] == "query":
+        shape = _rows(name, shape, initial, sizes["query"])
+    shape = broadcastable(**{name: initial.shape, f"prior on {name}": shape})
+    shape = torch.Size((1,) * max(0, own - len(shape) if len(shape) else 0) + tuple(shape))
     distribution = prior.expand(shape[: len(shape) - prior.event_dim])
     distribution = distribution.to_event(event - prior.event_dim)
-    if isinstance(distribution, Dirichlet) and (allowed := _allowed(name, mixture)) is not None and not allowed.all():
+    allowed = formulation.allowed(name)
+    if isinstance(distribution, Dirichlet) and allowed is not None and not bool(allowed.all()):
         distribution = on_face(distribution, allowed)
     return Site(distribution, initial.expand(shape))
 
 
-def _allowed(name: str, mixture: "Mixture") -> Tensor | None:
-    """Which units (of a row) or components (of a unit) are not masked; None where there is no mask."""
-    if name == "weights":
-        return None if mixture.log_prior is None else mixture.log_prior > -torch.inf
-    weights = getattr(mixture, name) if name == "component_weights" else None
-    return None if weights is None else weights > 0
+def _correlated(name: str, prior: TorchDistribution, initial: Tensor, own: int) -> Site:
+    """A prior that ties units together: one distribution over the whole parameter."""
+    shape = prior.batch_shape + prior.event_shape
+    if (
+        prior.batch_shape
+        or initial.dim() > own
+        or len(shape) != own
+        or broadcastable(prior=shape, parameter=initial.shape) != shape
+    ):
+        raise ValueError(
+            f"priors: {type(prior).__name__} on {name} has event shape {tuple(prior.event_shape)}, more than the axes of one unit; a prior across units must have the shape of {name}, {tuple(initial.shape)}, as one event, and the parameter no leading axes"
+        )
+    return Site(prior, initial.expand(shape))
 
 
-def _fits(family: type, support: constraints.Constraint) -> bool:
-    if family is Gamma:
+def _rows(name: str, shape: torch.Size, initial: Tensor, num_queries: int) -> torch.Size:
+    """The shape of a prior whose rows are queries, or one row that they share."""
+    shape = shape if len(shape) > 1 else torch.Size((1, *shape))
+    if shape[-2] == 1 and initial.shape[-2] != 1:
+        raise ValueError(
+            f"priors: {name} shared by the queries have no closed form or meaning where log_prior differs between queries; give {name} a concentration of shape (..., Q, U)"
+        )
+    if shape[-2] not in (1, num_queries):
+        raise ValueError(
+            f"priors: {name} has concentration rows for {shape[-2]} queries but there are {num_queries}; use 1 row (shared) or one for each query"
+        )
+    return shape
+
+
+def _kind(support: Any) -> str:
+    """The kind of set that a parameter lies in: "real", "positive" or "simplex"."""
+    if support is constraints.simplex:
+        return "simplex"
+    return "positive" if getattr(support, "lower_bound", None) == 0 else "real"
+
+
+def _fits(kind: str, prior: TorchDistribution) -> bool:
+    support: Any = prior.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    if kind == "positive":
         return bool(getattr(support, "lower_bound", -1) >= 0)
-    return (support is constraints.simplex) == (family is Dirichlet)
+    return (support is constraints.simplex) == (kind == "simplex")
 
 
 def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
-    """Scalars take the data's dtype; tensors of another dtype are refused, not promoted."""
-    arguments = {key: getattr(prior, key) for key in CONJUGATE[name].arg_constraints}
+    """Numbers take the dtype of the parameter; tensors of another dtype are refused, not promoted."""
+    arguments = arguments_of(prior)
     for key, x in arguments.items():
-        if x.dim() and x.dtype != like.dtype:
+        if isinstance(x, Tensor) and x.dim() and x.is_floating_point() and x.dtype != like.dtype:
             raise ValueError(
-                f"priors: {key} of the prior on {name} is {x.dtype} but the mixture is {like.dtype}; convert it with .to({like.dtype})"
+                f"priors: {key} of the prior on {name} is {x.dtype} but {name} is {like.dtype}; convert it with .to({like.dtype})"
             )
-    return CONJUGATE[name](**{key: x.to(like) for key, x in arguments.items()}, validate_args=False)
+    tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
+    if len(tensors) < len(arguments) or all(x.dtype == like.dtype and x.device == like.device for x in tensors):
+        return prior
+    return type(prior)(**{key: x.to(like) for key, x in arguments.items()}, validate_args=False)
 
 
 def require_modes(sites: Mapping[str, Site]) -> None:
     """Refuse priors whose density has no mode inside the support, so that MAP does not exist."""
     for name, (distribution, _) in sites.items():
         base = bare(distribution)
-        if isinstance(base, Gamma | Dirichlet | FaceDirichlet) and (base.concentration < 1).any():
+        if isinstance(base, dist.Gamma | Dirichlet | FaceDirichlet) and violated(base.concentration < 1):
             raise ValueError(
-                f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead: MCMC(NUTS(models.bayesian(mixture, priors)))"
+                f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
             )
 
 
-__all__ = ["FLAT", "MixturePriors", "Site", "event_dim", "require_modes"]
+__all__ = [
+    "FLAT",
+    "Prior",
+    "Site",
+    "arguments_of",
+    "as_pyro",
+    "bare",
+    "is_conjugate",
+    "lay_out",
+    "require_modes",
+    "require_prior",
+]

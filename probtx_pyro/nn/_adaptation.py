@@ -8,7 +8,7 @@ from pyro.distributions import Gamma, Normal, TorchDistribution
 from torch import Tensor
 
 from probtx_pyro import models
-from probtx_pyro.inference import MixturePriors, adapt
+from probtx_pyro.inference import adapt
 from probtx_pyro.nn._masks import Masks
 
 
@@ -63,14 +63,14 @@ def adapted(
     ``strengths`` (H,) are those of the priors, by the name of the parameter: a Normal on the keys has this precision, a Gamma on
     the key precision counts as so many halves of observed coordinates; both have their mode at the parameter as it was.
     """
-    priors = MixturePriors(**{name: ADAPTED[name](model, strength) for name, strength in strengths.items()})
+    priors = dict(**{name: ADAPTED[name](model, strength) for name, strength in strengths.items()})
     options: dict[str, Any] = {
         "num_steps": num_steps,
         "query_weights": query_weights,
         "causal": causal,
         "progress": False,
     }
-    return adapt(model, queries, priors, **options).mixture
+    return adapt(models.bayesian(model, **priors), queries, **options).formulation
 
 
 def check_masks(masks: Masks) -> None:

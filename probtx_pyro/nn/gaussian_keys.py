@@ -79,7 +79,7 @@ class GaussianKeysAttention(GaussianAttention):
         """With the layer's assignment of components."""
         if self.num_components == 1:
             return super().ask(model, queries, need_weights)
-        weights = model.attention(queries, self.reduce) if need_weights else None
+        weights = model.attention(queries, assignment=self.reduce) if need_weights else None
         return model.expected_outputs(queries, self.reduce), weights
 
 

@@ -53,6 +53,16 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     return x.sum_to_size(shape) if x.shape != torch.Size(shape) else x
 
 
+def known(condition: Tensor, otherwise: bool) -> bool:
+    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap``, which hides values."""
+    try:
+        return bool(condition)
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        return otherwise
+
+
 _VECTORIZED = (
     "acos asin atan cos cosh erf erfc erfinv exp expm1 lgamma log log10 log1p log2 sin sinh sqrt tan tanh".split()
 )
@@ -71,4 +81,4 @@ def settle_kernels() -> None:
             getattr(torch, name)(half)
 
 
-__all__ = ["center_of", "safe_log", "safe_ratio", "safe_softmax", "settle_kernels", "sum_to"]
+__all__ = ["center_of", "known", "safe_log", "safe_ratio", "safe_softmax", "settle_kernels", "sum_to"]

@@ -35,7 +35,9 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 class Factor(NamedTuple):
-    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j`` (up to a constant of the query where that is said).
+    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j + base_i`` (up to a constant of the query where that is said).
+
+    ``base`` is the log base measure of the query, which attention does not see; None is 0.
 
     Half-precision inputs are held in float32 here; `attend` rounds statistics and parameters, as the inputs were rounded,
     and keeps the bias, a large number that cancels, to 24 bits.
@@ -44,6 +46,7 @@ class Factor(NamedTuple):
     statistics: QueryStatistics
     parameters: UnitParameters
     bias: PerUnit
+    base: PerQuery | None = None
 
 
 def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed: Tensor | None = None) -> Factor:
@@ -90,7 +93,7 @@ def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = 
 def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     if observed is None:
         return factor
-    statistics, parameters, bias = factor
+    statistics, parameters, bias, _ = factor
     switch = observed.unsqueeze(-1).to(statistics.dtype)
     statistics = _join(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
     return Factor(statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
@@ -112,12 +115,14 @@ def joint(first: Factor, second: Factor) -> Factor:
         _join(first.statistics, second.statistics),
         _join(first.parameters, second.parameters),
         first.bias + second.bias,
+        first.base if second.base is None else second.base if first.base is None else first.base + second.base,
     )
 
 
 def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
     """``log p(x_i, unit=j)``, shape (..., Q, U): the matrix whose softmax is attention and whose log-sum-exp is evidence."""
     scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
+    scores = scores if factor.base is None else scores + factor.base.unsqueeze(-1)
     return scores if log_prior is None else scores + log_prior
 
 
@@ -147,7 +152,7 @@ def attend(
     has U·R keys, keys jR to jR + R - 1 being those of unit j. ``causal`` lets query i see units j <= i. ``dropout`` is the
     probability that an entry of the attention is dropped; on a CPU it costs the whole matrix.
     """
-    statistics, parameters, bias = factor
+    statistics, parameters, bias, _ = factor
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
     mask, allowed = None, None
     if log_prior is not None:

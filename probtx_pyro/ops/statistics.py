@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from probtx_pyro.ops._numerics import known
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -42,7 +43,7 @@ def expected_statistics(
     statistics, parameters, row_prior = as_product(factor, log_prior)
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
     evidence, sums = over_chunks(_moments, (statistics, row_prior, collected), (parameters,))
-    return Statistics(evidence.squeeze(-1), sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
+    return Statistics(_based(evidence.squeeze(-1), factor), sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
 
 
 def sampled_statistics(
@@ -57,13 +58,17 @@ def sampled_statistics(
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
     by_query = (statistics, row_prior, collected, uniforms.unsqueeze(-1))
     found, sums = over_chunks(_sampled, by_query, (parameters,))
-    return Statistics(found[..., 0], sums[..., -1], sums[..., :-1]), found[..., 1].long()
+    return Statistics(_based(found[..., 0], factor), sums[..., -1], sums[..., :-1]), found[..., 1].long()
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
     """``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, shape (..., Q), chunked; -inf for a fully masked row."""
     statistics, parameters, row_prior = as_product(factor, log_prior)
-    return over_chunks(_evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1)
+    return _based(over_chunks(_evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1), factor)
+
+
+def _based(evidence: Tensor, factor: Factor) -> Tensor:
+    return evidence if factor.base is None else evidence + factor.base
 
 
 def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,7 +84,7 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
     empty = peak <= MASKED_COLUMN / 2
     shifted = scores.sub_(peak.masked_fill(empty, 0.0))
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
-    subnormal = not scores.is_cuda and bool(shifted.detach().amin() < lowest)
+    subnormal = not scores.is_cuda and known(shifted.detach().amin() < lowest, otherwise=True)
     if subnormal and shifted.requires_grad:
         weights = torch.threshold(shifted.clamp_min(lowest).exp(), 1.001 * math.exp(lowest), 0.0)
     elif subnormal:

@@ -13,9 +13,6 @@ _HOME = {
     "diagnose": "_diagnose",
     "Verdict": "_diagnose",
     "Calibration": "calibration",
-    "by_gibbs": "calibration",
-    "by_nuts": "calibration",
-    "by_variational": "calibration",
     "calibrate": "calibration",
     "joint_test": "calibration",
     "simultaneous_band": "_ecdf",
@@ -28,7 +25,7 @@ _HOME = {
 }
 __all__ = [
     "to_inference_data", "from_arrays", "relabel", "diagnose", "Verdict",
-    "Calibration", "calibrate", "by_gibbs", "by_nuts", "by_variational", "joint_test", "simultaneous_band", "uniformity",
+    "Calibration", "calibrate", "joint_test", "simultaneous_band", "uniformity",
     "prior_predictive", "Learned", "prior_against_posterior", "Sensitivity", "prior_sensitivity",
 ]  # fmt: skip
 

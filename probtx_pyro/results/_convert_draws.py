@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +11,12 @@ from pyro.distributions import ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
-from probtx_pyro.inference._log_joint import Data
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import bare
-from probtx_pyro.results import _evaluation as at_draws
 from probtx_pyro.results._arviz import Variable
-from probtx_pyro.results._dims import SAMPLES, Layout, parameters, refuse_unused
+from probtx_pyro.results._dims import SAMPLES, Layout, refuse_unused
+from probtx_pyro.results._evaluation import LIKELIHOODS, Likelihood, log_likelihood, over_draws, prior_samples
 from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
 
 Groups = dict[str, dict[str, Variable]]
@@ -24,25 +24,15 @@ Attrs = dict[str, str | int | float]
 MARKOV_CHAINS = ("NUTS", "Gibbs")  # other methods are guides, whose draws are independent
 
 
-class DrawsOptions(TypedDict, total=False):
-    """The options of `results.to_inference_data` for draws."""
-
-    attention: bool | int
-    likelihood: str | None
-    seed: int | None
-    prior: int
-    relabel: bool
-
-
 def draws_groups(
     posterior: Draws,
     dims: Mapping[str, Sequence[str]] | None = None,
     *,
-    attention: bool | int = True,
-    likelihood: str | None = "joint",
-    seed: int | None = None,
-    prior: int = 0,
-    relabel: bool = True,
+    attention: bool | int,
+    likelihood: str | None,
+    seed: int | None,
+    prior: int,
+    relabel: bool,
 ) -> tuple[Groups, Attrs]:
     """All groups of draws, and the attributes of the file."""
     attrs: Attrs = {"method": posterior.method, **posterior.record}
@@ -55,49 +45,47 @@ def draws_groups(
         if seed is not None or prior:
             raise ValueError("seed and prior: new data come from a program made by models.bayesian; leave them out")
         return {"posterior": _of_any_program(posterior, dims), "sample_stats": statistics}, attrs
-    if likelihood not in (None, *at_draws.LIKELIHOODS):
-        raise ValueError(f"likelihood must be one of {', '.join(at_draws.LIKELIHOODS)} or None, not {likelihood!r}")
+    if likelihood not in (None, *LIKELIHOODS):
+        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {likelihood!r}")
     if attention < 0:
         raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
     if prior and seed is None:
         raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
-    program, data = posterior.program, Data(*posterior.arguments)
-    mixture = program.mixture
-    kind = at_draws.LIKELIHOODS[likelihood or "joint"]
-    if kind is at_draws.LIKELIHOODS["answers"] and data.outputs is None:
+    program, data = posterior.program, posterior.program.bind(*posterior.arguments)
+    posterior = posterior._replace(arguments=data)
+    formulation = program.formulation
+    kind = LIKELIHOODS[likelihood or "joint"]
+    if kind is LIKELIHOODS["answers"] and dict(zip(formulation.DATA, data, strict=True)).get("outputs") is None:
         raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
     if relabel:
         posterior = draws_relabelled(posterior)
         attrs["labels"] = posterior.record["labels"]
-    layout = Layout(mixture, data, given=dims)
+    layout = Layout(formulation, data, program.plates(data).batch, given=dims)
     groups: Groups = {
         "posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()},
         "sample_stats": statistics,
     }
-    sites = program.priors.sites(mixture, mixture.plates(*data).batch, data.queries.shape[-2])
-    groups["log_prior"] = {
-        name: (SAMPLES, sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2).detach().cpu().numpy())
-        for name, x in posterior.samples.items()
-        if not isinstance(bare(sites[name].distribution), ImproperUniform)
-    }
-    if attention:
-        groups |= _attention(groups, layout, mixture, data, posterior.samples, int(attention))
+    compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
+    attrs["logarithmic"] = " ".join(name for name in compared if formulation.PARAMETERS[name].logarithmic)
+    if not program.hierarchical:
+        groups["log_prior"] = _log_priors(program, data, posterior.samples)
+    if attention and formulation.offers("attention"):
+        groups |= _attention(groups, layout, program, data, posterior.samples, int(attention))
     if likelihood:
-        density = partial(at_draws.log_likelihood, kind, data=data)
-        (pointwise,) = at_draws.over_draws(density, mixture, data, posterior.samples).values()
-        groups["log_likelihood"] = _pointwise(layout, kind, data, pointwise)
+        (pointwise,) = over_draws(partial(log_likelihood, kind, data=data), program, data, posterior.samples).values()
+        groups["log_likelihood"] = _pointwise(layout, kind, formulation, data, pointwise)
     if seed is not None:
         first, second = (int(x) for x in np.random.SeedSequence(seed).generate_state(2))
 
         def new_data(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
-            found = at_draws.over_draws(lambda adapted: kind.replicate(adapted, data), mixture, data, samples)
+            found = over_draws(lambda adapted: kind.replicate(adapted, data), program, data, samples)
             return {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
 
         with poutine.seed(rng_seed=first):
             groups["posterior_predictive"] = new_data(posterior.samples)
         if prior:
             with poutine.seed(rng_seed=second):
-                samples = at_draws.prior_samples(program, data, prior)
+                samples = prior_samples(program, data, prior)
                 own: dict[str, Variable] = {"chain": (("chain",), np.arange(1)), "draw": (("draw",), np.arange(prior))}
                 drawn = {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
                 groups["prior"] = drawn | own
@@ -107,12 +95,23 @@ def draws_groups(
     return groups, attrs
 
 
+def _log_priors(program: Bayesian, data: Data, samples: Mapping[str, Tensor]) -> dict[str, Variable]:
+    """Log density of each parameter under its prior (chain, draw); a flat one has none."""
+    sites = program.sites(data)
+    return {
+        name: (SAMPLES, sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2).detach().cpu().numpy())
+        for name, x in samples.items()
+        if not isinstance(bare(sites[name].distribution), ImproperUniform)
+    }
+
+
 def _attention(
-    groups: Groups, layout: Layout, mixture, data: Data, samples: Mapping[str, Tensor], every: int
+    groups: Groups, layout: Layout, program: Bayesian, data: Data, samples: Mapping[str, Tensor], every: int
 ) -> Groups:
     """Attention in the posterior, or that of every n-th draw in a group of its own."""
+    observations = program.formulation.observations(data)
     thinned = {name: x[:, ::every] for name, x in samples.items()}
-    found = at_draws.over_draws(partial(at_draws.attention, data=data), mixture, data, thinned)
+    found = over_draws(lambda adapted: {"attention": adapted.attention(*observations)}, program, data, thinned)
     variable: dict[str, Variable] = {"attention": layout.variable("attention", found["attention"], samples=SAMPLES)}
     if every == 1:
         return {"posterior": groups["posterior"] | variable}
@@ -120,13 +119,15 @@ def _attention(
     return {"attention": variable | {"draw": (("draw",), kept)}}
 
 
-def _pointwise(layout: Layout, kind: at_draws.Likelihood, data: Data, pointwise: Tensor) -> dict[str, Variable]:
-    """The log likelihood along the queries; along ``observation`` where some queries have none."""
-    name, shape = kind.variable(data), pointwise.shape[len(SAMPLES) :]
-    counted = kind.counted(data).expand(shape)
+def _pointwise(
+    layout: Layout, kind: Likelihood, formulation: Formulation, data: Data, pointwise: Tensor
+) -> dict[str, Variable]:
+    """The log likelihood along the observations; along ``observation`` where some are absent."""
+    name, shape = kind.variable(formulation, data), pointwise.shape[len(SAMPLES) :]
+    counted = kind.counted(formulation, data).expand(shape)
     if bool(counted.all()):
-        return {name: layout.variable(name, pointwise, like="log_likelihood", samples=SAMPLES)}
-    axes = (*layout.names, "query")
+        return {name: layout.variable(name, pointwise, like="log_evidence", samples=SAMPLES)}
+    axes = layout.axes("log_evidence")
     labels = [
         ", ".join(f"{axis}={i}" for axis, i in zip(axes, index, strict=True)) for index in counted.nonzero().tolist()
     ]
@@ -136,14 +137,14 @@ def _pointwise(layout: Layout, kind: at_draws.Likelihood, data: Data, pointwise:
     }
 
 
-def _data(layout: Layout, program: Bayesian, data: Data, kind: at_draws.Likelihood, posterior: Draws) -> Groups:
+def _data(layout: Layout, program: Bayesian, data: Data, kind: Likelihood, posterior: Draws) -> Groups:
     """The data, the parameters without a prior, and which units may change places."""
     groups: Groups = {"observed_data": {}, "constant_data": {}}
-    for name, x in data._asdict().items():
+    for name, x in zip(program.formulation.DATA, data, strict=True):
         if x is not None:
-            group = "observed_data" if name in kind.explains else "constant_data"
+            group = "observed_data" if name in kind.explains(program.formulation) else "constant_data"
             groups[group][name] = layout.variable(name, x)
-    for name, x in parameters(program.mixture).items():
+    for name, x in program.formulation.parameters().items():
         if name not in posterior.samples:
             groups["constant_data"][name] = layout.variable(name, x)
     found = exchangeable(program, posterior.arguments)
@@ -178,4 +179,4 @@ def _plates(program: Any, arguments: tuple[Any, ...]) -> dict[str, list[str | No
     return found
 
 
-__all__ = ["DrawsOptions", "draws_groups"]
+__all__ = ["draws_groups"]

@@ -10,10 +10,9 @@ from pyro.distributions import Dirichlet, ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
-from probtx_pyro.inference._log_joint import Data
-from probtx_pyro.models import GaussianKeys
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._distributions import FaceDirichlet
+from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import Site, bare
 from probtx_pyro.results._arviz import Variable
 from probtx_pyro.results._dims import SAMPLES, Layout
@@ -33,11 +32,16 @@ class Exchangeable(NamedTuple):
     separated_by: dict[str, tuple[str, ...]]
 
 
-def exchangeable(program: Bayesian, arguments: tuple[Any, ...]) -> Exchangeable:
-    """Compare the priors and the fixed parameters of the units (and components) of a program, for the data it is called with."""
-    mixture, data = program.mixture, Data(*arguments)
-    layout = Layout(mixture, data)
-    sites = program.priors.sites(mixture, mixture.plates(*data).batch, data.queries.shape[-2])
+def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
+    """Compare the priors and the fixed parameters of the units (and components) of a program, for the data it is called with.
+
+    Units whose hyperparameters are shared may change places; where each has its own, none may.
+    """
+    formulation = program.formulation
+    if not any("unit" in row.names for row in formulation.PARAMETERS.values()):
+        return Exchangeable({}, {})
+    layout = Layout(formulation, data, program.plates(data).batch)
+    sites = program.sites(data)
     values = {
         name: layout.variable(name, site.initial.expand(1, 1, *site.initial.shape), samples=SAMPLES)
         for name, site in sites.items()
@@ -48,7 +52,7 @@ def exchangeable(program: Bayesian, arguments: tuple[Any, ...]) -> Exchangeable:
         (name, arranged(variable, (*axes, "unit", "component"))) for name, variable in _traits(program, layout, sites)
     ]
     levels = {"unit": (*axes, "unit")}
-    if isinstance(mixture, GaussianKeys):
+    if "component" in layout.sizes:
         levels["component"] = (*axes, "unit", "component")
     classes: dict[str, Variable] = {}
     separated: dict[str, tuple[str, ...]] = {}
@@ -67,22 +71,19 @@ def exchangeable(program: Bayesian, arguments: tuple[Any, ...]) -> Exchangeable:
 
 def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
     """What could tell units apart: the arguments of priors, masks of weights, parameters that are not drawn."""
-    mixture = program.mixture
-    for axis in mixture.axes:
-        name, value = "weights" if axis == "log_prior" else axis, getattr(mixture, axis)
-        own = (*layout.names, *layout.table[name])
+    formulation = program.formulation
+    for name, row in formulation.PARAMETERS.items():
+        own = layout.axes(name)
+        value: Any = getattr(formulation, row.field or name)
         if name in sites:
             rank = sites[name].initial.dim()
             for dims, x in _arguments(bare(sites[name].distribution), own[len(own) - rank :], layout.sizes["unit"]):
                 yield f"the prior on {name}", (dims, x.detach().cpu().numpy())
-            if value is None or name not in ("weights", "component_weights"):
-                continue
-            value, source = value > (-torch.inf if name == "weights" else 0), f"the mask of {name}"
-        elif value is None:
-            continue
+            value, source = formulation.allowed(name), f"the mask of {name}"
         else:
             source = f"{name}, which are given"
-        yield source, (own[len(own) - value.dim() :], value.detach().cpu().numpy())
+        if value is not None:
+            yield source, (own[len(own) - value.dim() :], value.detach().cpu().numpy())
 
 
 def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[tuple[str, ...], Tensor]]:
@@ -119,14 +120,16 @@ def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None
         raise ValueError(
             "these draws are not of a program made by models.bayesian, so nothing says which units may change places; convert them and give relabel(data, exchangeable={'unit': ...})"
         )
-    layout = Layout(posterior.program.mixture, Data(*posterior.arguments))
+    program, data = posterior.program, posterior.program.bind(*posterior.arguments)
+    layout = Layout(program.formulation, data, program.plates(data).batch)
     variables = {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()}
     if not any("unit" in dims for dims, _ in variables.values()):
         return posterior._replace(record={**posterior.record, "labels": "no parameter of the units is drawn"})
-    found = exchangeable(posterior.program, posterior.arguments)
+    found = exchangeable(program, data)
     start = highest(posterior.statistics["lp"].detach().cpu().numpy())
     given = {name: torch.as_tensor(x).detach().cpu().numpy() for name, x in (reference or {}).items()} or None
-    permutations = matched(variables, found.classes, start, given)
+    logarithmic = [name for name, row in program.formulation.PARAMETERS.items() if row.logarithmic]
+    permutations = matched(variables, found.classes, start, given, logarithmic)
     samples = {
         name: torch.as_tensor(array).to(posterior.samples[name]).reshape(posterior.samples[name].shape)
         for name, (_, array) in permuted(variables, permutations).items()

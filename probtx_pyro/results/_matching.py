@@ -4,7 +4,7 @@ Centres and spreads follow from the draws as renumbered, and the draws are renum
 likelihood of draws that are normal about the centre of their unit, with one variance for each feature, never falls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from scipy.optimize import linear_sum_assignment
 from probtx_pyro.results._arviz import Variable
 
 Array = NDArray[Any]
-LOGARITHMIC = ("key_precision", "value_precision")
 DERIVED = ("attention",)  # follows the parameters, and is not matched
 NUM_STEPS = 20
 CHUNK = 2**22  # distances held at a time, over draws and pairs
@@ -57,21 +56,27 @@ def matched(
     classes: Mapping[str, Variable],
     start: tuple[int, int],
     reference: Mapping[str, ArrayLike] | None = None,
+    logarithmic: Collection[str] = (),
 ) -> Permutations:
     """The permutation of every draw, for every problem.
 
     ``classes``: of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may
-    change places. The numbering is that of draw ``start`` (chain, draw), or of the reference.
+    change places. The numbering is that of draw ``start`` (chain, draw), or of the reference. Variables named in ``logarithmic`` are
+    compared by their logarithm.
     """
     problems = problem_axes(variables)
-    given = {name: (dims, _scaled(name, x)) for name, (dims, x) in variables.items() if _matters(name, dims)}
+    given = {
+        name: (dims, _scaled(name, x, logarithmic)) for name, (dims, x) in variables.items() if _matters(name, dims)
+    }
     draws = _features(given, problems)
     if reference is None:
         aims = {name: (dims, x[start][None, None]) for name, (dims, x) in given.items()}
     else:
         if unknown := set(reference) - set(given):
             raise ValueError(f"reference: {min(unknown)} is no parameter of units here; choose from {', '.join(given)}")
-        aims = {name: (dims, _reference(name, reference, x.shape[2:])) for name, (dims, x) in given.items()}
+        aims = {
+            name: (dims, _reference(name, reference, x.shape[2:], logarithmic)) for name, (dims, x) in given.items()
+        }
     (units, components), sizes = draws.within.shape[2:4], [given_size(given, dim) for dim in problems]
     of_units = arranged(classes["unit"], (*problems, "unit"))
     of_components = arranged(
@@ -105,17 +110,19 @@ def given_size(variables: Mapping[str, Variable], dim: str) -> int:
     return next(x.shape[dims.index(dim)] for dims, x in variables.values() if dim in dims)
 
 
-def _scaled(name: str, x: Array) -> Array:
+def _scaled(name: str, x: Array, logarithmic: Collection[str]) -> Array:
     if not np.isfinite(x).all():
         raise ValueError(f"{name} contains NaN or infinity; look at the run before its units are relabelled")
-    return np.log(x) if name in LOGARITHMIC else x
+    return np.log(x) if name in logarithmic else x
 
 
-def _reference(name: str, reference: Mapping[str, ArrayLike], shape: tuple[int, ...]) -> Array:
+def _reference(
+    name: str, reference: Mapping[str, ArrayLike], shape: tuple[int, ...], logarithmic: Collection[str]
+) -> Array:
     """The value given, on the scale of the distances; NaN, which does not count, where there is none."""
     if name not in reference:
         return np.full((1, 1, *shape), np.nan)
-    given = _scaled(name, np.asarray(reference[name], float))
+    given = _scaled(name, np.asarray(reference[name], float), logarithmic)
     if given.size != int(np.prod(shape)):
         raise ValueError(f"reference: {name} has shape {given.shape} but a draw has {shape}; give one value of it")
     return given.reshape(1, 1, *shape)

@@ -18,7 +18,7 @@ def prior_predictive(
     Parameters
     ----------
     program
-        Such as ``models.bayesian(mixture, priors)``.
+        Such as ``models.bayesian(mixture, keys=...)``.
     args, kwargs
         What it is called with; of observed values only the shapes count, everything observed is drawn anew.
     num_draws
@@ -40,7 +40,7 @@ def prior_predictive(
     --------
     >>> from pyro.distributions import Normal
     >>> from probtx_pyro import models
-    >>> program = models.bayesian(models.GaussianMixture(torch.zeros(3, 2)), models.MixturePriors(keys=Normal(5.0, 0.1)))
+    >>> program = models.bayesian(models.GaussianMixture(torch.zeros(3, 2)), keys=Normal(5.0, 0.1))
     >>> draws = prior_predictive(program, torch.zeros(7, 2), num_draws=100, seed=0)
     >>> {name: x.shape for name, x in draws.items()}
     {'keys': (100, 3, 2), 'queries': (100, 7, 2)}

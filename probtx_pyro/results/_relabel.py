@@ -25,7 +25,8 @@ def relabel(
 
     Units may change places where their priors are equal and so are the parameters that are not drawn; units that a prior
     separates are left alone. All variables with the axis ``unit`` move together, each problem of a batch by itself.
-    Distances are squared differences of the parameters (of the logarithm of precisions) over their variance within a unit.
+    Distances are squared differences of the parameters over their variance within a unit; of precisions those of the logarithm, as
+    the attribute ``logarithmic`` of the file names them.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def relabel(
         `Draws` of a program made by `models.bayesian`, or ArviZ data with the group ``posterior``.
     reference
         Values of some of the parameters, without chain and draw, whose numbering the result takes:
-        ``{"keys": fit.mixture.keys}``. By default it is that of the draw of the highest ``lp`` (without one, of the last draw).
+        ``{"keys": fit.formulation.keys}``. By default it is that of the draw of the highest ``lp`` (without one, of the last draw).
     exchangeable
         Of ArviZ data made elsewhere: ``{"unit": [0, 0, 1]}``, equal numbers for units that may change places. Draws, and
         files of `to_inference_data`, know it by themselves: see ``constant_data["exchangeable_units"]``.
@@ -81,7 +82,8 @@ def relabel(
         )
     statistics = dataset(posterior, "sample_stats") if "sample_stats" in group_names(posterior) else {}
     start = highest(statistics["lp"].values) if "lp" in statistics else (0, -1)
-    permutations = matched(variables, classes, start, reference)
+    logarithmic = str(posterior.attrs.get("logarithmic", "")).split()
+    permutations = matched(variables, classes, start, reference, logarithmic)
     moved = permuted(variables, permutations)
     groups = {name: dataset(posterior, name) for name in group_names(posterior)}
     groups["posterior"] = found.assign({name: (dims, array) for name, (dims, array) in moved.items()})

@@ -4,68 +4,74 @@ from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from probtx_pyro.inference._log_joint import Data
-from probtx_pyro.models import GaussianKeys, GaussianMixture, MixturePriors
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.priors import event_dim
+from probtx_pyro.models.formulation import Data, Formulation
 
 
 class Simulated(NamedTuple):
     """What was drawn.
 
-    program: the program whose parameters have the axis of the simulations in front. truth: parameters, (simulation, *shape).
-    data: (simulation, ..., Q, D) and so on.
+    posterior: the program whose parameters have the axis of the simulations in front. truth: parameters, (simulation, *shape), and
+    hyperparameters. data: (simulation, ..., Q, D) and so on.
     """
 
-    program: Bayesian
+    posterior: Bayesian
     truth: dict[str, Tensor]
     data: Data
 
 
-def simulate(program: Bayesian, like: Data, count: int, seed: int) -> Simulated:
+def simulate(posterior: Bayesian, like: Data, count: int, seed: int) -> Simulated:
     """Draw ``count`` sets of parameters and data of the shapes of ``like``, whose numbers do not matter.
 
-    Answers are drawn where ``like`` has some; ``observed`` and ``query_weights`` are kept as they are.
+    Explained data are drawn where ``like`` has some; masks and weights are kept as they are.
     """
-    mixture = program.mixture
-    plates = mixture.plates(*like)
-    sites = program.priors.sites(mixture, plates.batch, like.queries.shape[-2])
+    formulation, batch = posterior.formulation, posterior.plates(like).batch
+    sites = posterior.sites(like)
     wide = {}
     for name, (_, initial) in sites.items():
-        rank = len(plates.batch) + 1 + event_dim(mixture, name)
+        rank = len(batch) + len(formulation.axes(name))
         wide[name] = initial.expand(count, *(1,) * (rank - initial.dim()), *initial.shape)
-    many = Bayesian(mixture.with_parameters(wide), program.priors, collapsed=False)
-    expanded: list[Any] = [
-        None if x is None else x.expand(count, *_lead(x, like, plates.batch), *x.shape) for x in like
+    many = Bayesian(formulation.with_parameters(wide), posterior.priors, collapsed=False)
+    expanded = [
+        None if x is None else x.expand(count, *(1,) * (len(batch) + len(formulation.axes(name)) - x.dim()), *x.shape)
+        for name, x in zip(formulation.DATA, like, strict=True)
     ]
-    template = Data(*expanded)
-    drawn, data = _draw(many, template, seed)
+    drawn, data = _draw(many, tuple(expanded), seed)
     return Simulated(many, {name: x.reshape(count, *sites[name].initial.shape) for name, x in drawn.items()}, data)
 
 
-def simulate_data(mixture: GaussianMixture | GaussianKeys, like: Data, seed: int) -> Data:
-    """Draw queries, and answers where ``like`` has some, from a mixture as it is; (..., Q, D) as those of ``like``."""
-    return _draw(Bayesian(mixture, MixturePriors(), collapsed=False), like, seed)[1]
+def simulate_one(posterior: Bayesian, like: Data, seed: int) -> Simulated:
+    """Draw one set of parameters, hyperparameters and data, without an axis of simulations."""
+    truth, data = _draw(Bayesian(posterior.formulation, posterior.priors, collapsed=False), like, seed)
+    return Simulated(posterior, truth, data)
+
+
+def simulate_data(formulation: Formulation, like: Data, seed: int) -> Data:
+    """Draw the explained data that ``like`` has from a formulation as it is, in the shapes of ``like``."""
+    return _draw(Bayesian(formulation, {}, collapsed=False), like, seed)[1]
 
 
 def _draw(program: Bayesian, like: Data, seed: int) -> tuple[dict[str, Tensor], Data]:
     """Parameters and data."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        nodes = poutine.trace(poutine.uncondition(program)).get_trace(*like).nodes
-    named = [name for name in ("queries", "outputs") if getattr(like, name) is not None]
-    found: dict[str, Any] = {name: nodes[name]["value"] for name in named}
-    data = like._replace(**found)
-    drawn: dict[str, Any] = {name: nodes[name]["value"] for name in program.priors.given()}
+        trace = poutine.trace(poutine.uncondition(program)).get_trace(*like)
+    nodes: Any = trace.nodes
+    rows = zip(program.formulation.DATA.items(), like, strict=True)
+    data = tuple(nodes[name]["value"] if row.role == "explained" and x is not None else x for (name, row), x in rows)
+    drawn: dict[str, Any] = {
+        name: node["value"]
+        for name, node in trace.iter_stochastic_nodes()
+        if not (
+            site_is_subsample(node)
+            or getattr(node["fn"], "has_enumerate_support", False)
+            or name in program.formulation.DATA
+        )
+    }
     return drawn, data
 
 
-def _lead(x: Tensor, like: Data, batch: torch.Size) -> tuple[int, ...]:
-    """Axes of size 1 for the leading ones that a tensor of ``like`` lacks, so that the simulations stay in front."""
-    own = 2 if x is like.queries or (x is like.outputs and x.is_floating_point()) else 1
-    return (1,) * (len(batch) + own - x.dim())
-
-
-__all__ = ["Simulated", "simulate", "simulate_data"]
+__all__ = ["Simulated", "simulate", "simulate_data", "simulate_one"]

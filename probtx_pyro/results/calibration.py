@@ -15,26 +15,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probtx_pyro.inference import Draws, gibbs, nuts, variational
+from probtx_pyro.inference import Approximation, Draws
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
-from probtx_pyro.inference._conditionals import centers
 from probtx_pyro.inference._gibbs import sweep
-from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import identity
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.results._ecdf import Band, simultaneous_band, uniformity
-from probtx_pyro.results._simulation import simulate, simulate_data
+from probtx_pyro.results._evaluation import led
+from probtx_pyro.results._simulation import simulate, simulate_data, simulate_one
 
-Sampler = Callable[[Bayesian, Data, int], Draws]
+Sampler = Callable[..., Draws | Approximation]
 Quantity = Callable[[Any, Data], Tensor]
 Array = NDArray[np.floating[Any]]
 
 
-def log_likelihood(mixture: Any, data: Data) -> Tensor:
-    """``Σ_i log p(q_i, v_i | parameters)``, over all queries of a problem and all problems of a batch, (...)."""
-    evidence, weights = mixture.log_evidence(*data.observations()), data.query_weights
+def log_likelihood(formulation: Formulation, data: Data) -> Tensor:
+    """``Σ_i log p(x_i | parameters)``, over all observations of a problem and all problems of a batch, (...)."""
+    evidence, weights = formulation.log_evidence(*formulation.observations(data)), formulation.datum(data, "weights")
     return (evidence if weights is None else torch.where(weights > 0, weights * evidence, 0.0)).sum(-1)
 
 
@@ -87,57 +88,40 @@ class Calibration(NamedTuple):
         )
 
 
-def by_gibbs(**options: Any) -> Sampler:
-    """`inference.gibbs` with these options, as `calibrate` calls a sampler."""
-
-    def sampler(program: Bayesian, data: Data, seed: int) -> Draws:
-        queries, outputs, observed, weights = data
-        return gibbs(
-            program.mixture, queries, program.priors, outputs, observed, query_weights=weights, seed=seed, **options
-        )
-
-    return sampler
-
-
-def by_nuts(**options: Any) -> Sampler:
-    """`inference.nuts` with these options, one simulation at a time."""
-    return lambda program, data, seed: nuts(program, *data, seed=seed, **options)
-
-
-def by_variational(**options: Any) -> Sampler:
-    """`inference.variational` with these options, one simulation at a time: how far a guide is from the posterior shows."""
-    return lambda program, data, seed: variational(program, *data, seed=seed, **options).draws
-
-
 def calibrate(
-    program: Bayesian,
-    *arguments: Any,
+    posterior: Bayesian,
+    *data: Any,
     sampler: Sampler,
     num_simulations: int,
-    num_draws: int,
     seed: int,
+    num_draws: int = 99,
     batch_size: int | None = None,
     quantities: Mapping[str, Quantity] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    **named: Any,
 ) -> Calibration:
     """Simulation-based calibration of a sampler on a model.
 
     Parameters
     ----------
-    program
+    posterior
         `models.bayesian`, its priors proper. Where they do not separate the units, labels switch and ranks mean nothing.
-    arguments
-        What the program is called with. Queries and outputs give shapes alone, their numbers are drawn anew.
+    data, named
+        The data of the formulation, by place or by name, or their shapes. Explained data give shapes alone, their numbers are drawn
+        anew; masks and weights are kept as they are.
     sampler
-        ``sampler(program, data, seed)`` returns `Draws`, nearly independent ones: thinned, or one for each of many chains.
+        ``sampler(posterior, *data, seed=...)``: `inference.gibbs`, `nuts` or `variational`, with its options by
+        `functools.partial`. Its draws should be nearly independent: thinned, or one for each of many chains.
     num_simulations, num_draws
         Simulations, and draws used of each posterior, evenly spaced over all that the sampler returns.
+    seed
+        A non-negative integer.
     batch_size
-        So many simulations go to the sampler at once, as one more leading axis of parameters and data (`by_gibbs` can do it);
-        one at a time, without that axis, if None.
+        So many simulations go to the sampler at once, as one more leading axis of parameters and data, which Gibbs sampling does at
+        little more cost; one at a time, without that axis, if None.
     quantities
-        Functions of a mixture and data, more to be ranked than the parameters and the log likelihood.
+        Functions of a formulation and data, more to be ranked than the parameters and the log likelihood.
     checkpoint
         A file that keeps the ranks after every call of the sampler: the same call goes on there. Delete it when done.
     progress
@@ -154,12 +138,13 @@ def calibrate(
 
     Examples
     --------
+    >>> from functools import partial
     >>> from pyro.distributions import Normal
-    >>> from probtx_pyro import models
+    >>> from probtx_pyro import inference, models
     >>> keys = torch.tensor([[-2.0], [2.0]])
-    >>> program = models.bayesian(models.GaussianMixture(keys), models.MixturePriors(keys=Normal(keys, 0.5)))
-    >>> sampler = by_gibbs(num_chains=19, num_samples=1, num_warmup=20)
-    >>> found = calibrate(program, torch.zeros(6, 1), sampler=sampler, num_simulations=50, num_draws=19, seed=0, batch_size=50)
+    >>> posterior = models.bayesian(models.GaussianMixture(keys), keys=Normal(keys, 0.5))
+    >>> sampler = partial(inference.gibbs, num_chains=19, num_samples=1, num_warmup=20)
+    >>> found = calibrate(posterior, (6, 1), sampler=sampler, num_simulations=50, num_draws=19, seed=0, batch_size=50)
     >>> found.ranks["keys"].shape, found.ok()
     ((50, 2, 1), True)
     """
@@ -170,14 +155,16 @@ def calibrate(
     ):
         if number < 1:
             raise ValueError(f"{name} must be 1 or more, not {number}")
-    like, size = Data(*arguments), batch_size or 1
+    like, size = _like(posterior, posterior.bind(*data, **named)), batch_size or 1
+    if posterior.hierarchical and batch_size:
+        raise ValueError("batch_size: a hierarchy is calibrated one simulation at a time; leave batch_size out")
     functions = {"log_likelihood": log_likelihood, **(quantities or {})}
     starts = range(0, num_simulations, size)
-    shapes = {name: None if x is None else torch.tensor(x.shape) for name, x in like._asdict().items()}
+    rows = list(zip(posterior.formulation.DATA.items(), like, strict=True))
     what = {
-        **identity(program),
-        "fixed": (like.observed, like.query_weights),
-        "shapes": shapes,
+        **identity(posterior),
+        "fixed": [x for (_, row), x in rows if row.role != "explained"],
+        "shapes": {name: None if x is None else torch.tensor(x.shape) for (name, _), x in rows},
         "functions": [*functions],
     }
     options = (num_simulations, num_draws, seed, batch_size)
@@ -188,17 +175,16 @@ def calibrate(
     for part, seed_of_part in bar:
         count = min(size, num_simulations - part)
         of_data, of_sampler, of_ties = seeds(seed_of_part, 3, "simulations")
-        simulated = simulate(program, like, count, of_data)
-        own, truth, data = simulated
         if batch_size is None:
-            own, truth = program, {name: x[0] for name, x in truth.items()}
-            first: list[Any] = [None if x is None else x[0] for x in data]
-            data = Data(*first)
-        draws = sampler(own, data, of_sampler)
+            own, truth, simulated = simulate_one(posterior, like, of_data)
+        else:
+            own, truth, simulated = simulate(posterior, like, count, of_data)
+        drawn = sampler(own, *simulated, seed=of_sampler)
+        draws = drawn.draws if isinstance(drawn, Approximation) else drawn
         picked = _picked(draws, num_draws)
         ties = np.random.default_rng(of_ties)
         with torch.no_grad():
-            both = [(own.mixture.with_parameters(x), data) for x in (truth, picked)]
+            both = [(_at(own, simulated, x), simulated) for x in (truth, picked)]
             values = {name: (truth[name], picked[name]) for name in truth}
             values |= {name: (function(*both[0]), function(*both[1])) for name, function in functions.items()}
         found = {name: _ranks(x, y, ties) for name, (x, y) in values.items()}
@@ -207,6 +193,22 @@ def calibrate(
         run.save(kept)
     ranks = {name: np.concatenate([x[name].numpy() for x in kept["ranks"]]) for name in kept["ranks"][0]}
     return Calibration(ranks, num_draws, kept["method"])
+
+
+def _like(posterior: Bayesian, data: Data) -> Data:
+    """Data of which shapes alone may be given."""
+    like = next(iter(posterior.formulation.parameters().values()))
+    return tuple(like.new_zeros(x) if isinstance(x, tuple) else x for x in data)
+
+
+def _at(posterior: Bayesian, data: Data, values: Mapping[str, Tensor]) -> Formulation:
+    """The formulation with parameters (draw or absent, *shape); hyperparameters are passed over."""
+    formulation, problems = posterior.formulation, len(posterior.plates(data).batch)
+    wide = {}
+    for name, (_, initial) in posterior.sites(data).items():
+        x = values[name]
+        wide[name] = led(formulation, name, x, problems) if x.dim() > initial.dim() else x
+    return formulation.with_parameters(wide)
 
 
 def _picked(draws: Draws, count: int) -> dict[str, Tensor]:
@@ -225,11 +227,20 @@ def _ranks(truth: Tensor, draws: Tensor, ties: np.random.Generator) -> NDArray[n
     return below + ties.integers(0, equal + 1)
 
 
-def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: int, seed: int) -> dict[str, Array]:
+def joint_test(
+    posterior: Bayesian, *data: Any, num_chains: int, num_steps: int, seed: int, **named: Any
+) -> dict[str, Array]:
     """Geweke's joint test of `inference.gibbs`: parameters and data drawn in turn must leave the prior as it is.
 
     Each chain starts at a draw from the prior with data of its own; then a sweep of Gibbs given the data and new data given the
     parameters take turns. A right sampler leaves (parameters, data) in their joint distribution, however few its steps.
+
+    Parameters
+    ----------
+    posterior, data, named
+        As in `calibrate`.
+    num_chains, num_steps, seed
+        Chains, turns, and a non-negative integer.
 
     Returns
     -------
@@ -237,20 +248,19 @@ def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: i
         z-scores of first and second moments, ``parameter`` and ``parameter²``, (*shape): the last state of the chains against
         prior draws of their own; standard Normal for a right sampler.
     """
-    like = Data(*arguments)
+    like = _like(posterior, posterior.bind(*data, **named))
     of_start, of_prior, of_data, of_sweeps = seeds(seed, 4, "simulations")
-    simulated = simulate(program, like, num_chains, of_start)
-    mixture, data = simulated.program.mixture, simulated.data
-    generator = torch.Generator(like.queries.device).manual_seed(of_sweeps)
-    posterior = Posterior(mixture, program.priors, data)
-    state = {name: simulated.truth[name].reshape(1, *x.shape) for name, x in posterior.start.items()}
-    fixed = centers(mixture)
+    many, truth, simulated = simulate(posterior, like, num_chains, of_start)
+    joint = LogJoint(many, simulated)
+    generator = torch.Generator(joint.like.device).manual_seed(of_sweeps)
+    state = {name: truth[name].reshape(1, *x.shape) for name, x in joint.start.items()}
+    fixed = many.formulation.origins()
     for step_seed in seeds(of_data, num_steps, "simulations"):
         with torch.no_grad():
-            state, _ = sweep(posterior, state, fixed, generator)
-        now = mixture.with_parameters({name: x[0] for name, x in state.items()})
-        posterior.data = simulate_data(now, data, step_seed)
-    fresh = simulate(program, like, num_chains, of_prior).truth
+            state, _ = sweep(joint, state, fixed, generator)
+        now = many.formulation.with_parameters({name: x[0] for name, x in state.items()})
+        joint.observe(simulate_data(now, joint.data, step_seed))
+    fresh = simulate(posterior, like, num_chains, of_prior).truth
     scores = {}
     for name, before in fresh.items():
         after = state[name].reshape(before.shape)
@@ -261,4 +271,4 @@ def joint_test(program: Bayesian, *arguments: Any, num_chains: int, num_steps: i
     return scores
 
 
-__all__ = ["Calibration", "by_gibbs", "by_nuts", "by_variational", "calibrate", "joint_test", "log_likelihood"]
+__all__ = ["Calibration", "calibrate", "joint_test", "log_likelihood"]

@@ -20,56 +20,64 @@ group                      what it holds
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
+from pyro.infer import MCMC
+from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
-from probtx_pyro.models import GaussianKeys, GaussianMixture
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.results._arviz import Variable, from_arrays
-from probtx_pyro.results._convert_draws import DrawsOptions, draws_groups
-from probtx_pyro.results._dims import Layout, parameters
+from probtx_pyro.results._convert_draws import draws_groups
+from probtx_pyro.results._dims import Layout
+from probtx_pyro.results._pyro import as_draws
 
 Groups = dict[str, dict[str, Variable]]
+OPTIONS: Mapping[str, Any] = {"attention": True, "likelihood": "joint", "seed": None, "prior": 0, "relabel": True}
 
 
 def to_inference_data(
-    fit: Adaptation | GaussianMixture | GaussianKeys | Draws | Approximation,
-    queries: Tensor | None = None,
-    outputs: Tensor | None = None,
-    observed: Tensor | None = None,
+    fit: Adaptation | Formulation | Draws | Approximation | MCMC | AutoGuide,
+    *data: Tensor | None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
-    **options: Unpack[DrawsOptions],
+    attention: bool | int = True,
+    likelihood: str | None = "joint",
+    seed: int | None = None,
+    prior: int = 0,
+    relabel: bool = True,
+    **named: Any,
 ) -> Any:
     """Convert a result of inference to ``arviz.InferenceData`` (``xarray.DataTree`` under ArviZ 1.x).
 
     Parameters
     ----------
     fit
-        What `inference.adapt` returned, a mixture, the `Draws` of a sampler, or what `inference.variational` returned, which stands
-        for its draws; `GaussianKeys` add the dimension ``component``.
-    queries, outputs, observed
-        (..., Q, D), (..., Q, M) or labels (..., Q), and a boolean (..., Q): as given to `inference.adapt`. Draws bring
-        their own.
+        What `inference.adapt` returned, a formulation, the `Draws` of a sampler, or what `inference.variational` returned, which
+        stands for its draws; or Pyro's own ``MCMC`` or ``AutoGuide``. Dimensions are called as the formulation's tables say.
+    data, named
+        The data, by place or by name: of a formulation or a fit as given to `inference.adapt`, such as queries (..., Q, D); of Pyro's
+        own results what they were run on. Draws bring their own.
     coords
         Labels of dimensions, such as ``{"query": tokens, "unit": tokens}``; integers where none are given.
     dims
         Names of the axes of a variable in place of those of the table: ``{"keys": ["layer", "unit", "feature"]}``, without
         ``chain`` and ``draw``. The leading axes are called as the Pyro plates, ``batch`` and ``head``.
-    options
-        Of draws only, of a program made by `models.bayesian`:
-
-        - ``attention=True``: whether attention is a variable of the posterior, (chain, draw, .., query, unit) numbers; a
-          number n puts that of every n-th draw into a group ``attention``.
-        - ``likelihood="joint"``: what LOO leaves out with a query. "joint" is ``log p(q_i, v_i)``, or ``log p(q_i)`` where
-          no answer is observed; "answers" is ``log p(v_i | q_i)`` of the answers observed. None for no such group.
-        - ``seed=None``: with a seed, every draw makes new queries and answers (with "answers": new answers to the same
-          queries), the group ``posterior_predictive``.
-        - ``prior=0``: how many draws from the priors, with the data that they make; needs a seed.
-        - ``relabel=True``: `relabel` units that may change places.
+    attention
+        Of draws, as all options below: True makes attention a variable of the posterior, (chain, draw, .., query, unit) numbers;
+        a number n puts that of every n-th draw into a group ``attention``; False leaves it out.
+    likelihood
+        What LOO leaves out with a query: "joint" is ``log p(q_i, v_i)``, or ``log p(q_i)`` where no answer is observed; "answers" is
+        ``log p(v_i | q_i)`` of the answers observed. None for no such group.
+    seed
+        With a seed, every draw makes new data (with "answers": new answers to the same queries), ``posterior_predictive``.
+    prior
+        How many draws from the priors, with the data that they make; needs a seed.
+    relabel
+        True numbers units that may change places alike in all draws, see `relabel`.
 
     Returns
     -------
@@ -103,29 +111,41 @@ def to_inference_data(
     Vehtari, Gelman & Gabry 2017, *Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC*.
     """
     library = {"inference_library": "probtx_pyro", "inference_library_version": version("probtx_pyro")}
+    options: dict[str, Any] = {
+        "attention": attention,
+        "likelihood": likelihood,
+        "seed": seed,
+        "prior": prior,
+        "relabel": relabel,
+    }
     fit = fit.draws if isinstance(fit, Approximation) else fit
+    if isinstance(fit, MCMC | AutoGuide):
+        fit, data, named = as_draws(fit, data, named, seed), (), {}
     if isinstance(fit, Draws):
-        if queries is not None or outputs is not None or observed is not None:
-            raise ValueError("queries, outputs and observed: draws bring the data they were made from; leave these out")
+        if data or named:
+            raise ValueError("data: draws bring the data they were made from; leave them out")
         groups, attrs = draws_groups(fit, dims, **options)
         return from_arrays(groups, coords, library | attrs)
-    if options:
-        raise ValueError(f"{', '.join(options)}: an option of draws, but this is a {type(fit).__name__}; leave it out")
-    if queries is None and (outputs is not None or observed is not None):
-        raise ValueError("outputs and observed belong to queries, which are missing; give queries as well")
-    groups, attrs = _point_groups(fit, (queries, outputs, observed), dims)
+    formulation = fit.formulation if isinstance(fit, Adaptation) else fit
+    if not isinstance(formulation, Formulation):
+        raise ValueError(
+            f"fit must be a result of probtx_pyro.inference, a value of models, or Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
+        )
+    for name, given in options.items():
+        if given is not OPTIONS[name]:
+            raise ValueError(f"{name}: an option of draws, but this is a {type(fit).__name__}; leave it out")
+    groups, attrs = _point_groups(fit, formulation, formulation.bind(*data, **named), dims)
     return from_arrays(groups, coords, library | attrs)
 
 
 def _point_groups(
-    fit: Adaptation | GaussianMixture | GaussianKeys,
-    data: tuple[Tensor | None, Tensor | None, Tensor | None],
-    dims: Mapping[str, Sequence[str]] | None,
+    fit: Any, formulation: Formulation, data: Data, dims: Mapping[str, Sequence[str]] | None
 ) -> tuple[Groups, dict[str, str | int | float]]:
     """The groups and attributes of one value of the parameters, with how it was found."""
-    mixture = fit.mixture if isinstance(fit, Adaptation) else fit
-    queries, outputs, observed = data
-    layout = Layout(mixture, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
+    if data[0] is None and (late := [name for name, x in zip(formulation.DATA, data, strict=True) if x is not None]):
+        first = next(iter(formulation.DATA))
+        raise ValueError(f"{' and '.join(late)} belong to {first}, which are missing; give {first} as well")
+    layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
     groups: Groups = {"iterations": {}, "point_estimate": {}, "constant_data": {}, "observed_data": {}}
     attrs: dict[str, str | int | float] = {}
     if isinstance(fit, Adaptation):
@@ -138,18 +158,18 @@ def _point_groups(
         steps = [layout.variable("objective", row) for row in fit.objective]
         groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
     estimate = groups["point_estimate"]
-    for name, x in parameters(mixture).items():
+    for name, x in formulation.parameters().items():
         estimate[name] = layout.variable(name, x)
-    if queries is not None:
+    if data and data[0] is not None:
+        observations = formulation.observations(data)
         with torch.no_grad():
-            answers: tuple[Any, ...] = () if outputs is None else (outputs, observed)
-            estimate["attention"] = layout.variable("attention", mixture.attention(queries, *answers))
-            estimate["log_evidence"] = layout.variable("log_evidence", mixture.log_evidence(queries, *answers))
-        groups["constant_data"]["queries"] = layout.variable("queries", queries)
-        if observed is not None:
-            groups["constant_data"]["observed"] = layout.variable("observed", observed)
-        if outputs is not None:
-            groups["observed_data"]["outputs"] = layout.variable("outputs", outputs)
+            for name in ("attention", "log_evidence"):
+                if formulation.offers(name):
+                    estimate[name] = layout.variable(name, getattr(formulation, name)(*observations))
+        for i, ((name, row), x) in enumerate(zip(formulation.DATA.items(), data, strict=True)):
+            if x is not None:  # what the point estimate is conditional on, and the answers that it explains
+                group = "observed_data" if row.role == "explained" and i else "constant_data"
+                groups[group][name] = layout.variable(name, x)
     layout.finish()
     return groups, attrs
 

@@ -11,7 +11,6 @@ from strategies import generator, lists, problem
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -61,10 +60,10 @@ def test_2_the_value_precision_counts_answer_coordinates():
         )
 
     fit = inference.adapt(
-        mixture, queries, MixturePriors(value_precision=Gamma(2.0, 1.5)), outputs, num_steps=500, tol=1e-13
+        models.bayesian(mixture, value_precision=Gamma(2.0, 1.5)), queries, outputs, num_steps=500, tol=1e-13
     )
-    right = fit.mixture.value_precision
-    assert_equal(inference.adapt(mixture, queries, MixturePriors(value_precision=Gamma(2.0, 1.5)), outputs, num_steps=1).mixture.value_precision,
+    right = fit.formulation.value_precision
+    assert_equal(inference.adapt(models.bayesian(mixture, value_precision=Gamma(2.0, 1.5)), queries, outputs, num_steps=1).formulation.value_precision,
                  (1.0 + 0.5 * 1 * w.sum(0)) / (1.5 + 0.5 * scatter))  # fmt: skip
     printed = right
     for _ in range(500):
@@ -80,8 +79,8 @@ def test_3_rows_of_the_prior_sum_to_one():
     theta, w = torch.full((5, 4), 1.4), mixture.attention(queries)
     printed = (w + theta - 1) / (w.sum(-1, keepdim=True) + theta - 1)
     assert (printed.sum(-1) - 1).abs().min() > 0.1
-    fit = inference.adapt(mixture, queries, MixturePriors(weights=Dirichlet(theta)), num_steps=1)
-    assert_equal(fit.mixture.log_prior.exp().sum(-1), torch.ones(5))
+    fit = inference.adapt(models.bayesian(mixture, weights=Dirichlet(theta)), queries, num_steps=1)
+    assert_equal(fit.formulation.log_prior.exp().sum(-1), torch.ones(5))
 
 
 def test_4_the_prior_in_the_denominator_runs_over_the_sum():
@@ -102,12 +101,12 @@ def test_5_keys_learn_from_all_queries_not_only_the_annotated():
     mixture, queries, outputs, _ = problem(generator(4))
     observed = torch.tensor([True, True, False, False, False])
     fit = inference.adapt(
-        mixture, queries, MixturePriors(keys=Normal(mixture.keys, 1.0)), outputs, observed, num_steps=300, tol=1e-13
+        models.bayesian(mixture, keys=Normal(mixture.keys, 1.0)), queries, outputs, observed, num_steps=300, tol=1e-13
     )
 
     def score(rows):
-        keys = fit.mixture.keys.clone().requires_grad_()
-        at = fit.mixture.with_parameters({"keys": keys})
+        keys = fit.formulation.keys.clone().requires_grad_()
+        at = fit.formulation.with_parameters({"keys": keys})
         total = at.log_evidence(queries, outputs, observed)[rows].sum() + Normal(mixture.keys, 1.0).log_prob(keys).sum()
         return torch.autograd.grad(total, keys)[0].abs().max()
 
@@ -143,14 +142,19 @@ def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
         g = generator(seed)
         keys, queries = torch.randn(4, 2, generator=g), 2 * torch.randn(8, 2, generator=g)
         mixture = models.GaussianMixture.linked(keys, None, 1.5)
-        priors = MixturePriors(keys=Normal(keys, 1.0))
-        assert_never_falls(inference.adapt(mixture, queries, priors, num_steps=20).objective)  # held at its value: ECM
-        assert_equal(inference.adapt(mixture, queries, priors, num_steps=2).mixture.log_prior, mixture.log_prior)
+        priors = dict(keys=Normal(keys, 1.0))
+        assert_never_falls(
+            inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=20).objective
+        )  # held at its value: ECM
+        assert_equal(
+            inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=2).formulation.log_prior,
+            mixture.log_prior,
+        )
         relinked, trace = mixture, []
         for _ in range(20):
             trace.append(relinked.log_evidence(queries).sum() + Normal(keys, 1.0).log_prob(relinked.keys).sum())
             relinked = models.GaussianMixture.linked(
-                inference.adapt(relinked, queries, priors, num_steps=1).mixture.keys, None, 1.5
+                inference.adapt(models.bayesian(relinked, **priors), queries, num_steps=1).formulation.keys, None, 1.5
             )
         worst = min(worst, float(torch.stack(trace).diff().min()))
     assert worst < -0.1
@@ -159,19 +163,19 @@ def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
 def test_15_reanchoring_the_prior_drifts_away_from_it():
     mixture, queries, *_ = problem(generator(8), queries=20, units=2)
     queries = queries + 3.0
-    priors = MixturePriors(keys=Normal(mixture.keys, 0.3))
-    fixed = inference.adapt(mixture, queries, priors, num_steps=200)
+    priors = dict(keys=Normal(mixture.keys, 0.3))
+    fixed = inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=200)
     published = mixture
     for _ in range(200):  # the prior's mean in step t is the iterate of step t - 1
         published = inference.adapt(
-            published, queries, MixturePriors(keys=Normal(published.keys, 0.3)), num_steps=1
-        ).mixture
+            models.bayesian(published, keys=Normal(published.keys, 0.3)), queries, num_steps=1
+        ).formulation
 
     def joint(m):
         return m.log_evidence(queries).sum() + Normal(mixture.keys, 0.3).log_prob(m.keys).sum()
 
-    assert joint(published) < joint(fixed.mixture) - 1.0
-    flat = inference.adapt(published, queries, MixturePriors.flat("keys"), num_steps=1).mixture
+    assert joint(published) < joint(fixed.formulation) - 1.0
+    flat = inference.adapt(models.bayesian(published, keys=models.FLAT), queries, num_steps=1).formulation
     assert (flat.keys - published.keys).abs().max() < 1e-3  # it forgets the prior: a maximum of the likelihood alone
 
 
@@ -182,17 +186,19 @@ def test_16_causal_masks_with_adaptation_over_all_queries_leak_the_future(steps)
     changed = tokens.clone()
     changed[-1] += 2.0
     causal = torch.zeros(6, 6).masked_fill(~torch.ones(6, 6, dtype=torch.bool).tril(), -torch.inf)
-    priors = MixturePriors(keys=Normal(tokens, 1.0))
+    priors = dict(keys=Normal(tokens, 1.0))
     values = torch.randn(6, 2, generator=g)
 
     def published(queries):
         mixture = models.GaussianMixture.linked(tokens, values, 1.0, log_prior=causal)
-        return inference.adapt(mixture, queries, priors, num_steps=steps).mixture.expected_outputs(queries)
+        return inference.adapt(
+            models.bayesian(mixture, **priors), queries, num_steps=steps
+        ).formulation.expected_outputs(queries)
 
     def ours(queries):
         mixture = models.GaussianMixture.linked(tokens, values, 1.0, log_prior=causal)
-        fit = inference.adapt(mixture, queries, priors, num_steps=steps, causal=True)
-        return fit.mixture.expected_outputs(queries.unsqueeze(-2)).squeeze(-2)
+        fit = inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=steps, causal=True)
+        return fit.formulation.expected_outputs(queries.unsqueeze(-2)).squeeze(-2)
 
     leak = (published(tokens) - published(changed))[:-1].abs().max()
     assert leak > 1e-3

@@ -6,14 +6,12 @@ from pyro.distributions import Dirichlet, Gamma, Normal
 from strategies import generator, problem
 from tolerances import assert_equal
 
-from probtx_pyro import inference
-from probtx_pyro.inference import MixturePriors
+from probtx_pyro import inference, models
 
 
 def priors_for(mixture, per_query=None):
     rows = 1 if per_query is None else per_query
-    return MixturePriors(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.0), values=None if mixture.values is None else Normal(mixture.values, 1.0),
-                         weights=Dirichlet(torch.full((rows, mixture.num_units), 1.5)))  # fmt: skip
+    return dict(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.0), values=None if mixture.values is None else Normal(mixture.values, 1.0), weights=Dirichlet(torch.full((rows, mixture.num_units), 1.5)))  # fmt: skip
 
 
 @pytest.mark.parametrize("precision", ["unit", "shared", "scalar"])
@@ -24,20 +22,21 @@ def test_every_prefix_is_its_own_adaptation(precision, parts, rows):
     if precision == "scalar":
         mixture = mixture.replace(key_precision=torch.tensor(1.1))
     args, per_query = args[:parts], None if rows == 1 else rows
-    fit = inference.adapt(mixture, args[0], priors_for(mixture, per_query), *args[1:], num_steps=4, causal=True)
-    answers = fit.mixture.expected_outputs(args[0].unsqueeze(-2)).squeeze(-2)
-    assert fit.mixture.keys.shape == (5, 4, 3) and fit.objective.shape == (5, 5)
+    fit = inference.adapt(
+        models.bayesian(mixture, **priors_for(mixture, per_query)), args[0], *args[1:], num_steps=4, causal=True
+    )
+    answers = fit.formulation.expected_outputs(args[0].unsqueeze(-2)).squeeze(-2)
+    assert fit.formulation.keys.shape == (5, 4, 3) and fit.objective.shape == (5, 5)
     for i in range(5):
         head = mixture if rows == 1 else mixture.replace(log_prior=mixture.log_prior[: i + 1])
         prefix = inference.adapt(
-            head,
+            models.bayesian(head, **priors_for(mixture, None if rows == 1 else i + 1)),
             args[0][: i + 1],
-            priors_for(mixture, None if rows == 1 else i + 1),
             *(x[: i + 1] for x in args[1:]),
             num_steps=4,
         )
-        assert_equal(fit.mixture.keys[i], prefix.mixture.keys, operations=512)
-        assert_equal(answers[i], prefix.mixture.expected_outputs(args[0][: i + 1])[i], operations=512)
+        assert_equal(fit.formulation.keys[i], prefix.formulation.keys, operations=512)
+        assert_equal(answers[i], prefix.formulation.expected_outputs(args[0][: i + 1])[i], operations=512)
 
 
 def test_no_later_query_moves_an_earlier_answer():
@@ -45,7 +44,8 @@ def test_no_later_query_moves_an_earlier_answer():
     changed = queries.clone()
     changed[:, 3:] += 5.0
     before, after = (
-        inference.adapt(mixture, q, priors_for(mixture), num_steps=5, causal=True).mixture for q in (queries, changed)
+        inference.adapt(models.bayesian(mixture, **priors_for(mixture)), q, num_steps=5, causal=True).formulation
+        for q in (queries, changed)
     )
     answers = [m.expected_outputs(q.unsqueeze(-2)) for m, q in ((before, queries), (after, changed))]
     assert (answers[0][:, :3] == answers[1][:, :3]).all()
@@ -57,9 +57,8 @@ def test_fixed_parameters_uniform_weights_and_absent_queries():
     mixture = mixture.replace(log_prior=None)
     weights = torch.tensor([1.0, 0, 1, 1, 1])
     fit = inference.adapt(
-        mixture,
+        models.bayesian(mixture, weights=Dirichlet(torch.full((1, 4), 1.5))),
         queries,
-        MixturePriors(weights=Dirichlet(torch.full((1, 4), 1.5))),
         outputs,
         observed,
         query_weights=weights,
@@ -68,26 +67,25 @@ def test_fixed_parameters_uniform_weights_and_absent_queries():
     )
     keep = torch.tensor([0, 2, 3])
     short = inference.adapt(
-        mixture,
+        models.bayesian(mixture, weights=Dirichlet(torch.full((1, 4), 1.5))),
         queries[keep],
-        MixturePriors(weights=Dirichlet(torch.full((1, 4), 1.5))),
         outputs[keep],
         observed[keep],
         num_steps=3,
     )
-    assert_equal(fit.mixture.log_prior[3], short.mixture.log_prior)
-    assert torch.isfinite(fit.mixture.expected_outputs(queries.unsqueeze(-2))).all()
+    assert_equal(fit.formulation.log_prior[3], short.formulation.log_prior)
+    assert torch.isfinite(fit.formulation.expected_outputs(queries.unsqueeze(-2))).all()
 
 
 def test_labels_and_priors_with_a_batch_of_their_own():
     mixture, queries, labels, observed = problem(generator(4), batch=(2,), answer="categorical")
-    priors = MixturePriors(
+    priors = dict(
         keys=Normal(mixture.keys, torch.tensor([0.5, 2.0])[:, None, None]),
         answer_probs=Dirichlet(torch.full_like(mixture.answer_probs, 1.5)),
     )
-    fit = inference.adapt(mixture, queries, priors, labels, observed, num_steps=3, causal=True)
-    last = inference.adapt(mixture, queries, priors, labels, observed, num_steps=3)
-    assert_equal(fit.mixture.keys[:, -1], last.mixture.keys, operations=512)
-    assert_equal(fit.mixture.answer_probs[:, -1], last.mixture.answer_probs, operations=512)
-    flat = inference.adapt(mixture, queries, MixturePriors.flat("keys"), num_steps=2, causal=True)
-    assert flat.mixture.keys.shape == (2, 5, 4, 3)
+    fit = inference.adapt(models.bayesian(mixture, **priors), queries, labels, observed, num_steps=3, causal=True)
+    last = inference.adapt(models.bayesian(mixture, **priors), queries, labels, observed, num_steps=3)
+    assert_equal(fit.formulation.keys[:, -1], last.formulation.keys, operations=512)
+    assert_equal(fit.formulation.answer_probs[:, -1], last.formulation.answer_probs, operations=512)
+    flat = inference.adapt(models.bayesian(mixture, keys=models.FLAT), queries, num_steps=2, causal=True)
+    assert flat.formulation.keys.shape == (2, 5, 4, 3)

@@ -15,17 +15,13 @@ from pyro.distributions import Dirichlet, Gamma, Normal
 from strategies import generator, problem
 from tolerances import assert_equal
 
-from probtx_pyro import inference
-from probtx_pyro.inference import MixturePriors
+from probtx_pyro import inference, models
 
 NAMES = ("keys", "key_precision", "values", "value_precision", "log_prior")
 
 
 def shared_priors(mixture, rows=1):
-    return MixturePriors(
-        keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5), values=Normal(mixture.values, 0.9),
-        value_precision=Gamma(2.0, 1.5), weights=Dirichlet(torch.full((rows, mixture.num_units), 1.7)),
-    )  # fmt: skip
+    return dict(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5), values=Normal(mixture.values, 0.9), value_precision=Gamma(2.0, 1.5), weights=Dirichlet(torch.full((rows, mixture.num_units), 1.7)))  # fmt: skip
 
 
 # what is drawn, how many of the 11 queries the first process holds, and options of adapt
@@ -60,7 +56,7 @@ def drawn(name, share=slice(None)):
     data = [queries[..., share, :], outputs[..., share, :], observed[..., share]][:parts]
     priors = shared_priors(mixture, rows)
     if fixed or queries.dtype == torch.float32:
-        priors = MixturePriors(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5))
+        priors = dict(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5))
     return mixture, priors, data, {**options, **({"query_weights": weights[..., share]} if weighted else {})}
 
 
@@ -69,9 +65,9 @@ def gradients(group=None, share=slice(None), processes=1):
     mixture, priors, (queries, _), _ = drawn("even", share)
     queries, keys = queries.clone().requires_grad_(), mixture.keys.clone().requires_grad_()
     mixture = mixture.with_parameters({"keys": keys})
-    priors = MixturePriors(keys=Normal(keys, 1.2), key_precision=Gamma(2.0, 1.5))
-    fit = inference.adapt(mixture, queries, priors, num_steps=4, process_group=group)
-    own = fit.mixture.expected_outputs(queries).square().sum() + fit.objective[-1] / processes
+    priors = dict(keys=Normal(keys, 1.2), key_precision=Gamma(2.0, 1.5))
+    fit = inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=4, process_group=group)
+    own = fit.formulation.expected_outputs(queries).square().sum() + fit.objective[-1] / processes
     return torch.autograd.grad(own, (queries, keys))
 
 
@@ -88,16 +84,16 @@ def process(rank, folder):
     group, found = dist.group.WORLD, {}
     for name, (_, first, _) in CASES.items():
         mixture, priors, data, options = drawn(name, slice(0, first) if rank == 0 else slice(first, 11))
-        fit = inference.adapt(mixture, data[0], priors, *data[1:], **options, process_group=group)
-        found[name] = {n: getattr(fit.mixture, n) for n in NAMES} | {n: getattr(fit, n) for n in ("objective", "converged", "num_steps")}  # fmt: skip
+        fit = inference.adapt(models.bayesian(mixture, **priors), data[0], *data[1:], **options, process_group=group)
+        found[name] = {n: getattr(fit.formulation, n) for n in NAMES} | {n: getattr(fit, n) for n in ("objective", "converged", "num_steps")}  # fmt: skip
     found["gradients"] = gradients(group, slice(0, 4) if rank == 0 else slice(4, 11), 2)
     mixture, priors, data, _ = drawn("even")
 
     def adapt(mixture=mixture, priors=priors, answers=(), **options):
-        return inference.adapt(mixture, data[0], priors, *answers, **options, process_group=group)
+        return inference.adapt(models.bayesian(mixture, **priors), data[0], *answers, **options, process_group=group)
 
     moved = mixture.replace(keys=mixture.keys + rank)
-    other = MixturePriors(keys=Normal(mixture.keys, 1.0 + rank))
+    other = dict(keys=Normal(mixture.keys, 1.0 + rank))
     found["errors"] = {
         "keys": refused(lambda: adapt(moved)),
         "prior on keys": refused(lambda: adapt(priors=other)),
@@ -133,19 +129,19 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_shares_are_the_whole(name, found):
     mixture, priors, data, options = drawn(name)
-    whole = inference.adapt(mixture, data[0], priors, *data[1:], **options)
+    whole = inference.adapt(models.bayesian(mixture, **priors), data[0], *data[1:], **options)
     for share in found:
         assert torch.equal(share[name]["num_steps"], whole.num_steps)
         assert torch.equal(share[name]["converged"], whole.converged)
         # every step may round its sums in another order; magnitudes of a log joint of 11 queries
         assert_equal(share[name]["objective"], whole.objective, operations=64 * 8)
         for parameter in NAMES[:4]:
-            assert_equal(share[name][parameter], getattr(whole.mixture, parameter), operations=64 * 8)
+            assert_equal(share[name][parameter], getattr(whole.formulation, parameter), operations=64 * 8)
     rows = [share[name]["log_prior"] for share in found]
     if CASES[name][0].get("rows"):
-        assert_equal(torch.cat(rows, -2), whole.mixture.log_prior, operations=64 * 8)
+        assert_equal(torch.cat(rows, -2), whole.formulation.log_prior, operations=64 * 8)
     else:
-        assert_equal(rows[0], whole.mixture.log_prior, operations=64 * 8)
+        assert_equal(rows[0], whole.formulation.log_prior, operations=64 * 8)
         assert torch.equal(*rows)
 
 
@@ -178,7 +174,9 @@ def test_one_clear_error():
     mixture, priors, data, _ = drawn("even")
 
     def adapt(group, **options):
-        return refused(lambda: inference.adapt(mixture, data[0], priors, process_group=group, **options))
+        return refused(
+            lambda: inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=group, **options)
+        )
 
     assert "torch.distributed is not initialized; call" in adapt(object())
 
@@ -188,12 +186,12 @@ def test_what_is_not_distributed_is_refused(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
         with pytest.raises(ValueError, match=r"must be a torch.distributed.ProcessGroup.*not object; use"):
-            inference.adapt(mixture, data[0], priors, process_group=object())
+            inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=object())
         for options in ({"causal": True}, {"implicit": True}):
             with pytest.raises(ValueError, match=r"process_group needs ECM.*choose conjugate priors"):
-                inference.adapt(mixture, data[0], priors, process_group=dist.group.WORLD, **options)
-        one = inference.adapt(mixture, data[0], priors, process_group=dist.group.WORLD)
-        assert torch.equal(one.objective, inference.adapt(mixture, data[0], priors).objective)
+                inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=dist.group.WORLD, **options)
+        one = inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=dist.group.WORLD)
+        assert torch.equal(one.objective, inference.adapt(models.bayesian(mixture, **priors), data[0]).objective)
     finally:
         dist.destroy_process_group()
 

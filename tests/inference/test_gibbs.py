@@ -11,7 +11,6 @@ from strategies import generator
 from torch import Tensor
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 from probtx_pyro.inference import _checkpoint as checkpoint
 
 QUERIES = [[-1.2, 0.3], [-0.4, -0.1], [0.2, 0.9], [1.3, 0.2], [0.9, -0.8]]
@@ -97,8 +96,8 @@ def test_keys_values_and_weights_are_those_of_the_sum_over_all_assignments():
     keys, values = torch.tensor([[-1.0, 0.0], [1.0, 0.5]]), torch.tensor([[0.0], [1.0]])
     concentration = torch.tensor([1.5, 0.8])
     mixture = models.GaussianMixture(keys, values, precision, answer_precision)
-    priors = MixturePriors(keys=Normal(keys, 0.9), values=Normal(values, 0.6), weights=Dirichlet(concentration))
-    draws = inference.gibbs(mixture, queries, priors, outputs, observed, **RUN)
+    priors = dict(keys=Normal(keys, 0.9), values=Normal(values, 0.6), weights=Dirichlet(concentration))
+    draws = inference.gibbs(models.bayesian(mixture, **priors), queries, outputs, observed, **RUN)
 
     def weigh(z):
         of_keys, key_moments = normal_given(queries, z, keys, 0.9**-2, precision)
@@ -120,8 +119,8 @@ def test_precisions_and_labels_and_weights_of_each_query_are_those_of_the_sum_ov
     concentration = torch.rand(5, 2, generator=generator(0)) + 0.5
     mixture = models.GaussianMixture.categorical(keys, torch.full((2, 3), 1 / 3), torch.ones(2))
     mixture = mixture.replace(log_prior=torch.full((5, 2), 0.5).log())
-    priors = MixturePriors(key_precision=Gamma(2.0, 1.5), answer_probs=Dirichlet(rho), weights=Dirichlet(concentration))
-    draws = inference.gibbs(mixture, queries, priors, labels, **RUN)
+    priors = dict(key_precision=Gamma(2.0, 1.5), answer_probs=Dirichlet(rho), weights=Dirichlet(concentration))
+    draws = inference.gibbs(models.bayesian(mixture, **priors), queries, labels, **RUN)
 
     def weigh(z):
         of_precision, precision_moments = gamma_given(queries, z, 2.0, 1.5, keys)
@@ -139,8 +138,8 @@ def test_precisions_and_labels_and_weights_of_each_query_are_those_of_the_sum_ov
 def test_a_key_and_its_precision_together_are_those_of_their_density_on_a_grid():
     queries = torch.tensor([[0.4], [1.1], [0.7], [2.0]])
     mixture = models.GaussianMixture(torch.zeros(1, 1), key_precision=torch.ones(1))
-    priors = MixturePriors(keys=Normal(0.5, 0.7), key_precision=Gamma(2.0, 0.8))
-    draws = inference.gibbs(mixture, queries, priors, **RUN)
+    priors = dict(keys=Normal(0.5, 0.7), key_precision=Gamma(2.0, 0.8))
+    draws = inference.gibbs(models.bayesian(mixture, **priors), queries, **RUN)
     key, precision = torch.meshgrid(torch.linspace(-3, 4, 1401), torch.linspace(1e-3, 14, 2001), indexing="ij")
     log = -0.5 * ((key - 0.5) / 0.7) ** 2 + (2 - 1) * precision.log() - 0.8 * precision
     for x in queries.flatten():
@@ -162,8 +161,8 @@ def test_components_of_gaussian_keys_are_those_of_the_sum_over_all_assignments()
     )
     model = models.GaussianKeys(keys[None], key_precision=precision[None])
     model = model.replace(component_weights=torch.full((1, 2), 0.5))
-    priors = MixturePriors(keys=Normal(keys[None], 0.9), component_weights=Dirichlet(concentration))
-    draws = inference.gibbs(model, queries, priors, **RUN)
+    priors = dict(keys=Normal(keys[None], 0.9), component_weights=Dirichlet(concentration))
+    draws = inference.gibbs(models.bayesian(model, **priors), queries, **RUN)
 
     def weigh(z):
         of_keys, key_moments = normal_given(queries, z, keys, 0.9**-2, precision)
@@ -181,12 +180,14 @@ def test_a_batch_is_its_singles_and_shared_keys_see_all_of_it():
     queries = torch.tensor([QUERIES, [[x + 0.5, y] for x, y in QUERIES]])
     keys = torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
     own = models.GaussianMixture(keys.expand(2, 2, 2))
-    both = inference.gibbs(own, queries, MixturePriors(keys=Normal(own.keys, 0.5)), **RUN).samples["keys"]
-    alone = MixturePriors(keys=Normal(keys, 0.5))
-    shared = inference.gibbs(models.GaussianMixture(keys), queries, alone, **RUN).samples["keys"]
+    both = inference.gibbs(models.bayesian(own, keys=Normal(own.keys, 0.5)), queries, **RUN).samples["keys"]
+    alone = dict(keys=Normal(keys, 0.5))
+    shared = inference.gibbs(models.bayesian(models.GaussianMixture(keys), **alone), queries, **RUN).samples["keys"]
     cases = [(queries[0], both[:, :, 0]), (queries[1], both[:, :, 1]), (queries.flatten(0, 1), shared)]
     for data, found in cases:
-        single = inference.gibbs(models.GaussianMixture(keys), data, alone, **RUN | {"seed": 7}).samples["keys"]
+        single = inference.gibbs(
+            models.bayesian(models.GaussianMixture(keys), **alone), data, **RUN | {"seed": 7}
+        ).samples["keys"]
         gap = found.mean((0, 1)) - single.mean((0, 1))
         error = (found.mean(1).var(0) + single.mean(1).var(0)).div(RUN["num_chains"]).sqrt()
         assert (gap / error).abs().max() < 4
@@ -197,13 +198,13 @@ def test_masked_units_absent_queries_and_absent_answers():
     queries, keys = torch.tensor(QUERIES), torch.tensor([[-1.0, 0.0], [1.0, 0.5], [9.0, 9.0]])
     log_prior = torch.tensor([[0.5, 0.5, 0.0]]).log()
     mixture = models.GaussianMixture(keys, torch.zeros(3, 1), value_precision=1.0, log_prior=log_prior)
-    priors = MixturePriors(keys=Normal(keys, 0.5), weights=Dirichlet(torch.ones(3)), values=Normal(0.3, 0.2))
+    priors = dict(keys=Normal(keys, 0.5), weights=Dirichlet(torch.ones(3)), values=Normal(0.3, 0.2))
     weights = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
-    draws = inference.gibbs(mixture, queries, priors, query_weights=weights, **RUN)
+    draws = inference.gibbs(models.bayesian(mixture, **priors), queries, query_weights=weights, **RUN)
     assert (draws.samples["weights"][..., 2] == 0).all()
     assert_moments(draws.samples["keys"][:, :, 2], torch.tensor(9.0), torch.tensor(0.25))
     assert_moments(draws.samples["values"], torch.tensor(0.3), torch.tensor(0.04))
-    without = inference.gibbs(mixture, queries[weights > 0], priors, **RUN | {"seed": 1})
+    without = inference.gibbs(models.bayesian(mixture, **priors), queries[weights > 0], **RUN | {"seed": 1})
     for name in ("keys", "weights"):
         a, b = draws.samples[name].mean(1), without.samples[name].mean(1)
         error = (a.var(0) + b.var(0)).div(len(a)).sqrt().clamp_min(1e-12)
@@ -214,13 +215,13 @@ def test_log_density_of_the_draws_is_that_of_the_program():
     """Of a precision that all units share, too."""
     queries, outputs = torch.tensor(QUERIES), torch.tensor(ANSWERS)
     mixture = models.GaussianMixture(torch.tensor([[-1.0, 0.0], [1.0, 0.5]]), torch.zeros(2, 1), 1.0, 2.0)
-    priors = MixturePriors(
+    priors = dict(
         keys=Normal(mixture.keys, 0.9),
         key_precision=Gamma(2.0, 1.0),
         values=Normal(0.0, 1.0),
         weights=Dirichlet(torch.ones(2)),
     )
-    draws = inference.gibbs(mixture, queries, priors, outputs, num_samples=3, num_chains=2, seed=0)
+    draws = inference.gibbs(models.bayesian(mixture, **priors), queries, outputs, num_samples=3, num_chains=2, seed=0)
     for chain, index in product(range(2), range(3)):
         at = {name: x[chain, index] for name, x in draws.samples.items()}
         trace = poutine.trace(poutine.condition(draws.program, at)).get_trace(*draws.arguments)
@@ -234,10 +235,10 @@ class Killed(Exception):
 @pytest.mark.parametrize("at", [7, 33])
 def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, at):
     queries, keys = torch.tensor(QUERIES), torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
-    mixture, priors = models.GaussianMixture(keys), MixturePriors(keys=Normal(keys, 0.9), key_precision=Gamma(2.0, 1.0))
+    mixture, priors = models.GaussianMixture(keys), dict(keys=Normal(keys, 0.9), key_precision=Gamma(2.0, 1.0))
     mixture = mixture.replace(key_precision=torch.ones(2))
     run = {"num_samples": 20, "num_chains": 3, "num_warmup": 10, "seed": 3, "thin": 2}
-    whole = inference.gibbs(mixture, queries, priors, **run)
+    whole = inference.gibbs(models.bayesian(mixture, **priors), queries, **run)
     monkeypatch.setattr(gibbs_module(), "SAVED_EVERY", 0.0)
     sweep, count = gibbs_module().sweep, []
 
@@ -249,14 +250,14 @@ def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, at):
 
     monkeypatch.setattr(gibbs_module(), "sweep", dies)
     with pytest.raises(Killed):
-        inference.gibbs(mixture, queries, priors, **run, checkpoint=tmp_path / "run")
-    resumed = inference.gibbs(mixture, queries, priors, **run, checkpoint=tmp_path / "run")
+        inference.gibbs(models.bayesian(mixture, **priors), queries, **run, checkpoint=tmp_path / "run")
+    resumed = inference.gibbs(models.bayesian(mixture, **priors), queries, **run, checkpoint=tmp_path / "run")
     assert len(count) == at + 50 - (at - 1)  # nothing was drawn twice
     for name, x in whole.samples.items():
         assert torch.equal(x, resumed.samples[name])
     assert torch.equal(whole.statistics["lp"], resumed.statistics["lp"])
     with pytest.raises(ValueError, match="another run"):
-        inference.gibbs(mixture, queries + 1, priors, **run, checkpoint=tmp_path / "run")
+        inference.gibbs(models.bayesian(mixture, **priors), queries + 1, **run, checkpoint=tmp_path / "run")
 
 
 def gibbs_module():
@@ -267,17 +268,19 @@ def gibbs_module():
 
 def test_parameters_that_no_query_informs_are_drawn_from_their_prior():
     mixture = models.GaussianMixture(torch.zeros(2, 2), torch.zeros(2, 1), value_precision=1.0)
-    draws = inference.gibbs(mixture, torch.tensor(QUERIES), MixturePriors(values=Normal(0.3, 0.2)), **RUN)
+    draws = inference.gibbs(models.bayesian(mixture, values=Normal(0.3, 0.2)), torch.tensor(QUERIES), **RUN)
     assert_moments(draws.samples["values"], torch.tensor(0.3), torch.tensor(0.04))
     assert draws.statistics["lp"].shape == (40, 500)
 
 
 def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
     queries, keys = torch.tensor(QUERIES), torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
-    mixture, priors = models.GaussianMixture(keys), MixturePriors(keys=Normal(keys, 0.9))
+    mixture, priors = models.GaussianMixture(keys), dict(keys=Normal(keys, 0.9))
     before = torch.get_rng_state()
     first, again, other = (
-        inference.gibbs(mixture, queries, priors, num_samples=4, num_chains=2, seed=seed).samples["keys"]
+        inference.gibbs(models.bayesian(mixture, **priors), queries, num_samples=4, num_chains=2, seed=seed).samples[
+            "keys"
+        ]
         for seed in (0, 0, 1)
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -287,9 +290,9 @@ def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"priors": MixturePriors(keys=Laplace(0.0, 1.0))}, "inference.nuts"),
-        ({"priors": MixturePriors.flat("keys")}, "flat prior on keys"),
-        ({"priors": MixturePriors()}, "priors are empty"),
+        ({"priors": dict(keys=Laplace(0.0, 1.0))}, "inference.nuts"),
+        ({"priors": dict(keys=models.FLAT)}, "flat prior on keys"),
+        ({"priors": dict()}, "priors are empty"),
         ({"num_samples": 0}, "num_samples must be 1"),
         ({"num_warmup": -1}, "num_warmup must be 0"),
         ({"query_weights": torch.full((5,), 0.5)}, "query_weights"),
@@ -298,9 +301,10 @@ def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
 )
 def test_refusals(changes, message):
     keys = torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
-    call = {"priors": MixturePriors(keys=Normal(keys, 1.0)), "num_samples": 2, "num_chains": 2, "seed": 0} | changes
+    call = {"priors": dict(keys=Normal(keys, 1.0)), "num_samples": 2, "num_chains": 2, "seed": 0} | changes
     with pytest.raises(ValueError, match=message):
-        inference.gibbs(models.GaussianMixture(keys), torch.tensor(QUERIES), **call)
+        posterior = models.bayesian(models.GaussianMixture(keys), **call.pop("priors"))
+        inference.gibbs(posterior, torch.tensor(QUERIES), **call)
 
 
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):

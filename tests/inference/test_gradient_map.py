@@ -8,42 +8,43 @@ from strategies import generator, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 from probtx_pyro.inference._gradient_map import gradient_map
-from probtx_pyro.inference._log_joint import Data, Posterior
+from probtx_pyro.inference._log_joint import LogJoint
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradient_map_is_the_ecm_optimum(masked):
     mixture, *args = problem(generator(1), queries=12, masked=masked)
-    priors = MixturePriors(
+    priors = dict(
         keys=Normal(mixture.keys, 0.6), key_precision=Gamma(3.0, 2.0), weights=Dirichlet(torch.full((1, 4), 3.0))
     )
-    best = inference.adapt(mixture, args[0], priors, *args[1:], num_steps=5000, tol=1e-13)
-    posterior = Posterior(mixture, priors, Data(*args))
+    best = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], num_steps=5000, tol=1e-13)
+    posterior = LogJoint(models.bayesian(mixture, **priors), mixture.bind(*args))
     found = gradient_map(
         posterior.objective, posterior.start, posterior.sites, problems=posterior.problems, num_steps=300, tol=1e-9
     )
     assert found.converged.all()
     assert (found.objective[-1] - best.objective[-1]).abs() < 1e-8  # second order in a distance of 1e-5
-    assert (found.state["keys"] - best.mixture.keys).abs().max() < 1e-4
-    assert (found.state["weights"].log() - best.mixture.log_prior)[mixture.log_prior > -torch.inf].abs().max() < 1e-3
+    assert (found.state["keys"] - best.formulation.keys).abs().max() < 1e-4
+    assert (found.state["weights"].log() - best.formulation.log_prior)[
+        mixture.log_prior > -torch.inf
+    ].abs().max() < 1e-3
 
 
 def test_it_says_so_and_climbs_the_log_density_of_the_program():
     mixture, *args = problem(generator(2), batch=(2,))
-    priors = MixturePriors(keys=StudentT(4.0, mixture.keys, 0.5), key_precision=LogNormal(0.0, 0.5))
+    priors = dict(keys=StudentT(4.0, mixture.keys, 0.5), key_precision=LogNormal(0.0, 0.5))
     with pytest.warns(UserWarning, match=r"keys ~ StudentT, key_precision ~ LogNormal: gradient MAP"):
-        fit = inference.adapt(mixture, args[0], priors, *args[1:], num_steps=200, tol=1e-8)
+        fit = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], num_steps=200, tol=1e-8)
     assert fit.converged.all() and fit.method == "gradient MAP" and fit.objective.shape[1:] == (2,)
     assert (fit.objective[-1] > fit.objective[0]).all()
     at = poutine.condition(
-        models.bayesian(mixture, priors), {name: fit.mixture.parameter(name) for name in priors.given()}
+        models.bayesian(mixture, **priors), {name: fit.formulation.parameter(name) for name in priors}
     )
     assert_equal(poutine.trace(at).get_trace(*args).log_prob_sum(), fit.objective[-1].sum())
     for nearby in (0.99, 1.01):  # a maximum of the constrained density
-        moved = Posterior(mixture, priors, Data(*args)).objective(
-            {"keys": fit.mixture.keys, "key_precision": nearby * fit.mixture.key_precision}
+        moved = LogJoint(models.bayesian(mixture, **priors), mixture.bind(*args)).objective(
+            {"keys": fit.formulation.keys, "key_precision": nearby * fit.formulation.key_precision}
         )
         assert (moved < fit.objective[-1]).all()
 
@@ -52,23 +53,23 @@ def test_a_kink_is_not_called_convergence():
     mixture, queries, *_ = problem(generator(5), queries=3)
     with pytest.warns(UserWarning):
         fit = inference.adapt(
-            mixture, queries, MixturePriors(keys=Laplace(mixture.keys, 0.05)), num_steps=100, tol=1e-8
+            models.bayesian(mixture, keys=Laplace(mixture.keys, 0.05)), queries, num_steps=100, tol=1e-8
         )
     assert not fit.converged  # the mode of a strong Laplace prior is its kink
 
 
 def test_ecm_is_silent(recwarn):
     mixture, queries, *_ = problem(generator(3))
-    assert inference.adapt(mixture, queries, MixturePriors(keys=Normal(mixture.keys, 1.0))).method == "ECM"
+    assert inference.adapt(models.bayesian(mixture, keys=Normal(mixture.keys, 1.0)), queries).method == "ECM"
     assert not recwarn.list
 
 
 def test_refusals():
     mixture, queries, *_ = problem(generator(4))
-    priors = MixturePriors(keys=Laplace(mixture.keys, 0.5))
+    priors = dict(keys=Laplace(mixture.keys, 0.5))
     with pytest.raises(ValueError, match="causal"):
-        inference.adapt(mixture, queries, priors, causal=True)
+        inference.adapt(models.bayesian(mixture, **priors), queries, causal=True)
     with pytest.raises(ValueError, match="implicit"):
-        inference.adapt(mixture, queries, priors, implicit=True)
+        inference.adapt(models.bayesian(mixture, **priors), queries, implicit=True)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="not differentiable"):
-        inference.adapt(mixture, queries.requires_grad_(), priors)
+        inference.adapt(models.bayesian(mixture, **priors), queries.requires_grad_())

@@ -5,17 +5,17 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 from strategies import generator, problem
 
-from probtx_pyro import inference
-from probtx_pyro.inference import MixturePriors
+from probtx_pyro import inference, models
 
 TIGHT = {"num_steps": 5000, "tol": 1e-14}
 
 
 def adapted_loss(mixture, args, theta, shape, concentration, means, **options):
-    priors = MixturePriors(keys=Normal(means, theta.rsqrt()), key_precision=Gamma(shape, torch.tensor(1.5)), values=Normal(mixture.values, 1.0),
-                           value_precision=Gamma(shape, torch.tensor(0.7)), weights=Dirichlet(concentration))  # fmt: skip
-    fit = inference.adapt(mixture, args[0], priors, *args[1:], **options)
-    return fit.mixture.expected_outputs(args[0] * 0.7).square().sum() + fit.mixture.log_evidence(args[0]).sum(), fit
+    priors = dict(keys=Normal(means, theta.rsqrt()), key_precision=Gamma(shape, torch.tensor(1.5)), values=Normal(mixture.values, 1.0), value_precision=Gamma(shape, torch.tensor(0.7)), weights=Dirichlet(concentration))  # fmt: skip
+    fit = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], **options)
+    return fit.formulation.expected_outputs(args[0] * 0.7).square().sum() + fit.formulation.log_evidence(
+        args[0]
+    ).sum(), fit
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
@@ -83,9 +83,9 @@ def test_flat_prior_forgets_the_start():
     mixture, queries, *_ = problem(generator(5), queries=8, units=2)
     start = mixture.keys.clone().requires_grad_()
     fit = inference.adapt(
-        mixture.with_parameters({"keys": start}), queries, MixturePriors.flat("keys"), num_steps=5000, tol=1e-14
+        models.bayesian(mixture.with_parameters({"keys": start}), keys=models.FLAT), queries, num_steps=5000, tol=1e-14
     )
-    (gradient,) = torch.autograd.grad(fit.mixture.keys.sum(), start)
+    (gradient,) = torch.autograd.grad(fit.formulation.keys.sum(), start)
     assert gradient.abs().max() < 1e-6  # contracted once a step, stopped at 1e-14
 
 
@@ -109,14 +109,13 @@ def test_prior_strength_is_learned_through_adaptation():
     losses = []
     for _ in range(40):
         fit = inference.adapt(
-            mixture,
+            models.bayesian(mixture, keys=Normal(mixture.keys, (-log_theta / 2).exp())),
             shifted,
-            MixturePriors(keys=Normal(mixture.keys, (-log_theta / 2).exp())),
             num_steps=100,
             tol=1e-9,
             implicit=True,
         )
-        loss = -fit.mixture.log_evidence(held_out).mean()
+        loss = -fit.formulation.log_evidence(held_out).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -11,7 +11,6 @@ from strategies import generator, keys_problem, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 from probtx_pyro.inference._program import parameters
 from probtx_pyro.inference._recording_nuts import RecordingNUTS
 
@@ -28,7 +27,7 @@ def funnel():
 def small(collapsed=True, **options):
     """Three units, keys unknown."""
     mixture, queries, *_ = problem(generator(1), queries=6, units=3, features=1, **options)
-    return models.bayesian(mixture, MixturePriors(keys=Normal(mixture.keys, 0.5)), collapsed), queries
+    return models.bayesian(mixture, keys=Normal(mixture.keys, 0.5), collapsed=collapsed), queries
 
 
 def run(program, *args, samples=5, warmup=10, chains=1, **options):
@@ -43,7 +42,7 @@ def one_unit():
     mixture = models.GaussianMixture(torch.zeros(1, 1), key_precision=alpha)
     strength = 1 / 0.8**2 + alpha * 4
     mean = (1.0 / 0.8**2 + alpha * queries.sum()) / strength
-    priors = MixturePriors(keys=Normal(torch.ones(1, 1), 0.8))
+    priors = dict(keys=Normal(torch.ones(1, 1), 0.8))
     return mixture, priors, queries, "keys", mean.reshape(1, 1), torch.tensor([[strength**-0.5]])
 
 
@@ -52,7 +51,7 @@ def one_precision():
     queries = torch.tensor([[0.3, -0.2], [1.1, 0.6], [2.0, 0.1]])
     mixture = models.GaussianMixture(torch.tensor([[1.0, 0.0]]))
     shape, rate = 3.0 + 3 * 2 / 2, 1.5 + (queries - torch.tensor([1.0, 0.0])).square().sum() / 2
-    priors = MixturePriors(key_precision=Gamma(3.0, 1.5))
+    priors = dict(key_precision=Gamma(3.0, 1.5))
     return mixture, priors, queries, "key_precision", shape / rate, shape**0.5 / rate
 
 
@@ -65,7 +64,7 @@ def far_apart(masked):
     posterior = torch.tensor([2.0, 0.7, 1.5, 1.0]) + torch.tensor([2.0, 0.0, 1.0, 4.0])
     share = posterior * allowed / posterior[allowed].sum()
     sd = (share * (1 - share) / (posterior[allowed].sum() + 1)).sqrt()
-    priors = MixturePriors(weights=Dirichlet(torch.tensor([[2.0, 0.7, 1.5, 1.0]])))
+    priors = dict(weights=Dirichlet(torch.tensor([[2.0, 0.7, 1.5, 1.0]])))
     return models.GaussianMixture(keys, log_prior=log_prior), priors, queries, "weights", share[None], sd[None]
 
 
@@ -94,7 +93,7 @@ def assert_moments(draws, mean, sd):
 )
 def test_posteriors_that_are_known(case):
     mixture, priors, queries, name, mean, sd = CONJUGATE[case]()
-    draws = run(models.bayesian(mixture, priors), queries, samples=200, warmup=100, chains=2)
+    draws = run(models.bayesian(mixture, **priors), queries, samples=200, warmup=100, chains=2)
     assert_moments(draws.samples[name], mean, sd)
     assert draws.samples[name].shape == (2, 200, *mean.shape) and not draws.statistics["diverging"].any()
 
@@ -120,7 +119,7 @@ PROBLEMS = {
 def test_enumerated_and_collapsed_programs_and_the_closed_form_have_one_potential(case):
     mixture, *args, priors = PROBLEMS[case]()
     collapsed, enumerated = (
-        parameters(models.bayesian(mixture, MixturePriors(**priors), kind), tuple(args)) for kind in (True, False)
+        parameters(models.bayesian(mixture, **priors, collapsed=kind), tuple(args)) for kind in (True, False)
     )
     assert collapsed.closed is not None and enumerated.closed is None
     values = []
@@ -155,18 +154,24 @@ def test_sites_are_the_parameters_whatever_is_enumerated():
 
 def test_answers_that_nobody_gave_are_no_parameters():
     mixture, queries, outputs, _ = problem(generator(7))
-    priors = MixturePriors(keys=Normal(mixture.keys, 0.5))
+    priors = dict(keys=Normal(mixture.keys, 0.5))
     silent = models.GaussianMixture(mixture.keys, None, mixture.key_precision, 0.0, mixture.log_prior)
-    alone = run(models.bayesian(silent, priors), queries, start="mixture")
+    alone = run(models.bayesian(silent, **priors), queries, start="formulation")
     for collapsed in (True, False):
         draws = run(
-            models.bayesian(mixture, priors, collapsed), queries, None, None, start="mixture", samples=1, warmup=0
+            models.bayesian(mixture, **priors, collapsed=collapsed),
+            queries,
+            None,
+            None,
+            start="formulation",
+            samples=1,
+            warmup=0,
         )
         assert set(draws.samples) == {"keys"}
-    potential = parameters(models.bayesian(mixture, priors), (queries,)).unconstrained()[0]
+    potential = parameters(models.bayesian(mixture, **priors), (queries,)).unconstrained()[0]
     at = {"keys": alone.samples["keys"][0, -1]}
     assert_equal(potential(at), -alone.statistics["lp"][0, -1], operations=1024)
-    given = parameters(models.bayesian(mixture, priors), (queries, outputs)).unconstrained()[0]
+    given = parameters(models.bayesian(mixture, **priors), (queries, outputs)).unconstrained()[0]
     assert (given(at) - potential(at)).abs() > 0.1  # answers that are given count
 
 
@@ -284,7 +289,7 @@ def test_a_checkpoint_knows_its_run(tmp_path):
             run(program, queries, checkpoint=tmp_path / "run", **other)
     with pytest.raises(ValueError, match="of another run"):
         run(program, queries + 1, checkpoint=tmp_path / "run")
-    wider = models.bayesian(program.mixture, MixturePriors(keys=Normal(program.mixture.keys, 0.6)))
+    wider = models.bayesian(program.formulation, keys=Normal(program.formulation.keys, 0.6))
     with pytest.raises(ValueError, match="of another run"):
         run(wider, queries, checkpoint=tmp_path / "run")
 
@@ -304,19 +309,19 @@ def test_a_start_without_a_finite_density_names_its_site():
     far = {"keys": torch.full((3, 1), 1e200)}
     with pytest.raises(ValueError, match="start of chain 1: log density of site 'keys' is -inf; start well inside"):
         run(program, queries, start=far)
-    flat = models.bayesian(program.mixture, MixturePriors.flat("keys"))
+    flat = models.bayesian(program.formulation, keys=models.FLAT)
     with pytest.raises(ValueError, match="log density of site 'queries' is -inf; look for extreme data"):
         run(flat, queries, start=far)
-    weights = models.bayesian(program.mixture, MixturePriors(weights=Dirichlet(torch.full((1, 3), 2.0))))
+    weights = models.bayesian(program.formulation, weights=Dirichlet(torch.full((1, 3), 2.0)))
     with pytest.raises(ValueError, match="site 'weights' is -inf"):
         run(weights, queries, start={"weights": torch.tensor([[1.0, 0.0, 0.0]])})
 
 
 def test_priors_in_float32_with_data_in_float64_are_refused():
     mixture, queries, *_ = problem(generator(8))
-    priors = MixturePriors(keys=Normal(mixture.keys.float(), 1.0))
-    with pytest.raises(ValueError, match=r"loc of the prior on keys is torch.float32 but the mixture is torch.float64"):
-        run(models.bayesian(mixture, priors), queries)
+    priors = dict(keys=Normal(mixture.keys.float(), 1.0))
+    with pytest.raises(ValueError, match=r"loc of the prior on keys is torch.float32 but keys is torch.float64"):
+        run(models.bayesian(mixture, **priors), queries)
 
 
 BAD = {
@@ -325,7 +330,7 @@ BAD = {
     "acceptance": ({"target_accept": 1.0}, "target_accept must be between 0 and 1"),
     "seed": ({"seed": -1}, "seed must be a non-negative integer, not -1"),
     "seed of another kind": ({"seed": 1.5}, "seed must be a non-negative integer, not 1.5"),
-    "start": ({"start": "mode"}, "start must be one of 'map', 'mixture', 'prior' or a mapping"),
+    "start": ({"start": "mode"}, "start must be one of 'map', 'formulation', 'prior' or a mapping"),
 }
 
 
@@ -347,10 +352,10 @@ def test_fractional_weights_need_the_collapsed_program():
     with pytest.raises(ValueError, match=r"query_weights other than 0 and 1.*collapsed=True"):
         run(program, queries, None, None, weights)
     absent = run(program, queries, None, None, (weights == 1).double(), samples=20)
-    fewer = run(program, queries[weights == 1], samples=20, start="mixture")
+    fewer = run(program, queries[weights == 1], samples=20, start="formulation")
     constant = 2 * torch.tensor(3.0).log()  # two masked queries, each a sum over three units
     for draws, shift in ((absent, constant), (fewer, 0.0)):
-        collapsed = models.bayesian(program.mixture, program.priors)
+        collapsed = models.bayesian(program.formulation, **program.priors)
         potential = parameters(collapsed, (queries[weights == 1],)).unconstrained()[0]
         at = {"keys": draws.samples["keys"][0, -1]}
         assert_equal(draws.statistics["lp"][0, -1], shift - potential(at), operations=1024)

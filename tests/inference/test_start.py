@@ -9,35 +9,34 @@ from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import MixturePriors
 from probtx_pyro.inference._program import parameters
 from probtx_pyro.inference._start import seeds, starts
 
 
 def priors(mixture, concentration=3.0, precision=None):
     weights = torch.full((1, mixture.num_units), concentration)
-    return MixturePriors(
-        keys=Normal(mixture.keys, 0.6), key_precision=precision or Gamma(3.0, 2.0), weights=Dirichlet(weights)
-    )
+    return dict(keys=Normal(mixture.keys, 0.6), key_precision=precision or Gamma(3.0, 2.0), weights=Dirichlet(weights))
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_map_is_that_of_adapt(masked):
     mixture, *args = problem(generator(1), queries=12, masked=masked)
-    program = models.bayesian(mixture, priors(mixture))
-    fit = inference.adapt(mixture, args[0], program.priors, *args[1:], num_steps=2000, tol=1e-10)
+    program = models.bayesian(mixture, **priors(mixture))
+    fit = inference.adapt(models.bayesian(mixture, **program.priors), args[0], *args[1:], num_steps=2000, tol=1e-10)
     found = starts(program, tuple(args), 1, "map", 0, jitter=0.0)
-    assert (found["keys"][0] - fit.mixture.keys).abs().max() < 0.02  # EM with tol 1e-4, far from its limit by some 1e-2
+    assert (
+        found["keys"][0] - fit.formulation.keys
+    ).abs().max() < 0.02  # EM with tol 1e-4, far from its limit by some 1e-2
     allowed = torch.ones(4, dtype=torch.bool) if not masked else mixture.log_prior[0] > -torch.inf
     mean = allowed / allowed.sum()
-    assert (found["weights"][0] - (0.99 * fit.mixture.log_prior.exp() + 0.01 * mean)).abs().max() < 0.02
+    assert (found["weights"][0] - (0.99 * fit.formulation.log_prior.exp() + 0.01 * mean)).abs().max() < 0.02
     assert (found["weights"][..., ~allowed] == 0).all()
 
 
 @pytest.mark.parametrize("other", [{"concentration": 0.5}, {"precision": LogNormal(0.0, 0.5)}])
 def test_without_closed_form_or_mode_it_is_the_unconstrained_maximum(other):
     mixture, *args = problem(generator(2), queries=12)
-    program = models.bayesian(mixture, priors(mixture, **other))
+    program = models.bayesian(mixture, **priors(mixture, **other))
     found = parameters(program, tuple(args))
     potential, transforms = found.unconstrained()
     point = starts(program, tuple(args), 1, "map", 0, jitter=0.0)
@@ -50,28 +49,28 @@ def test_without_closed_form_or_mode_it_is_the_unconstrained_maximum(other):
 
 def test_jitter_is_normal_and_the_first_chains_do_not_depend_on_the_others():
     mixture, queries, *_ = problem(generator(3))
-    program = models.bayesian(mixture, priors(mixture))
-    many, few = (starts(program, (queries,), n, "mixture", 7) for n in (50, 2))
+    program = models.bayesian(mixture, **priors(mixture))
+    many, few = (starts(program, (queries,), n, "formulation", 7) for n in (50, 2))
     assert_equal(many["keys"][:2], few["keys"])
     z = ((many["key_precision"] / mixture.key_precision).log() / 0.1).flatten()
     assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
-    assert_equal(starts(program, (queries,), 1, "mixture", 0, jitter=0.0)["keys"][0], mixture.keys)
-    assert not torch.equal(starts(program, (queries,), 2, "mixture", 8)["keys"], few["keys"])
+    assert_equal(starts(program, (queries,), 1, "formulation", 0, jitter=0.0)["keys"][0], mixture.keys)
+    assert not torch.equal(starts(program, (queries,), 2, "formulation", 8)["keys"], few["keys"])
 
 
 def test_draws_of_the_prior():
     mixture, queries, *_ = problem(generator(4))
-    program = models.bayesian(mixture, priors(mixture))
+    program = models.bayesian(mixture, **priors(mixture))
     found = starts(program, (queries,), 40, "prior", 1)
     z = ((found["keys"] - mixture.keys) / 0.6).flatten()
     assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
     with pytest.raises(ValueError, match="prior on keys is flat and cannot be drawn; use start='map'"):
-        starts(models.bayesian(mixture, MixturePriors.flat("keys")), (queries,), 2, "prior", 1)
+        starts(models.bayesian(mixture, keys=models.FLAT), (queries,), 2, "prior", 1)
 
 
 def test_values_are_used_as_they_are():
     mixture, queries, *_ = problem(generator(5))
-    program = models.bayesian(mixture, MixturePriors(keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0)))
+    program = models.bayesian(mixture, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0))
     values = {"keys": torch.zeros(2, 4, 3), "key_precision": torch.ones(4)}
     found = starts(program, (queries,), 2, values, 0)
     assert torch.equal(found["keys"], values["keys"])
@@ -92,7 +91,7 @@ def test_a_program_without_a_mixture_starts_at_its_prior_median():
         rate = pyro.sample("rate", Gamma(2.0, 1.0))
         pyro.sample("data", Exponential(rate).expand([3]).to_event(1), obs=data)
 
-    one, same = (starts(program, (torch.ones(3),), 1, how, 0, jitter=0.0)["rate"] for how in ("map", "mixture"))
+    one, same = (starts(program, (torch.ones(3),), 1, how, 0, jitter=0.0)["rate"] for how in ("map", "formulation"))
     assert torch.equal(one, same) and 0.5 < one < 3.5  # of 15 draws
     torch.manual_seed(9)
     assert torch.equal(starts(program, (torch.ones(3),), 1, "map", 0, jitter=0.0)["rate"], one)

@@ -12,7 +12,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from strategies import generator, problem
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import Approximation, MixturePriors
+from probtx_pyro.inference import Approximation
 
 
 def fit(program, *args, guide="normal", steps=20, rate=0.05, samples=3, **options):
@@ -23,10 +23,10 @@ def fit(program, *args, guide="normal", steps=20, rate=0.05, samples=3, **option
 
 def small(collapsed=True):
     mixture, *args = problem(generator(1), queries=8, masked=True)
-    priors = MixturePriors(
+    priors = dict(
         keys=Normal(mixture.keys, 0.6), key_precision=Gamma(3.0, 2.0), weights=Dirichlet(torch.full((1, 4), 2.0))
     )
-    return models.bayesian(mixture, priors, collapsed), args
+    return models.bayesian(mixture, **priors, collapsed=collapsed), args
 
 
 def one_unit():
@@ -35,13 +35,13 @@ def one_unit():
     mixture = models.GaussianMixture(torch.zeros(1, 2), key_precision=alpha)
     strength = 1 / 0.8**2 + alpha * 4
     mean = alpha * queries.sum(0, keepdim=True) / strength
-    return models.bayesian(mixture, MixturePriors(keys=Normal(torch.zeros(1, 2), 0.8))), queries, mean, strength**-0.5
+    return models.bayesian(mixture, keys=Normal(torch.zeros(1, 2), 0.8)), queries, mean, strength**-0.5
 
 
 @pytest.mark.parametrize("collapsed", [True, False])
 def test_delta_reaches_the_em_optimum(collapsed):
     program, args = small(collapsed)
-    best = inference.adapt(program.mixture, args[0], program.priors, *args[1:], num_steps=5000, tol=1e-12).mixture
+    best = inference.adapt(program, *args, num_steps=5000, tol=1e-12).formulation
     found = fit(program, *args, guide="delta", steps=350, rate=0.1, samples=2)
     for name, x in found.median.items():
         # Adam's last step is 1e-3 long at most, so that it may swing about the optimum by as much in each coordinate
@@ -97,7 +97,7 @@ def test_the_enumerated_elbo_is_the_collapsed_one():
 def test_masked_weights_stay_masked():
     program, args = small()
     found = fit(program, *args, samples=20)
-    masked = program.mixture.log_prior[0] == -torch.inf
+    masked = program.formulation.log_prior[0] == -torch.inf
     assert masked.any() and (found.draws.samples["weights"][..., masked] == 0).all()
     assert (found.draws.samples["weights"][..., ~masked] > 0).all()
 
@@ -158,11 +158,11 @@ def test_a_fresh_process_loads_what_was_saved(tmp_path, request):
 def test_mixture_and_priors_are_left_as_they_were(guide, tmp_path):
     """A guide that starts at the mixture, or is loaded, has parameters of its own."""
     program, args = small()
-    before = program.mixture.keys.clone()
-    fit(program, *args, guide=guide, start="mixture", steps=2).save(tmp_path / "guide")
-    assert torch.equal(program.mixture.keys, before)
+    before = program.formulation.keys.clone()
+    fit(program, *args, guide=guide, start="formulation", steps=2).save(tmp_path / "guide")
+    assert torch.equal(program.formulation.keys, before)
     found = Approximation.load(tmp_path / "guide", program, *args)
-    assert torch.equal(program.mixture.keys, before) and torch.equal(program.priors.keys.loc, before)
+    assert torch.equal(program.formulation.keys, before) and torch.equal(program.priors["keys"].loc, before)
     assert not torch.equal(found.median["keys"], before)
 
 

@@ -138,7 +138,7 @@ def test_a_bar_where_it_is_asked_for(capsys):
     one = drawn(2, 6)
     for progress, shown in ((True, True), (False, False), (None, False)):  # no terminal here
         inspection.query_check(one, num_draws=3, seed=0, progress=progress)
-        inspection.cross_validate(one.mixture, one.queries, {"softmax": None}, seed=0, folds=2, progress=progress)
+        inspection.cross_validate({"softmax": one.mixture}, one.queries, seed=0, folds=2, progress=progress)
         written = capsys.readouterr().err
         assert ("replicates" in written, "folds" in written) == (shown, shown)
 
@@ -160,9 +160,9 @@ def test_a_statistic_that_cannot_vary_is_not_a_finding():
         (lambda one: inspection.query_check(one, num_draws=1, seed=0, statistics={"x": lambda of: of.queries}), r"'x' gave shape \(2, 3, 3\)"),
         (lambda one: inspection.query_check(inspection.captured(one.queries, one.keys, padded=torch.ones(2, 3).bool()), num_draws=1, seed=0), "without a query that counts"),
         (lambda one: inspection.cross_validate(one.mixture, one.queries, folds=4, seed=0), "folds must be between 2 and the number of queries, 3"),
-        (lambda one: inspection.cross_validate(one.mixture.replace(key_precision=torch.ones(6)), one.queries, folds=2, seed=0), "formulations are needed"),
-        (lambda one: inspection.cross_validate(models.GaussianKeys(one.keys.unsqueeze(-2), None), one.queries, folds=2, seed=0), "formulations are needed"),
-        (lambda one: inspection.cross_validate(one.mixture, one.queries, {}, folds=2, seed=0), "formulations not empty"),
+        (lambda one: inspection.cross_validate(one.mixture.replace(key_precision=torch.ones(6)), one.queries, folds=2, seed=0), "candidates by default"),
+        (lambda one: inspection.cross_validate(models.GaussianKeys(one.keys.unsqueeze(-2), None), one.queries, folds=2, seed=0), "candidates by default"),
+        (lambda one: inspection.cross_validate({}, one.queries, folds=2, seed=0), "candidates not empty"),
         (lambda one: inspection.cross_validate(one.mixture, one.queries, folds=2, seed=0, present=torch.tensor([True, False, False])), "at least two queries"),
     ],
 )  # fmt: skip
@@ -178,13 +178,15 @@ def test_errors_name_the_argument_in_one_line(call, message):
 def test_held_out_queries_are_scored_by_what_the_others_taught():
     """Against a refit on each training set itself, with the rows of the causal prior picked by hand."""
     one = drawn(2, 7)
-    formulations = {"as it is": None, "keys": models.MixturePriors(keys=Normal(one.keys, 1.0))}
-    table = inspection.cross_validate(one.mixture, one.queries, formulations, folds=7, seed=0, num_steps=5, tol=None)
+    prior = Normal(one.keys, 1.0)
+    candidates = {"as it is": one.mixture, "keys": models.bayesian(one.mixture, keys=prior)}
+    table = inspection.cross_validate(candidates, one.queries, folds=7, seed=0, num_steps=5, tol=None)
     np.testing.assert_allclose(table.pointwise[0], one.log_evidence())
     for i in range(7):
         rest = [j for j in range(7) if j != i]
         training = one.mixture.replace(log_prior=one.mixture.log_prior[:, rest])
-        keys = inference.adapt(training, one.queries[:, rest], formulations["keys"], num_steps=5).mixture.keys
+        adapted = inference.adapt(models.bayesian(training, keys=prior), one.queries[:, rest], num_steps=5)
+        keys = adapted.formulation.keys
         held_out = one.mixture.replace(keys=keys, log_prior=one.mixture.log_prior[:, [i]])
         assert_equal(torch.tensor(table.pointwise[1, :, i]), held_out.log_evidence(one.queries[:, [i]])[:, 0])
     assert table.names == ("as it is", "keys")
@@ -239,8 +241,8 @@ def test_the_formulation_that_made_the_queries_wins(make, best):
 def test_a_precision_is_found_by_its_held_out_score():
     one = drawn(1, 80, scale=8 * SCALE, causal=False)
     rate = torch.full((1, 1), 1 / SCALE)
-    formulations = {"softmax": None, "shared": models.MixturePriors(key_precision=Gamma(torch.full((1, 1), 2.0), rate))}
-    table = inspection.cross_validate(one.mixture, one.queries, formulations, seed=0, folds=5)
+    shared = models.bayesian(one.mixture, key_precision=Gamma(torch.full((1, 1), 2.0), rate))
+    table = inspection.cross_validate({"softmax": one.mixture, "shared": shared}, one.queries, seed=0, folds=5)
     gain = -table.difference[0, 0] / 80
     # D/2 log 8 - 7/8 D/2 nats a query where the units lie apart: 1.8 for three coordinates, less where they overlap
     assert 0.3 < gain < 1.8

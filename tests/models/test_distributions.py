@@ -8,14 +8,14 @@ from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 from torch.distributions import biject_to, constraints, transform_to
 
-from probtx_pyro.models import FaceDirichlet, IsotropicMixture
+from probtx_pyro.models import FaceDirichlet, GaussianMixture, MixtureDensity
 from probtx_pyro.models._simplex_face import Face, FaceStickBreaking
 
 
 @pytest.mark.parametrize("precision", ["unit", "shared"])
-def test_isotropic_mixture_is_torchs_mixture(precision):
+def test_density_of_a_gaussian_mixture_is_torchs_mixture(precision):
     mixture, queries, *_ = problem(generator(1), batch=(2,), rows=5, precision=precision)
-    ours = IsotropicMixture(mixture.log_prior, mixture.keys, mixture.key_precision, 5)
+    ours = MixtureDensity(mixture, 5)
     scale = mixture.key_precision.expand(2, 4).rsqrt()[:, None, :, None].expand(2, 5, 4, 3)
     theirs = MixtureSameFamily(
         Categorical(logits=mixture.log_prior), Normal(mixture.keys[:, None].expand(2, 5, 4, 3), scale).to_event(1)
@@ -28,9 +28,10 @@ def test_isotropic_mixture_is_torchs_mixture(precision):
     assert_equal(ours.expand((6, 2, 5)).log_prob(queries), theirs.log_prob(queries).expand(6, 2, 5))
 
 
-def test_isotropic_mixture_draws_fit_its_density():
-    mixture = IsotropicMixture(
-        torch.tensor([[0.2, 0.8]]).log(), torch.tensor([[-1.0], [2.0]]), torch.tensor([4.0, 0.5]), 1
+def test_draws_of_a_mixture_fit_its_density():
+    log_prior = torch.tensor([[0.2, 0.8]]).log()
+    mixture = MixtureDensity(
+        GaussianMixture(torch.tensor([[-1.0], [2.0]]), None, torch.tensor([4.0, 0.5]), log_prior=log_prior), 1
     )
     torch.manual_seed(3)
     draws = mixture.sample((5000,)).flatten().cpu().numpy()

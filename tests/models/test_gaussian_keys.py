@@ -30,8 +30,8 @@ def test_hard_assignment_is_the_loop(options, device):
     model, queries = keys_problem(generator(1), components=3, **options)
     attention, objective = map(torch.tensor, oracles.hard_attention(lists(model, queries)))
     there, asked = model.to(device), queries.to(device)
-    assert_equal(there.attention(asked, "hard").cpu(), attention)
-    assert_equal(there.log_evidence(asked, "hard").cpu(), objective)
+    assert_equal(there.attention(asked, assignment="hard").cpu(), attention)
+    assert_equal(there.log_evidence(asked, assignment="hard").cpu(), objective)
     assert_equal(there.expected_outputs(asked, "hard").cpu(), attention @ model.values)
     output, weights, evidence = model.explicit_outputs(queries, "hard")
     assert_equal(torch.cat([output, weights, evidence[:, None]], -1),
@@ -44,7 +44,7 @@ def test_the_hard_objective_is_never_above_the_evidence():
         model, queries = keys_problem(
             generator(seed), batch=(5,), components=1 + seed % 4, scale=10.0 ** (seed % 5 - 2)
         )
-        soft, hard = model.log_evidence(queries), model.log_evidence(queries, "hard")
+        soft, hard = model.log_evidence(queries), model.log_evidence(queries, assignment="hard")
         # terms of the log joint: precision x squared distance, some |keys|²/scale² before they cancel
         slack = rounding(soft, hard, model.key_precision * model.keys.square().sum(-1))
         assert (hard <= soft + slack).all()
@@ -53,8 +53,8 @@ def test_the_hard_objective_is_never_above_the_evidence():
 
 def test_a_callable_reduces_the_components():
     model, queries = keys_problem(generator(2))
-    assert_equal(model.attention(queries, lambda x: x.logsumexp(-1)), model.attention(queries))
-    first = model.attention(queries, lambda x: x[..., 0])
+    assert_equal(model.attention(queries, assignment=lambda x: x.logsumexp(-1)), model.attention(queries))
+    first = model.attention(queries, assignment=lambda x: x[..., 0])
     alone = model.mixture.log_joint(queries)[..., ::2].softmax(-1)
     assert_equal(first, alone)
     assert_equal(model.expected_outputs(queries, lambda x: x[..., 0]), alone @ model.values)
@@ -73,7 +73,7 @@ def test_chunks_change_nothing_and_stay_small(train, batch, monkeypatch):
         seen.append(scores.numel())
         return scores.amax(-1)
 
-    output, evidence = model.expected_outputs(queries, largest), model.log_evidence(queries, largest)
+    output, evidence = model.expected_outputs(queries, largest), model.log_evidence(queries, assignment=largest)
     assert max(seen) <= 24
     assert_equal(output, whole[0])
     assert_equal(evidence, whole[2])
@@ -91,7 +91,7 @@ def test_gradients_of_the_hard_step():
 
     def at(q, keys, precision, values):
         moved = model.with_parameters({"keys": keys, "key_precision": precision, "values": values})
-        return moved.expected_outputs(q, "hard"), moved.log_evidence(q, "hard")
+        return moved.expected_outputs(q, "hard"), moved.log_evidence(q, assignment="hard")
 
     assert torch.autograd.gradcheck(at, leaves)
 
@@ -104,7 +104,10 @@ def test_gradients_reach_the_weights_through_masks(assignment, rows):
     leaves = [model.component_weights.requires_grad_(), model.log_prior.requires_grad_()]
     output, _, evidence = model.explicit_outputs(queries, assignment)
     explicit = torch.autograd.grad(output.square().sum() + evidence.sum(), leaves)
-    total = model.expected_outputs(queries, assignment).square().sum() + model.log_evidence(queries, assignment).sum()
+    total = (
+        model.expected_outputs(queries, assignment).square().sum()
+        + model.log_evidence(queries, assignment=assignment).sum()
+    )
     for ours, reference in zip(torch.autograd.grad(total, leaves), explicit, strict=True):
         assert_equal(ours, reference, operations=256)
 
@@ -126,10 +129,10 @@ def test_identical_components_are_one(assignment):
     same = model.replace(
         keys=model.keys.expand(-1, 3, -1), key_precision=model.key_precision.expand(-1, 3), component_weights=None
     )
-    assert_equal(same.attention(queries, assignment), model.attention(queries))
+    assert_equal(same.attention(queries, assignment=assignment), model.attention(queries))
     assert_equal(same.expected_outputs(queries, assignment), model.expected_outputs(queries))
     lost = math.log(3) if assignment == "hard" else 0.0  # of three equal terms the hard step keeps one
-    assert_equal(same.log_evidence(queries, assignment), model.log_evidence(queries) - lost)
+    assert_equal(same.log_evidence(queries, assignment=assignment), model.log_evidence(queries) - lost)
 
 
 def test_the_flat_view():
@@ -170,13 +173,13 @@ def test_stable_where_the_plain_exponential_underflows(device):
     assert (plain / plain.sum(-1, keepdim=True)).isnan().all()
     high = low.to(torch.float64)
     for assignment in ("soft", "hard"):
-        output, evidence = low.expected_outputs(asked, assignment), low.log_evidence(asked, assignment)
+        output, evidence = low.expected_outputs(asked, assignment), low.log_evidence(asked, assignment=assignment)
         (gradient,) = torch.autograd.grad(output.sum() + evidence.sum(), asked)
         assert torch.isfinite(output).all() and torch.isfinite(evidence).all() and torch.isfinite(gradient).all()
         # the terms of the log joint, as large as |q|² + |k|², carry float32's rounding into it; attention of units follows,
         # and an output the spread of the values times that
         error = rounding(low.keys.square().sum(-1), asked.square().sum(-1), operations=4)
-        truth = high.log_evidence(asked.detach().double(), assignment)
+        truth = high.log_evidence(asked.detach().double(), assignment=assignment)
         assert (evidence.double() - truth).abs().max() < error
         exact = high.expected_outputs(asked.detach().double(), assignment)
         assert (output.double() - exact).abs().max() < 2 * error * float(low.values.abs().max())
@@ -255,30 +258,27 @@ def test_do_fixes_the_unit():
 
 def test_svi_reaches_the_em_optimum():
     model, queries = keys_problem(generator(17), queries=40, units=2, scale=2.0)
-    priors = inference.MixturePriors(keys=Normal(model.keys, 0.3))
-    best = inference.adapt(model, queries, priors, num_steps=3000, tol=1e-12)
-    program = models.bayesian(model, priors, collapsed=False)
+    priors = dict(keys=Normal(model.keys, 0.3))
+    best = inference.adapt(models.bayesian(model, **priors), queries, num_steps=3000, tol=1e-12)
+    program = models.bayesian(model, **priors, collapsed=False)
     guide = AutoDelta(poutine.block(program, hide=["unit", "component"]), init_loc_fn=lambda site: model.keys.clone())
     svi = SVI(program, guide, ClippedAdam({"lr": 0.03, "lrd": 0.993}), TraceEnum_ELBO(max_plate_nesting=1))
     for _ in range(700):
         loss = svi.step(queries)
     assert abs(-loss - float(best.objective[-1])) < 1e-6  # Adam with a falling rate: quadratic in a distance of 1e-4
-    assert (guide.median()["keys"] - best.mixture.keys).abs().max() < 1e-3
+    assert (guide.median()["keys"] - best.formulation.keys).abs().max() < 1e-3
 
 
 def test_autonormal_and_nuts_run_on_the_collapsed_program():
     keys = torch.tensor([[[-6.0, 0.0], [-2.0, 0.0]], [[2.0, 0.0], [6.0, 0.0]]])
     model = models.GaussianKeys(keys, key_precision=2.0)
     queries = keys.flatten(0, 1)[torch.arange(40) % 4] + 0.7 * torch.randn(40, 2, generator=generator(19))
-    priors = inference.MixturePriors(
-        keys=Normal(keys, 2.0), key_precision=Gamma(2.0, 1.0),
-        weights=Dirichlet(torch.full((1, 2), 5.0)), component_weights=Dirichlet(torch.full((2, 2), 5.0)),
-    )  # fmt: skip
-    program = models.bayesian(model, priors)
+    priors = dict(keys=Normal(keys, 2.0), key_precision=Gamma(2.0, 1.0), weights=Dirichlet(torch.full((1, 2), 5.0)), component_weights=Dirichlet(torch.full((2, 2), 5.0)))  # fmt: skip
+    program = models.bayesian(model, **priors)
     svi = SVI(program, AutoNormal(program), Adam({"lr": 0.03}), Trace_ELBO())
     losses = [svi.step(queries) for _ in range(100)]
     assert sum(losses[-20:]) < sum(losses[:20])
-    known = models.bayesian(model, inference.MixturePriors(component_weights=Dirichlet(torch.full((2, 2), 5.0))))
+    known = models.bayesian(model, component_weights=Dirichlet(torch.full((2, 2), 5.0)))
     mcmc = MCMC(NUTS(known), num_samples=150, warmup_steps=60, disable_progbar=True)
     mcmc.run(queries)
     draws = mcmc.get_samples()["component_weights"]

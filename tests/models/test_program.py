@@ -83,9 +83,9 @@ def test_render_model_names_sites_and_plates(setting):
 def test_svi_with_autodelta_reaches_the_em_optimum(collapsed):
     mixture, queries, *_ = problem(generator(5), queries=40, units=2)
     mixture = models.GaussianMixture(2 * mixture.keys, key_precision=mixture.key_precision)
-    priors = inference.MixturePriors(keys=Normal(mixture.keys, 1.0))
-    best = inference.adapt(mixture, queries, priors, num_steps=2000, tol=1e-12)
-    program = models.bayesian(mixture, priors, collapsed=collapsed)
+    priors = dict(keys=Normal(mixture.keys, 1.0))
+    best = inference.adapt(models.bayesian(mixture, **priors), queries, num_steps=2000, tol=1e-12)
+    program = models.bayesian(mixture, **priors, collapsed=collapsed)
     guide = AutoDelta(poutine.block(program, hide=["unit"]), init_loc_fn=lambda site: mixture.keys.clone())
     svi = SVI(
         program,
@@ -96,22 +96,22 @@ def test_svi_with_autodelta_reaches_the_em_optimum(collapsed):
     for _ in range(400):
         loss = svi.step(queries)
     assert abs(-loss - float(best.objective[-1])) < 1e-6  # Adam with a falling rate: quadratic in a distance of 1e-4
-    assert (guide.median()["keys"] - best.mixture.keys).abs().max() < 1e-3
+    assert (guide.median()["keys"] - best.formulation.keys).abs().max() < 1e-3
 
 
 def test_autonormal_and_nuts_run_on_the_collapsed_program():
     mixture, queries, *_ = problem(generator(6), queries=30, units=2)
     mixture = models.GaussianMixture(torch.tensor([[-3.0, 0, 0], [3.0, 0, 0]]), key_precision=2.0)
     queries = mixture.keys[torch.arange(30) % 2] + 0.7 * torch.randn(30, 3, generator=generator(7))
-    priors = inference.MixturePriors(
+    priors = dict(
         keys=Normal(mixture.keys, 2.0), key_precision=Gamma(2.0, 1.0), weights=Dirichlet(torch.full((1, 2), 5.0))
     )
-    program = models.bayesian(mixture, priors)
+    program = models.bayesian(mixture, **priors)
     svi = SVI(program, AutoNormal(program), Adam({"lr": 0.03}), Trace_ELBO())
     losses = [svi.step(queries) for _ in range(100)]
     assert sum(losses[-20:]) < sum(losses[:20])
     pyro.clear_param_store()
-    known = models.bayesian(mixture, inference.MixturePriors(keys=Normal(mixture.keys, 2.0)))
+    known = models.bayesian(mixture, keys=Normal(mixture.keys, 2.0))
     mcmc = MCMC(
         NUTS(known, init_strategy=init_to_value(values={"keys": mixture.keys})),
         num_samples=100,
@@ -131,9 +131,9 @@ def test_autonormal_and_nuts_run_on_the_collapsed_program():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_programs_follow_the_dtype(dtype):
     mixture, *args = problem(generator(8), dtype=dtype)
-    trace = poutine.trace(
-        models.bayesian(mixture, inference.MixturePriors(keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0)))
-    ).get_trace(*args)
+    trace = poutine.trace(models.bayesian(mixture, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0))).get_trace(
+        *args
+    )
     assert trace.nodes["keys"]["value"].dtype == dtype
     trace.compute_log_prob()
     assert {trace.nodes[name]["log_prob"].dtype for name in ("keys", "key_precision", "queries", "outputs")} == {dtype}
@@ -144,8 +144,8 @@ def test_plates_and_sites_have_the_names_of_the_axes(setting):
     batch = mixture.with_parameters(
         {k: x.expand(2, 3, *x.shape) for k, x in vars(mixture).items() if isinstance(x, torch.Tensor)}
     )
-    priors = inference.MixturePriors(keys=Normal(batch.keys, 1.0), weights=Dirichlet(torch.ones(1, 3)))
-    nodes = poutine.trace(models.bayesian(batch, priors, collapsed=False)).get_trace(queries, outputs).nodes
+    priors = dict(keys=Normal(batch.keys, 1.0), weights=Dirichlet(torch.ones(1, 3)))
+    nodes = poutine.trace(models.bayesian(batch, **priors, collapsed=False)).get_trace(queries, outputs).nodes
     plates = {
         name: [f.name for f in sorted(nodes[name]["cond_indep_stack"], key=lambda f: f.dim)]
         for name in ("keys", "weights", "unit", "queries", "outputs")
@@ -159,6 +159,6 @@ def test_plates_and_sites_have_the_names_of_the_axes(setting):
 
 def test_a_shared_parameter_is_drawn_outside_the_plate(setting):
     mixture, queries, *_ = setting
-    program = models.bayesian(mixture, inference.MixturePriors(keys=Normal(mixture.keys, 1.0)))
+    program = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
     node = poutine.trace(program).get_trace(queries.expand(4, 6, 3)).nodes["keys"]
     assert [f.name for f in node["cond_indep_stack"]] == ["units"] and node["value"].shape == (3, 3)

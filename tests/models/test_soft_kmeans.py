@@ -73,10 +73,12 @@ def test_em_never_rises_and_is_the_adaptation_of_the_mixture(learn):
         model, x = problem(seed)
         fit = model.em(x, num_steps=15, tol=None, learn_gamma=learn)
         assert_never_falls(-fit.objective, x.square().sum(), operations=256)
-        priors = inference.MixturePriors.flat("keys")
+        priors = dict(keys=models.FLAT)
         if learn:
             continue
-        keys = inference.adapt(model.mixture, x, priors, num_steps=15, progress=False).mixture.keys
+        keys = inference.adapt(
+            models.bayesian(model.mixture, **priors), x, num_steps=15, progress=False
+        ).formulation.keys
         assert_equal(fit.model.centers, keys, operations=2048)  # fifteen steps of some hundred operations
         assert_equal(fit.objective[-1], fit.model.free_energy(x).sum(), x.square().sum(), operations=256)
 

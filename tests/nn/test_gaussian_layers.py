@@ -159,10 +159,10 @@ def test_adaptation_is_inference_adapt_head_by_head(kind, adapted):
             theta = strength["key_precision"]
             priors["key_precision"] = Gamma(1 + theta, theta / alone.key_precision)
         present = ~PADDING[b]
-        fit = inference.adapt(alone, queries[b, h][present], inference.MixturePriors(**priors), num_steps=3)
+        fit = inference.adapt(models.bayesian(alone, **priors), queries[b, h][present], num_steps=3)
         how = {"assignment": "hard"} if "assignment" in kind[1] else {}
-        answers[b, h] = fit.mixture.expected_outputs(queries[b, h], **how)
-        assert_equal(weights[b, h][present], fit.mixture.attention(queries[b, h], **how)[present])
+        answers[b, h] = fit.formulation.expected_outputs(queries[b, h], **how)
+        assert_equal(weights[b, h][present], fit.formulation.attention(queries[b, h], **how)[present])
     assert (output - layer.out_proj(answers.transpose(1, 2).flatten(-2)))[~PADDING].abs().max() < 1e-10
 
 
@@ -207,9 +207,11 @@ def test_map_answers_are_those_of_the_model(causal, adapt_steps):
             alone = alone.replace(log_prior=alone.log_prior[i : i + 1])
         if adapt_steps:
             heard = queries[b, h, : i + 1] if causal else queries[b, h]
-            prior = inference.MixturePriors(keys=Normal(alone.keys, layer.log_strength_keys[h].exp() ** -0.5))
+            prior = dict(keys=Normal(alone.keys, layer.log_strength_keys[h].exp() ** -0.5))
             rows = {"log_prior": model.log_prior[b, h, : i + 1]} if causal else {}
-            moved = inference.adapt(alone.replace(**rows), heard, prior, num_steps=adapt_steps).mixture.keys
+            moved = inference.adapt(
+                models.bayesian(alone.replace(**rows), **prior), heard, num_steps=adapt_steps
+            ).formulation.keys
             alone = alone.replace(keys=moved)
         alone = alone.replace(value_precision=layer.log_value_precision.exp()[h])
         answers[b, h, i] = alone.map_outputs(queries[b, h, i : i + 1], num_steps=30)[0]

@@ -62,10 +62,10 @@ def test_loo_pit_of_labels():
     """Labels are one number a query, so LOO-PIT takes them by name: log likelihood, new labels and labels share their dims."""
     keys = torch.tensor([[-2.0], [2.0]], dtype=DTYPE)
     mixture = models.GaussianMixture.categorical(keys, torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=DTYPE))
-    prior = models.MixturePriors(answer_probs=Dirichlet(torch.ones(2, 2, dtype=DTYPE)))
+    prior = dict(answer_probs=Dirichlet(torch.ones(2, 2, dtype=DTYPE)))
     probs = torch.stack([normal(1, 4, 100, 2).sigmoid()] * 2, -1)
     probs[..., 1] = 1 - probs[..., 0]
-    draws = make(models.bayesian(mixture, prior), {"answer_probs": probs}, (normal(2, 12, 1), torch.arange(12) % 2))
+    draws = make(models.bayesian(mixture, **prior), {"answer_probs": probs}, (normal(2, 12, 1), torch.arange(12) % 2))
     found = results.to_inference_data(draws, likelihood="answers", seed=1)
     assert arviz.plot_loo_pit(found, y="outputs", ecdf=True).has_data()
 

@@ -1,6 +1,7 @@
 """Bands and p-values of ranks, calibration that passes what is right and catches what is wrong, Geweke's joint test."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,8 +9,7 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 from scipy.stats import binom, kstest
 
-from probtx_pyro import models, results
-from probtx_pyro.inference._log_joint import Data
+from probtx_pyro import inference, models, results
 from probtx_pyro.results import _ecdf as ecdf
 from probtx_pyro.results import _simulation as simulation
 
@@ -22,29 +22,29 @@ def problem():
     mixture = models.GaussianMixture(
         keys, torch.tensor([[-1.0], [0.0], [1.0]]), torch.full((3,), 2.0), torch.full((3,), 3.0)
     )
-    priors = models.MixturePriors(
+    priors = dict(
         keys=Normal(keys, 0.3),
         key_precision=Gamma(3.0, 2.0),
         values=Normal(mixture.values, 0.3),
         value_precision=Gamma(6.0, 2.0),
         weights=Dirichlet(torch.full((3,), 3.0)),
     )
-    return models.bayesian(mixture, priors), torch.zeros(40, 2), torch.zeros(40, 1)
+    return models.bayesian(mixture, **priors), torch.zeros(40, 2), torch.zeros(40, 1)
 
 
 def narrow_and_wide():
     """Two units in one place that differ by their precision alone, so that its normaliser decides who attends."""
     mixture = models.GaussianMixture(torch.zeros(2, 2), key_precision=torch.tensor([1.0, 20.0]))
     precision = Gamma(torch.full((2,), 20.0), torch.tensor([20.0, 1.0]))
-    priors = models.MixturePriors(key_precision=precision, weights=Dirichlet(torch.full((2,), 3.0)))
-    return models.bayesian(mixture, priors), torch.zeros(40, 2)
+    priors = dict(key_precision=precision, weights=Dirichlet(torch.full((2,), 3.0)))
+    return models.bayesian(mixture, **priors), torch.zeros(40, 2)
 
 
 PROBLEMS = {"wrong normaliser": narrow_and_wide}
 
 
 def run(program, *arguments, sampler=None, simulations=50, seed=0, **options):
-    sampler = sampler or results.by_gibbs(**GIBBS)
+    sampler = sampler or partial(inference.gibbs, **GIBBS)
     return results.calibrate(
         program,
         *arguments,
@@ -100,26 +100,23 @@ def test_gaussian_keys_with_a_mask_are_calibrated():
     keys = torch.tensor([[[-3.0], [-1.0]], [[1.0], [3.0]], [[0.0], [9.0]]])
     log_prior = torch.tensor([[0.5, 0.5, 0.0]]).log()
     mixture = models.GaussianKeys(keys, key_precision=torch.full((3, 2), 4.0), log_prior=log_prior)
-    priors = models.MixturePriors(
-        keys=Normal(keys, 0.4), key_precision=Gamma(6.0, 1.5), weights=Dirichlet(torch.full((3,), 2.0)),
-        component_weights=Dirichlet(torch.full((2,), 3.0)),
-    )  # fmt: skip
-    found = run(models.bayesian(mixture.replace(component_weights=torch.full((3, 2), 0.5)), priors), torch.zeros(25, 1))
+    priors = dict(keys=Normal(keys, 0.4), key_precision=Gamma(6.0, 1.5), weights=Dirichlet(torch.full((3,), 2.0)), component_weights=Dirichlet(torch.full((2,), 3.0)))  # fmt: skip
+    found = run(
+        models.bayesian(mixture.replace(component_weights=torch.full((3, 2), 0.5)), **priors), torch.zeros(25, 1)
+    )
     assert found.ok(), str(found)
 
 
-def swapped(program, data, seed):
+def swapped(program, *data, seed):
     """A Gamma prior whose shape and rate changed places."""
-    program = models.bayesian(
-        program.mixture, models.MixturePriors(**{**program.priors.given(), "key_precision": Gamma(2.0, 3.0)})
-    )
-    return results.by_gibbs(**GIBBS)(program, data, seed)
+    program = models.bayesian(program.formulation, **{**program.priors, "key_precision": Gamma(2.0, 3.0)})
+    return inference.gibbs(program, *data, seed=seed, **GIBBS)
 
 
 def planted(monkeypatch, name):
     """A sampler with an error."""
-    module = sys.modules["probtx_pyro.inference._gibbs"]
-    right_draw, right_statistics = module.draw, module.sampled_statistics
+    sampler, mixture = (sys.modules[f"probtx_pyro.{name}"] for name in ("inference._gibbs", "models.mixture"))
+    right_draw, right_statistics = sampler.draw, mixture.sampled_statistics
 
     def without_normalizer(factor, *others):
         """``(D/2) log α`` of the keys, D = 2, left out of who attends."""
@@ -131,9 +128,9 @@ def planted(monkeypatch, name):
         return take._replace(gamma=lambda shape, rate, old: take.gamma(shape, torch.full_like(rate, 2.0), old))
 
     if name == "wrong normaliser":
-        monkeypatch.setattr(module, "sampled_statistics", without_normalizer)
+        monkeypatch.setattr(mixture, "sampled_statistics", without_normalizer)
     if name == "unshifted rate":
-        monkeypatch.setattr(module, "draw", unshifted)
+        monkeypatch.setattr(sampler, "draw", unshifted)
     return swapped if name == "swapped prior" else None
 
 
@@ -152,7 +149,7 @@ def test_the_joint_test_passes_what_is_right_and_catches_what_is_not(monkeypatch
     planted(monkeypatch, name)
     program, *arguments = PROBLEMS.get(name, problem)()
     scores = results.joint_test(program, *arguments, num_chains=1000, num_steps=10, seed=0)
-    assert set(scores) == {x + power for x in program.priors.given() for power in ("", "²")}
+    assert set(scores) == {x + power for x in program.priors for power in ("", "²")}
     worst = max(np.abs(x).max() for x in scores.values())
     # 36 scores: a right sampler exceeds 4.5 with chance 36 * 7e-6
     assert worst < 4.5 if name is None else worst > 6
@@ -161,7 +158,7 @@ def test_the_joint_test_passes_what_is_right_and_catches_what_is_not(monkeypatch
 def test_one_simulation_at_a_time_is_as_good():
     program, queries, outputs = problem()
     found = results.calibrate(
-        program, queries, outputs, sampler=results.by_gibbs(num_chains=9, num_samples=1, num_warmup=20),
+        program, queries, outputs, sampler=partial(inference.gibbs, num_chains=9, num_samples=1, num_warmup=20),
         num_simulations=8, num_draws=9, seed=1,
     )  # fmt: skip
     assert found.ranks["keys"].shape == (8, 3, 2) and found.ranks["log_likelihood"].shape == (8,)
@@ -170,15 +167,13 @@ def test_one_simulation_at_a_time_is_as_good():
 @pytest.mark.parametrize(
     "sampler",
     [
-        results.by_nuts(num_chains=1, num_samples=10, num_warmup=5, progress=False),
-        results.by_variational(num_steps=3, learning_rate=0.01, num_samples=9, progress=False),
+        partial(inference.nuts, num_chains=1, num_samples=10, num_warmup=5, progress=False),
+        partial(inference.variational, num_steps=3, learning_rate=0.01, num_samples=9, progress=False),
     ],
     ids=["NUTS", "AutoNormal"],
 )
 def test_the_other_samplers_are_called_one_simulation_at_a_time(sampler, request):
-    program = models.bayesian(
-        models.GaussianMixture(torch.tensor([[0.0]])), models.MixturePriors(keys=Normal(torch.zeros(1, 1), 1.0))
-    )
+    program = models.bayesian(models.GaussianMixture(torch.tensor([[0.0]])), keys=Normal(torch.zeros(1, 1), 1.0))
     found = results.calibrate(program, torch.zeros(3, 1), sampler=sampler, num_simulations=2, num_draws=9, seed=0)
     assert found.method == request.node.callspec.id.split("-")[-1]
     assert found.ranks["keys"].shape == (2, 1, 1) and (found.ranks["keys"] <= 9).all()
@@ -188,10 +183,10 @@ def test_the_other_samplers_are_called_one_simulation_at_a_time(sampler, request
 def test_nuts_is_calibrated():
     """50 simulations, three units, keys and weights."""
     program, queries, _ = problem()
-    priors = models.MixturePriors(keys=program.priors.keys, weights=program.priors.weights)
-    sampler = results.by_nuts(num_chains=1, num_samples=98, num_warmup=100, progress=False)
+    priors = dict(keys=program.priors.keys, weights=program.priors.weights)
+    sampler = partial(inference.nuts, num_chains=1, num_samples=98, num_warmup=100, progress=False)
     found = results.calibrate(
-        models.bayesian(program.mixture, priors),
+        models.bayesian(program.formulation, **priors),
         queries[:20],
         sampler=sampler,
         num_simulations=50,
@@ -205,20 +200,19 @@ def test_simulated_data_are_the_models():
     """Means and variances of keys and queries of a model with heads, keys shared by them, and answers only where observed."""
     keys = torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
     mixture = models.GaussianMixture(keys, torch.zeros(2, 1), torch.full((3, 2), 2.0), 1.5)
-    program = models.bayesian(mixture, models.MixturePriors(keys=Normal(keys, 0.5), key_precision=Gamma(3.0, 1.0)))
-    like = Data(torch.zeros(3, 4, 2), torch.zeros(3, 4, 1), torch.tensor([True, False, True, True]))
+    program = models.bayesian(mixture, keys=Normal(keys, 0.5), key_precision=Gamma(3.0, 1.0))
+    like = mixture.bind(torch.zeros(3, 4, 2), torch.zeros(3, 4, 1), torch.tensor([True, False, True, True]))
     found = simulation.simulate(program, like, 4000, seed=0)
     assert found.truth["keys"].shape == (4000, 2, 2) and found.truth["key_precision"].shape == (4000, 3, 2)
-    assert found.data.queries.shape == (4000, 3, 4, 2) and found.data.outputs.shape == (4000, 3, 4, 1)
+    queries, outputs, *_ = found.data
+    assert queries.shape == (4000, 3, 4, 2) and outputs.shape == (4000, 3, 4, 1)
     draws = found.truth["keys"]
     assert ((draws.mean(0) - keys).abs() < 4.5 * 0.5 / 4000**0.5).all()
     spread = 0.25 + found.truth["key_precision"].reciprocal().mean() + keys.var(0, correction=0)
     # queries of one simulation share keys: an effective size of 4000 for their mean
-    own = found.data.queries.mean((1, 2))
+    own = queries.mean((1, 2))
     assert ((own.mean(0) - keys.mean(0)).abs() < 4.5 * own.std(0) / 4000**0.5).all()
-    assert (
-        found.data.queries.flatten(0, 2).var(0) / spread - 1
-    ).abs().max() < 0.1  # Gamma(3): 1/precision has heavy tails
+    assert (queries.flatten(0, 2).var(0) / spread - 1).abs().max() < 0.1  # Gamma(3): 1/precision has heavy tails
 
 
 class Killed(Exception):
@@ -227,13 +221,13 @@ class Killed(Exception):
 
 def test_a_killed_calibration_goes_on_to_the_same_ranks(tmp_path):
     program, *arguments = problem()
-    sampler, calls = results.by_gibbs(num_chains=49, num_samples=1, num_warmup=5), []
+    sampler, calls = partial(inference.gibbs, num_chains=49, num_samples=1, num_warmup=5), []
 
-    def dies(*args):
+    def dies(*args, **options):
         calls.append(1)
         if len(calls) == 3:
             raise Killed
-        return sampler(*args)
+        return sampler(*args, **options)
 
     call = {"num_simulations": 25, "num_draws": 9, "seed": 2, "batch_size": 5}
     whole = results.calibrate(program, *arguments, sampler=sampler, **call)
@@ -248,12 +242,12 @@ def test_a_killed_calibration_goes_on_to_the_same_ranks(tmp_path):
 def test_too_few_draws_are_refused():
     program, *arguments = problem()
     with pytest.raises(ValueError, match="returned 4 draws"):
-        run(program, *arguments, sampler=results.by_gibbs(num_chains=2, num_samples=2))
+        run(program, *arguments, sampler=partial(inference.gibbs, num_chains=2, num_samples=2))
     with pytest.raises(ValueError, match="num_simulations must be 1"):
         run(program, *arguments, simulations=0)
 
 
 def test_quantities_of_the_users_own():
     program, *arguments = problem()
-    found = run(program, *arguments, quantities={"attention": lambda m, d: m.attention(d.queries)[..., 0, :]})
+    found = run(program, *arguments, quantities={"attention": lambda m, d: m.attention(d[0])[..., 0, :]})
     assert found.ranks["attention"].shape == (50, 3) and found.ok()

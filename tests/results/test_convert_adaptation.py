@@ -19,8 +19,12 @@ def _fit(num_steps=4, **options):
     outputs = torch.randn(2, 3, 5, 3, generator=generator, dtype=DTYPE)
     uniform = torch.full((3, 1, 4), 0.25, dtype=DTYPE).log()
     mixture = models.GaussianMixture(keys.expand(3, 4, 2), values, 2.0, 1.0, uniform)
-    priors = inference.MixturePriors(keys=Normal(keys, 1.0), weights=Dirichlet(torch.full((1, 4), 2.0, dtype=DTYPE)))
-    return inference.adapt(mixture, queries, priors, outputs, num_steps=num_steps, **options), queries, outputs
+    priors = dict(keys=Normal(keys, 1.0), weights=Dirichlet(torch.full((1, 4), 2.0, dtype=DTYPE)))
+    return (
+        inference.adapt(models.bayesian(mixture, **priors), queries, outputs, num_steps=num_steps, **options),
+        queries,
+        outputs,
+    )
 
 
 def test_dims_come_from_the_plates():
@@ -44,13 +48,13 @@ def test_values_are_those_of_the_fit():
     data = results.to_inference_data(fit, queries, outputs)
     torch.testing.assert_close(
         torch.as_tensor(data["point_estimate"]["attention"].values),
-        fit.mixture.attention(queries, outputs),
+        fit.formulation.attention(queries, outputs),
         rtol=0,
         atol=0,
     )
     torch.testing.assert_close(
         torch.as_tensor(data["point_estimate"]["weights"].values),
-        fit.mixture.log_weights().exp().reshape(data["point_estimate"]["weights"].shape),
+        fit.formulation.log_weights().exp().reshape(data["point_estimate"]["weights"].shape),
         rtol=0,
         atol=0,
     )
@@ -109,10 +113,8 @@ def test_axes_renamed_by_dims():
 
 def test_gradient_map_keeps_its_name():
     mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]], dtype=DTYPE))
-    priors = inference.MixturePriors(
-        key_precision=Gamma(torch.tensor(2.0, dtype=DTYPE), torch.tensor(1.0, dtype=DTYPE))
-    )
-    fit = inference.adapt(mixture, torch.ones(4, 1, dtype=DTYPE), priors)
+    priors = dict(key_precision=Gamma(torch.tensor(2.0, dtype=DTYPE), torch.tensor(1.0, dtype=DTYPE)))
+    fit = inference.adapt(models.bayesian(mixture, **priors), torch.ones(4, 1, dtype=DTYPE))
     assert results.to_inference_data(fit._replace(method="gradient MAP")).attrs["method"] == "gradient MAP"
 
 

@@ -28,8 +28,8 @@ def oracle(draws, chain, draw, index, arguments):
     mixture = models.GaussianMixture(
         drawn["keys"],
         drawn["values"],
-        program.mixture.key_precision,
-        program.mixture.value_precision,
+        program.formulation.key_precision,
+        program.formulation.value_precision,
         drawn["weights"].log(),
     )
     queries, outputs, observed, _ = arguments
@@ -148,12 +148,12 @@ def test_attention_is_that_of_the_enumerated_program():
 
 def test_gaussian_keys_have_components():
     model, queries = keys_problem(generator(1), batch=(2,), rows=1)
-    priors = models.MixturePriors(
+    priors = dict(
         keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)),
         component_weights=Dirichlet(torch.ones(2, dtype=DTYPE)),
     )
     given = {"keys": normal(1, 2, 3, 2, 4, 2, 3), "component_weights": normal(2, 2, 3, 2, 4, 2).softmax(-1)}
-    draws = make(models.bayesian(model, priors), given, (queries,))
+    draws = make(models.bayesian(model, **priors), given, (queries,))
     found = results.to_inference_data(draws, relabel=False, seed=2)
     assert found["posterior"]["keys"].dims == ("chain", "draw", "batch", "unit", "component", "feature")
     assert found["log_likelihood"]["queries"].dims == ("chain", "draw", "batch", "query")
@@ -169,9 +169,7 @@ def test_scalar_and_shared_parameters():
     mixture = models.GaussianMixture(normal(6, 3, 4, 2))
     gamma = Gamma(torch.tensor(2.0, dtype=DTYPE), torch.tensor(1.0, dtype=DTYPE))
     precision = normal(7, 2, 5).exp()
-    draws = make(
-        models.bayesian(mixture, models.MixturePriors(key_precision=gamma)), {"key_precision": precision}, (queries,)
-    )
+    draws = make(models.bayesian(mixture, key_precision=gamma), {"key_precision": precision}, (queries,))
     found = results.to_inference_data(draws, seed=1)
     assert found["posterior"]["key_precision"].dims == ("chain", "draw")
     assert found["posterior"]["attention"].dims == ("chain", "draw", "batch", "head", "query", "unit")
@@ -196,7 +194,7 @@ def test_new_data_have_the_moments_of_the_mixture():
     program, queries = bayesian(), data()[0]
     one = {name: x[:1, :1].expand(1, 4000, *x.shape[2:]) for name, x in samples().items()}
     found = results.to_inference_data(make(program, one, (queries,)), seed=5, relabel=False)["posterior_predictive"]
-    mixture = program.mixture.with_parameters({name: x[0, 0] for name, x in one.items()})
+    mixture = program.formulation.with_parameters({name: x[0, 0] for name, x in one.items()})
     weights = one["weights"][0, 0, 0]
     for name, centers, precision in (
         ("queries", mixture.keys, mixture.key_precision),
@@ -222,8 +220,10 @@ def test_log_prior_and_log_likelihood_add_up_to_the_log_density():
     """Of Gibbs draws, whose ``lp`` comes from elsewhere; and power-scaling finds all that it needs in the file."""
     queries = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
     mixture = models.GaussianMixture(queries[:3], key_precision=torch.ones(3))
-    priors = models.MixturePriors(keys=Normal(mixture.keys, 0.5), key_precision=Gamma(3.0, 1.0))
-    found = results.to_inference_data(inference.gibbs(mixture, queries, priors, num_samples=50, num_chains=2, seed=0))
+    priors = dict(keys=Normal(mixture.keys, 0.5), key_precision=Gamma(3.0, 1.0))
+    found = results.to_inference_data(
+        inference.gibbs(models.bayesian(mixture, **priors), queries, num_samples=50, num_chains=2, seed=0)
+    )
     prior = sum(found["log_prior"][name] for name in ("keys", "key_precision"))
     likelihood = found["log_likelihood"]["queries"].sum("query")
     np.testing.assert_allclose(found["sample_stats"]["lp"], prior + likelihood, rtol=1e-12)
@@ -234,7 +234,7 @@ def test_log_prior_and_log_likelihood_add_up_to_the_log_density():
 def test_what_variational_inference_returns_stands_for_its_draws():
     queries = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
     mixture = models.GaussianMixture(queries[:3])
-    program = models.bayesian(mixture, models.MixturePriors(keys=Normal(mixture.keys, 0.5)))
+    program = models.bayesian(mixture, keys=Normal(mixture.keys, 0.5))
     fit = inference.variational(program, queries, num_steps=5, learning_rate=0.01, num_samples=7, seed=0)
     found = results.to_inference_data(fit, attention=False)
     assert found.attrs["approximation"] == "AutoNormal" and found["posterior"].sizes["draw"] == 7
@@ -289,7 +289,7 @@ def test_arviz_own_converter_is_wrong_or_silent_where_ours_is_right():
     queries = torch.cat([normal(1, 10, 2) - 4, normal(2, 10, 2) + 4])
     mixture = models.GaussianMixture(torch.tensor([[-4.0, -4.0], [4.0, 4.0]], dtype=DTYPE))
     scale = torch.tensor(0.5, dtype=DTYPE)
-    program = models.bayesian(mixture, models.MixturePriors(keys=Normal(mixture.keys, scale)), collapsed=False)
+    program = models.bayesian(mixture, keys=Normal(mixture.keys, scale), collapsed=False)
     mcmc = MCMC(NUTS(program, max_plate_nesting=1), num_samples=20, warmup_steps=10, disable_progbar=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -328,8 +328,8 @@ def test_errors_name_the_argument(options, message):
 def test_errors_of_what_has_no_draws():
     queries = data()[0]
     with pytest.raises(ValueError, match="seed: an option of draws, but this is a GaussianMixture"):
-        results.to_inference_data(bayesian().mixture, queries, seed=1)
-    flat = models.bayesian(bayesian().mixture, models.MixturePriors.flat("keys"))
+        results.to_inference_data(bayesian().formulation, queries, seed=1)
+    flat = models.bayesian(bayesian().formulation, keys=models.FLAT)
     draws = make(flat, {"keys": samples(draws=4)["keys"]}, (queries,))
     with pytest.raises(ValueError, match="the prior on keys is flat"):
         results.to_inference_data(draws, seed=1, prior=3)

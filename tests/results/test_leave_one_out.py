@@ -68,7 +68,7 @@ def exact_draws(whole, program, arguments, chains=4, draws=1000):
 
 def bayesian(mixture):
     shape, rate = (torch.tensor(x, dtype=DTYPE) for x in (SHAPE, RATE))
-    return models.bayesian(mixture, models.MixturePriors(key_precision=Gamma(shape, rate)))
+    return models.bayesian(mixture, key_precision=Gamma(shape, rate))
 
 
 CASES = {"queries": ("joint", False), "joint": ("joint", True), "outputs": ("answers", True)}

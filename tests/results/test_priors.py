@@ -33,10 +33,8 @@ def test_moments_of_queries_and_outputs(collapsed):
     E q² = Σ π_j (m_j² + s²) + b/(a - 1), and the same for the outputs, whose precision is fixed."""
     concentration, values = torch.tensor([1.0, 2.0, 5.0]), torch.tensor([[1.0], [-2.0], [4.0]])
     mixture = models.GaussianMixture(CENTER, values, value_precision=4.0)
-    priors = models.MixturePriors(
-        keys=Normal(CENTER, SPREAD), key_precision=Gamma(SHAPE, RATE), weights=Dirichlet(concentration)
-    )
-    program = models.bayesian(mixture, priors, collapsed=collapsed)
+    priors = dict(keys=Normal(CENTER, SPREAD), key_precision=Gamma(SHAPE, RATE), weights=Dirichlet(concentration))
+    program = models.bayesian(mixture, **priors, collapsed=collapsed)
     draws = results.prior_predictive(program, torch.zeros(2, 2), num_draws=500, seed=0)
     assert set(draws) == {"keys", "key_precision", "weights", "queries", "outputs"} | (
         {"unit"} if not collapsed else set()
@@ -58,16 +56,14 @@ def test_outputs_go_with_their_queries():
     mixture = models.GaussianMixture(
         torch.tensor([[-50.0], [50.0]]), torch.tensor([[-3.0], [3.0]]), value_precision=100.0
     )
-    program = models.bayesian(mixture, models.MixturePriors(keys=Normal(mixture.keys, 1.0)))
+    program = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
     draws = results.prior_predictive(program, torch.zeros(1, 1), torch.ones(1, 1), num_draws=200, seed=1)
     assert (np.sign(draws["queries"]) == np.sign(draws["outputs"])).all()
     assert 0 < (draws["queries"] > 0).sum() < 200
 
 
 def test_draws_of_the_prior_follow_it_and_the_seed():
-    program = models.bayesian(
-        models.GaussianMixture(torch.zeros(1, 1)), models.MixturePriors(key_precision=Gamma(3.0, 2.0))
-    )
+    program = models.bayesian(models.GaussianMixture(torch.zeros(1, 1)), key_precision=Gamma(3.0, 2.0))
     state = torch.get_rng_state()
     draws, again, other = (
         results.prior_predictive(program, torch.ones(1, 1), num_draws=800, seed=i) for i in (0, 0, 1)
@@ -191,7 +187,7 @@ def test_a_prior_that_the_draws_do_not_cover_is_said():
         (lambda x, d: results.prior_against_posterior({}, {"a": x}), "prior has no draws of a; it has none"),
         (lambda x, d: results.prior_against_posterior({"a": x}, {"a": x}), "prior of a has shape"),
         (lambda x, d: results.prior_predictive(lambda: None, num_draws=0, seed=0), "num_draws must be 1 or more"),
-        (lambda x, d: results.prior_predictive(models.bayesian(models.GaussianMixture(torch.zeros(1, 1)), models.MixturePriors.flat("keys")), torch.zeros(1, 1), num_draws=1, seed=0), "a prior that cannot be drawn from"),
+        (lambda x, d: results.prior_predictive(models.bayesian(models.GaussianMixture(torch.zeros(1, 1)), keys=models.FLAT), torch.zeros(1, 1), num_draws=1, seed=0), "a prior that cannot be drawn from"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

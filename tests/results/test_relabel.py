@@ -88,8 +88,8 @@ def test_overlapping_units_too_are_idempotent():
     """Units half a spread apart, whose labels no one can know: the rule is still one rule."""
     given = {"keys": normal(1, 4, 100, 3, 2) + 0.5 * torch.arange(3).unsqueeze(-1)}
     mixture = models.GaussianMixture(torch.zeros(3, 2, dtype=DTYPE))
-    prior = models.MixturePriors(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
-    draws = make(models.bayesian(mixture, prior), given, data()[:1])
+    prior = dict(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
+    draws = make(models.bayesian(mixture, **prior), given, data()[:1])
     once = results.relabel(draws)
     assert not torch.equal(once.samples["keys"], given["keys"])
     assert torch.equal(results.relabel(once).samples["keys"], once.samples["keys"])
@@ -101,8 +101,8 @@ def test_the_assignment_is_the_best_of_all():
     """Every draw against its centre: no permutation of the units comes nearer, distances scaled by the spread within units."""
     given = {"keys": normal(2, 2, 60, 3, 2) + torch.arange(3).unsqueeze(-1)}
     mixture = models.GaussianMixture(torch.zeros(3, 2, dtype=DTYPE))
-    prior = models.MixturePriors(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
-    found = results.relabel(make(models.bayesian(mixture, prior), given, data()[:1])).samples["keys"].flatten(0, 1)
+    prior = dict(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
+    found = results.relabel(make(models.bayesian(mixture, **prior), given, data()[:1])).samples["keys"].flatten(0, 1)
     center = found.mean(0)
     variance = (found - center).square().mean((0, 1))
     for draw in found:
@@ -118,8 +118,8 @@ def test_noise_in_many_features_does_not_hide_the_units():
     planted = truth.clone()
     planted[:, ::3] = truth[:, ::3].flip(-2)
     mixture = models.GaussianMixture(torch.zeros(2, 21, dtype=DTYPE))
-    prior = models.MixturePriors(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
-    draws = make(models.bayesian(mixture, prior), {"keys": planted}, (normal(5, 6, 21),))
+    prior = dict(keys=Normal(torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE)))
+    draws = make(models.bayesian(mixture, **prior), {"keys": planted}, (normal(5, 6, 21),))
     found = results.relabel(draws).samples["keys"]
     assert torch.equal(found, truth) or torch.equal(found, truth.flip(-2))
 
@@ -142,7 +142,7 @@ def test_labels_of_a_reference():
 def program(at=None, log_prior=None, values=None, **priors):
     """Three units in one dimension and what is said of them."""
     at = torch.zeros(3, 1, dtype=DTYPE) if at is None else at
-    return models.bayesian(models.GaussianMixture(at, values, log_prior=log_prior), models.MixturePriors(**priors))
+    return models.bayesian(models.GaussianMixture(at, values, log_prior=log_prior), **priors)
 
 
 ZERO, ONE, ORDERED = torch.zeros((), dtype=DTYPE), torch.ones((), dtype=DTYPE), torch.arange(3, dtype=DTYPE)
@@ -177,7 +177,7 @@ def test_who_may_change_places(given, classes, because):
 
 def test_units_told_apart_are_never_permuted():
     for given in (bayesian(separated=True), bayesian((2,), separated=True)):
-        batch = given.mixture.batch_shape
+        batch = given.formulation.batch_shape
         draws = make(given, shuffled(samples(tuple(batch))), data(tuple(batch))[:2])
         found = results.relabel(draws)
         assert all(torch.equal(found.samples[name], draws.samples[name]) for name in draws.samples)
@@ -220,8 +220,8 @@ def test_components_of_keys_change_places_within_their_unit():
     keys = truth.gather(2, unit[..., None, None].expand(truth.shape)).gather(3, inner.unsqueeze(-1))
     weights = share.gather(2, unit[..., None].expand(share.shape)).gather(3, inner)
     model = models.GaussianKeys(torch.zeros(2, 2, 1, dtype=DTYPE))
-    priors = models.MixturePriors(keys=Normal(ZERO, ONE), component_weights=Dirichlet(torch.ones(2, dtype=DTYPE)))
-    draws = make(models.bayesian(model, priors), {"keys": keys, "component_weights": weights}, (normal(5, 6, 1),))
+    priors = dict(keys=Normal(ZERO, ONE), component_weights=Dirichlet(torch.ones(2, dtype=DTYPE)))
+    draws = make(models.bayesian(model, **priors), {"keys": keys, "component_weights": weights}, (normal(5, 6, 1),))
     found = results.relabel(draws)
     spread = found.samples["keys"].flatten(0, 1).std(0)
     assert (
@@ -239,8 +239,8 @@ def test_weights_of_components_that_units_share_pin_the_components():
     model = models.GaussianKeys(
         torch.zeros(2, 2, 1, dtype=DTYPE), component_weights=torch.tensor([[0.5, 0.5]], dtype=DTYPE)
     )
-    priors = models.MixturePriors(keys=Normal(ZERO, ONE), component_weights=Dirichlet(torch.ones(1, 2, dtype=DTYPE)))
-    found = exchangeable(models.bayesian(model, priors), (normal(5, 6, 1),))
+    priors = dict(keys=Normal(ZERO, ONE), component_weights=Dirichlet(torch.ones(1, 2, dtype=DTYPE)))
+    found = exchangeable(models.bayesian(model, **priors), (normal(5, 6, 1),))
     assert found.classes["component"][1].tolist() == [[0, 1], [0, 1]]
     assert found.classes["unit"][1].tolist() == [0, 0]
 
@@ -255,8 +255,8 @@ def test_keys_shared_by_problems_are_relabelled_once():
         "key_precision": torch.where(flip[..., None, None], precision.flip(-1), precision),
     }
     mixture = models.GaussianMixture(torch.zeros(2, 1, dtype=DTYPE), key_precision=torch.ones(3, 2, dtype=DTYPE))
-    priors = models.MixturePriors(keys=Normal(ZERO, ONE), key_precision=Gamma(2 * ONE, ONE))
-    found = results.relabel(make(models.bayesian(mixture, priors), planted, (normal(5, 3, 6, 1),))).samples
+    priors = dict(keys=Normal(ZERO, ONE), key_precision=Gamma(2 * ONE, ONE))
+    found = results.relabel(make(models.bayesian(mixture, **priors), planted, (normal(5, 3, 6, 1),))).samples
     if found["keys"][0, 0, 0] > 0:
         found = {"keys": found["keys"].flip(-2), "key_precision": found["key_precision"].flip(-1)}
     assert torch.equal(found["keys"], keys) and torch.equal(found["key_precision"], precision)

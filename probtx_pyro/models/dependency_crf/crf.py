@@ -29,16 +29,16 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import Value
 from probtx_pyro.models.dependency_crf import checks, exact, program
 from probtx_pyro.models.dependency_crf.field import MeanField
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops import mean_field as ops
 
 
 @dataclass(frozen=True, eq=False)
-class DependencyCRF(Value):
+class DependencyCRF(Formulation):
     """Sentences of N words with L labels and C channels of dependencies. Immutable.
 
     Parameters

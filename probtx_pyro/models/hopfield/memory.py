@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import Value
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hopfield import measures
 from probtx_pyro.ops import FixedPoint
@@ -56,7 +56,7 @@ class Movement(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Hopfield(Value):
+class Hopfield(Formulation):
     """An associative memory. Immutable.
 
     Parameters

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import Value
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.log_normalizer import checks, program
 from probtx_pyro.models.log_normalizer.families import from_distribution
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
@@ -49,7 +49,7 @@ class Conjugate(NamedTuple):
     converged: Tensor
 
 
-class LogNormalizer(Value):
+class LogNormalizer(Formulation):
     """A base measure on N points, or a mixture of N Gaussians, and its log normaliser. Immutable.
 
     Parameters

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import Value
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.soft_kmeans import descent, expectation, start
 from probtx_pyro.ops._numerics import center_of
@@ -46,7 +46,7 @@ class Clustering(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftKMeans(Value):
+class SoftKMeans(Formulation):
     """Centers and how sharply points choose among them. Immutable.
 
     Parameters
@@ -108,9 +108,9 @@ class SoftKMeans(Value):
         precision = 2 * (self.gamma.unsqueeze(-1) if self.gamma.dim() else self.gamma)
         return GaussianMixture(self.centers, self.centers, precision)
 
-    def model(self, x: Tensor) -> Tensor:
+    def model(self, x: Tensor) -> None:
         """The Pyro program of the mixture, which clusters x; see `GaussianMixture.model`."""
-        return self.mixture.model(x)
+        self.mixture.model(x)
 
     def guide(self, x: Tensor, attention: Maybe = None) -> None:
         """Its exact E-step, or the assignment given."""

@@ -24,26 +24,29 @@ computed through it. Leading axes are independent problems (batch, head) and bro
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import pyro
 import torch
+from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
+from pyro.ops.indexing import Vindex
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._value import MixtureValue
-from probtx_pyro.models.gaussian_keys import checks, printed, program
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.gaussian_mixture import checks as mixture_checks
+from probtx_pyro.models._plates import PARALLEL, given_unit
+from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, gaussian_terms
+from probtx_pyro.models.mixture import WEIGHTS, Maybe, Mixture, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
-
-Maybe = Tensor | None  # an argument that may be left out
+from probtx_pyro.ops._numerics import center_of
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianKeys(MixtureValue):
+class GaussianKeys(Mixture):
     """A memory of U units with R Gaussian keys each. Immutable.
 
     Parameters
@@ -75,10 +78,17 @@ class GaussianKeys(MixtureValue):
     component_weights: Maybe = None
     log_prior: Maybe = None
 
-    axes: ClassVar[Mapping[str, int]] = {
-        "keys": 3, "values": 2, "key_precision": 2, "component_weights": 2, "log_prior": 2,
-    }  # of each argument, after the leading ones  # fmt: skip
-    adapts: ClassVar[tuple[str, ...]] = ("keys", "key_precision", "weights", "component_weights")
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "keys": Parameter("unit component feature", constraints.real, Normal),
+        "key_precision": Parameter("unit component", constraints.positive, Gamma, logarithmic=True),
+        "values": Parameter("unit answer", constraints.real),
+        **WEIGHTS,
+        "component_weights": Parameter("unit component", constraints.simplex, Dirichlet),
+    }
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **Mixture.INSTEAD,
+        "outputs": "drop them, or ask the flat view, keys.mixture.replace(value_precision=...)",
+    }
 
     if TYPE_CHECKING:  # numbers are accepted and become tensors
 
@@ -93,7 +103,7 @@ class GaussianKeys(MixtureValue):
 
     def __post_init__(self) -> None:
         self._tensors("key_precision")
-        checks.parameters(self)
+        self._validate()
 
     @classmethod
     def shifted(
@@ -109,7 +119,7 @@ class GaussianKeys(MixtureValue):
 
         Shifts with more axes than the keys have their own for each unit, (..., U or 1, R, D).
         """
-        shifts = checks.shifted(keys, shifts)
+        shifts = _shifted(keys, shifts)
         return cls(keys.unsqueeze(-2) + shifts, values, key_precision, component_weights, log_prior)
 
     @classmethod
@@ -133,18 +143,52 @@ class GaussianKeys(MixtureValue):
             For precisions that differ: the prior is then undefined.
         """
         precision = torch.as_tensor(key_precision, dtype=keys.dtype, device=keys.device)
-        plain = cls(keys, values, checks.common_precision(precision), component_weights)
+        plain = cls(keys, values, _common_precision(precision), component_weights)
         within, units = safe_softmax(plain.component_log_weights() + 0.5 * plain.key_precision * keys.square().sum(-1))
         weights = units.unsqueeze(-2)
         if log_prior is not None:
-            weights = weights + mixture_checks.log_weights(log_prior, plain.num_units)
+            weights = weights + check.log_weights(log_prior, "keys", plain.num_units)
         return plain.replace(component_weights=within, log_prior=weights.log_softmax(-1))
 
-    def parameter(self, name: str, batch: torch.Size | tuple[int, ...] = ()) -> Maybe:
-        """The tensor that a prior on ``name`` describes; weights that are None are uniform, for each problem of ``batch``."""
+    # -- parameters -------------------------------------------------------------------------------------------------------
+
+    def parameter(self, name: str, batch: Sequence[int] = ()) -> Maybe:
+        """The present value of a parameter; weights that are None are uniform, for each problem of ``batch``."""
         if name == "component_weights" and self.component_weights is None:
             return self.keys.new_full((), 1 / self.num_components).expand(*batch, *self.unit_shape)
         return super().parameter(name, batch)
+
+    def allowed(self, name: str) -> Maybe:
+        """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
+        if name == "component_weights" and self.component_weights is not None:
+            return self.component_weights > 0
+        return super().allowed(name)
+
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that the data say nothing of."""
+        super().check_prior(name)
+        if name == "values":
+            raise ValueError(
+                f"priors: there is a prior on values, but the answers of GaussianKeys have no density, so that nothing would inform them; {self.INSTEAD['outputs']}"
+            )
+
+    def _validate(self) -> None:
+        given = {name: x for name, x in vars(self).items() if x is not None}
+        keys, precision, weights = self.keys, self.key_precision, self.component_weights
+        check.at_least("keys", keys, 3, "(..., U, R, D)")
+        check.same_dtype(**given)
+        check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
+        if self.values is not None:
+            check.at_least("values", self.values, 2, "(..., U, M)")
+            check.same_size("keys", self.num_units, "values", self.values.shape[-2], "units")
+        if precision.dim():
+            _per_component("key_precision", precision, keys, "give (..., U, R), axes of size 1 allowed, or a scalar")
+        check.positive("key_precision", precision)
+        if weights is not None:
+            _per_component("component_weights", weights, keys, "give (..., U, R), or (..., 1, R) for all units")
+            check.same_size("keys", self.num_components, "component_weights", weights.shape[-1], "components")
+            check.simplex("component_weights", weights)
+        self._validate_weights()
 
     @property
     def num_components(self) -> int:
@@ -155,6 +199,11 @@ class GaussianKeys(MixtureValue):
     def unit_shape(self) -> tuple[int, int]:
         """(U, R): what the units of the flat view are counted by."""
         return self.num_units, self.num_components
+
+    @property
+    def flat(self) -> GaussianMixture:
+        """The flat view, `mixture`."""
+        return self.mixture
 
     @property
     def mixture(self) -> GaussianMixture:
@@ -171,7 +220,27 @@ class GaussianKeys(MixtureValue):
         return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), values=values, key_precision=precision,
                                value_precision=none, log_prior=log_prior, answer_probs=None)  # fmt: skip
 
-    # -- the log joint and what is closed form in it ---------------------------------------------------------------------
+    # -- the program --------------------------------------------------------------------------------------------------------
+
+    def draw_unit(self) -> Tensor:
+        """Sample the latent sites ``unit`` and ``component``; returns the unit of the flat view."""
+        unit = super().draw_unit()
+        within = given_unit(self.component_log_weights(), unit, 1)
+        return unit * self.num_components + pyro.sample("component", Categorical(logits=within), infer=PARALLEL)
+
+    def emission(self, unit: Tensor) -> TorchDistribution:
+        """``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)``; ``unit`` counts the flat view, ``j R + r``."""
+        return self.mixture.emission(unit)
+
+    def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
+        """Sample ``unit`` from ``attention``, and ``component`` given it from its exact posterior."""
+        unit = super().guide_unit(attention, queries)
+        within = Vindex(self.component_attention(queries))[..., unit, :]
+        return unit * self.num_components + pyro.sample(
+            "component", Categorical(logits=safe_log(within)), infer=PARALLEL
+        )
+
+    # -- the closed form ------------------------------------------------------------------------------------------------------
 
     def component_log_weights(self) -> Tensor:
         """``log π_jr``, shape (..., U, R)."""
@@ -180,19 +249,24 @@ class GaussianKeys(MixtureValue):
         log = safe_log(self.component_weights)
         return log.expand(*log.shape[:-2], *self.unit_shape)
 
-    def lowered(self, queries: Tensor, *, centers: Mapping[str, Tensor] | None = None) -> tuple[Factor, Tensor]:
-        """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
-        mixture_checks.data(self, queries)
-        return self.mixture.lowered(queries, centers=centers)
+    def origins(self) -> dict[str, Tensor]:
+        """The mean key, (..., 1, 1, D)."""
+        return {"keys": center_of(self.keys, 2)}
 
-    def log_joint(self, queries: Tensor) -> Tensor:
-        """``log p_i(q_i, unit=j, component=r)``, (..., Q, U, R): the Pyro program's log density at every component."""
-        mixture_checks.data(self, queries)
-        return self.mixture.log_joint(queries).unflatten(-1, self.unit_shape)
+    def lowered(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Factor, Tensor]:
+        """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
+        flat = None if centers is None else {name: x.squeeze(-2) for name, x in centers.items()}
+        return self.mixture.lowered(queries, centers=flat)
 
     def responsibilities(self, queries: Tensor) -> Tensor:
         """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10."""
-        mixture_checks.data(self, queries)
+        self.check_data(queries)
         return self.mixture.attention(queries).unflatten(-1, self.unit_shape)
 
     def component_attention(self, queries: Tensor) -> Tensor:
@@ -200,55 +274,85 @@ class GaussianKeys(MixtureValue):
         unmasked = self.with_parameters({"log_prior": None})
         return safe_softmax(unmasked.log_joint(queries))[0]
 
-    def attention(self, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
+    def attention(  # type: ignore[override]
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, *, assignment: str | Reduction = "soft"
+    ) -> Tensor:
         """``p(unit=j | q_i)``, (..., Q, U) (MGK eq. 4 with its normalisers, erratum 9).
 
         ``assignment`` says how the components of a unit enter: "soft" sums over them, "hard" takes the largest of
         ``π_jr α_jr^{D/2} exp(-α_jr|q - k_jr|²/2)`` (MGK's hard E-step, erratum 21); a callable maps log joints
         (..., R) to (...).
         """
-        return safe_softmax(reduction(assignment)(self.log_joint(queries)))[0]
+        return safe_softmax(reduction(assignment)(self.log_joint(queries, outputs, observed)))[0]
 
-    def log_evidence(self, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
+    def log_evidence(  # type: ignore[override]
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, *, assignment: str | Reduction = "soft"
+    ) -> Tensor:
         """``log p_i(q_i)``, (..., Q) (MGK eq. 1, 3); with "hard" ``log Σ_j max_r``, which is never above it."""
         reduce = reduction(assignment)
         if reduce is log_sum:
-            mixture_checks.data(self, queries)
-            return self.mixture.log_evidence(queries)
-        factor, log_prior = self.lowered(queries)
-        return assigned_evidence(factor, log_prior, self.num_components, reduce)
+            return super().log_evidence(queries, outputs, observed)
+        self.check_data(queries, outputs, observed)
+        return assigned_evidence(*self.lowered(queries), self.num_components, reduce)
 
-    def expected_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
+    def expected_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:  # type: ignore[override]
         """``Σ_j w_ij v_j``, (..., Q, M) (MGK eq. 4): fused for "soft", no Q x U tensor; else in chunks of queries."""
-        values, reduce = self._answers(), reduction(assignment)
+        values, reduce = self.unit_answers(), reduction(assignment)
         if reduce is log_sum:
-            mixture_checks.data(self, queries)
+            self.check_data(queries)
             flat = self.with_parameters({"values": None, "log_prior": None, "component_weights": None}).mixture
             weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
             return gaussian_attention(
                 queries, flat.keys, values, flat.key_precision, self.log_prior, weights, self.num_components
             )
-        factor, log_prior = self.lowered(queries)
-        return assigned_outputs(factor, values, log_prior, self.num_components, reduce)
+        self.check_data(queries)
+        factor, log_weights = self.lowered(queries)
+        return assigned_outputs(factor, values, log_weights, self.num_components, reduce)
 
     def explicit_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> tuple[Tensor, Tensor, Tensor]:
         """Output (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
         attention, evidence = safe_softmax(reduction(assignment)(self.log_joint(queries)))
-        return attention @ self._answers(), attention, evidence
+        return attention @ self.unit_answers(), attention, evidence
 
-    def _answers(self) -> Tensor:
-        if self.values is None:
-            raise ValueError("values is None, so these keys have no answers; build them with values=")
-        return self.values
+    def conditional(self, name: str, seen: Seen) -> Terms:
+        """The likelihood of a parameter given the others and assignments; MGK's M-step, errata 10 and 11 mended, is its mode."""
+        if name == "weights":
+            return super().conditional(name, seen)
+        if name == "component_weights":
+            return DirichletTerms(seen.counts)
+        return gaussian_terms(name, self.keys, self.key_precision, seen.centers["keys"], seen.counts, seen.sums)
 
-    # -- the formulas as printed (printed.py), the Pyro programs and the guide (program.py) ------------------------------
 
-    printed_attention = printed.printed_attention
+def _per_component(name: str, x: Tensor, keys: Tensor, repair: str) -> None:
+    units = tuple(keys.shape[-3:-1])
+    if x.dim() < 2 or any(n not in (1, size) for n, size in zip(x.shape[-2:], units, strict=True)):
+        raise ValueError(f"{name} has shape {tuple(x.shape)} but there are {units} units and components; {repair}")
 
-    model = program.model
-    collapsed = program.collapsed
-    guide = program.guide
-    plates, enumerated, marginal = program.plates, program.enumerated, program.marginal
+
+def _shifted(keys: Tensor, shifts: Tensor) -> Tensor:
+    """``shifts`` with a unit axis, (..., U or 1, R, D), or an error where they do not fit the keys (..., U, D)."""
+    check.floating("keys", keys)
+    check.floating("shifts", shifts)
+    check.at_least("keys", keys, 2, "(..., U, D)")
+    check.at_least("shifts", shifts, 2, "(..., R, D) or (..., U, R, D)")
+    check.same_dtype(keys=keys, shifts=shifts)
+    shifts = shifts if shifts.dim() > keys.dim() else shifts.unsqueeze(-3)
+    check.same_size("keys", keys.shape[-1], "shifts", shifts.shape[-1], "features")
+    if shifts.shape[-3] not in (1, keys.shape[-2]):
+        raise ValueError(
+            f"shifts have {shifts.shape[-3]} units but keys have {keys.shape[-2]}; with more axes than the keys, shifts are (..., U, R, D)"
+        )
+    check.broadcastable(keys=keys.shape[:-2], shifts=shifts.shape[:-3])
+    return shifts
+
+
+def _common_precision(precision: Tensor) -> Tensor:
+    """A precision that all units and components share, with axes (..., 1, 1), or an error."""
+    if precision.dim() and (precision != precision[..., :1, :1]).any():
+        raise ValueError(
+            "key_precision differs between units or components, for which the linked prior is undefined; use one precision, or GaussianKeys with weights of your own"
+        )
+    return precision[..., :1, :1] if precision.dim() else precision
 
 
 __all__ = ["GaussianKeys"]

@@ -3,26 +3,22 @@
 The library uses none of them.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.ops import safe_softmax
 from probtx_pyro.ops._assignment import Reduction, largest, reduction
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.gaussian_keys.keys import GaussianKeys
 
-
-def _scores(model: "GaussianKeys", queries: Tensor) -> Tensor:
+def _scores(model: GaussianKeys, queries: Tensor) -> Tensor:
     """``-|q_i - k_jr|²/2σ_jr²``, shape (..., Q, U, R)."""
     flat = model.mixture
     precision = flat.key_precision.unsqueeze(-2) if flat.key_precision.dim() else flat.key_precision
     return (-0.5 * precision * torch.cdist(queries, flat.keys).square()).unflatten(-1, model.unit_shape)
 
 
-def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
+def printed_attention(model: GaussianKeys, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
     """MGK eq. 4 as printed, (..., Q, U): ``Σ_r π_jr exp(-|q - k_jr|²/2σ_jr²)`` over its sum, (σ_jr²)^{-D/2} and π_j dropped.
 
     ``assignment="hard"`` is the printed hard E-step, which drops π_jr as well: ``max_r exp(-|q - k_jr|²/2σ_jr²)``.
@@ -33,12 +29,12 @@ def printed_attention(model: "GaussianKeys", queries: Tensor, assignment: str | 
     return safe_softmax(reduce(scores))[0]
 
 
-def printed_responsibilities(model: "GaussianKeys", queries: Tensor) -> Tensor:
+def printed_responsibilities(model: GaussianKeys, queries: Tensor) -> Tensor:
     """MGK's E-step as printed, (..., Q, U, R): normalised *within* a key, so that every query counts fully for every key."""
     return safe_softmax(_scores(model, queries) + model.component_log_weights().unsqueeze(-3))[0]
 
 
-def printed_m_step(model: "GaussianKeys", queries: Tensor, responsibilities: Tensor) -> "GaussianKeys":
+def printed_m_step(model: GaussianKeys, queries: Tensor, responsibilities: Tensor) -> GaussianKeys:
     """MGK's M-step as printed: ``π_jr = N_jr/N``, ``k_jr = Σ_i γ q_i / N_jr``, ``σ_jr² = Σ_i γ |q_i - k_jr|² / N_jr`` (no D).
 
     Not validated: with responsibilities that are normalised over (j, r) the printed π_jr leave their simplex.
@@ -53,7 +49,7 @@ def printed_m_step(model: "GaussianKeys", queries: Tensor, responsibilities: Ten
     )
 
 
-def printed_em_step(model: "GaussianKeys", queries: Tensor) -> "GaussianKeys":
+def printed_em_step(model: GaussianKeys, queries: Tensor) -> GaussianKeys:
     """One step of MGK's EM as printed."""
     return printed_m_step(model, queries, printed_responsibilities(model, queries))
 

@@ -1,0 +1,284 @@
+"""The contract of the library: tables of parameters and data, and the methods that every formulation offers or refuses.
+
+Inference and results read these tables and call these methods; they know no class. A formulation is an immutable value of
+tensors. Leading axes of its tensors are independent problems (batch, head) and broadcast.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+
+import torch
+from torch import Tensor
+from torch.distributions.constraints import Constraint
+
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._plates import Plates
+
+Data = tuple[Any, ...]  # tensors or None, in the order of the formulation's ``DATA``
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A row of a formulation's table of parameters.
+
+    Parameters
+    ----------
+    axes
+        Names of its own axes, those after the leading ones: ``"unit feature"``. The first is a plate of the Pyro program, the
+        others belong to the event; a parameter with fewer axes is shared along those it lacks.
+    support
+        Where a value of it lies; a simplex is over the last axis.
+    conjugate
+        The family of priors under which `Formulation.conditional` is exact; None where there is none.
+    field
+        The constructor argument that holds it, where that has another name.
+    logarithmic
+        True if units are compared by the logarithm of it, as of a precision.
+    """
+
+    axes: str
+    support: Constraint
+    conjugate: type | None = None
+    field: str | None = None
+    logarithmic: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes, one by one."""
+        return tuple(self.axes.split())
+
+
+@dataclass(frozen=True)
+class Datum:
+    """A row of a formulation's table of data, in the order in which its methods take them.
+
+    Parameters
+    ----------
+    axes
+        Names of its own axes: ``"query feature"``.
+    role
+        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"mask"``: says which
+        of the explained data are known; ``"weights"``: how often each observation counts, 0 for an absent one.
+    """
+
+    axes: str
+    role: str = "explained"
+
+
+class NormalTerms(NamedTuple):
+    """A likelihood ``exp(-precision x²/2 + pull x)`` of ``x = parameter - center``, for a Normal prior."""
+
+    precision: Tensor
+    pull: Tensor
+    center: Tensor | float = 0.0
+
+
+class GammaTerms(NamedTuple):
+    """A likelihood ``x^shape exp(-rate x)``, for a Gamma prior: what observations add to its shape and rate."""
+
+    shape: Tensor
+    rate: Tensor
+
+
+class DirichletTerms(NamedTuple):
+    """A likelihood ``Π_k x_k^counts_k``, for a Dirichlet prior."""
+
+    counts: Tensor
+
+
+Terms = NormalTerms | GammaTerms | DirichletTerms
+
+
+class Formulation:
+    """Base of all formulations: immutable values of tensors, with closed forms and Pyro programs.
+
+    A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot serve raises
+    `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``.
+    """
+
+    PARAMETERS: ClassVar[Mapping[str, Parameter]]
+    DATA: ClassVar[Mapping[str, Datum]]
+    RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
+    INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
+
+    # -- parameters --------------------------------------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> Self:
+        """The formulation with some constructor arguments changed, validated."""
+        return type(self)(**{**vars(self), **changes})
+
+    def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
+        """The formulation with some parameters changed, by the names of its table or its fields; not validated."""
+        return check.unchecked(type(self), **{**vars(self), **parameters})
+
+    def parameter(self, name: str, batch: Sequence[int] = ()) -> Tensor | None:
+        """The present value of a parameter; one that stands for a default is made for problems of shape ``batch``."""
+        return getattr(self, self._row(name).field or name)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """All parameters that the formulation has, by name."""
+        return {name: x for name in self.PARAMETERS if (x := self.parameter(name)) is not None}
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype."""
+        moved = {
+            k: x.to(*args, **kwargs) for k, x in vars(self).items() if isinstance(x, Tensor) and x.is_floating_point()
+        }
+        device = next(iter(moved.values())).device
+        masks = {k: x.to(device) for k, x in vars(self).items() if isinstance(x, Tensor) and k not in moved}
+        return check.unchecked(type(self), **{**vars(self), **moved, **masks})
+
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that the formulation does not have."""
+        if self.parameter(name) is None:
+            raise ValueError(
+                f"priors: there is a prior on {name}, but the {type(self).__name__} has no {name}; give it {name} or drop the prior"
+            )
+
+    def allowed(self, name: str) -> Tensor | None:
+        """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
+        return None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The problems: the leading axes of all parameters, broadcast."""
+        leading = {}
+        for name, row in self.PARAMETERS.items():
+            x = getattr(self, row.field or name)
+            if x is not None and x.dim() > len(row.names):
+                leading[row.field or name] = x.shape[: x.dim() - len(row.names)]
+        return check.broadcastable(**leading)
+
+    @classmethod
+    def _row(cls, name: str) -> Parameter:
+        """The row of a parameter, or an error with the nearest name."""
+        if name not in cls.PARAMETERS:
+            raise ValueError(f"priors: a {cls.__name__} has no parameter {name!r}; {_nearest(name, cls.PARAMETERS)}")
+        return cls.PARAMETERS[name]
+
+    # -- axes ----------------------------------------------------------------------------------------------------------------
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Names of the own axes of a parameter, of a datum, or of what the method ``name`` returns."""
+        if name in self.PARAMETERS:
+            return self.PARAMETERS[name].names
+        return tuple((self.DATA[name].axes if name in self.DATA else self.RESULTS[name]).split())
+
+    def sizes(self, *data: Any) -> dict[str, int]:
+        """How many entries each axis has, as far as parameters and data tell."""
+        found: dict[str, int] = {}
+        tensors = {name: getattr(self, row.field or name) for name, row in self.PARAMETERS.items()}
+        tensors |= dict(zip(self.DATA, data, strict=False))
+        for name, x in tensors.items():
+            if x is not None:
+                axes = self.axes(name)[-x.dim() or len(self.axes(name)) :]
+                for axis, size in zip(axes, x.shape[x.dim() - len(axes) :], strict=True):
+                    found[axis] = max(size, found.get(axis, 1))
+        return found
+
+    # -- data ----------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def bind(cls, *data: Any, **named: Any) -> Data:
+        """The data in the order of the table, None for what is not given.
+
+        Raises
+        ------
+        ValueError
+            More data than the table has, a name that it lacks, or a datum given twice.
+        """
+        names = list(cls.DATA)
+        if len(data) > len(names):
+            raise ValueError(f"data: {len(data)} are given, but a {cls.__name__} takes {', '.join(names)}")
+        given = dict(zip(names, data, strict=False))
+        for name, x in named.items():
+            if name not in cls.DATA:
+                raise ValueError(
+                    f"{name} is neither an option nor a datum of a {cls.__name__}; {_nearest(name, names)}"
+                )
+            if name in given:
+                raise ValueError(f"{name} is given twice, by place and by name; give it once")
+            given[name] = x
+        return tuple(given.get(name) for name in names)
+
+    @classmethod
+    def datum(cls, data: Data, role: str) -> Any:
+        """The first datum of a role, None where there is none."""
+        return next((x for (_, row), x in zip(cls.DATA.items(), data, strict=True) if row.role == role), None)
+
+    @classmethod
+    def observations(cls, data: Data) -> Data:
+        """What the closed forms take: the data without their weights, and without trailing None."""
+        kept = [x for row, x in zip(cls.DATA.values(), data, strict=True) if row.role != "weights"]
+        while len(kept) > 1 and kept[-1] is None:
+            kept.pop()
+        return tuple(kept)
+
+    # -- what a formulation offers, or refuses ---------------------------------------------------------------------------------
+
+    def plates(self, *data: Any, **sizes: int | None) -> Plates:
+        """The plates of the problem that formulation and data make, both checked; ``sizes`` stand for data not given."""
+        self.refuse("plates")
+
+    def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
+        """Sites of `model`, or of `collapsed`, within plates that the caller has made."""
+        self.refuse("generate")
+
+    def model(self, *data: Any) -> None:
+        """The Pyro program: latent assignments, then the data given them."""
+        self.refuse("model")
+
+    def collapsed(self, *data: Any) -> None:
+        """The Pyro program with the latent assignments summed out."""
+        self.refuse("collapsed")
+
+    def attention(self, *data: Any) -> Tensor:
+        """The posterior of the latent assignment."""
+        self.refuse("attention")
+
+    def log_evidence(self, *data: Any) -> Tensor:
+        """The log density of each observation, latent assignments summed out."""
+        self.refuse("log_evidence")
+
+    def expected_outputs(self, *data: Any) -> Tensor:
+        """The posterior mean of the answers."""
+        self.refuse("expected_outputs")
+
+    def origins(self) -> dict[str, Tensor]:
+        """What the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""
+        return {}
+
+    def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> Any:
+        """What an E-step leaves for `conditional`."""
+        self.refuse("expect")
+
+    def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:
+        """The same, with latent assignments drawn from their posterior."""
+        self.refuse("draw_latents")
+
+    def conditional(self, name: str, seen: Any) -> Terms:
+        """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family."""
+        self.refuse("conditional")
+
+    @classmethod
+    def offers(cls, method: str) -> bool:
+        """True if the formulation has the method, False if it refuses it."""
+        return getattr(cls, method) is not getattr(Formulation, method)
+
+    @classmethod
+    def refuse(cls, method: str) -> NoReturn:
+        """Raise the one error of a missing capability."""
+        raise NotImplementedError(
+            f"{cls.__name__} has no {method}; {cls.INSTEAD.get(method, cls.INSTEAD.get('', 'see its documentation'))}"
+        )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    """The repair for a name that is not known."""
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known) or 'none'}"
+
+
+__all__ = ["Data", "Datum", "DirichletTerms", "Formulation", "GammaTerms", "NormalTerms", "Parameter", "Terms"]

@@ -1,0 +1,349 @@
+"""Gaussian-mixture MAP transformer: attention is the posterior over which memory unit explains the query.
+
+Model (PT eq. 1-11): ``u_i ~ Categorical(π_i)``, ``q_i | u_i=j ~ N(ξ_j, I/α_j)``, ``v_i | u_i=j ~ N(μ_j, I/β_j)`` or
+``v_i | u_i=j ~ Categorical(ρ_j)``.
+
+======  ===================  ======================  ==============================================
+symbol  name                 shape                   support
+======  ===================  ======================  ==============================================
+q_i     ``queries``          (..., Q, D)             real
+ξ_j     ``keys``             (..., U, D)             real
+μ_j     ``values``           (..., U, M)             real
+α_j     ``key_precision``    scalar or (..., U)      > 0
+β_j     ``value_precision``  scalar or (..., U)      > 0, or 0 everywhere: the standard-attention limit
+π_ij    ``log_prior``        (..., Q or 1, U)        log of rows on the simplex, -inf is a mask
+v_i     ``outputs``          (..., Q, M) or (..., Q) real, or labels 0..K-1
+ρ_j     ``answer_probs``     (..., U, K)             rows on the simplex
+u_i     site ``unit``        (..., Q)                0..U-1
+w_ij    ``attention``        (..., Q, U)             rows on the simplex
+======  ===================  ======================  ==============================================
+
+Leading axes are independent problems (batch, head) and broadcast. A position term is a prior or a key that depends on
+(i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with queries (..., Q, 1, D).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._answers import GaussianAnswers
+from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._plates import given_unit, isotropic
+from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
+from probtx_pyro.models.mixture import WEIGHTS, Maybe, Seen
+from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
+from probtx_pyro.ops._numerics import center_of, known
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(GaussianAnswers):
+    """A memory of U units, each a Gaussian key and a Gaussian (or categorical) answer. Immutable.
+
+    Parameters
+    ----------
+    keys, values, key_precision, value_precision, log_prior
+        As in the table above. ``values=None`` is a memory without answers; ``log_prior=None`` is uniform; a
+        ``value_precision`` of 0 is the standard-attention limit, in which answers have a mean and no density.
+    answer_probs
+        Categorical answers instead of values; see `categorical`.
+
+    Raises
+    ------
+    ValueError
+        Shapes or dtypes that do not fit, NaN or infinity, a precision out of range, a prior off its simplex.
+
+    Examples
+    --------
+    >>> import torch
+    >>> mixture = GaussianMixture(torch.tensor([[0.0], [1.0]]), torch.tensor([[-1.0], [1.0]]), key_precision=4.0)
+    >>> mixture.attention(torch.tensor([[0.5], [1.0]])).round(decimals=4).tolist()
+    [[0.5, 0.5], [0.11919999867677689, 0.8808000087738037]]
+    >>> mixture.expected_outputs(torch.tensor([[0.5]])).tolist()
+    [[0.0]]
+
+    References
+    ----------
+    Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583.
+    """
+
+    keys: Tensor
+    values: Maybe = None
+    key_precision: Tensor = 1.0  # type: ignore[assignment]
+    value_precision: Tensor = 0.0  # type: ignore[assignment]
+    log_prior: Maybe = None
+    answer_probs: Maybe = field(default=None, kw_only=True)
+
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "keys": Parameter("unit feature", constraints.real, Normal),
+        "key_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
+        "values": Parameter("unit answer", constraints.real, Normal),
+        "value_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
+        "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
+        **WEIGHTS,
+    }
+
+    if TYPE_CHECKING:  # numbers are accepted and become tensors
+
+        def __init__(
+            self,
+            keys: Tensor,
+            values: Maybe = None,
+            key_precision: Tensor | float = 1.0,
+            value_precision: Tensor | float = 0.0,
+            log_prior: Maybe = None,
+            *,
+            answer_probs: Maybe = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        self._tensors("key_precision", "value_precision")
+        self._validate()
+
+    @classmethod
+    def linked(
+        cls,
+        keys: Tensor,
+        values: Maybe,
+        key_precision: Tensor | float,
+        value_precision: Tensor | float = 0.0,
+        log_prior: Maybe = None,
+    ) -> "GaussianMixture":
+        """The mixture whose prior ``π_j ∝ exp(α|ξ_j|²/2 + β|μ_j|²/2)`` (PT eq. 16) makes attention a softmax of dot products.
+
+        With ``key_precision = 1/sqrt(D)`` and ``value_precision = 0``, `expected_outputs` is scaled dot-product attention.
+        ``log_prior`` (..., Q or 1, U) holds further log weights, not normalised: masks (0 and -inf), position terms.
+
+        Raises
+        ------
+        ValueError
+            For precisions that differ between units: the prior is then undefined.
+        """
+        precisions = []
+        for name, precision in (("key_precision", key_precision), ("value_precision", value_precision)):
+            precision = torch.as_tensor(precision, dtype=keys.dtype, device=keys.device)
+            if precision.dim() and (precision != precision[..., :1]).any():
+                raise ValueError(
+                    f"{name} differs between units, for which the linked prior is undefined; use one precision, or GaussianMixture with a log_prior of your own"
+                )
+            precisions.append(precision[..., :1] if precision.dim() else precision)
+        plain = cls(keys, values, *precisions)
+        link = 0.5 * precisions[0] * keys.square().sum(-1)
+        if values is not None:
+            link = link + 0.5 * precisions[1] * values.square().sum(-1)
+        weights = (
+            link.unsqueeze(-2)
+            if log_prior is None
+            else check.log_weights(log_prior, "keys", keys.shape[-2]) + link.unsqueeze(-2)
+        )
+        return plain.replace(log_prior=weights.log_softmax(-1))
+
+    @classmethod
+    def categorical(
+        cls, keys: Tensor, answer_probs: Tensor, key_precision: Tensor | float = 1.0, log_prior: Maybe = None
+    ) -> "GaussianMixture":
+        """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
+        return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
+
+    # -- parameters and data ------------------------------------------------------------------------------------------------
+
+    @property
+    def answer_density(self) -> bool:
+        """True if answers have a density: categorical, or values with a positive precision."""
+        if self.answer_probs is not None:
+            return True
+        return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
+
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that the mixture does not have."""
+        super().check_prior(name)
+        if name == "value_precision" and not self.answer_density:
+            raise ValueError(
+                "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"
+            )
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Names of the own axes; answers that are labels have no coordinates."""
+        if self.answer_probs is not None and name in ("outputs", "expected_outputs"):
+            return ("query",) if name == "outputs" else ("query", "label")
+        return super().axes(name)
+
+    def _validate(self) -> None:
+        given = {name: x for name, x in vars(self).items() if x is not None}
+        check.at_least("keys", self.keys, 2, "(..., U, D)")
+        check.same_dtype(**given)
+        check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
+        for name, answer in (("values", self.values), ("answer_probs", self.answer_probs)):
+            if answer is not None:
+                check.at_least(name, answer, 2, "(..., U, M)")
+                check.same_size("keys", self.num_units, name, answer.shape[-2], "units")
+        if self.values is not None and self.answer_probs is not None:
+            raise ValueError(
+                "values and answer_probs are both given; an answer is either real (values) or a label (answer_probs)"
+            )
+        if self.answer_probs is not None:
+            check.simplex("answer_probs", self.answer_probs)
+        for name in ("key_precision", "value_precision"):
+            precision = getattr(self, name)
+            if precision.dim() and precision.shape[-1] not in (1, self.num_units):
+                raise ValueError(
+                    f"{name} has {precision.shape[-1]} entries but there are {self.num_units} units (keys {tuple(self.keys.shape)}); give one for each unit or a scalar"
+                )
+        check.positive("key_precision", self.key_precision)
+        if check.violated(self.value_precision < 0):
+            raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
+        if check.violated((self.value_precision == 0).any() & (self.value_precision > 0).any()):
+            raise ValueError(
+                "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
+            )
+        self._validate_weights()
+
+    def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
+        if not self.answer_density:
+            raise ValueError(
+                "outputs are given, but the answers of this mixture have no density (values is None or value_precision is 0); give value_precision > 0"
+            )
+        rank = len(self.axes("outputs"))
+        check.at_least("outputs", outputs, rank, "(..., Q)" if rank == 1 else "(..., Q, M)")
+        check.same_size("outputs", outputs.shape[-rank], "queries", queries.shape[-2], "rows")
+        if self.answer_probs is not None:
+            classes = self.answer_probs.shape[-1]
+            seen = outputs if observed is None else torch.where(observed, outputs, 0)
+            if outputs.is_floating_point():
+                raise ValueError(
+                    f"outputs of a categorical mixture must be integer labels, not {outputs.dtype}; convert them with .long()"
+                )
+            if check.violated((seen < 0) | (seen >= classes)):
+                raise ValueError(
+                    f"outputs contain a label outside 0..{classes - 1}; mark it unobserved or add the class to answer_probs"
+                )
+        elif self.values is not None:
+            check.same_size("outputs", outputs.shape[-1], "values", self.values.shape[-1], "answer coordinates")
+            check.same_dtype(outputs=outputs, keys=self.keys)
+            check.finite(outputs=outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, 0.0))
+
+    # -- the program: what a unit emits --------------------------------------------------------------------------------------
+
+    def emission(self, unit: Tensor) -> TorchDistribution:
+        """``q_i | u_i=j ~ N(ξ_j, I/α_j)``."""
+        return isotropic(given_unit(self.keys, unit, 1), given_unit(self.key_precision, unit, 0))
+
+    def answer(self, unit: Tensor) -> TorchDistribution:
+        """``v_i | u_i=j ~ N(μ_j, I/β_j)``, or ``Categorical(ρ_j)``."""
+        if self.answer_probs is not None:
+            return Categorical(probs=given_unit(self.answer_probs, unit, 1))
+        return isotropic(given_unit(self.unit_answers(), unit, 1), given_unit(self.value_precision, unit, 0))
+
+    # -- the closed form ------------------------------------------------------------------------------------------------------
+
+    def origins(self) -> dict[str, Tensor]:
+        """The mean key (..., 1, D) and value (..., 1, M)."""
+        own = {"keys": center_of(self.keys)}
+        return own if self.values is None else own | {"values": center_of(self.values)}
+
+    def factor(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> Factor:
+        """``log p(q_i, v_i | unit=j)`` as statistics, parameters and bias, centred on ``centers`` (those of the mixture if None)."""
+        centers = self.origins() if centers is None else centers
+        factor = gaussian_factor(queries - centers["keys"], self.keys - centers["keys"], self.key_precision)
+        if outputs is None:
+            return factor
+        if self.answer_probs is not None:
+            labels = outputs if observed is None else torch.where(observed, outputs, 0)
+            return joint(factor, categorical_factor(labels, self.answer_probs, observed))
+        points = outputs - centers["values"]
+        points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
+        return joint(
+            factor, gaussian_factor(points, self.unit_answers() - centers["values"], self.value_precision, observed)
+        )
+
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, (..., Q, M); label probabilities (..., Q, K).
+
+        Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
+        """
+        self.check_data(queries)
+        return gaussian_attention(queries, self.keys, self.unit_answers(), self.key_precision, self.log_prior)
+
+    def unit_answers(self) -> Tensor:
+        """What the units answer: values (..., U, M), or probabilities of labels (..., U, K)."""
+        answers = self.values if self.answer_probs is None else self.answer_probs
+        if answers is None:
+            raise ValueError(
+                "values is None, so this mixture has no answers; build it with values=, or with GaussianMixture.categorical"
+            )
+        return answers
+
+    def output_distribution(self, queries: Tensor) -> MixtureDensity | Categorical:
+        """``p(v_i | q_i)``: a `MixtureDensity` over values, or a Categorical over labels, batch shape (..., Q).
+
+        Raises
+        ------
+        ValueError
+            At value precision 0, or without values: answers have no density there.
+        """
+        if not self.answer_density:
+            raise ValueError(
+                "output_distribution needs answers with a density; give value_precision > 0 or use GaussianMixture.categorical"
+            )
+        if self.answer_probs is not None:
+            return Categorical(probs=self.expected_outputs(queries))
+        log_joint = self.log_joint(queries)
+        evidence = log_joint.logsumexp(-1, keepdim=True)
+        answers = check.unchecked(
+            GaussianMixture, keys=self.values, values=None, key_precision=self.value_precision,
+            value_precision=self.keys.new_zeros(()), log_prior=log_joint - evidence, answer_probs=None,
+        )  # fmt: skip
+        return MixtureDensity(answers, queries.shape[-2])
+
+    def conditional(self, name: str, seen: Seen) -> Terms:
+        """The likelihood of a parameter given the others and assignments: PT eq. 29, 30, 35, 37, 38 (errata 2, 3) are its modes."""
+        if name == "weights":
+            return super().conditional(name, seen)
+        features = self.keys.shape[-1]
+        if name in ("keys", "key_precision"):
+            return gaussian_terms(
+                name, self.keys, self.key_precision, seen.centers["keys"], seen.counts, seen.sums[..., : features + 1]
+            )
+        width = self.unit_answers().shape[-1]
+        sums, answered = seen.sums[..., features + 1 :], seen.counts
+        if seen.answers == "none":  # the prior alone decides
+            answered = torch.zeros_like(answered)
+            sums = answered.unsqueeze(-1).expand(*answered.shape, width + 1)
+        elif seen.answers == "some":
+            answered = sums[..., -1]
+        if name == "answer_probs":
+            return DirichletTerms(sums[..., :width])
+        return gaussian_terms(
+            name, self.unit_answers(), self.value_precision, seen.centers["values"], answered, sums[..., : width + 1]
+        )
+
+
+def gaussian_terms(
+    name: str, location: Tensor, precision: Tensor, center: Tensor, counts: Tensor, sums: Tensor
+) -> NormalTerms | GammaTerms:
+    """Terms of the location, or (by ``name``) of the precision, of isotropic Gaussian units.
+
+    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of points
+    less their ``center``, (..., U, D + 1). The precision's are around the location given.
+    """
+    first = sums[..., :-1]
+    if "precision" not in name:
+        pull = precision.unsqueeze(-1) if precision.dim() else precision
+        return NormalTerms((precision * counts).unsqueeze(-1).expand_as(first), pull * first, center)
+    at = location - center
+    scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
+    return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
+
+
+__all__ = ["GaussianMixture", "gaussian_terms"]

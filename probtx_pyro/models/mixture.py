@@ -1,0 +1,447 @@
+"""What is true of any mixture over units, once: from the density of a unit to attention, evidence, programs and conditionals.
+
+``u_i ~ Categorical(π_i)``, ``x_i | u_i=j ~ p_j``. Attention is the posterior of u, ``w_ij ∝ π_ij p_j(x_i)``, and the E-step of EM. A
+subclass says what a unit emits, twice: as a Pyro distribution (`Mixture.emission`) and as a closed form (`Mixture.factor`).
+
+======  ==============================  ==================  =======================================
+symbol  name                            shape               support
+======  ==============================  ==================  =======================================
+x_i     ``queries``                     (..., Q, D)         that of the units' density
+π_ij    ``log_prior``, ``weights``      (..., Q or 1, U)    log of rows on the simplex, -inf masks
+u_i     site ``unit``                   (..., Q)            0..U-1
+w_ij    ``attention``                   (..., Q, U)         rows on the simplex
+·       ``query_weights``               (..., Q)            >= 0: multiplicities, 0 is absent
+======  ==============================  ==================  =======================================
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pyro
+import torch
+from pyro.distributions import Categorical, Dirichlet, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import one_hot
+
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._plates import PARALLEL, Plates, weighted_queries
+from probtx_pyro.models.formulation import Data, Datum, DirichletTerms, Formulation, Parameter, Terms
+from probtx_pyro.ops import (
+    Factor,
+    attend,
+    expected_statistics,
+    log_evidence,
+    log_joint,
+    safe_log,
+    safe_softmax,
+    sampled_statistics,
+)
+
+Maybe = Tensor | None  # an argument that may be left out
+WEIGHTS: Mapping[str, Parameter] = {
+    "weights": Parameter("query unit", constraints.simplex, Dirichlet, field="log_prior")
+}
+
+
+class Seen(NamedTuple):
+    """What parameters are updated from: sums over the queries, under the attention or under assignments drawn from it.
+
+    log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
+    (..., U, T). assigned: makes w_ij, (..., Q, U). centers: what the statistics are centred on. answers: which answers are known,
+    "none", "some" (a statistic counts them) or "all".
+    """
+
+    log_evidence: Tensor
+    counts: Tensor
+    sums: Tensor
+    assigned: Callable[[], Tensor]
+    centers: Mapping[str, Tensor]
+    answers: str
+
+
+class Mixture(Formulation):
+    """Base of the mixtures over units; data are ``queries, outputs, observed, query_weights``.
+
+    A subclass is a frozen dataclass with a field ``log_prior`` and a table ``PARAMETERS``, the weights last:
+    ``{"rate": Parameter("unit feature", constraints.positive, Gamma), **WEIGHTS}``. It defines `factor` and `emission`, and
+    `conditional` where a parameter has a conjugate prior. Parameters are updated in the order of the table.
+    """
+
+    DATA: ClassVar[Mapping[str, Datum]] = {
+        "queries": Datum("query feature"),
+        "outputs": Datum("query answer"),
+        "observed": Datum("query", "mask"),
+        "query_weights": Datum("query", "weights"),
+    }
+    RESULTS: ClassVar[Mapping[str, str]] = {
+        "attention": "query unit",
+        "log_evidence": "query",
+        "expected_outputs": "query answer",
+    }
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "conditional": "take gradient MAP (inference.adapt does), inference.nuts or inference.variational",
+        "outputs": "drop them",
+    }
+    log_prior: Maybe
+
+    # -- what a subclass defines ------------------------------------------------------------------------------------------
+
+    def emission(self, unit: Tensor) -> TorchDistribution:
+        """Return the distribution of a query given its unit, for the program; ``unit`` has any shape."""
+        raise NotImplementedError
+
+    def factor(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> Factor:
+        """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units, the closed form."""
+        raise NotImplementedError
+
+    def answer(self, unit: Tensor) -> TorchDistribution:
+        """Return the distribution of an answer given its unit, where answers have a density."""
+        raise NotImplementedError
+
+    @property
+    def answer_density(self) -> bool:
+        """True if answers have a density."""
+        return False
+
+    @property
+    def flat(self) -> "Mixture":
+        """The mixture whose units are those of the factor: itself, unless a unit is a mixture of its own."""
+        return self
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """(U,): what the units of the factor are counted by."""
+        return (self.num_units,)
+
+    # -- parameters -------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_units(self) -> int:
+        """U."""
+        name, row = next((name, row) for name, row in self.PARAMETERS.items() if row.names[0] == "unit")
+        return getattr(self, row.field or name).shape[-len(row.names)]
+
+    def parameter(self, name: str, batch: Sequence[int] = ()) -> Maybe:
+        """The present value of a parameter; weights that are None are uniform, for each problem of ``batch``."""
+        if name != "weights":
+            return super().parameter(name, batch)
+        uniform = self._like().new_full((), 1 / self.num_units).expand(*batch, 1, self.num_units)
+        return uniform if self.log_prior is None else self.log_prior.exp()
+
+    def with_parameters(self, parameters: Mapping[str, Maybe]) -> Self:
+        """The mixture with some parameters changed (``weights``, not their log, or ``log_prior``); not validated."""
+        changes = dict(parameters)
+        if "weights" in changes:
+            weights = changes.pop("weights")
+            changes["log_prior"] = None if weights is None else safe_log(weights)
+        return super().with_parameters(changes)
+
+    def allowed(self, name: str) -> Maybe:
+        """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
+        return None if name != "weights" or self.log_prior is None else self.log_prior > -torch.inf
+
+    def log_weights(self) -> Tensor:
+        """``log π``, shape (..., Q or 1, U)."""
+        uniform = self._like().new_full((1, self.num_units), -math.log(self.num_units))
+        return uniform if self.log_prior is None else self.log_prior
+
+    def _like(self) -> Tensor:
+        """A parameter whose dtype and device the others share, and whose last axis counts the features of a query."""
+        return getattr(self, self._featured())
+
+    @classmethod
+    def _featured(cls) -> str:
+        return next(name for name, row in cls.PARAMETERS.items() if row.names[-1] == "feature")
+
+    def _tensors(self, *names: str) -> None:
+        """Numbers among the constructor arguments become tensors."""
+        like = self._like()
+        check.floating(self._featured(), like)
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, Tensor):
+                object.__setattr__(self, name, torch.as_tensor(value, dtype=like.dtype, device=like.device))
+
+    def _validate_weights(self) -> None:
+        if self.num_units < 1:
+            raise ValueError(f"{self._featured()} has no units; give at least one")
+        if self.log_prior is not None:
+            check.log_weights(self.log_prior, self._featured(), self.num_units)
+            check.normalized_log("log_prior", self.log_prior)
+        _ = self.batch_shape
+
+    # -- data -------------------------------------------------------------------------------------------------------------
+
+    def check_data(
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
+    ) -> None:
+        """Refuse data that the mixture cannot explain."""
+        check.floating("queries", queries)
+        check.at_least("queries", queries, 2, "(..., Q, D)")
+        like, name = self._like(), self._featured()
+        check.same_dtype(queries=queries, **{name: like})
+        if queries.shape[-1] != like.shape[-1]:
+            raise ValueError(
+                f"queries have {queries.shape[-1]} features but {name} have {like.shape[-1]} (queries {tuple(queries.shape)}, {name} {tuple(like.shape)}); project one of them first"
+            )
+        if self.log_prior is not None and self.log_prior.shape[-2] not in (1, queries.shape[-2]):
+            raise ValueError(
+                f"log_prior has rows for {self.log_prior.shape[-2]} queries but there are {queries.shape[-2]} queries; use one row, or one for each query"
+            )
+        check.finite(queries=queries)
+        shapes = {"queries": queries.shape[:-2], "mixture": self.batch_shape}
+        if observed is not None:
+            if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
+                raise ValueError(
+                    f"observed must be a boolean tensor (..., {queries.shape[-2]}), one entry for each query, not {observed.dtype} {tuple(observed.shape)}"
+                )
+            shapes["observed"] = observed.shape[:-1]
+            if outputs is None:
+                raise ValueError("observed is given without outputs; pass the outputs that it marks")
+        if outputs is not None:
+            self._check_outputs(queries, outputs, observed)
+            shapes["outputs"] = outputs.shape[: outputs.dim() - len(self.axes("outputs"))]
+        if query_weights is not None:
+            _check_query_weights(queries, query_weights)
+            shapes["query_weights"] = query_weights.shape[:-1]
+        check.broadcastable(**shapes)
+
+    def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
+        raise ValueError(
+            f"outputs are given, but the answers of a {type(self).__name__} have no density; {self.INSTEAD['outputs']}"
+        )
+
+    def plates(  # type: ignore[override]
+        self,
+        queries: Maybe = None,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        query_weights: Maybe = None,
+        *,
+        num_queries: int | None = None,
+    ) -> Plates:
+        """The plates of the problem that mixture and data make, both checked; ``num_queries`` where no queries are given."""
+        if queries is None:
+            if num_queries is None:
+                raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
+            return Plates(self.batch_shape, query=num_queries, units=self.num_units)
+        if num_queries not in (None, queries.shape[-2]):
+            raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
+        data = (queries, outputs, observed, query_weights)
+        self.check_data(*data)
+        shapes = {
+            name: x.shape[: x.dim() - len(self.axes(name))]
+            for name, x in zip(self.DATA, data, strict=True)
+            if x is not None
+        }
+        return Plates(
+            check.broadcastable(mixture=self.batch_shape, **shapes), query=queries.shape[-2], units=self.num_units
+        )
+
+    # -- closed forms -----------------------------------------------------------------------------------------------------
+
+    def lowered(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Factor, Tensor]:
+        """`factor` and log weights (..., Q or 1, units): all that an E-step needs."""
+        return self.factor(queries, outputs, observed, centers), self.log_weights()
+
+    def log_joint(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """``log p(x_i, unit=j)``, (..., Q, U): the log density of the Pyro program at every unit.
+
+        ``outputs`` count where ``observed`` (..., Q) is True, everywhere if None.
+        """
+        self.check_data(queries, outputs, observed)
+        return log_joint(*self.lowered(queries, outputs, observed)).unflatten(-1, self.unit_shape)
+
+    def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """``p(unit=j | x_i)``, (..., Q, U): the exact E-step."""
+        return safe_softmax(self.log_joint(queries, outputs, observed))[0]
+
+    def log_evidence(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """``log p(x_i)`` with the unit summed out, (..., Q), in chunks of queries."""
+        self.check_data(queries, outputs, observed)
+        return log_evidence(*self.lowered(queries, outputs, observed))
+
+    def unit_answers(self) -> Tensor:
+        """What the units answer, (..., U, M)."""
+        answers = getattr(self, "values", None)
+        if answers is None:
+            raise ValueError(f"values is None, so this {type(self).__name__} has no answers; build it with values=")
+        return answers
+
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """``Σ_j p(unit=j | x_i) v_j``, (..., Q, M), by fused attention: no Q x U tensor."""
+        self.check_data(queries)
+        factor, log_weights = self.lowered(queries)
+        return attend(factor, self.unit_answers(), log_weights)
+
+    def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Expected outputs (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
+        attention, evidence = safe_softmax(self.log_joint(queries))
+        return attention @ self.unit_answers(), attention, evidence
+
+    # -- one step of EM or of Gibbs: sums, and conditionals from them ---------------------------------------------------------
+
+    def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> Seen:
+        """The sums of an E-step."""
+        centers = self.origins() if centers is None else centers
+        queries, outputs, observed, query_weights = data
+        statistics = expected_statistics(*self.lowered(queries, outputs, observed, centers), query_weights)
+
+        def assigned() -> Tensor:
+            attention = self.attention(queries, outputs, observed)
+            return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
+
+        return self._seen(data, statistics, assigned, centers)
+
+    def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
+        """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""
+        queries, outputs, observed, query_weights = data
+        lowered = self.lowered(queries, outputs, observed, centers)
+        statistics, unit = sampled_statistics(*lowered, uniforms, query_weights)
+
+        def assigned() -> Tensor:
+            own = unit // math.prod(self.unit_shape[1:])
+            chosen = one_hot(own, self.num_units).to(uniforms.dtype)
+            return chosen if query_weights is None else chosen * query_weights.unsqueeze(-1)
+
+        return self._seen(data, statistics, assigned, centers)
+
+    def _seen(self, data: Data, statistics: Any, assigned: Callable[[], Tensor], centers: Mapping[str, Tensor]) -> Seen:
+        _, outputs, observed, _ = data
+        counts = statistics.counts.unflatten(-1, self.unit_shape)
+        sums = statistics.sums.unflatten(-2, self.unit_shape)
+        known = "none" if outputs is None else "all" if observed is None else "some"
+        return Seen(statistics.log_evidence, counts, sums, assigned, centers, known)
+
+    def conditional(self, name: str, seen: Seen) -> Terms:
+        """The likelihood of a parameter given the others and assignments, as terms of its conjugate family."""
+        if name != "weights":
+            self.refuse("conditional")
+        if self.log_prior is not None and self.log_prior.shape[-2] != 1:
+            return DirichletTerms(seen.assigned())
+        counts = seen.counts.flatten(-len(self.unit_shape)).unflatten(-1, (self.num_units, -1)).sum(-1)
+        return DirichletTerms(counts.unsqueeze(-2))
+
+    # -- Pyro programs ----------------------------------------------------------------------------------------------------
+
+    def model(  # type: ignore[override]
+        self,
+        queries: Maybe = None,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        *,
+        query_weights: Maybe = None,
+        num_queries: int | None = None,
+    ) -> None:
+        """``unit ~ Categorical(π)``, ``queries | unit``, ``outputs | unit``: three sites in the plates of the problem.
+
+        ``outputs`` is a latent site where answers have a density and none are given, and absent where they have none; ``observed``
+        marks the answers that count. A query of weight 0 is absent; other weights multiply its log density. Without
+        queries the program draws ``num_queries`` of them.
+        """
+        data = (queries, outputs, observed, query_weights)
+        self.generate(self.plates(*data, num_queries=num_queries), data, collapsed=False)
+
+    def collapsed(  # type: ignore[override]
+        self,
+        queries: Maybe = None,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        *,
+        query_weights: Maybe = None,
+        num_queries: int | None = None,
+    ) -> None:
+        """The same joint density of queries and outputs with ``unit`` summed out: ``p(q)``, then ``p(v | q)``."""
+        data = (queries, outputs, observed, query_weights)
+        self.generate(self.plates(*data, num_queries=num_queries), data, collapsed=True)
+
+    def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
+        """Sites of `model`, or of `collapsed`, within plates that the caller has made."""
+        queries, outputs, observed, query_weights = data
+        with weighted_queries(plates, query_weights):
+            if collapsed:
+                density = MixtureDensity(self.flat, plates.last["query"])
+                asked = pyro.sample("queries", density, obs=queries)
+                if self.answer_density:
+                    _sample_outputs(self.output_distribution(asked), outputs, observed)
+                return
+            unit = self.draw_unit()
+            pyro.sample("queries", self.emission(unit), obs=queries)
+            if self.answer_density:
+                _sample_outputs(self.answer(unit), outputs, observed)
+
+    def draw_unit(self) -> Tensor:
+        """Sample the latent site ``unit`` from its prior, for the program."""
+        return pyro.sample("unit", Categorical(logits=self.log_weights()), infer=PARALLEL)
+
+    def output_distribution(self, queries: Tensor) -> TorchDistribution:
+        """``p(v_i | x_i)``, batch shape (..., Q), where answers have a density."""
+        self.refuse("output_distribution")
+
+    def guide(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        attention: Maybe = None,
+        *,
+        query_weights: Maybe = None,
+    ) -> None:
+        """``unit ~ Categorical(attention)``: with the exact E-step ELBO = log evidence, else it falls short by ``Σ_i KL(A_i || W_i)``.
+
+        Answers that the model leaves latent are drawn from the unit's emission, their exact posterior given the unit.
+        """
+        plates = self.plates(queries, outputs, observed, query_weights)
+        if attention is None:
+            attention = self.attention(*self.observations((queries, outputs, observed, query_weights)))
+        else:
+            expected = (queries.shape[-2], self.num_units)
+            if attention.shape[-2:] != expected:
+                raise ValueError(
+                    f"attention has shape {tuple(attention.shape)} but must end in {expected}: queries by units"
+                )
+            check.simplex("attention", attention)
+        with weighted_queries(plates, query_weights):
+            unit = self.guide_unit(attention, queries)
+            if outputs is None and self.answer_density:
+                pyro.sample("outputs", self.answer(unit))
+
+    def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
+        """Sample the latent site ``unit`` from ``attention`` (..., Q, U), for the guide."""
+        return pyro.sample("unit", Categorical(logits=safe_log(attention)), infer=PARALLEL)
+
+
+def _sample_outputs(distribution: TorchDistribution, outputs: Maybe, observed: Maybe) -> None:
+    if outputs is None or observed is None:
+        pyro.sample("outputs", distribution, obs=outputs)
+        return
+    marked = observed.reshape(observed.shape + (1,) * len(distribution.event_shape))
+    pyro.sample("outputs", distribution.mask(observed), obs=torch.where(marked, outputs, torch.zeros_like(outputs)))
+
+
+def _check_query_weights(queries: Tensor, query_weights: Tensor) -> None:
+    if query_weights.shape[-1:] != queries.shape[-2:-1] or not query_weights.is_floating_point():
+        raise ValueError(
+            f"query_weights must be a floating point tensor (..., {queries.shape[-2]}), one weight for each query, not {query_weights.dtype} {tuple(query_weights.shape)}"
+        )
+    check.finite(query_weights=query_weights)
+    if check.violated(query_weights < 0):
+        raise ValueError("query_weights must be non-negative; 0 leaves a query out")
+
+
+__all__ = ["WEIGHTS", "Mixture", "Seen"]
