@@ -82,7 +82,7 @@ def fixed_point(
                 label=label,
             )
         return _differentiable(step, found, objective)
-    state = dict(state)
+    state, names = dict(state), tuple(state)
     some = next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
@@ -92,7 +92,8 @@ def fixed_point(
     quiet = progress is False  # then no bar is made at all: compilers cannot follow one
     with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
         for _ in range(num_steps):
-            proposed, value = step(state)
+            after, value = step(state)
+            proposed = {name: after[name] for name in names}  # in the order of the scales
             if value is not None:
                 trace.append(value)
             taken = taken + active

@@ -1,4 +1,4 @@
-"""Scores and messages of `probtx_pyro.ops.arcs` as a compiler wants them: operations that it can differentiate, reorder and fuse.
+"""Scores and messages of `probtx_pyro.ops._arc_kernel.arcs` as a compiler wants them: operations that it can differentiate, reorder and fuse.
 
 What is done by hand there, memory that is written again and a backward pass within the GEMMs, `torch.compile` does by itself.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops.arc_groups import Groups
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 
 
 def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.arc_groups import Groups, Rows, Run, Stack
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Run, Stack
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:

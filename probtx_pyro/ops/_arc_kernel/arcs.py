@@ -1,7 +1,7 @@
 """Scores of arcs between words and the messages along them, with their gradients: two families of GEMMs, and little besides.
 
 An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distance group, of full rank or ``T^g = U^g V^g'``. With
-``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` scores, messages and all their gradients are sums of `probtx_pyro.ops.arc_sums`.
+``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` scores, messages and all their gradients are sums of `probtx_pyro.ops._arc_kernel.sums`.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probtx_pyro.ops import arc_formulas as formulas
-from probtx_pyro.ops import arc_sums as sums
-from probtx_pyro.ops.arc_groups import Groups, Rows, Stack
+from probtx_pyro.ops._arc_kernel import compiled, sums
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Stack
 
 
 def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | None) -> tuple[Tensor, list[Stack]]:
@@ -165,7 +164,7 @@ class Arcs(NamedTuple):
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), made)
         if torch.compiler.is_compiling():
-            scores, *made = formulas.scores(groups, q, weights)
+            scores, *made = compiled.scores(groups, q, weights)
         elif torch.is_grad_enabled():
             scores, *made = _Scores.apply(groups, q, *weights)
         else:
@@ -185,7 +184,7 @@ class Arcs(NamedTuple):
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
         if torch.compiler.is_compiling():
-            return formulas.messages(self.groups, p, self.q, onto, made, self.weights)
+            return compiled.messages(self.groups, p, self.q, onto, made, self.weights)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)
             _tell(self.groups, p, self.q, onto, stacks, self.weights)
