@@ -27,7 +27,8 @@ Q(H)     ``heads``    (B, C, N, S)        rows on the simplex; 0 for padding and
 Q(root)  ``root``     (B, K)              the label of the root, which is updated with those of the words
 ======== ============ =================== =====================================================================
 
-The head of a word is one of S *slots*, in this order: the root (if there is one), the N words, the M global nodes.
+The head of a word is one of S *slots*, in this order: the root (if there is one), the N words, the M global nodes. The letters of the
+einsums are those of the formulas, besides z for sentences, g for distance groups, m for global nodes and k for labels of the root.
 
 This module is written to be read and to be tested against. `probtx_pyro.models.DependencyCRF.mean_field` computes the same by a
 kernel that makes nothing of the size of all groups times all pairs of words, and gives the same marginals many times faster; both
@@ -114,12 +115,9 @@ class Potentials(NamedTuple):
 
     def choices(self) -> Choices:
         """`allowed`, ready to be added to logits."""
-        allowed = self.allowed().split(self.parts, -1)
-        some = [x.any(-1, keepdim=True) for x in allowed]
-        bias = [
-            self.unary.new_zeros(x.shape).masked_fill(~x & y, -torch.inf) for x, y in zip(allowed, some, strict=True)
-        ]
-        return Choices(torch.cat(bias, -1), torch.cat(some, -1).to(self.unary.dtype))
+        found = [(x, x.any(-1, keepdim=True)) for x in self.allowed().split(self.parts, -1)]
+        bias = [self.unary.new_zeros(x.shape).masked_fill(~x & some, -torch.inf) for x, some in found]
+        return Choices(torch.cat(bias, -1), torch.cat([some for _, some in found], -1).to(self.unary.dtype))
 
 
 def group_of(distances: Sequence[int], length: int, device: torch.device | None = None) -> Tensor:
@@ -177,11 +175,11 @@ def head_scores(potentials: Potentials, labels: Labels, root: RootLabel | None =
         F, (B, C, N, S); 0 for a word and itself.
     """
     ternary, memory = potentials.full_ternary(), potentials.all_memory()
-    slots = [einsum("bip,cgpq,bjq,gij->bcij", labels, ternary, labels, membership(potentials))]
+    slots = [einsum("zia,cgab,zjb,gij->zcij", labels, ternary, labels, membership(potentials))]
     if potentials.root is not None:
-        slots.insert(0, einsum("bip,cpk,bk->bci", labels, potentials.root, root).unsqueeze(-1))
+        slots.insert(0, einsum("zia,cak,zk->zci", labels, potentials.root, root).unsqueeze(-1))
     if memory is not None:
-        slots.append(einsum("bip,cmp->bcim", labels, memory))
+        slots.append(einsum("zia,cma->zcim", labels, memory))
     return torch.cat(slots, -1)
 
 
@@ -207,13 +205,12 @@ def label_messages(potentials: Potentials, labels: Labels, heads: Heads, root: R
     first, length = int(potentials.root is not None), labels.shape[-2]
     words = heads[..., first : first + length]
     member, ternary, memory = membership(potentials), potentials.full_ternary(), potentials.all_memory()
-    from_heads = einsum("bcij,gij,bjq,cgpq->bip", words, member, labels, ternary)
-    from_dependents = einsum("bcji,gji,bjq,cgqp->bip", words, member, labels, ternary)
-    total = from_heads + from_dependents
+    total = einsum("zcij,gij,zjb,cgab->zia", words, member, labels, ternary)
+    total = total + einsum("zcji,gji,zjb,cgba->zia", words, member, labels, ternary)
     if potentials.root is not None:
-        total = total + einsum("bci,cpk,bk->bip", heads[..., 0], potentials.root, root)
+        total = total + einsum("zci,cak,zk->zia", heads[..., 0], potentials.root, root)
     if memory is not None:
-        total = total + einsum("bcim,cmp->bip", heads[..., first + length :], memory)
+        total = total + einsum("zcim,cma->zia", heads[..., first + length :], memory)
     return total
 
 
@@ -234,7 +231,7 @@ def root_messages(potentials: Potentials, labels: Labels, heads: Heads) -> RootL
     messages
         (B, K).
     """
-    return einsum("bci,bip,cpk->bk", heads[..., 0], labels, potentials.root)
+    return einsum("zci,zia,cak->zk", heads[..., 0], labels, potentials.root)
 
 
 class Rule(NamedTuple):
@@ -472,9 +469,7 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
 
 
 Schedule = Callable[[Potentials, Rule, Rule, State, bool], State]
-SCHEDULES: dict[str, Schedule] = {
-    "asynchronous": asynchronous, "synchronous": synchronous, "sequential": sequential,
-}  # fmt: skip
+SCHEDULES: dict[str, Schedule] = {x.__name__: x for x in (asynchronous, synchronous, sequential)}
 
 
 def mean_field(
