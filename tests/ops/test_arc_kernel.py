@@ -4,6 +4,9 @@ A sweep of both starts from the same state, so that no error is multiplied by th
 compared with loops over scalars in `test_dependency_crf`.
 """
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 from strategies import crf_problem, generator
@@ -97,6 +100,14 @@ def assert_same_gradients(ours, theirs, inputs):
         found.append(torch.autograd.grad(loss, inputs, retain_graph=True))  # potentials are shared
     for x, y in zip(*found, strict=True):
         assert_equal(x, y, operations=1024)  # sums over words, labels and channels, some hundreds of terms each
+
+
+def test_the_readable_form_calls_nothing_of_the_package():
+    """Else the comparisons below would compare the kernel with itself."""
+    nodes = [*ast.walk(ast.parse(Path(formulas.__file__).read_text()))]
+    found = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    assert found == {"collections.abc", "typing", "torch", "torch.nn", "jaxtyping"}
 
 
 @problems
