@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from probtx_pyro.ops import dependency_crf as formulas
 from probtx_pyro.ops._arc_kernel.channels import Channels
@@ -100,7 +99,8 @@ def _to_word(
 ) -> Tensor:  # fmt: skip
     """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first, then one product with the potentials."""
     length, first = labels.shape[-2], int(rooted is not None)
-    outward, inward = (F.one_hot(x, right.shape[1] + 1)[:, :-1].to(labels.dtype) for x in (group[i], group[:, i]))
+    numbers = torch.arange(right.shape[1], device=labels.device)
+    outward, inward = ((x.unsqueeze(-1) == numbers).to(labels.dtype) for x in (group[i], group[:, i]))
     above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, first : first + length], outward, labels)
     below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, first + i], inward, labels)
     told = torch.einsum("bcgl,cglr->bcgr", above, right)
