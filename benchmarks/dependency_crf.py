@@ -15,8 +15,9 @@ from torch import Tensor
 
 from benchmarks.timing import machine, peak_memory, ratio, rounds, write
 from probtx_pyro import nn
-from probtx_pyro.ops import arc_sums
-from probtx_pyro.ops.arc_groups import Groups, Rows
+from probtx_pyro.ops import dependency_crf
+from probtx_pyro.ops._arc_kernel import sums
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows
 
 LABELS, CHANNELS, DISTANCES, SWEEPS, WORDS, BATCH = 256, 8, (2, 3, 4), 6, 64, 16
 GROUPS = 2 * (len(DISTANCES) + 1)
@@ -77,31 +78,21 @@ def gemms_in_place(unary: Tensor, ternary: Tensor) -> Tensor:
     x, groups = unary, Groups.of(DISTANCES, unary)
     for _ in range(SWEEPS):
         words, total = Rows(x.view(-1, LABELS), x, {}), torch.zeros_like(x)
-        sums = groups.scratch(words, "sums").of_channels(1)
-        sums[0].copy_(words.flat)  # memory never written would be pages of zeros
+        rows = groups.scratch(words, "sums").of_channels(1)
+        rows[0].copy_(words.flat)  # memory never written would be pages of zeros
         for channel in ternary.split(1):
-            arc_sums.stack(words, channel, groups, "stack")
-            for weights in arc_sums.matrices(channel, groups):
-                arc_sums.add_products(total.view(-1, LABELS), sums, weights)
+            sums.stack(words, channel, groups, "stack")
+            for weights in sums.matrices(channel, groups):
+                sums.add_products(total.view(-1, LABELS), rows, weights)
         x = 1e-3 * total
     return x
 
 
 def plain(unary: Tensor, ternary: Tensor) -> Tensor:
-    """The formulas as they stand, by einsum: three families of products, with masks of the groups."""
-    offset = torch.arange(WORDS)[None, :] - torch.arange(WORDS)[:, None]
-    edges = [1, *DISTANCES, WORDS]
-    bands = [(side * offset >= a) & (side * offset < b) for side in (1, -1) for a, b in zip(edges, edges[1:])]  # noqa: B905, RUF007
-    groups, itself = torch.stack(bands).float(), torch.eye(WORDS, dtype=torch.bool)
-    logits = unary
-    for _ in range(SWEEPS):
-        q = logits.softmax(-1)
-        scores = torch.einsum("zia,zjb,ckab,kij->zcij", q, q, ternary, groups)
-        p = scores.masked_fill(itself, -torch.inf).softmax(-1)
-        above = torch.einsum("zcij,kij,ckab,zjb->zia", p, groups, ternary, q)
-        below = torch.einsum("zcji,kji,ckba,zjb->zia", p, groups, ternary, q)
-        logits = unary + above + below
-    return logits
+    """The readable form, by einsum: three families of products, with masks of the groups."""
+    words = torch.ones(unary.shape[:-1], dtype=torch.bool)
+    potentials = dependency_crf.Potentials(unary, words, ternary, DISTANCES)
+    return dependency_crf.mean_field(potentials, SWEEPS)["label_logits"]
 
 
 CANDIDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -22,7 +22,7 @@ from tolerances import assert_equal
 
 from probtx_pyro import models
 from probtx_pyro.nn import DependencyCRFEncoder
-from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops import dependency_crf as formulas
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -130,7 +130,7 @@ def test_a_root_that_shares_the_potentials_is_a_word_in_front(head_root, schedul
         return heads * (torch.arange(N) > 0).unsqueeze(-1)
 
     def update(potentials, label, head, state, first):
-        return ops.SCHEDULES[schedule](
+        return formulas.SCHEDULES[schedule](
             potentials, label, head._replace(dropout=None if head_root else rootless), state, first
         )
 
@@ -147,11 +147,13 @@ def test_the_oldest_encoder_has_a_node_of_score_zero_for_the_diagonal(schedule, 
     """And one for each padded word: what is normalised and zeroed afterwards is attended to and says nothing."""
     torch.manual_seed(3)
     x, ternary, words = torch.randn(N, L), torch.randn(C, 2, L, L), np.arange(N) < length
-    norm = {"softmax": (torch.softmax, published.softmax), "relu": (ops.relu_normalized, published.relu)}[normalizer]
+    norm = {"softmax": (torch.softmax, published.softmax), "relu": (formulas.relu_normalized, published.relu)}[
+        normalizer
+    ]
     crf = models.DependencyCRF(x, L * ternary, torch.as_tensor(words), memory=torch.zeros(C, 1 + N - length, L))
 
     def update(potentials, label, head, state, first):  # theirs mixes in the uniform heads of the start, too
-        return ops.SCHEDULES[schedule](potentials, label, head, state, False)
+        return formulas.SCHEDULES[schedule](potentials, label, head, state, False)
 
     field = crf.mean_field(
         4, update, head_temperature=1.7, label_temperature=1.7 * L, normalizer=norm[0], **STEPS, **DAMPING

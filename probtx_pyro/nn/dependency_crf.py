@@ -9,9 +9,10 @@ from torch.nn import functional as F
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops import _arc_kernel as kernel
+from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
-NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": ops.relu_normalized}
+NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": relu_normalized}
 
 
 class DependencyCRFEncoder(nn.Module):
@@ -90,9 +91,9 @@ class DependencyCRFEncoder(nn.Module):
             raise ValueError("node_channels is given without num_nodes; give the number of nodes, or leave it out")
         self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
         self.distances, self.shared, self.split = tuple(distances), shared, split
-        if schedule not in ops.SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(ops.SCHEDULES)}, not {schedule!r}")
-        self.update = ops.SCHEDULES[schedule]
+        if schedule not in kernel.SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(kernel.SCHEDULES)}, not {schedule!r}")
+        self.update = kernel.SCHEDULES[schedule]
         groups, made = 2 * (len(self.distances) + 1), dict[str, Any](device=device, dtype=dtype)
 
         def normal(*shape: int, factors: int = 1, rank: int = 1) -> nn.Parameter:
@@ -113,8 +114,8 @@ class DependencyCRFEncoder(nn.Module):
         self.memory = normal(nodes, num_nodes, width) if num_nodes else None
         head_temperature = 1.0 / width if head_temperature is None else head_temperature
         normalize, self.rate = NORMALIZERS[normalizer], dropout
-        self.label = ops.Rule(label_temperature, label_step, label_damping, normalize)
-        self.head = ops.Rule(head_temperature, head_step, head_damping, normalize)
+        self.label = Rule(label_temperature, label_step, label_damping, normalize)
+        self.head = Rule(head_temperature, head_step, head_damping, normalize)
         with torch.no_grad():  # the model says what does not fit
             self.crf(torch.zeros(1, 1, width, **made)).mean_field(
                 num_steps, schedule, label_temperature=label_temperature, head_temperature=head_temperature,
@@ -146,7 +147,7 @@ class DependencyCRFEncoder(nn.Module):
         )  # fmt: skip
         drop = self._dropout if self.training and self.rate else None
         label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
-        state = ops.iterate(crf.potentials(), label, head, self.update, self.num_steps)
+        state = kernel.iterate(crf.potentials(), label, head, self.update, self.num_steps)
         return unchecked(
             MeanField, crf=crf, label_marginals=state["labels"], head_marginals=state["heads"],
             label_logits=state["label_logits"], root_marginals=state.get("root"), root_logits=state.get("root_logits"),
@@ -164,7 +165,7 @@ class DependencyCRFEncoder(nn.Module):
         The options are those of ``torch.compile``; ``dynamic=True`` serves every length beyond the last distance at once. The sequential
         schedule, which goes word by word, is unrolled. Torch's own backend needs a C++ compiler. A copy is not compiled.
         """
-        if isinstance(self.update, ops.Sweep):
+        if isinstance(self.update, kernel.Sweep):
             self.update = self.update.compiled(*args, **options)
         else:
             super().compile(*args, **options)

@@ -1,5 +1,9 @@
-"""Pure tensor mathematics; nothing here knows Pyro."""
+"""Pure tensor mathematics; nothing here knows Pyro.
 
+The mean field of the dependency CRF, to be read, is the module `probtx_pyro.ops.dependency_crf`.
+"""
+
+from probtx_pyro.ops import dependency_crf
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
 from probtx_pyro.ops._linear_attention import (
     elu_plus_one,
@@ -8,7 +12,10 @@ from probtx_pyro.ops._linear_attention import (
     query_features,
     unit_features,
 )
-from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels
+from probtx_pyro.ops._numerics import safe_log as safe_log  # for the package alone: not in __all__
+from probtx_pyro.ops._numerics import safe_ratio as safe_ratio
+from probtx_pyro.ops._numerics import safe_softmax as safe_softmax
+from probtx_pyro.ops._numerics import settle_kernels
 from probtx_pyro.ops.attention import (
     Factor,
     attend,
@@ -20,6 +27,7 @@ from probtx_pyro.ops.attention import (
     joint,
     log_joint,
 )
+from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence, sampled_statistics
 from probtx_pyro.ops.tree_distribution import tree_entropy, tree_log_partition, tree_marginals
 from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arborescence
@@ -31,8 +39,9 @@ __all__ = [
     "attend", "gaussian_attention", "explicit_attention",
     "elu_plus_one", "query_features", "unit_features", "linear_attention", "explicit_linear_attention",
     "Statistics", "expected_statistics", "sampled_statistics", "log_evidence",
+    "ENTMAX", "Entmax",
+    "dependency_crf",
     "arc_scores", "argmax_heads", "spanning_arborescence", "eisner",
     "tree_log_partition", "tree_marginals", "tree_entropy",
     "FixedPoint", "fixed_point",
-    "safe_log", "safe_ratio", "safe_softmax",
 ]  # fmt: skip

@@ -20,12 +20,12 @@ Reduction = Callable[[Tensor], Tensor]
 
 
 def log_sum(log_joint: Tensor) -> Tensor:
-    """``log Σ_r exp``, (..., R) -> (...); -inf, with a zero gradient, where every component is absent."""
+    """Return ``log Σ_r exp``, (..., R) -> (...); -inf, with a zero gradient, where every component is absent."""
     return safe_softmax(log_joint)[1]
 
 
 def largest(log_joint: Tensor) -> Tensor:
-    """``max_r``, (..., R) -> (...); its gradient is shared by the components that tie."""
+    """Return ``max_r``, (..., R) -> (...); its gradient is shared by the components that tie."""
     return log_joint.amax(-1)
 
 
@@ -33,7 +33,7 @@ ASSIGNMENTS: dict[str, Reduction] = {"soft": log_sum, "hard": largest}
 
 
 def reduction(assignment: str | Reduction) -> Reduction:
-    """The reduction over components that a name of `ASSIGNMENTS` stands for; a callable (..., R) -> (...) stands for itself."""
+    """Return the reduction over components that a name of `ASSIGNMENTS` stands for; a callable (..., R) -> (...) stands for itself."""
     if callable(assignment):
         return assignment
     if assignment not in tuple(ASSIGNMENTS):
@@ -44,7 +44,24 @@ def reduction(assignment: str | Reduction) -> Reduction:
 
 
 def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: int, reduce: Reduction) -> PerQuery:
-    """``log Σ_j exp(scores_ij)``, (..., Q), for a factor of U x R components in the order of units."""
+    """Return ``log Σ_j exp(scores_ij)``.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U·R components in the order of units.
+    log_prior
+        (..., Q or 1, U·R), or None for 0.
+    components
+        R, the components of a unit.
+    reduce
+        From log joints (..., R) to scores (...).
+
+    Returns
+    -------
+    log_evidence
+        (..., Q).
+    """
     statistics, parameters, row_prior = as_product(factor, log_prior)
     function = functools.partial(_evidence, components, reduce)
     return over_chunks(function, (statistics, row_prior), (parameters,))[0].squeeze(-1)
@@ -53,7 +70,22 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
 def assigned_outputs(
     factor: Factor, values: Tensor, log_prior: LogPrior | None, components: int, reduce: Reduction
 ) -> Outputs:
-    """``softmax_j(scores_ij) · values_j`` for values (..., U, M) of the units -> (..., Q, M)."""
+    """Return ``softmax_j(scores_ij) · values_j``.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U·R components in the order of units.
+    values
+        (..., U, M), one row a unit.
+    log_prior, components, reduce
+        As in `assigned_evidence`.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
+    """
     statistics, parameters, row_prior = as_product(factor, log_prior)
     function = functools.partial(_outputs, components, reduce)
     return over_chunks(function, (statistics, row_prior), (parameters, values))[0]

@@ -19,7 +19,7 @@ Step = Callable[[State], tuple[State, Tensor | None]]
 
 
 class FixedPoint(NamedTuple):
-    """Where the iteration ended.
+    """The state in which the iteration ended.
 
     state: the last state, its tensors keyed by name.
     objective: the trace, shape (num_steps + 1, *problems): at every state visited, the last included; None without one.
@@ -53,7 +53,7 @@ def fixed_point(
     step
         Returns the next state and the objective *at the state given* (or None).
     state
-        Tensors whose leading axes are ``problems`` (or 1 along them); what follows is the problem's own.
+        Tensors whose leading axes are ``problems`` (or 1 along them); the axes that follow are the problem's own.
     problems
         Shape of the independent problems; one that has converged is frozen, so that a batch is the stack of its singles.
     num_steps, tol
@@ -65,9 +65,21 @@ def fixed_point(
         Differentiate at the fixed point instead of through the steps; warns where the fixed point was not reached.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
+    label
+        Text beside the bar.
     together
-        Where several processes iterate, the entrywise largest over them of what a tolerance looks at: all stop together.
-        Not with ``implicit``, whose own iteration stops by itself.
+        Where several processes iterate, returns the entrywise largest over them of the sizes that the tolerance compares, so that all
+        stop together. Not with ``implicit``, whose own iteration stops by itself.
+
+    Returns
+    -------
+    found
+        The last state, its trace, and which problems converged in how many steps.
+
+    Raises
+    ------
+    RuntimeError
+        In the backward pass of an ``implicit`` iteration whose equations are singular.
     """
     if implicit:
         with torch.no_grad():
@@ -82,7 +94,7 @@ def fixed_point(
                 label=label,
             )
         return _differentiable(step, found, objective)
-    state = dict(state)
+    state, names = dict(state), tuple(state)
     some = next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
@@ -92,7 +104,8 @@ def fixed_point(
     quiet = progress is False  # then no bar is made at all: compilers cannot follow one
     with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
         for _ in range(num_steps):
-            proposed, value = step(state)
+            after, value = step(state)
+            proposed = {name: after[name] for name in names}  # in the order of the scales
             if value is not None:
                 trace.append(value)
             taken = taken + active

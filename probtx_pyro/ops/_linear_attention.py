@@ -45,9 +45,21 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> QueryBasis:
-    """``φ(q_i)`` up to a factor for each query; (..., Q, D) -> (..., Q, F).
+    """Return ``φ(q_i)`` up to a factor for each query.
 
     A query that is negative throughout is moved up to 0 before the default map, where φ is the exponential: a factor.
+
+    Parameters
+    ----------
+    queries
+        (..., Q, D).
+    feature_map
+        From (..., D) to features (..., F) that are not negative; None is `elu_plus_one`.
+
+    Returns
+    -------
+    features
+        (..., Q, F).
     """
     queries = _at_least_single(queries)
     if feature_map is not None:
@@ -62,9 +74,25 @@ def unit_features(
     unit_weights: PerUnit | None = None,
     feature_map: FeatureMap | None = None,
 ) -> UnitBasis:
-    """``ψ_j = w_j Σ_r π_jr φ(k_jr)``: keys (..., U, R, D), π (..., U, R; None uniform), w (..., U; None 1) -> (..., U, F).
+    """Return ``ψ_j = w_j Σ_r π_jr φ(k_jr)``.
 
     A unit of weight 0 has features 0 whatever its keys hold, NaN included.
+
+    Parameters
+    ----------
+    keys
+        (..., U, R, D).
+    component_weights
+        π, (..., U or 1, R); None is uniform.
+    unit_weights
+        w, (..., U); None is 1.
+    feature_map
+        As in `query_features`.
+
+    Returns
+    -------
+    features
+        (..., U, F).
     """
     keys = _at_least_single(keys)
     present = None if unit_weights is None else unit_weights > 0
@@ -84,12 +112,30 @@ def unit_features(
 
 
 def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False) -> Outputs:
-    """``Σ_j (φ_i·ψ_j) values_j / Σ_j φ_i·ψ_j`` in O(Q + U) time and memory, its gradient too; sums in float32 at least.
+    """Return ``Σ_j (φ_i·ψ_j) values_j / Σ_j φ_i·ψ_j`` in O(Q + U) time and memory, its gradient too; sums in float32 at least.
 
-    With ``causal`` (Q = U), query i sees the units up to i. Values are finite, those of absent units, too; a query without
-    a positive product gives 0, with zero gradients.
+    Values are finite, those of absent units, too; a query without a positive product gives 0, with zero gradients.
 
-    Shapes: queries φ (..., Q, F), units ψ (..., U, F), values (..., U, M) -> (..., Q, M), in the dtype of the values.
+    Parameters
+    ----------
+    queries
+        φ, (..., Q, F), from `query_features`.
+    units
+        ψ, (..., U, F), from `unit_features`.
+    values
+        (..., U, M).
+    causal
+        Let query i see the units up to i only; then Q = U.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M), in the dtype of the values.
+
+    Raises
+    ------
+    ValueError
+        ``causal`` with more or fewer units than queries.
     """
     dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
     if causal:
@@ -110,9 +156,19 @@ def explicit_linear_attention(
     causal: bool = False,
     row_weights: Attention | None = None,
 ) -> tuple[Outputs, Attention]:
-    """The definition: output (..., Q, M) and weights (..., Q, U), whose rows sum to 1, or 0 where nobody can be attended to.
+    """Return output and weights by the definition, with its Q x U matrix.
 
-    ``row_weights`` (..., Q, U), not negative, multiply the products of features before they are normalised.
+    Parameters
+    ----------
+    queries, units, values, causal
+        As in `linear_attention`.
+    row_weights
+        (..., Q, U), not negative; they multiply the products of features before these are normalised. None is 1.
+
+    Returns
+    -------
+    outputs, weights
+        (..., Q, M) and (..., Q, U); rows of the weights sum to 1, or to 0 where nobody can be attended to.
     """
     dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
     queries, units = (_largest_one(queries), units) if causal else _balanced(queries, units)
@@ -128,17 +184,17 @@ def _at_least_single(x: Tensor) -> Tensor:
 
 
 def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    """Pieces side by side along the rows."""
+    """Join pieces along the rows."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
 
 
 def _largest_one(features: Tensor) -> Tensor:
-    """Features with their largest at 1, a factor of each row that the ratio does not see."""
+    """Divide features by the largest of each row, a factor that the ratio does not see."""
     return features / _positive(features.detach().amax(-1, keepdim=True))
 
 
 def _balanced(queries: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each feature over the units goes over to the queries, which divide it by their own largest."""
+    """Move the largest of each feature over the units to the queries, and divide these by their own largest."""
     scale = units.detach().amax(-2, keepdim=True)
     largest = _positive(scale.amax(-1, keepdim=True))
     return _largest_one(_largest_one(queries) * (scale / largest)), units / _positive(scale)
@@ -149,14 +205,14 @@ def _positive(scale: Tensor) -> Tensor:
 
 
 def _divided(numerator: Tensor, total: Tensor) -> Tensor:
-    """The ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
+    """Return the ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
     limits = torch.finfo(total.dtype)
     some = total > limits.tiny / limits.eps
     return numerator * torch.where(some, torch.where(some, total, 1.0).reciprocal(), 0.0)
 
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, from a block of chunks to the next with the sums so far."""
+    """Return ``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, block after block of chunks, with the sums so far."""
     state, found = None, []
     for q, k, v in zip(*(x.split(CHUNK * CHUNKS, -2) for x in (queries, units, values)), strict=True):
         numerator, total, state = _block(q, k, v, state)
@@ -168,7 +224,7 @@ def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tenso
 def _block(
     queries: Tensor, units: Tensor, values: Tensor, state: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """A triangle inside each chunk, the sums of all chunks before it, and the state: the sums up to the block's end."""
+    """Return the sums of one block, by a triangle inside each chunk and the sums of all chunks before it, and those up to its end."""
     num = queries.shape[-2]
     q, k, v = (_chunks(x, max(1, min(CHUNK, num))) for x in (queries, units, values))
     products, features = (
@@ -183,12 +239,12 @@ def _block(
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """(..., N, X) -> (..., N / size, size, X), the last chunk filled with zeros."""
+    """Split (..., N, X) into (..., N / size, size, X), the last chunk filled with zeros."""
     return pad(x, (0, 0, 0, -x.shape[-2] % size)).unflatten(-2, (-1, size))
 
 
 def _cumsum(x: Tensor, dim: int, first: Tensor | None) -> Tensor:
-    """What came before, 0 if ``first`` is None, and the running sums from there: one more than ``x`` has along ``dim``."""
+    """Return the sums so far (0 if ``first`` is None) and the running sums from there: one more than ``x`` has along ``dim``."""
     first = torch.zeros_like(x.narrow(dim, 0, 1)) if first is None else first
     return torch.cat([first, x], dim).cumsum(dim)
 

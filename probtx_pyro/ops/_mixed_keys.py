@@ -27,12 +27,28 @@ def mixed_keys_attention(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
-
-    Shapes: queries (1, B, Q, T), keys (1, B, U·R, T), values (1, B, U, T), mask (1, B or 1, Q, U) -> (1, B, Q, T).
+    """Return ``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
 
     On a CPU without dropout by the split above; elsewhere by ``scaled_dot_product_attention`` over repeated values, causal
     masks some rows at a time.
+
+    Parameters
+    ----------
+    queries, keys, values
+        (1, B, Q, T), (1, B, U·R, T) and (1, B, U, T).
+    components
+        R, the keys of a unit.
+    mask
+        (1, B or 1, Q, U), added to the logits of all keys of a unit; None is 0.
+    causal
+        Let query i see the units up to i only.
+    dropout
+        Probability that an entry of the attention is dropped.
+
+    Returns
+    -------
+    outputs
+        (1, B, Q, T).
     """
     if queries.device.type == "cpu" and not dropout and not (mask is not None and mask.requires_grad):
         return _MixedKeys.apply(queries, keys, values, mask, components, causal)
@@ -52,8 +68,24 @@ def mixed_keys_attention(
 
 
 def visible(num_queries: int, num_units: int, start: int = 0, device: torch.device | None = None) -> Tensor:
-    """Which units each query sees in causal attention, boolean (Q, U), for queries number ``start`` and following.
+    """Return which units each query sees in causal attention.
 
+    Parameters
+    ----------
+    num_queries, num_units
+        Q and U.
+    start
+        Number of the first query.
+    device
+        Where the answer is made; None is torch's default.
+
+    Returns
+    -------
+    visible
+        (Q, U), boolean.
+
+    Examples
+    --------
     >>> visible(2, 3).tolist()
     [[True, False, False], [True, True, False]]
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf, with zero gradients.
+    """Return the softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf, with zero gradients.
 
     Shapes: ``scores`` (..., U) -> weights (..., U), log-sum-exp (...).
 
@@ -27,13 +27,13 @@ def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def safe_log(probabilities: Tensor) -> Tensor:
-    """Logarithm with log 0 = -inf and a zero, not infinite, gradient there."""
+    """Return the logarithm, with log 0 = -inf and a zero, not infinite, gradient there."""
     positive = probabilities > 0
     return torch.where(positive, probabilities, 1.0).log().masked_fill(~positive, -math.inf)
 
 
 def safe_ratio(numerator: Tensor, denominator: Tensor, otherwise: Tensor) -> Tensor:
-    """``numerator / denominator``, and ``otherwise`` where the denominator is not positive (0/0 is "nobody attended")."""
+    """Return ``numerator / denominator``, and ``otherwise`` where the denominator is not positive (0/0 is "nobody attended")."""
     positive = denominator > 0
     return torch.where(positive, numerator / torch.where(positive, denominator, 1.0), otherwise)
 

@@ -9,9 +9,23 @@ from tqdm.auto import tqdm
 def progress_bar(
     what: Iterable | None = None, *, label: str, progress: bool | None, total: int | None = None, initial: int = 0
 ) -> Any:
-    """A ``tqdm`` bar over ``what``, or to be updated by hand; it leaves no trace when done.
+    """Return a ``tqdm`` bar over ``what``, or to be updated by hand; it leaves no trace when done.
 
-    ``progress``: True shows it, False does not; None shows it on a terminal after a second.
+    Parameters
+    ----------
+    what
+        The items to go through, or None.
+    label
+        Text beside the bar.
+    progress
+        True shows it, False does not; None shows it on a terminal after a second.
+    total, initial
+        Number of items in all, and of those already done.
+
+    Returns
+    -------
+    bar
+        The bar.
     """
     hidden = None if progress is None else not progress
     return tqdm(what, desc=label, total=total, initial=initial, leave=False, delay=0 if progress else 1, disable=hidden)

@@ -50,10 +50,23 @@ class Factor(NamedTuple):
 
 
 def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed: Tensor | None = None) -> Factor:
-    """``N(points; centers, I/precision)`` with its normaliser.
+    """Return ``N(points; centers, I/precision)`` with its normaliser.
 
-    Shapes: points (..., Q, D), centers (..., U, D), precision scalar or (..., U or 1); ``observed`` (..., Q) switches the
-    factor off (adds 0) where False.
+    Parameters
+    ----------
+    points
+        (..., Q, D).
+    centers
+        (..., U, D).
+    precision
+        Scalar or (..., U or 1).
+    observed
+        (..., Q); the factor is 1 where it is False. None observes every point.
+
+    Returns
+    -------
+    factor
+        Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U).
     """
     points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
@@ -65,26 +78,55 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
 
 
 def gaussian_statistics(points: Tensor, precision: Tensor | None = None) -> Tensor:
-    """``x, -|x|²/2``: the sufficient statistic of `gaussian_factor`, whatever the precision; (..., Q, D + 1)."""
+    """Return ``x, -|x|²/2``: the sufficient statistic of `gaussian_factor` for points (..., Q, D), whatever the precision; (..., Q, D + 1)."""
     return torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
 
 
 def isotropic_statistics(points: Tensor, precision: Tensor) -> Tensor:
-    """``αx``: the statistic of `isotropic_factor`; (..., Q, D)."""
+    """Return ``αx``: the statistic of `isotropic_factor`; (..., Q, D)."""
     return points * (precision.unsqueeze(-1) if precision.dim() else precision)
 
 
 def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:
-    """`gaussian_factor` for one precision shared by the units (scalar or (..., 1)), less what is equal for all units.
+    """Return `gaussian_factor` for a precision that the units share, less what is equal for all units.
 
     Attention under it is the same; it is D wide instead of D + 1, and its log-sum-exp is not an evidence.
+
+    Parameters
+    ----------
+    points
+        (..., Q, D).
+    centers
+        (..., U, D).
+    precision
+        Scalar or (..., 1).
+
+    Returns
+    -------
+    factor
+        Statistics (..., Q, D), parameters (..., U, D), bias (..., U).
     """
     points, centers, precision = map(single, (points, centers, precision))
     return Factor(isotropic_statistics(points, precision), centers, -0.5 * precision * (centers * centers).sum(-1))
 
 
 def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = None) -> Factor:
-    """``Categorical(labels; probs)``: labels (..., Q) integers, probs (..., U, K) rows on the simplex."""
+    """Return ``Categorical(labels; probs)``.
+
+    Parameters
+    ----------
+    labels
+        (..., Q), integers.
+    probs
+        (..., U, K), rows on the simplex.
+    observed
+        (..., Q); the factor is 1 where it is False. None observes every label.
+
+    Returns
+    -------
+    factor
+        Statistics (..., Q, K), one wider with ``observed``, parameters to match, bias (..., U).
+    """
     statistics = one_hot(labels, probs.shape[-1]).to(probs.dtype)
     parameters = safe_log(probs).clamp_min(MASKED_COLUMN)
     return _switched(Factor(statistics, parameters, probs.new_zeros(probs.shape[:-1])), observed)
@@ -110,7 +152,18 @@ def _join(left: Tensor, right: Tensor) -> Tensor:
 
 
 def joint(first: Factor, second: Factor) -> Factor:
-    """Product of two independent factors: (q, v) given the unit."""
+    """Return the product of two factors that are independent given the unit, such as those of a query and of its answer.
+
+    Parameters
+    ----------
+    first, second
+        Factors of the same Q queries and U units.
+
+    Returns
+    -------
+    factor
+        As wide as both together.
+    """
     return Factor(
         _join(first.statistics, second.statistics),
         _join(first.parameters, second.parameters),
@@ -120,7 +173,20 @@ def joint(first: Factor, second: Factor) -> Factor:
 
 
 def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
-    """``log p(x_i, unit=j)``, shape (..., Q, U): the matrix whose softmax is attention and whose log-sum-exp is evidence."""
+    """Return ``log p(x_i, unit=j)``: the matrix whose softmax is attention and whose log-sum-exp is evidence.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    log_prior
+        (..., Q or 1, U); None is 0.
+
+    Returns
+    -------
+    log_joint
+        (..., Q, U).
+    """
     scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
     scores = scores if factor.base is None else scores + factor.base.unsqueeze(-1)
     return scores if log_prior is None else scores + log_prior
@@ -129,7 +195,22 @@ def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
 def explicit_attention(
     factor: Factor, values: Values, log_prior: LogPrior | None = None
 ) -> tuple[Outputs, Attention, PerQuery]:
-    """Output, attention and log-sum-exp, all differentiable twice; O(Q x U) memory. The reference for `attend`."""
+    """Return output, attention and log-sum-exp, all differentiable twice, in O(Q x U) memory: the reference for `attend`.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    values
+        (..., U, M).
+    log_prior
+        (..., Q or 1, U); None is 0.
+
+    Returns
+    -------
+    outputs, attention, log_evidence
+        (..., Q, M), (..., Q, U) and (..., Q).
+    """
     weights, lse = safe_softmax(log_joint(factor, log_prior))
     return weights @ values, weights, lse
 
@@ -143,14 +224,30 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Outputs:
-    """``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix.
+    """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix.
 
     A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
     without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included.
 
-    Shapes: factor as above, values (..., U, M), log_prior (..., Q or 1, U) -> (..., Q, M). With ``components=R`` the factor
-    has U·R keys, keys jR to jR + R - 1 being those of unit j. ``causal`` lets query i see units j <= i. ``dropout`` is the
-    probability that an entry of the attention is dropped; on a CPU it costs the whole matrix.
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    values
+        (..., U, M).
+    log_prior
+        (..., Q or 1, U); None is 0.
+    components
+        R: the factor has U·R keys, keys jR to jR + R - 1 being those of unit j.
+    causal
+        Let query i see the units j <= i only.
+    dropout
+        Probability that an entry of the attention is dropped; on a CPU it costs the whole matrix.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
     """
     statistics, parameters, bias, _ = factor
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
@@ -199,7 +296,20 @@ def dot_product_attention(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """``softmax(queries · keys' + log_prior) · values``: `attend` without a bias, the linked limit (PT eq. 20)."""
+    """Return ``softmax(queries · keys' + log_prior) · values``: `attend` without a bias, the linked limit (PT eq. 20).
+
+    Parameters
+    ----------
+    queries, keys, values
+        (..., Q, D), (..., U·R, D) and (..., U, M).
+    log_prior, components, causal, dropout
+        As in `attend`.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
+    """
     if values.dtype in _HALF:
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
     if log_prior is None:
@@ -217,13 +327,32 @@ def gaussian_attention(
     key_weights: Tensor | None = None,
     components: int = 1,
 ) -> Outputs:
-    """Expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
+    """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
 
     Queries and keys are centred on the mean key first. Without gradients, large problems are lowered one at a time and
     some thousands of queries at a time, so that the lowered copies stay small beside the output.
 
-    Shapes: queries (..., Q, D), keys (..., U·R, D), values (..., U, M), precision scalar or (..., U·R or 1), log_prior
-    (..., Q or 1, U), key_weights (..., U·R), the log weights of a unit's ``components=R`` keys -> (..., Q, M).
+    Parameters
+    ----------
+    queries
+        (..., Q, D).
+    keys
+        (..., U·R, D).
+    values
+        (..., U, M).
+    precision
+        Scalar or (..., U·R or 1).
+    log_prior
+        (..., Q or 1, U); None is 0.
+    key_weights
+        (..., U·R): log weights of a unit's keys; None is 0.
+    components
+        R, the keys of a unit.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
     """
     row = [None if x is None or not x.dim() else x.unsqueeze(-2) for x in (precision, key_weights)]
     tensors: list[Any] = [queries, keys, values, precision if row[0] is None else row[0], log_prior, row[1]]
@@ -268,7 +397,22 @@ def _gaussian_attention(
 
 
 def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
-    """The narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision."""
+    """Return the narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision.
+
+    Parameters
+    ----------
+    queries
+        (..., Q, D).
+    keys
+        (..., U, D).
+    precision
+        Scalar or (..., U or 1).
+
+    Returns
+    -------
+    factor
+        An `isotropic_factor` or a `gaussian_factor`.
+    """
     center = center_of(keys)
     factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
     return factor_of(queries - center, keys - center, precision)

@@ -15,12 +15,12 @@ from probtx_pyro.ops._numerics import safe_softmax
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Over the last axis; -inf is a mask, and a row of -inf gives zeros."""
+    """Return the softmax over the last axis; -inf is a mask, and a row of -inf gives zeros."""
     return safe_softmax(scores)[0]
 
 
 def sparsemax(scores: Tensor) -> Tensor:
-    """The Euclidean projection onto the simplex, over the last axis; -inf is a mask, and a row of -inf gives zeros.
+    """Return the Euclidean projection onto the simplex, over the last axis; -inf is a mask, and a row of -inf gives zeros.
 
     >>> sparsemax(torch.tensor([0.0, 0.5, 2.0])).tolist()
     [0.0, 0.0, 1.0]
@@ -33,7 +33,7 @@ def sparsemax(scores: Tensor) -> Tensor:
 
 
 def entmax15(scores: Tensor) -> Tensor:
-    """1.5-entmax over the last axis, by its exact threshold; -inf is a mask, and a row of -inf gives zeros.
+    """Return 1.5-entmax over the last axis, by its exact threshold; -inf is a mask, and a row of -inf gives zeros.
 
     >>> entmax15(torch.tensor([0.0, 0.5, 4.0])).tolist()
     [0.0, 0.0, 1.0]
@@ -50,7 +50,7 @@ def entmax15(scores: Tensor) -> Tensor:
 
 
 def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores below their maximum, masked ones far below; the mask; 1, 2, ... along the axis."""
+    """Return scores less their maximum (masked ones far below it), the mask, and 1, 2, ... along the axis."""
     masked = scores == -torch.inf
     peak = scores.masked_fill(masked, torch.finfo(scores.dtype).min).amax(-1, keepdim=True).detach()
     shifted = (scores - peak).masked_fill(masked, -4.0)  # any score 1 (or, halved, 1) below the largest gets nothing
@@ -68,7 +68,7 @@ class Entmax(NamedTuple):
     entropy: Callable[[Tensor], Tensor]
 
     def conjugate(self, scores: Tensor) -> Tensor:
-        """``max_p p'z + H(p)``, shape (...): what a log-sum-exp is to softmax."""
+        """Return ``max_p p'z + H(p)``, shape (...): the counterpart of softmax's log-sum-exp."""
         p = self.function(scores)
         return torch.where(p > 0, p * torch.where(p > 0, scores, 0.0), 0.0).sum(-1) + self.entropy(p)
 

@@ -1,4 +1,4 @@
-"""States among patterns: what each map onto the simplex makes of their dot products, without a Q x N tensor, and the iteration.
+"""States among patterns: sums under each map of their dot products onto the simplex, without a Q x N tensor, and the iteration.
 
 Softmax takes the fused kernel and the chunked log evidence. The sparse maps sort every row: some queries at a time see every
 pattern, and with gradients those rows are computed again in the backward pass.
@@ -20,11 +20,11 @@ from probtx_pyro.ops.statistics import log_evidence, over_chunks
 
 
 class Pooling(NamedTuple):
-    """What a map onto the simplex does to the scores ``states · patterns' + log_prior`` of Q states and N patterns.
+    """Sums and normalisers for the scores ``states · patterns' + log_prior`` of Q states and N patterns under one map onto the simplex.
 
     function: from scores to rows p on the simplex, as in `ENTMAX`.
     pool: ``(states, patterns, values, log_prior=None, *, causal=False, dropout=0.0)`` -> ``Σ_n p_n values_n``, (..., Q, M).
-    conjugate: ``(states, patterns, log_prior=None)`` -> the scores' log-sum-exp or what takes its place, (..., Q).
+    conjugate: ``(states, patterns, log_prior=None)`` -> the scores' log-sum-exp or its counterpart for the map, (..., Q).
 
     Shapes: states (..., Q, D), patterns (..., N, D), values (..., N, M), log_prior (..., Q or 1, N), -inf for a mask.
     """
@@ -41,7 +41,24 @@ def by_chunks(
     log_prior: Tensor | None = None,
     *shared: Tensor,
 ) -> Tensor:
-    """``function(scores, *shared)``, (..., Q, X), some rows of the scores (..., Q, N) at a time."""
+    """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
+
+    Parameters
+    ----------
+    function
+        From scores (..., Q, N) to (..., Q, X).
+    states, patterns
+        (..., Q, D) and (..., N, D).
+    log_prior
+        (..., Q or 1, N); None is 0.
+    shared
+        Further arguments of ``function``.
+
+    Returns
+    -------
+    found
+        (..., Q, X).
+    """
 
     def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
         scores = single(states @ patterns.mT)
@@ -94,7 +111,24 @@ def iterate(
     tol: float | None = None,
     trace: Callable[[Tensor], Tensor] | None = None,
 ) -> FixedPoint:
-    """`fixed_point` of one tensor: ``state <- move(state)``; ``trace`` is looked at in every state visited. The result is ``state["state"]``."""
+    """Iterate ``state <- move(state)`` for one tensor, by `fixed_point`.
+
+    Parameters
+    ----------
+    move
+        The step.
+    state
+        The start, whose leading axes are ``problems``.
+    problems, num_steps, tol
+        As in `fixed_point`.
+    trace
+        The objective of a state, recorded in every state visited; None records none.
+
+    Returns
+    -------
+    found
+        The end of the iteration, with the last state in ``found.state["state"]``.
+    """
 
     def step(now: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Tensor | None]:
         return {"state": move(now["state"])}, None if trace is None else trace(now["state"])

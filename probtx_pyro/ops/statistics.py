@@ -20,7 +20,7 @@ CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's se
 
 
 class Statistics(NamedTuple):
-    """What one E-step leaves behind, with w_ij the attention, or the indicator of an assignment that was drawn from it.
+    """Sums of one E-step, with w_ij the attention, or the indicator of an assignment that was drawn from it.
 
     log_evidence: log p(x_i), shape (..., Q).
     counts: Σ_i w_ij, shape (..., U).
@@ -35,10 +35,21 @@ class Statistics(NamedTuple):
 def expected_statistics(
     factor: Factor, log_prior: LogPrior | None, query_weights: PerQuery | None = None
 ) -> Statistics:
-    """The posterior-weighted sums of the sufficient statistics (PT eq. 29, 30, 35, 37, 38 are ratios of them).
+    """Return the posterior-weighted sums of the sufficient statistics (PT eq. 29, 30, 35, 37, 38 are ratios of them).
 
-    Shapes: factor of Q queries and U units, log_prior (..., Q or 1, U); query_weights (..., Q) multiply the queries'
-    rows (0: an absent query).
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    log_prior
+        (..., Q or 1, U), or None for 0.
+    query_weights
+        (..., Q), factors of the queries' rows: 0 is an absent query. None is 1.
+
+    Returns
+    -------
+    statistics
+        Log evidence (..., Q), counts (..., U), sums (..., U, T).
     """
     statistics, parameters, row_prior = as_product(factor, log_prior)
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
@@ -49,10 +60,25 @@ def expected_statistics(
 def sampled_statistics(
     factor: Factor, log_prior: LogPrior | None, uniforms: PerQuery, query_weights: PerQuery | None = None
 ) -> tuple[Statistics, Tensor]:
-    """The same sums with each query assigned to one unit, drawn from its attention by inverting the distribution function.
+    """Return the sums with each query assigned to one unit, drawn from its attention by inverting the distribution function.
 
-    Shapes: as `expected_statistics`; uniforms in [0, 1) (..., Q), which also set the leading axes of what is drawn. Also returns
-    the units drawn, (..., Q). A row that is masked everywhere draws unit 0 and counts for nobody.
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    log_prior
+        (..., Q or 1, U), or None for 0.
+    uniforms
+        (..., Q) in [0, 1); they also set the leading axes of what is drawn.
+    query_weights
+        (..., Q), factors of the queries' rows: 0 is an absent query. None is 1.
+
+    Returns
+    -------
+    statistics
+        As those of `expected_statistics`.
+    units
+        (..., Q), the units drawn. A row that is masked everywhere draws unit 0 and counts for nobody.
     """
     statistics, parameters, row_prior = as_product(factor, log_prior)
     collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
@@ -62,7 +88,20 @@ def sampled_statistics(
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
-    """``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, shape (..., Q), chunked; -inf for a fully masked row."""
+    """Return ``log p(x_i) = logsumexp_j log p(x_i, unit=j)``, some queries at a time.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    log_prior
+        (..., Q or 1, U); None is 0.
+
+    Returns
+    -------
+    log_evidence
+        (..., Q); -inf for a fully masked row.
+    """
     statistics, parameters, row_prior = as_product(factor, log_prior)
     return _based(over_chunks(_evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1), factor)
 
@@ -124,7 +163,7 @@ def _sampled(
 
 
 def _wide(x: Tensor, like: Tensor) -> Tensor:
-    """With the leading axes of ``like``, to be written on."""
+    """Return ``x`` with the leading axes of ``like``, to be written on."""
     return x if x.shape[:-2] == like.shape[:-2] else x.expand(*like.shape[:-2], *x.shape[-2:]).clone()
 
 
@@ -133,9 +172,23 @@ def _evidence(statistics: Tensor, row_prior: Tensor | None, parameters: Tensor) 
 
 
 def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones.
+    """Return the two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones.
 
-    There log 0 is `MASKED_COLUMN`. A prior with a row for each query comes third, as it is.
+    There log 0 is `MASKED_COLUMN`.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U units.
+    log_prior
+        (..., Q or 1, U), or None for 0.
+
+    Returns
+    -------
+    statistics, parameters
+        (..., Q, T + 1) and (..., U, T + 1), whose product is the log joint.
+    row_prior
+        A prior with a row for each query, as it is, or None.
     """
     bias, row_prior = factor.bias, None
     if log_prior is not None and log_prior.shape[-2] == 1:
@@ -149,10 +202,21 @@ def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
-    """``function(*by_query, *shared)`` in pieces: of the batch, and within a problem of the queries.
+    """Return ``function(*by_query, *shared)``, computed in pieces: of the batch, and within a problem of the queries.
 
-    ``by_query`` have the queries at axis -2, the first of ``shared`` the units there. The function returns a tensor
-    (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose pieces are added.
+    Parameters
+    ----------
+    function
+        Returns a tensor (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose pieces are added.
+    by_query
+        Tensors with the queries at axis -2, or None.
+    shared
+        Tensors for all queries; the first has the units at axis -2.
+
+    Returns
+    -------
+    joined, total
+        The two tensors of ``function`` for all queries.
     """
     tensors = [x for x in (*by_query, *shared) if x is not None]
     queries, units = tensors[0].shape[-2], shared[0].shape[-2]

@@ -3,7 +3,7 @@
 Koo et al. 2007, *Structured prediction models via the matrix-tree theorem*, and Smith & Smith 2007 have the normaliser as the
 determinant of a Laplacian. Two words whose best heads are each other make that matrix singular to rounding as soon as the
 other arcs are 37 nats behind. Here the same determinant is found by elimination without subtraction (Grassmann, Taksar & Heyman
-1985), in logarithms: whoever has the eliminated word as head takes that word's heads instead, in proportion. The answer is
+1985), in logarithms: dependents of the eliminated word pass to its heads, in proportion. The answer is
 right to rounding whatever the scale of the scores. It takes N steps on tables of (N, N + 2), and memory O(N³) for gradients.
 
 ``arcs`` and ``mask`` are those of `probtx_pyro.ops.trees`. Computed in float64, returned in the dtype of ``arcs``.
@@ -51,10 +51,25 @@ def tree_log_partition(arcs: Tensor, mask: Tensor | None = None, single_root: bo
 
 
 def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """Probability of each arc in a random tree, (..., N, N + 1): the gradient of `tree_log_partition`, whose arguments it takes.
+    """Return the probability of each arc in a random tree: the gradient of `tree_log_partition`. Differentiable if ``arcs`` is.
 
-    The row of a word sums to 1; rows of absent words, and of sentences without a tree, are 0. Differentiable if ``arcs`` is.
+    Parameters
+    ----------
+    arcs, mask, single_root
+        As in `tree_log_partition`.
 
+    Returns
+    -------
+    marginals
+        (..., N, N + 1). The row of a word sums to 1; rows of absent words, and of sentences without a tree, are 0.
+
+    Raises
+    ------
+    ValueError
+        NaN or +inf, or shapes that do not fit.
+
+    Examples
+    --------
     >>> tree_marginals(torch.zeros(2, 3)).tolist()
     [[0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]
     """
@@ -68,10 +83,25 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
 
 
 def tree_entropy(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """Entropy in nats of the distribution over trees, (...): its log-normaliser less the expected score; differentiable.
+    """Return the entropy in nats of the distribution over trees: its log-normaliser less the expected score; differentiable.
 
-    Arguments are those of `tree_log_partition`; -inf where there is no tree.
+    Parameters
+    ----------
+    arcs, mask, single_root
+        As in `tree_log_partition`.
 
+    Returns
+    -------
+    entropy
+        (...); -inf where there is no tree.
+
+    Raises
+    ------
+    ValueError
+        NaN or +inf, or shapes that do not fit.
+
+    Examples
+    --------
     >>> round(tree_entropy(torch.zeros(3, 4)).exp().item())
     9
     """
@@ -81,7 +111,7 @@ def tree_entropy(arcs: Tensor, mask: Tensor | None = None, single_root: bool = T
 
 
 def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor:
-    """The normaliser of checked scores, (..., N, N + 1) in float64, by elimination from the last word to the first."""
+    """Return the normaliser of checked scores, (..., N, N + 1) in float64, by elimination from the last word to the first."""
     root, none = scores[..., :1], torch.full_like(scores[..., :1], -math.inf)
     first, reached = (root, none) if single_root else (none, root)
     reached = reached.masked_fill(~present.unsqueeze(-1), 0.0)  # an absent word is a factor of 1
@@ -105,7 +135,7 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
 
 
 def _log_add(a: Tensor, b: Tensor) -> Tensor:
-    """``log(exp(a) + exp(b))`` with zero, not undefined, gradients of any order where both are -inf."""
+    """Return ``log(exp(a) + exp(b))`` with zero, not undefined, gradients of any order where both are -inf."""
     pair = torch.stack((a, b))
     empty = (pair == -math.inf).all(0)
     return pair.masked_fill(empty, 0.0).logsumexp(0).masked_fill(empty, -math.inf)

@@ -61,7 +61,25 @@ def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
 
 
 def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``arcs`` in float64 with -inf where no arc can be, and the mask, (..., N); a ValueError where they do not fit."""
+    """Return ``arcs`` in float64 with -inf where no arc can be, and the mask.
+
+    Parameters
+    ----------
+    arcs
+        (..., N, N + 1), the root first.
+    mask
+        (..., N), True for a word; None is all words.
+
+    Returns
+    -------
+    scores, present
+        (..., N, N + 1) and (..., N).
+
+    Raises
+    ------
+    ValueError
+        NaN or +inf, or shapes or dtypes that do not fit.
+    """
     words = arcs.shape[-2] if arcs.dim() >= 2 else 0
     if words == 0 or arcs.shape[-1] != words + 1 or not arcs.is_floating_point():
         raise ValueError(
@@ -155,11 +173,31 @@ def spanning_arborescence(arcs: Tensor, mask: Tensor | None = None, single_root:
 
 
 def eisner(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """The best projective tree, whose arcs do not cross when drawn above the words and the root to their left, in O(N³).
+    """Return the best projective tree, whose arcs do not cross when drawn above the words and the root to their left, in O(N³).
 
-    Eisner 1996, *Three new probabilistic models for dependency parsing*. Arguments, answer and errors are those of
-    `spanning_arborescence`.
+    Eisner 1996, *Three new probabilistic models for dependency parsing*.
 
+    Parameters
+    ----------
+    arcs
+        (..., N, N + 1), the root first.
+    mask
+        (..., N), True for a word.
+    single_root
+        Whether exactly one word takes the root as its head; otherwise one or more.
+
+    Returns
+    -------
+    heads
+        (..., N) of int64: 0 for the root, j for the j-th word, -1 for an absent word. One of the best, if several are.
+
+    Raises
+    ------
+    ValueError
+        A sentence that has no projective tree, NaN or +inf, or shapes that do not fit.
+
+    Examples
+    --------
     >>> wished = torch.tensor([3, 0, 2, 2])  # the arc from 3 to 1 crosses the one from the root to 2
     >>> arcs = torch.nn.functional.one_hot(wished, 5).float()
     >>> spanning_arborescence(arcs).tolist(), eisner(arcs).tolist()
@@ -169,7 +207,7 @@ def eisner(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -
 
 
 def _decode(arcs: Tensor, mask: Tensor | None, single_root: bool, solve: Solver) -> Tensor:
-    """The heads that ``solve`` finds for the words that are there, one sentence after another."""
+    """Return the heads that ``solve`` finds for the words that are there, one sentence after another."""
     scores, present = (x.detach().cpu().numpy() for x in allowed_arcs(arcs, mask))
     heads = np.full(present.shape, -1)
     for sentence in np.ndindex(present.shape[:-1]):

@@ -8,20 +8,16 @@ import torch
 from strategies import crf_problem, generator
 from tolerances import assert_equal, assert_never_falls, rounding
 
-from probtx_pyro.ops import mean_field as ops
-from probtx_pyro.ops.parts import Part, by_parts
+from probtx_pyro.ops.dependency_crf import head_scores, label_messages
 
 pytestmark = pytest.mark.usefixtures("device")
 
 
 def printed(potentials, label, head, state, first):
     """Heads from a softmax over all words, the word itself among them with score 0, which is set to zero afterwards."""
-    scores = ops.scores(potentials, state["labels"])
+    scores = head_scores(potentials, state["labels"])
     heads = scores.softmax(-1) * ~torch.eye(scores.shape[-1], dtype=torch.bool)
-    labels, told = state["labels"], torch.zeros_like(state["labels"])
-    for channels, own in by_parts(potentials):
-        told, _ = Part.of(own, labels, None).messages(labels, heads[:, channels], told)
-    logits = potentials.unary + told
+    logits = potentials.unary + label_messages(potentials, state["labels"], heads)
     return {"label_logits": logits, "labels": logits.softmax(-1), "head_logits": scores, "heads": heads}
 
 
@@ -57,7 +53,7 @@ def test_24_labels_found_have_a_lower_bound():
         zeroed,
         excluded,
     ):  # the best heads for the labels that each has found: what is compared is the labels
-        scores = ops.scores(crf.potentials(), field.label_marginals)
+        scores = head_scores(crf.potentials(), field.label_marginals)
         best = scores.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).softmax(-1)
         found.append(type(field)(**{**vars(field), "head_marginals": best}).elbo)
     assert (found[1] - found[0]).mean() > 0.01

@@ -10,7 +10,7 @@ from strategies import crf_problem, crf_sentence, generator
 from tolerances import assert_equal
 
 from probtx_pyro import models
-from probtx_pyro.ops.mean_field import relu_normalized
+from probtx_pyro.ops.dependency_crf import relu_normalized
 
 SCHEDULES = ["asynchronous", "synchronous", "sequential"]
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)

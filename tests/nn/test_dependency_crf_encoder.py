@@ -11,7 +11,7 @@ from tolerances import assert_equal
 
 from benchmarks.timing import Largest
 from probtx_pyro.nn import DependencyCRFEncoder
-from probtx_pyro.ops.mean_field import relu_normalized
+from probtx_pyro.ops.dependency_crf import relu_normalized
 
 L, C, N = 6, 3, 7
 KINDS = {

@@ -5,8 +5,9 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops.arc_groups import Groups, group_of
-from probtx_pyro.ops.arcs import Arcs
+from probtx_pyro.ops._arc_kernel.arcs import Arcs
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups
+from probtx_pyro.ops.dependency_crf import group_of
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
 distances = pytest.mark.parametrize("distances", DISTANCES, ids=str)

@@ -51,6 +51,21 @@ def test_one_problem_of_several_tensors_waits_for_the_slowest():
     assert found.num_steps == 10  # step k moves by 2^-k, and 2^-10 is the first below 1e-3 of the largest value, 1
 
 
+def test_the_order_of_the_tensors_does_not_matter():
+    """A tolerance is a share of the largest magnitude that the tensor itself has shown, not another one's."""
+
+    def step(state, order):
+        new = {"large": state["large"], "small": state["small"] * 0.5}
+        return {name: new[name] for name in order}, None
+
+    taken = []
+    for order in (("large", "small"), ("small", "large")):
+        start = {"large": torch.tensor(1e6), "small": torch.ones(())}
+        found = fixed_point(lambda state, order=order: step(state, order), start, num_steps=100, tol=1e-3)
+        taken.append(found.num_steps)
+    assert taken[0] == taken[1] == 10  # step k moves by 2^-k, and 2^-10 is the first below 1e-3
+
+
 def test_progress_bar_can_be_shown_and_hidden(capfd):
     fixed_point(halve, {"x": torch.ones(2)}, num_steps=3, progress=True, label="halving")
     assert "halving" in capfd.readouterr().err

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.ops.mean_field import SCHEDULES
+from probtx_pyro.ops.dependency_crf import SCHEDULES
 
 if TYPE_CHECKING:
     from probtx_pyro.models.dependency_crf.crf import DependencyCRF

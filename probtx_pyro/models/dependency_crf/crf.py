@@ -23,6 +23,7 @@ the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -33,8 +34,9 @@ from probtx_pyro.models.dependency_crf import checks, exact, program
 from probtx_pyro.models.dependency_crf.field import MeanField
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +104,19 @@ class DependencyCRF(Formulation):
         """T, (C, G, L, L)."""
         return self.ternary.full() if isinstance(self.ternary, LowRank) else self.ternary
 
-    def potentials(self) -> ops.Potentials:
+    def potentials(self) -> Potentials:
         """Plain tensors, the sentences along one axis."""
         unary = self.unary.reshape(-1, *self.unary.shape[-2:])
         words = torch.ones_like(unary[..., 0], dtype=torch.bool)
         if self.mask is not None:
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
-        pair = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else (None, self.ternary.mT)
-        left, right = (None if x is None else ops.factors(x, words.numel()) for x in pair)
-        options = self.distances, self.root_ternary, self.memory, self.memory_split
-        return ops.Potentials(unary, words, left, right, *options).prepared()
+        ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
+        return Potentials(unary, words, ternary, self.distances, self.root_ternary, self.memory, self.memory_split)
 
     def mean_field(
         self,
         num_steps: int,
-        schedule: str | ops.Update = "asynchronous",
+        schedule: str | Schedule = "asynchronous",
         *,
         label_temperature: float | Tensor = 1.0,
         head_temperature: float | Tensor = 1.0,
@@ -138,7 +138,8 @@ class DependencyCRF(Formulation):
             Sweeps over all variables, at most.
         schedule
             ``"asynchronous"`` (heads, then labels), ``"synchronous"`` (both at once), ``"sequential"`` (heads, then one word after
-            the other, which never lowers the objective), or a callable as in `probtx_pyro.ops.mean_field`.
+            the other, which never lowers the objective), or a callable: those of
+            `probtx_pyro.ops.dependency_crf` compute the same slowly, as the formulas stand.
         label_temperature, head_temperature
             λ_Z and λ_H; ``head_temperature = 1 / L`` is the scale of the published encoders.
         label_step, head_step
@@ -146,7 +147,7 @@ class DependencyCRF(Formulation):
         label_damping, head_damping
             0 is none; more mixes in the logits before.
         normalizer
-            Like ``torch.softmax``, called with logits and an axis; None is softmax. `probtx_pyro.ops.mean_field.relu_normalized` is
+            Like ``torch.softmax``, called with logits and an axis; None is softmax. `probtx_pyro.ops.dependency_crf.relu_normalized` is
             the published alternative.
         tol
             Stop each sentence where no marginal or logit moves by more than this share of the largest; None takes all the sweeps.
@@ -167,21 +168,27 @@ class DependencyCRF(Formulation):
             steps=(label_step, head_step), damping=(label_damping, head_damping),
         )  # fmt: skip
         normalize = torch.softmax if normalizer is None else normalizer
-        label = ops.Rule(label_temperature, label_step, label_damping, normalize)
-        head = ops.Rule(head_temperature, head_step, head_damping, normalize)
-        update = ops.SCHEDULES[schedule] if isinstance(schedule, str) else schedule
+        label = Rule(label_temperature, label_step, label_damping, normalize)
+        head = Rule(head_temperature, head_step, head_damping, normalize)
         potentials, taken = self.potentials(), [0]
+        prepared = kernel.Prepared.of(potentials)
+        update: Callable = (
+            partial(kernel.SCHEDULES[schedule], prepared)
+            if isinstance(schedule, str)
+            else partial(schedule, potentials)
+        )
 
-        def objective(state: ops.State) -> Tensor:
-            return ops.objective(potentials, label, head, state)
+        def objective(state: State) -> Tensor:
+            return kernel.objective(prepared, label, head, state)
 
-        def step(state: ops.State) -> tuple[ops.State, Tensor | None]:
+        def step(state: State) -> tuple[State, Tensor | None]:
             taken[0] += 1
-            return update(potentials, label, head, state, taken[0] == 1), objective(state) if history else None
+            return update(label, head, state, taken[0] == 1), objective(state) if history else None
 
         found = fixed_point(
-            step, ops.start(potentials, label, head), problems=potentials.unary.shape[:1], num_steps=num_steps, tol=tol,
-            objective=objective if history else None, implicit=implicit, progress=progress, label="mean field",
+            step, start(potentials, label, head, prepared.choices),
+            problems=potentials.unary.shape[:1], num_steps=num_steps, tol=tol, objective=objective if history else None,
+            implicit=implicit, progress=progress, label="mean field",
         )  # fmt: skip
         state = {name: x.reshape(*self.batch_shape, *x.shape[1:]) for name, x in found.state.items()}
         trace = found.objective

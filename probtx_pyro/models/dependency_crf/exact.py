@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.arc_groups import group_of
+from probtx_pyro.ops.dependency_crf import group_of
 
 if TYPE_CHECKING:
     from probtx_pyro.models.dependency_crf.crf import DependencyCRF

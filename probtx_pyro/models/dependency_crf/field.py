@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from probtx_pyro.ops import mean_field as ops
+from probtx_pyro.ops import _arc_kernel as kernel
+from probtx_pyro.ops.dependency_crf import Rule
 
 if TYPE_CHECKING:
     from probtx_pyro.models.dependency_crf.crf import DependencyCRF
@@ -57,8 +58,9 @@ class MeanField:
             }.items()
             if x is not None
         }
-        rules = ops.Rule(self.label_temperature), ops.Rule(self.head_temperature)
-        return ops.objective(self.crf.potentials(), *rules, flat).reshape(self.crf.batch_shape)
+        prepared = kernel.Prepared.of(self.crf.potentials())
+        rules = Rule(self.label_temperature), Rule(self.head_temperature)
+        return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
 
 
 __all__ = ["MeanField"]

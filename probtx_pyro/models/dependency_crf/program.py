@@ -16,7 +16,7 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from probtx_pyro.models._plates import PARALLEL
-from probtx_pyro.ops.arc_groups import group_of
+from probtx_pyro.ops.dependency_crf import group_of
 
 if TYPE_CHECKING:
     from probtx_pyro.models.dependency_crf.crf import DependencyCRF

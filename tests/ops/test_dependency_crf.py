@@ -1,6 +1,9 @@
-"""Every schedule of mean field against a loop over scalars; what the objective does; where attention is dot-product attention."""
+"""Mean field, in readable form and by the kernel, against a loop over scalars; what the objective does; dot-product attention.
 
-import itertools
+That the two are equal for every option is tested in `test_arc_kernel`.
+"""
+
+import functools
 
 import oracles_crf
 import pytest
@@ -10,8 +13,7 @@ from tolerances import assert_equal, assert_never_falls
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import models
-from probtx_pyro.ops import mean_field as ops
-from probtx_pyro.ops import potentials
+from probtx_pyro.ops import dependency_crf as formulas
 
 SCHEDULES = ["asynchronous", "synchronous", "sequential"]
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
@@ -39,7 +41,7 @@ OPTIONS = {
 }  # fmt: skip
 NORMALIZERS = {  # ours, the oracle's
     "softmax": (torch.softmax, oracles_crf.softmax),
-    "relu": (ops.relu_normalized, oracles_crf.positive_parts),
+    "relu": (formulas.relu_normalized, oracles_crf.positive_parts),
 }
 
 
@@ -47,17 +49,25 @@ def crf_of(name, seed=1):
     return crf_problem(generator(seed), **PROBLEMS[name])
 
 
+@functools.lru_cache(maxsize=4)
+def by_loops(problem, schedule, options, normalizer):
+    """The states after every sweep, and their objectives."""
+    lists, options = crf_lists(crf_of(problem)), OPTIONS[options]
+    trace = oracles_crf.mean_field(lists, 3, schedule, normalize=NORMALIZERS[normalizer][1], **options)
+    heat = {name: value for name, value in options.items() if "temperature" in name}
+    return trace, [oracles_crf.objective(lists, state, **heat) for state in trace]
+
+
 @schedules
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_schedules_are_the_formulas(problem, schedule, options, normalizer):
-    crf, options, (ours, theirs) = crf_of(problem), OPTIONS[options], NORMALIZERS[normalizer]
-    field = crf.mean_field(3, schedule, history=True, normalizer=ours, **options)
-    lists = crf_lists(crf)
-    trace = oracles_crf.mean_field(lists, 3, schedule, normalize=theirs, **options)
-    heat = {name: value for name, value in options.items() if "temperature" in name}
-    objective = torch.tensor([oracles_crf.objective(lists, state, **heat) for state in trace])
+@pytest.mark.parametrize("form", ["kernel", "readable"])
+def test_schedules_are_the_formulas(form, problem, schedule, options, normalizer):
+    trace, objective = by_loops(problem, schedule, options, normalizer)
+    crf, ours, objective = crf_of(problem), NORMALIZERS[normalizer][0], torch.tensor(objective)
+    update = schedule if form == "kernel" else formulas.SCHEDULES[schedule]
+    field = crf.mean_field(3, update, history=True, normalizer=ours, **OPTIONS[options])
     scale = field.label_logits, objective
     assert_equal(field.objective, objective, *scale)
     assert_equal(field.elbo, objective[-1], *scale)
@@ -148,7 +158,7 @@ def test_head_marginals_are_scaled_dot_product_attention(temperature, channels):
 
 def test_relu_normalisation():
     rows = torch.tensor([[1.0, 3.0, -2.0], [-1.0, -2.0, -torch.inf]])
-    assert ops.relu_normalized(rows, -1).tolist() == [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]
+    assert formulas.relu_normalized(rows, -1).tolist() == [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_a_callable_is_a_schedule():
@@ -156,57 +166,13 @@ def test_a_callable_is_a_schedule():
     seen = []
 
     def labels_only(potentials, label, head, state, first):
-        seen.append(first)
-        new = ops.asynchronous(potentials, label, head, state, first)
+        seen.append((type(potentials), first))
+        new = formulas.asynchronous(potentials, label, head, state, first)
         return {**new, "heads": state["heads"], "head_logits": state["head_logits"]}
 
     field = crf.mean_field(3, labels_only)
-    assert seen == [True, False, False]
-    assert_equal(field.head_marginals, ops.start(crf.potentials(), ops.Rule(), ops.Rule())["heads"][0])
-
-
-def test_unrolled_iteration_is_the_same_as_the_loop():
-    for schedule, options in itertools.product(SCHEDULES, ({}, {"step": 0.5, "damping": 0.2})):
-        crf, rule = crf_of("everything"), ops.Rule(**options)
-        state = ops.iterate(crf.potentials(), rule, rule, ops.SCHEDULES[schedule], 4)
-        given = {f"{who}_{name}": x for who in ("label", "head") for name, x in options.items()}
-        assert_equal(state["label_logits"][0], crf.mean_field(4, schedule, **given).label_logits)
-
-
-@pytest.mark.parametrize("schedule", ops.SCHEDULES)
-@pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
-def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, monkeypatch):
-    g = generator(21)
-    unary, full = torch.randn(2, 5, 3, generator=g), torch.randn(3, 4, 3, 3, generator=g)
-    ternary = full if rank is None else models.LowRank(full[..., :rank], full[..., 1 : 1 + rank])
-    root, memory = torch.randn(3, 3, 2, generator=g), torch.randn(2, 2, 3, generator=g)
-    fields, gradients = [], []
-    for numbers in (2**18, 1):
-        monkeypatch.setattr(potentials, "AT_ONCE", numbers)
-        x = unary.clone().requires_grad_()
-        crf = models.DependencyCRF(x, ternary, distances=(2,), root_ternary=root, memory=memory)
-        assert len(crf.potentials().right) == (1 if numbers > 1 else 3) and crf.potentials().channels == 3
-        fields.append(crf.mean_field(3, schedule))
-        gradients.append(torch.autograd.grad(fields[-1].elbo.sum() + fields[-1].label_logits.sum(), x)[0])
-    for name in ("label_marginals", "head_marginals", "root_marginals", "elbo"):
-        assert_equal(getattr(fields[1], name), getattr(fields[0], name))
-    assert_equal(
-        gradients[1], gradients[0], operations=1024
-    )  # three sweeps forward and back, some 300 sums of 15 terms
-
-
-@pytest.mark.parametrize("numbers", [2**18, 1], ids=["together", "one by one"])
-@pytest.mark.parametrize("schedule", ops.SCHEDULES)
-@pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
-def test_without_gradients_memory_is_used_again_and_nothing_changes(schedule, rank, numbers, monkeypatch):
-    """Bit for bit, with the objective of every sweep, which reads the same potentials in between; runs of offsets and bands."""
-    monkeypatch.setattr(potentials, "AT_ONCE", numbers)
-    crf = crf_problem(generator(22), batch=(2,), words=9, channels=3, distances=(2, 3, 5), rank=rank, root=2, nodes=2)
-    with torch.no_grad():
-        again = crf.mean_field(4, schedule, history=True)
-    fresh = crf.mean_field(4, schedule, history=True)
-    for name in ("label_logits", "head_marginals", "root_logits", "objective"):
-        assert torch.equal(getattr(again, name), getattr(fresh, name))
+    assert seen == [(formulas.Potentials, first) for first in (True, False, False)]
+    assert_equal(field.head_marginals, formulas.start(crf.potentials(), formulas.Rule(), formulas.Rule())["heads"][0])
 
 
 def test_marginals_that_no_sum_can_feel_are_zero():
@@ -217,17 +183,3 @@ def test_marginals_that_no_sum_can_feel_are_zero():
     assert field.label_marginals[0, 0, 2] == 0 < exact[0, 0, 2]
     assert_equal(field.label_marginals[0, 0, 1] / exact[0, 0, 1].float(), torch.ones((), dtype=torch.float32))
     assert_equal(field.elbo, unary.logsumexp(-1)[:, 0])
-
-
-@pytest.mark.parametrize("before", [False, True], ids=["then with", "then without"])
-def test_autocast_may_change_after_the_potentials_are_prepared(before):
-    """As where the backward pass at a fixed point takes a step of its own."""
-    crf = crf_of("distances").to(torch.float32)
-
-    def found(prepared):
-        with torch.autocast("cpu", torch.bfloat16, enabled=prepared):
-            given = crf.potentials()
-        with torch.autocast("cpu", torch.bfloat16, enabled=not before):
-            return ops.iterate(given, ops.Rule(), ops.Rule(), ops.asynchronous, 2)["labels"]
-
-    assert torch.equal(found(before), found(not before))

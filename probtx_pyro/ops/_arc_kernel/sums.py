@@ -3,9 +3,9 @@
 g(i, j) is the distance group of word i and its head j. The derivative with respect to p is `scores`, to x `gather`, to y `in_turn`,
 and so are the gradients of all three.
 
-What the words have for each group, the y, is a *stack* (groups, words, r): a GEMM a group makes it and one takes it back. The next
-groups along it belong to the next offsets, so that the words at offsets 1, 2, 3, each with the y of its own group, lie at a constant
-distance in memory: a *run* of such groups is scored by products of a word with three rows, without a copy. A group of several
+The rows of the words for each group, the y, are a *stack* (groups, words, r): one GEMM a group makes it, and one takes it back.
+Neighbouring groups belong to neighbouring offsets, so that the words at offsets 1, 2, 3, each with the y of its own group, lie at a
+constant distance in memory: a *run* of such groups is scored by products of a word with three rows, without a copy. A group of several
 offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.arc_groups import Groups, Rows, Run, Stack
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Run, Stack
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
-    """The pairs of a run, (B, N, length) for every word i, in a matrix (B, N, reach + N + reach), whose ends take what is no pair."""
+    """Pairs of a run, (B, N, length), as a view of a matrix (B, N, reach + N + reach), whose ends take the entries that are no pairs."""
     sentence, row, _ = matrix.stride()
     start = matrix.storage_offset() + (matrix.shape[2] - matrix.shape[1]) // 2 + run.offset
     return matrix.as_strided((*matrix.shape[:2], run.length), (sentence, row + 1, 1), start)
@@ -34,7 +34,7 @@ class Weight(NamedTuple):
 
 
 def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
-    """``p`` (B, N, N) group by group."""
+    """Return ``p`` (B, N, N) group by group."""
     bands = [Weight(place, None, p * band) for place, band in groups.bands]
     singles = [pair for run in groups.runs for pair in run.pairs()]
     found = p.flatten(1).index_select(1, groups.pairs).unsqueeze(-1)
@@ -43,7 +43,7 @@ def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
 
 
 def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: Sequence[int]) -> Tensor:
-    """``Σ x_i · y_j`` over pairs of x and y, each pair of words in its group; (B, N, N)."""
+    """Return ``Σ x_i · y_j`` over pairs of x and y, each pair of words in its group; (B, N, N)."""
     sentences, length = shape[:2]
     size, like = (sentences, length, length + 2 * groups.reach), pairs[0][1].memory
     wide, fresh = like.new_empty(size) if groups.bands else like.new_zeros(size), bool(groups.bands)
@@ -63,7 +63,7 @@ def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: S
 
 
 def gather(total: Rows, weights: Sequence[Weight], y: Stack, channels: int) -> None:
-    """``total_i += Σ_j p_ij y_j``, each pair with the y of its group, summed over channels; total (words, L)."""
+    """Add ``Σ_j p_ij y_j`` to ``total`` (words, L), each pair with the y of its group, summed over channels."""
     if channels > 1:
         size = channels * total.flat.shape[0], total.flat.shape[1]
         each = Rows.of(total.flat.new_zeros(size), channels * len(total.words))
@@ -79,9 +79,9 @@ def gather(total: Rows, weights: Sequence[Weight], y: Stack, channels: int) -> N
 
 
 def _sum(one: Weight, x: Rows, heads: bool, total: Rows, add: bool) -> None:
-    """For a group ``Σ_i p_ij x_i``, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, in ``total``.
+    """Write ``Σ_i p_ij x_i`` of a group, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, to ``total``.
 
-    ``add``: to what is there.
+    ``add`` adds it to the numbers that are there.
     """
     _, offset, weight = one
     if offset is None:
@@ -103,9 +103,9 @@ def in_turn(
     channels: int,
     purpose: str = "sums",
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
-    """`_sum` of every group, over terms of weights and x: its place, and of every channel (words, r).
+    """Yield `_sum` of every group over terms of weights and x: the group's place, and the rows of every channel (words, r).
 
-    One group after the other in the same memory, to be used at once.
+    The groups follow one another in the same memory: use each at once.
     """
     total = groups.scratch(terms[0][1][0], purpose)
     rows = total.of_channels(channels)
@@ -117,7 +117,7 @@ def in_turn(
 
 
 def stack(x: Rows, weights: Tensor, groups: Groups, purpose: str | None = None) -> Stack:
-    """``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
+    """Return ``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
     channels, _, rank, _ = weights.shape
     out = groups.stack(x, channels, rank, purpose)
     for same, rows in zip(matrices(weights, groups), out.rows, strict=True):
@@ -127,25 +127,25 @@ def stack(x: Rows, weights: Tensor, groups: Groups, purpose: str | None = None) 
 
 
 def matrices(weights: Tensor, groups: Groups) -> list[Sequence[Tensor]]:
-    """Weights (c, G, r, L) as matrices of the channels, by the place of their group in a stack."""
+    """Return weights (c, G, r, L) as matrices of the channels, by the place of their group in a stack."""
     every = weights.flatten(0, 1).unbind(0)
     return [every[number :: weights.shape[1]] for number in groups.numbers]
 
 
 def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """``total += Σ x w`` over channels, (words, L), from x (words, r) and w (r, L)."""
+    """Add ``Σ x w`` over channels to ``total`` (words, L), from x (words, r) and w (r, L)."""
     for x, w in zip(rows, weights, strict=True):
         total.addmm_(x, w)
 
 
 def outer(rows: Sequence[Tensor], x: Tensor, out: Sequence[Tensor], add: bool = False) -> None:
-    """``Σ y x'`` over words, of every channel, in ``out`` or added to it: the gradient of `stack` and of `add_products`."""
+    """Write or ``add`` ``Σ y x'`` over words to ``out`` for every channel: the gradient of `stack` and of `add_products`."""
     for found, y in zip(out, rows, strict=True):
         found.addmm_(y.mT, x) if add else torch.mm(y.mT, x, out=found)
 
 
 def for_each(x: Rows, channels: int) -> Rows:
-    """Rows that are the same for every channel, (c words, L)."""
+    """Repeat rows for every channel, (c words, L)."""
     if channels == 1:
         return x
     return Rows.of(x.flat.expand(channels, *x.flat.shape).flatten(0, 1), channels * len(x.words))

@@ -1,7 +1,8 @@
 """Scores of arcs between words and the messages along them, with their gradients: two families of GEMMs, and little besides.
 
 An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distance group, of full rank or ``T^g = U^g V^g'``. With
-``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g`` scores, messages and all their gradients are sums of `probtx_pyro.ops.arc_sums`.
+``x^g = Q U^g`` (or Q itself) and ``y^g = Q V^g``, scores, messages and all their gradients are sums of
+`probtx_pyro.ops._arc_kernel.sums`.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probtx_pyro.ops import arc_formulas as formulas
-from probtx_pyro.ops import arc_sums as sums
-from probtx_pyro.ops.arc_groups import Groups, Rows, Stack
+from probtx_pyro.ops._arc_kernel import compiled, sums
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Stack
 
 
 def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | None) -> tuple[Tensor, list[Stack]]:
-    """Scores (c B, N, N), and the stacks x (if U is there) and y."""
+    """Return the scores (c B, N, N), and the stacks x (if U is there) and y."""
     channels, words = len(weights[0]), _rows(q)
     stacks = [sums.stack(words, w, groups, purpose and f"{purpose} {k}") for k, w in enumerate(weights)]
     x = stacks[0] if len(weights) > 1 else sums.for_each(words, channels)
@@ -27,7 +27,7 @@ def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | 
 def _tell(
     groups: Groups, p: Tensor, q: Tensor, onto: Tensor, stacks: Sequence[Stack], weights: Sequence[Tensor]
 ) -> None:
-    """Adds the messages to ``onto``."""
+    """Add the messages to ``onto``."""
     channels, low_rank, total = len(weights[0]), len(weights) > 1, _rows(onto)
     pairs = sums.weights_of(p, groups)
     others: Sequence[Rows | Stack] = stacks[::-1] if low_rank else [sums.for_each(_rows(q), channels)]
@@ -40,21 +40,21 @@ def _tell(
 
 
 def _rows(x: Tensor) -> Rows:
-    """Of words (B, N, L), contiguous."""
+    """Rows of words (B, N, L), contiguous."""
     return Rows(x.view(-1, x.shape[-1]), x, {})
 
 
 def _stacked(groups: Groups, memory: Sequence[Tensor], p: Tensor) -> list[Stack]:
-    """Stacks that were kept for the backward pass, of words with head marginals (c B, N, N)."""
+    """Read the stacks that were kept for the backward pass, of words with head marginals (c B, N, N)."""
     return [groups.stacked(x, len(p)) for x in memory]
 
 
 class _Scores(torch.autograd.Function):
     """Scores of the arcs of some channels (c B, N, N), then tokens for `_Messages`, then the memory of x (if U is there) and y.
 
-    A token is a zero that takes no memory; its gradient is a note from the backward pass of the messages, not a derivative. The
-    gradient of a stack is a sum over arcs of what the notes say; made here, group by group, it need not be written as a whole,
-    and the gradient of the potentials is added up within the GEMMs.
+    A token is a zero that takes no memory. In place of its gradient the backward pass of the messages returns one of the tensors
+    that the gradient of a stack is a sum of; so that sum is made here, group by group, is never written as a whole, and the
+    gradient of the potentials is added up within the GEMMs.
     """
 
     @staticmethod
@@ -107,9 +107,10 @@ class _Scores(torch.autograd.Function):
 
 
 class _Messages(torch.autograd.Function):
-    """Adds to ``onto`` what the arcs of some channels tell the words: dependents from their heads, and heads from their dependents.
+    """Messages along the arcs of some channels, from heads to dependents and from dependents to heads, added to ``onto``.
 
-    tensors: tokens, memory of stacks and potentials of the scores, which may be asked for messages once: notes of several do not add up.
+    tensors: tokens, memory of stacks and potentials of the scores. Messages may be asked for once: what the tokens carry in place of
+    gradients does not add up.
     """
 
     @staticmethod
@@ -142,8 +143,8 @@ class _Messages(torch.autograd.Function):
 class Arcs(NamedTuple):
     """The arcs of some channels among words with label marginals ``q`` (B, N, L).
 
-    scores: (c, B, N, N), of every word j as the head of every word i; what no group holds is 0. made: what the messages need again,
-    stacks, or where gradients are enabled tokens and the memory of stacks.
+    scores: (c, B, N, N), of every word j as the head of every word i; 0 for pairs in no group. made: stacks, which the messages need
+    again, or where gradients are enabled tokens and the memory of stacks.
     """
 
     groups: Groups
@@ -154,9 +155,9 @@ class Arcs(NamedTuple):
 
     @classmethod
     def of(cls, groups: Groups, q: Tensor, left: Tensor | None, right: Tensor, again: bool = False) -> "Arcs":
-        """Potentials ``U V'`` from ``U'`` and ``V'``, of all groups (c, G, r, L); ``left=None`` is the identity.
+        """Make arcs with potentials ``U V'`` from ``U'`` and ``V'`` of all groups, (c, G, r, L); ``left=None`` is the identity.
 
-        ``again`` writes the stacks where those of the arcs before were, which are gone then; without gradients only.
+        ``again``, without gradients, writes the stacks over those of the arcs before.
         """
         q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
         weights = tuple(w for w in (left, right) if w is not None)
@@ -165,7 +166,7 @@ class Arcs(NamedTuple):
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), made)
         if torch.compiler.is_compiling():
-            scores, *made = formulas.scores(groups, q, weights)
+            scores, *made = compiled.scores(groups, q, weights)
         elif torch.is_grad_enabled():
             scores, *made = _Scores.apply(groups, q, *weights)
         else:
@@ -173,9 +174,9 @@ class Arcs(NamedTuple):
         return cls(groups, q, weights, scores.view(shape), made)
 
     def messages(self, p: Tensor, onto: Tensor) -> Tensor:
-        """``Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb`` for head marginals ``p`` (c, B, N, N) of the words; to be asked for once.
+        """Return ``onto + Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb`` for head marginals ``p`` (c, B, N, N) of the words; ask once.
 
-        They are added to what is in ``onto`` (B, N, L), contiguous and of the dtype of q, in place (under a compiler, in a copy).
+        ``onto`` (B, N, L) is contiguous and has the dtype of q; it is changed in place (under a compiler, a copy is).
         """
         if not self.groups.numbers:
             return onto
@@ -185,7 +186,7 @@ class Arcs(NamedTuple):
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
         if torch.compiler.is_compiling():
-            return formulas.messages(self.groups, p, self.q, onto, made, self.weights)
+            return compiled.messages(self.groups, p, self.q, onto, made, self.weights)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)
             _tell(self.groups, p, self.q, onto, stacks, self.weights)

@@ -1,6 +1,7 @@
-"""Scores and messages of `probtx_pyro.ops.arcs` as a compiler wants them: operations that it can differentiate, reorder and fuse.
+"""Scores and messages of arcs as a compiler wants them: plain operations that it can differentiate, reorder and fuse.
 
-What is done by hand there, memory that is written again and a backward pass within the GEMMs, `torch.compile` does by itself.
+`probtx_pyro.ops._arc_kernel.arcs` writes its memory again and puts its backward pass into the GEMMs by hand; `torch.compile` does both
+by itself.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops.arc_groups import Groups
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 
 
 def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Scores (c B, N, N) of words (B, N, L), then the x (if U is there) and the y of all groups, (c, B, N, r) each."""
+    """Return the scores (c B, N, N) of words (B, N, L), then x (if U is there) and y of all groups, (c, B, N, r) each."""
     made = [_forth(q, w[:, number]) for w in weights for number in groups.numbers]
     total = q.new_zeros(())
     for place, where in _places(groups):
@@ -29,7 +30,7 @@ def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]
 def messages(
     groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Tensor:
-    """``onto`` (B, N, L) with the messages for head marginals ``p`` (c B, N, N) added; sums over arcs are made again backward."""
+    """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N); the backward pass makes the sums again."""
     return checkpoint(_messages, groups, p, q, onto, made, weights, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -49,36 +50,36 @@ def _messages(
 
 
 def _places(groups: Groups) -> list[tuple[int, int | Tensor]]:
-    """Of every group its place in a stack, and its offset or its band."""
+    """Place of every group in a stack, and its offset or its band."""
     return [*groups.bands, *(pair for run in groups.runs for pair in run.pairs())]
 
 
 def _ends(groups: Groups, q: Tensor, made: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Of every group x and y."""
+    """Pairs of x and y, one for every group."""
     number = len(groups.numbers)
     x = made[:number] if len(made) > number else [q.unsqueeze(0)] * number
     return list(zip(x, made[-number:], strict=True))
 
 
 def _forth(q: Tensor, w: Tensor) -> Tensor:
-    """``q w'``, (c, B, N, r), from (B, N, L) and (c, r, L), in one product."""
+    """Return ``q w'``, (c, B, N, r), from (B, N, L) and (c, r, L), in one product."""
     found = q.flatten(0, 1) @ w.flatten(0, 1).mT
     return found.view(*q.shape[:2], *w.shape[:2]).movedim(2, 0)
 
 
 def _back(onto: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    """``onto + Σ_c x w``, (B, N, L), from (c, B, N, r) and (c, r, L), in one product."""
+    """Return ``onto + Σ_c x w``, (B, N, L), from (c, B, N, r) and (c, r, L), in one product."""
     rows = x.movedim(0, 2).reshape(-1, w.shape[0] * w.shape[1])
     return torch.addmm(onto.flatten(0, 1), rows, w.flatten(0, 1)).view(onto.shape)
 
 
 def _having(x: Tensor, offset: int) -> Tensor:
-    """Of the words that have another one at ``offset``."""
+    """Rows of the words that have another word at ``offset``."""
     return x.narrow(-2, max(0, -offset), x.shape[-2] - abs(offset))
 
 
 def _sum(p: Tensor, x: Tensor, where: int | Tensor, heads: bool) -> Tensor:
-    """``Σ_j p_ij x_j`` over the heads j of a group, or ``Σ_i p_ij x_i`` over its dependents, (c, B, N, r)."""
+    """Return ``Σ_j p_ij x_j`` over the heads j of a group, or ``Σ_i p_ij x_i`` over its dependents, (c, B, N, r)."""
     if not isinstance(where, int):
         p = p * where
         return (p if heads else p.mT) @ x

@@ -17,13 +17,13 @@ class Run(NamedTuple):
     length: int
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Place and offset of each."""
+        """Place and offset of each group."""
         return [(self.place + k, self.offset + k) for k in range(self.length)]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """What the words have; views that sums ask for again and again are made once.
+    """One row of r numbers for every word; views that sums ask for again and again are made once.
 
     flat: (words, r). words: the same sentence by sentence, (B, N, r). made: the views.
     """
@@ -34,21 +34,21 @@ class Rows:
 
     @classmethod
     def of(cls, flat: Tensor, sentences: int) -> "Rows":
-        """Of so many sentences, channels together."""
+        """Rows of so many sentences, channels together."""
         return cls(flat, flat.unflatten(0, (sentences, -1)), {})
 
     def __getitem__(self, place: Any) -> "Rows":
-        """The same for every group."""
+        """Return the same rows for every group."""
         return self
 
     def having(self, offset: int) -> Tensor:
-        """Of the words that have another one at ``offset``."""
+        """Rows of the words that have another word at ``offset``."""
         if offset not in self.made:
             self.made[offset] = self.words.narrow(1, max(0, -offset), self.words.shape[1] - abs(offset))
         return self.made[offset]
 
     def lacking(self, offset: int) -> Tensor:
-        """Of the words that have none there."""
+        """Rows of the words that have no word at ``offset``."""
         name = "lacking", offset
         if name not in self.made:
             start = self.words.shape[1] - offset if offset > 0 else 0
@@ -56,13 +56,13 @@ class Rows:
         return self.made[name]
 
     def of_channels(self, channels: int) -> Sequence[Tensor]:
-        """(words, r) of each."""
+        """Return the rows of each channel, (words, r)."""
         return (self.flat,) if channels == 1 else self.flat.unflatten(0, (channels, -1)).unbind(0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stack:
-    """What the words have for each group.
+    """Rows of the words for each distance group.
 
     memory: (groups, words, r), with zeros at both ends of every group. rows: of each group, without them. made: views, as in `Rows`.
     """
@@ -72,11 +72,11 @@ class Stack:
     made: dict[Any, Any]
 
     def __getitem__(self, place: Any) -> Rows:
-        """Of a group."""
+        """Rows of the group at ``place``."""
         return self.rows[place]
 
     def window(self, run: Run, moved: bool) -> Tensor:
-        """For every word the rows of a run's groups, (words, length, r): its own, or ``moved`` those of the words at their offsets."""
+        """Return for every word its rows in a run's groups, (words, length, r), or if ``moved`` those of the words at their offsets."""
         if (run, moved) not in self.made:
             first = self.rows[run.place].flat
             group, row, _ = self.memory.stride()
@@ -105,7 +105,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, distances: Sequence[int], words: Tensor) -> "Groups":
-        """Among words (..., N, L); the bands have their dtype.
+        """Find the groups that occur among words (..., N, L), whose dtype the bands take.
 
         ``distances`` (s_1 < s_2 < ...) cut ``|i - j|`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞).
 
@@ -134,11 +134,14 @@ class Groups(NamedTuple):
         return cls(numbers, tuple(runs), tuple(bands), reach, words.new_tensor(pairs, dtype=torch.long), {})
 
     def serves(self, words: Tensor) -> bool:
-        """Whether matrix products of such words can be multiplied with the bands."""
+        """True if matrix products of such words can be multiplied with the bands."""
         return all(band.dtype == words.dtype for _, band in self.bands)
 
     def stack(self, words: Rows, channels: int, features: int, purpose: str | None = None) -> Stack:
-        """To be written, of the channels of all words, with zeros at the ends of every group; for a purpose in the same memory."""
+        """Make a stack to be written, for the channels of all words, with zeros at the ends of every group.
+
+        The same ``purpose`` gets the same memory again; None gets new memory.
+        """
         rows, sentences = channels * len(words.flat), channels * len(words.words)
         size = (len(self.numbers), rows + 2 * self.reach, features)
 
@@ -151,12 +154,12 @@ class Groups(NamedTuple):
         return self._kept(new, purpose, *size, words.flat.dtype)
 
     def stacked(self, memory: Tensor, sentences: int) -> Stack:
-        """What was written before."""
+        """Read a stack from the memory of one that was written before."""
         rows = memory.narrow(1, self.reach, memory.shape[1] - 2 * self.reach)
         return Stack(memory, [Rows.of(x, sentences) for x in rows.unbind(0)], {})
 
     def scratch(self, like: Rows, purpose: str) -> Rows:
-        """Rows to be written, for the same purpose in the same memory."""
+        """Make rows to be written; the same ``purpose`` gets the same memory again."""
         size = like.flat.shape
         return self._kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
 
@@ -168,12 +171,4 @@ class Groups(NamedTuple):
         return self.room[purpose, kind]
 
 
-def group_of(distances: Sequence[int], length: int, device: Any = None) -> Tensor:
-    """Number of the distance group of every pair, (N, N); for a word and itself, which no arc joins, it means nothing."""
-    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
-    edges = torch.tensor(distances, dtype=torch.long, device=device)
-    ring = torch.bucketize(offset.abs(), edges, right=True)
-    return torch.where(offset < 0, ring + len(distances) + 1, ring)
-
-
-__all__ = ["Groups", "Rows", "Run", "Stack", "group_of"]
+__all__ = ["Groups", "Rows", "Run", "Stack"]
