@@ -1,5 +1,6 @@
 """Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``, and transformers that take any of them."""
 
+from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, Encoder
 from probtx_pyro.nn.attention import Attention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian import GaussianMixtureAttention
@@ -14,7 +15,8 @@ from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
 __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
     "HopfieldAttention", "HopfieldRetrieval",
+    "ATTENTIONS",
     "TransformerBlock", "TransformerLM",
-    "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
+    "ENCODERS", "Encoder", "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
     "log_prior", "swap_attention",
 ]  # fmt: skip
