@@ -1,8 +1,13 @@
-"""Do the heads of words agree with a treebank: attachment scores, the baselines to beat, and attention channel by channel.
+"""Scores: heads of words against a treebank, named entities, and segmentations.
 
 Heads are numbered as in CoNLL-U: 0 is the root, j the j-th word, counted from 1; -1 stands for an absent (padded) word.
+
+Entities are BIO tags: ``B-person`` begins one, ``I-person`` goes on with it, ``O`` is outside. An ``I-`` tag that goes on with
+nothing (after ``O``, at the beginning, or of another type than the tag before) begins an entity: so count ``conlleval``, the
+script of the CoNLL shared tasks (Tjong Kim Sang & De Meulder 2003, aclanthology W03-0419), and the library nervaluate, used here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Heads = NDArray[np.int64]
 Decoder = Callable[[NDArray[np.floating[Any]]], ArrayLike]
+BIO_TAG = re.compile(r"O|[BI]-\S+")
 
 
 def attachment_score(
@@ -162,6 +168,85 @@ def channel_scores(
     return ChannelScores(each, float(averaged.mean()), float(each.max()), float(np.any(channels, 0).mean()))
 
 
+def span_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
+    """F1 of entities that have both the boundaries and the type right, over all sentences and types together.
+
+    Parameters
+    ----------
+    predicted, gold
+        BIO tags of each sentence.
+
+    Returns
+    -------
+    float
+        ``2 correct / (predicted + gold)`` of the numbers of entities; 0 where neither side has one.
+
+    Raises
+    ------
+    ValueError
+        Not the same sentences and words on both sides, or a tag that is no BIO tag.
+    ModuleNotFoundError
+        Without nervaluate.
+    """
+    try:
+        from nervaluate import Evaluator
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("entities are scored by nervaluate: pip install 'probtx_pyro[train]'") from None
+    if len(predicted) != len(gold):
+        raise ValueError(f"{len(predicted)} predicted sentences for {len(gold)}; give the tags of the same sentences")
+    for number, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):
+        if len(ours) != len(theirs):
+            raise ValueError(
+                f"predicted[{number}] has {len(ours)} tags, gold[{number}] has {len(theirs)}; give one a word"
+            )
+        for tag in (*ours, *theirs):
+            if not BIO_TAG.fullmatch(tag):
+                raise ValueError(f"{tag!r} in sentence {number} is no BIO tag; give O, B-type or I-type")
+    types = sorted({tag[2:] for tags in (*predicted, *gold) for tag in tags if tag != "O"})
+    if not types:
+        return 0.0
+    evaluator = Evaluator([list(tags) for tags in gold], [list(tags) for tags in predicted], tags=types, loader="list")
+    return float(evaluator.evaluate()["overall"]["strict"].f1)
+
+
+def intersection_over_union(truth: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
+    """Intersection over union ``|T_c ∩ P_c| / |T_c ∪ P_c|`` of each class c of the true mask, ascending.
+
+    "Pet only" is the entry of the pet; "mean over classes" is the mean of all, background included.
+
+    Parameters
+    ----------
+    truth
+        (H, W) labels of the true mask; pixels whose label is 0 or less are unknown and do not count.
+    predicted
+        (H, W) labels.
+
+    Returns
+    -------
+    (class,) scores from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        Masks of two shapes, or a true mask without a labelled pixel.
+
+    Examples
+    --------
+    >>> intersection_over_union([[1, 1, 2, 0]], [[1, 2, 2, 1]]).tolist()
+    [0.5, 0.5]
+    """
+    true, found = np.asarray(truth), np.asarray(predicted)
+    if true.shape != found.shape:
+        raise ValueError(
+            f"truth has shape {true.shape} but predicted has shape {found.shape}; give masks of one picture"
+        )
+    known = true > 0
+    if not known.any():
+        raise ValueError("truth has no labelled pixel; give labels from 1")
+    t, p = true[known], found[known]
+    return np.array([((t == c) & (p == c)).sum() / ((t == c) | (p == c)).sum() for c in np.unique(t)])
+
+
 def _hits(
     predicted: Sequence[ArrayLike], gold: Sequence[ArrayLike], counted: Sequence[ArrayLike] | None
 ) -> NDArray[np.bool_]:
@@ -209,12 +294,15 @@ def _marginals(name: str, given: ArrayLike) -> NDArray[np.floating[Any]]:
 
 __all__ = [
     "BASELINES",
+    "BIO_TAG",
     "ChannelScores",
     "attachment_score",
     "baseline_scores",
     "channel_scores",
+    "intersection_over_union",
     "left_arc",
     "likeliest_heads",
     "random_heads",
     "right_arc",
+    "span_f1",
 ]

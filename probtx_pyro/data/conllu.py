@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.fetch import read_lines
+from probtx_pyro.data._fetch import read_lines
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _MAY_HAVE_SPACES = {"FORM", "LEMMA", "MISC"}

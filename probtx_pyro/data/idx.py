@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from probtx_pyro.data.fetch import GITHUB, checked, download, own_folder, read_bytes
+from probtx_pyro.data._fetch import GITHUB, checked, download, own_folder, read_bytes
 
 # The third byte of an IDX file, and the type of its numbers, which are stored with the most significant byte first.
 NUMBERS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn.tasks import TextClassifier
-from probtx_pyro.train.encoders import ENCODERS
-from probtx_pyro.train.labelling import Example, LabellingSettings, accuracy, labelling
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.task import RunOptions
+from probtx_pyro.data import Vocabulary
+from probtx_pyro.nn import ENCODERS, TextClassifier
+from probtx_pyro.train._labelling import Example, LabellingSettings, accuracy, labelling
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._task import RunOptions
 
 Texts = Sequence[tuple[Sequence[str], str]]
 

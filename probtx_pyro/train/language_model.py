@@ -1,6 +1,5 @@
 """Causal language models with any attention layer."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,24 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro import nn
-from probtx_pyro.data.text import Text, Vocabulary
-from probtx_pyro.train.loop import summed, train_task
-from probtx_pyro.train.task import Batch, LoopSettings, RunOptions, Task
-
-ATTENTIONS = {
-    "softmax": nn.SoftmaxAttention,
-    "gaussian": nn.GaussianMixtureAttention,
-    "gaussian-keys": nn.GaussianKeysAttention,
-    "linear-keys": nn.LinearKeysAttention,
-    "hopfield": nn.HopfieldAttention,
-}
+from probtx_pyro.data import Text, Vocabulary
+from probtx_pyro.train._loop import summed, train_task
+from probtx_pyro.train._rows import unknown_share
+from probtx_pyro.train._task import Batch, LoopSettings, RunOptions, Task
 
 
 @dataclass(frozen=True)
-class Settings(LoopSettings):
+class LanguageModelSettings(LoopSettings):
     """What a run is: the settings of every run, and those of a causal language model.
 
-    attention, options: a name of `ATTENTIONS`, and further arguments of that layer.
+    attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer.
     level, rarest: ``"char"`` or ``"word"`` tokens, and how often a token must occur to be in the vocabulary.
     context: tokens of a row.
     heads, head_dim, layers: of the transformer; ``head_dim=None`` is ``width // heads``.
@@ -47,8 +39,8 @@ class Settings(LoopSettings):
     map_training: bool = False
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
+        if self.attention not in nn.ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(nn.ATTENTIONS)}, not {self.attention!r}")
         super().__post_init__()
         self.check_counts("context", "heads", "layers", "rarest")
 
@@ -58,7 +50,7 @@ class Settings(LoopSettings):
             torch.manual_seed(self.seed)
             return nn.TransformerLM(
                 vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
+                attention=nn.ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
             )  # fmt: skip
 
 
@@ -90,7 +82,7 @@ class LanguageModelRun(NamedTuple):
 
 
 def train_language_model(
-    settings: Settings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
+    settings: LanguageModelSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
 ) -> LanguageModelRun:
     """Train a language model; under ``torchrun``, one share of every batch on each process.
 
@@ -118,7 +110,9 @@ def train_language_model(
     return LanguageModelRun(model, vocabulary, results)
 
 
-def task(settings: Settings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor) -> Task:
+def task(
+    settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor
+) -> Task:
     """Rows that start anywhere in the training text; every token of a row but the first is predicted."""
 
     def set_priors(model: torch.nn.Module) -> None:
@@ -134,10 +128,11 @@ def task(settings: Settings, text: Text, vocabulary: Vocabulary, training: Tenso
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
 
     return Task(
-        label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text, tokens=vocabulary.tokens, batch=batch,
-        loss=loss, metric="perplexity",
+        label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text,
+        tokens=vocabulary.tokens, batch=batch, loss=loss, metric="perplexity",
         evaluate=lambda model, _, fabric: {"perplexity": perplexity(model, validation, settings.context, fabric=fabric)},
         ready=set_priors, log_prior=lambda model: nn.log_prior(model) / len(training),
+        unknown={"validation": unknown_share([validation])},
     )  # fmt: skip
 
 
@@ -157,13 +152,12 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, 
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
     total = total if fabric is None else summed(fabric, total)
-    return math.exp(float(total) / (len(rows) * context))
+    return float((total / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
 
 
 __all__ = [
-    "ATTENTIONS",
     "LanguageModelRun",
-    "Settings",
+    "LanguageModelSettings",
     "perplexity",
     "standard_priors",
     "task",

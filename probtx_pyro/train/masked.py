@@ -1,6 +1,5 @@
 """Masked language models of words: some words of a row are hidden and predicted from the others."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.data.text import Text, Vocabulary
-from probtx_pyro.nn.tasks import MaskedLanguageModel
-from probtx_pyro.train.encoders import EncoderSettings
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows
-from probtx_pyro.train.task import Batch, RunOptions, Task
+from probtx_pyro.data import Text, Vocabulary
+from probtx_pyro.nn import MaskedLanguageModel
+from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, unknown_share
+from probtx_pyro.train._task import Batch, RunOptions, Task
 
 
 def _fixed(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
@@ -92,7 +91,7 @@ def train_masked_language_model(
     for name, part in (("training", training), ("validation", validation)):
         if not sum(map(len, part)):
             raise ValueError(f"the {name} text has no words; give a longer text")
-    rows = Rows(training, training)
+    rows = WordRows(training, training)
     drawn = drawn_rows(rows, settings)
     model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
 
@@ -102,7 +101,7 @@ def train_masked_language_model(
 
     draw = settings.draw(-1)
     pairs = [masked(words[None], draw) for words in validation]
-    asked = Rows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
+    asked = WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
 
     def batch(step: int) -> Batch:
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
@@ -121,11 +120,11 @@ def train_masked_language_model(
     def evaluate(model: Any, _: str, fabric: Any) -> dict[str, float]:
         total = answers(model, asked, fabric, row_losses, torch.zeros(len(validation), dtype=torch.float64)).sum()
         number = sum(int((targets != NO_TARGET).sum()) for targets in asked.targets)
-        return {"perplexity": math.exp(float(total) / number)}
+        return {"perplexity": float((total / number).exp())}  # infinite, where math.exp would overflow
 
     task = Task(
         label=settings.encoder, settings=settings, model=model, texts=text, tokens=vocabulary.tokens,
-        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity",
+        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", unknown={"validation": unknown_share(validation)},
     )  # fmt: skip
     trained, results = train_task(task, out, **run)
     return MaskedRun(trained, vocabulary, results)

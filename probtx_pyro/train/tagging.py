@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn.tasks import WordTagger
-from probtx_pyro.train.labelling import LabellingSettings, Metric, Parts, accuracy, labelling, sentence_accuracy
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.task import RunOptions
+from probtx_pyro.data import Vocabulary
+from probtx_pyro.nn import WordTagger
+from probtx_pyro.train._labelling import LabellingSettings, Metric, Parts, accuracy, labelling, sentence_accuracy
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._task import RunOptions
 
 COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -85,6 +85,7 @@ class Task:
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
     log_prior: of the parameters, divided by the number of targets in the training part; added to the objective.
+    unknown: share of the words of each other part of the data that the training part does not have.
     """
 
     label: str
@@ -101,6 +102,7 @@ class Task:
     labels: tuple[tuple[str, ...], ...] = ()
     ready: Callable[[nn.Module], None] = lambda model: None
     log_prior: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
+    unknown: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunOptions(TypedDict, total=False):

@@ -11,9 +11,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.train.encoders import EncoderSettings
-from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train.task import Batch, Task
+from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.train._rows import (
+    NO_TARGET,
+    PADDING,
+    WordRows,
+    answers,
+    drawn_rows,
+    drop_words,
+    known_words,
+    numbered,
+    unknown_share,
+)  # fmt: skip
+from probtx_pyro.train._task import Batch, Task
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -132,6 +142,7 @@ def labelling(
         texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
         labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, better=operator.gt,
         parts=tuple(name for name in rows if name != "train"),
+        unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip
 
 
@@ -150,14 +161,14 @@ def _columns(parts: Parts) -> int:
     return columns
 
 
-def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequence[str]], name: str) -> Rows:
+def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequence[str]], name: str) -> WordRows:
     """Numbers; a label that training does not have gets a number that is never predicted."""
     number = [{label: i for i, label in enumerate(column)} for column in labels]
     targets = [
         torch.tensor([[of.get(x, len(of)) for of, x in zip(number, row, strict=True)] for row in item.labels])
         for item in part
     ]
-    return Rows(numbered(vocabulary, [item.words for item in part], name), targets)
+    return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
 
 
 __all__ = [

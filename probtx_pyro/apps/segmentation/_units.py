@@ -9,8 +9,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
-from probtx_pyro.apps.segmentation.features import Cells, neighbours
-from probtx_pyro.apps.segmentation.settings import Settings
+from probtx_pyro.apps.segmentation._features import Cells, neighbours
+from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture, MixturePriors
 
@@ -20,7 +20,7 @@ _BLOCK = 4  # cells of a block a side
 _FAR = 1e3  # energy where no path exists
 
 
-class Units(NamedTuple):
+class PictureUnits(NamedTuple):
     """What the picture alone says.
 
     keys: ξ_j after adaptation, shape (unit, feature).
@@ -44,7 +44,7 @@ class Units(NamedTuple):
         )
 
 
-def adapt_units(cells: Cells, settings: Settings) -> Tensor:
+def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
@@ -86,7 +86,7 @@ def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     return blocks.flatten(1), inner.flatten(1)
 
 
-def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
+def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Tensor:
     """Layer 2: energies (unit, unit) of the most probable path over units that touch, given each pixel's ``home`` unit (H, W).
 
     A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``; the weight of
@@ -115,11 +115,11 @@ def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
     return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32))
 
 
-def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Units:
+def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
     """Both layers."""
     keys = adapt_units(cells, settings)
     near, log_prior = neighbours(cells.shape)
-    units = Units(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
+    units = PictureUnits(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
     counts, homes = units.counts, []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
     whole = units.memory(settings.key_precision)
@@ -133,4 +133,4 @@ def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Uni
     return units._replace(energies=link_units(keys, home, settings))
 
 
-__all__ = ["Units", "adapt_units", "find_units", "link_units"]
+__all__ = ["PictureUnits", "adapt_units", "find_units", "link_units"]

@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.data.text_transformer import UNKNOWN
-from probtx_pyro.train.loop import summed
-from probtx_pyro.train.task import LoopSettings
+from probtx_pyro.train._loop import summed
+from probtx_pyro.train._task import LoopSettings
 
 PADDING, NO_TARGET = -1, -100  # of words, and of targets (that of torch's cross entropy)
 
 
-class Rows(NamedTuple):
+class WordRows(NamedTuple):
     """Rows of a part of the data.
 
     words: the numbers of the words of each row, (word,).
@@ -58,7 +58,12 @@ def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: s
     return [torch.tensor([number.get(word, 0) for word in words]) for words in sentences]
 
 
-def drawn_rows(rows: Rows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
+def unknown_share(rows: Sequence[Tensor]) -> float:
+    """Share of the words of all rows that are unknown, from their numbers."""
+    return float((torch.cat(list(rows)) == 0).double().mean())
+
+
+def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
     """The rows of the batch of a step, a function of the seed and the step.
 
     Every epoch is a permutation; ``pool`` batches of it are sorted by length together, so that the rows of a batch are of like
@@ -97,7 +102,12 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
 
 @torch.no_grad()
 def answers(
-    model: Any, rows: Rows, fabric: Any, answer: Callable[[Any, Tensor, Tensor], Tensor], into: Tensor, batch: int = 64
+    model: Any,
+    rows: WordRows,
+    fabric: Any,
+    answer: Callable[[Any, Tensor, Tensor], Tensor],
+    into: Tensor,
+    batch: int = 64,
 ) -> Tensor:
     """``answer(model, words, targets)`` of every row, put into the zeros ``into`` (row, ...) and known to every process."""
     training = model.training
@@ -114,5 +124,6 @@ def answers(
 
 
 __all__ = [
-    "NO_TARGET", "PADDING", "Rows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
+    "NO_TARGET", "PADDING", "WordRows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
+    "unknown_share",
 ]  # fmt: skip

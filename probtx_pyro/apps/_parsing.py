@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.nn.tasks import WordModel
 from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
@@ -47,7 +47,9 @@ class AttentionParser:
     channel: int | None = None
 
     def __post_init__(self) -> None:
-        encoder: Any = self.model.encoder
+        encoder: Any = getattr(self.model, "encoder", None)
+        if encoder is None:
+            raise ValueError(f"the model is a {type(self.model).__name__}; give one with a DependencyCRFEncoder")
         if not isinstance(encoder, DependencyCRFEncoder):
             raise ValueError(
                 f"the model's encoder is a {type(encoder).__name__}; only a DependencyCRFEncoder has heads of words"

@@ -1,4 +1,4 @@
-"""Clicks: marks from clicks, the click protocol, and the score.
+"""Clicks: marks from clicks, and the game of clicks that scores a method.
 
 Labels are positive integers here; 0 is "unmarked" in marks and "not scored" in a true mask. Protocol: one click in the middle of
 each class, then, again and again, one in the middle of the largest wrong piece (4-connected), with its true label. The middle of
@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
+from probtx_pyro.metrics import intersection_over_union
+
 Click = tuple[int, int, int]
 
 
-class Game(NamedTuple):
-    """A game of clicks.
+class ClickGame(NamedTuple):
+    """Clicks and scores of a game.
 
     clicks: (y, x, label) in order.
     counts: how many clicks each row of scores has seen, from the number of classes to ``num_clicks``.
@@ -78,20 +80,7 @@ def next_click(truth: np.ndarray, predicted: np.ndarray) -> Click | None:
     return y, x, int(truth[y, x])
 
 
-def intersection_over_union(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """``|T_c ∩ P_c| / |T_c ∪ P_c|`` of each class c of the true mask, ascending, over the pixels whose truth is known (> 0).
-
-    "Pet only" is the entry of the pet; "mean over classes" is the mean of all, background included.
-
-    >>> intersection_over_union(np.array([[1, 1, 2, 0]]), np.array([[1, 2, 2, 1]])).tolist()
-    [0.5, 0.5]
-    """
-    known = truth > 0
-    t, p = truth[known], predicted[known]
-    return np.array([((t == c) & (p == c)).sum() / ((t == c) | (p == c)).sum() for c in np.unique(t)])
-
-
-def play(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_clicks: int = 10) -> Game:
+def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_clicks: int = 10) -> ClickGame:
     """Play the protocol: ``segment`` turns the clicks so far into a mask (H, W) of their labels.
 
     Raises
@@ -111,11 +100,9 @@ def play(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_cl
         scores.append(intersection_over_union(truth, predicted))
         if count < num_clicks and (click := next_click(truth, predicted)) is not None:
             clicks.append(click)
-    return Game(clicks, counts, np.array(scores))
+    return ClickGame(clicks, counts, np.array(scores))
 
 
 __all__ = [
-    "Click", "Game", "marks_from_clicks",
-    "middle", "first_clicks", "next_click", "play",
-    "intersection_over_union",
+    "Click", "ClickGame", "first_clicks", "marks_from_clicks", "middle", "next_click", "play_clicks",
 ]  # fmt: skip

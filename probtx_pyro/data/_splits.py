@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from probtx_pyro.data.fetch import Remote, fetch
+from probtx_pyro.data._fetch import Remote, fetch
 
 Item = TypeVar("Item")
 Published = Mapping[str, Mapping[str, Remote | Path]]
