@@ -50,7 +50,7 @@ def attachment_score(
 
 
 def left_arc(length: int) -> Heads:
-    """Every word takes its left neighbour, the first the root.
+    """Return heads (length,) where every word takes its left neighbour, the first the root.
 
     >>> left_arc(3).tolist(), right_arc(3).tolist()
     ([0, 1, 2], [2, 3, 0])
@@ -59,14 +59,23 @@ def left_arc(length: int) -> Heads:
 
 
 def right_arc(length: int) -> Heads:
-    """Every word takes its right neighbour, the last the root."""
+    """Return heads (length,) where every word takes its right neighbour, the last the root."""
     return np.append(np.arange(2, length + 1), 0)[:length]
 
 
 def random_heads(length: int, seed: int | np.random.Generator) -> Heads:
-    """Every word takes the root or another word, all of them as likely; no tree, in general.
+    """Draw heads: every word takes the root or another word, all of them as likely; no tree, in general.
 
-    A generator in the place of the seed goes on where it stands, for the sentences of one corpus.
+    Parameters
+    ----------
+    length
+        Number of words.
+    seed
+        A seed, or a generator that goes on where it stands, for the sentences of one corpus.
+
+    Returns
+    -------
+    (length,) heads.
     """
     heads = np.random.default_rng(seed).integers(0, length, length)
     return heads + (heads > np.arange(length))
@@ -82,8 +91,26 @@ BASELINES: dict[str, Callable[[int, np.random.Generator], Heads]] = {
 def baseline_scores(
     gold: Sequence[ArrayLike], counted: Sequence[ArrayLike] | None = None, *, seed: int
 ) -> dict[str, float]:
-    """`attachment_score` of each of the heads that know nothing: `left_arc`, `right_arc` and `random_heads`.
+    """Return `attachment_score` of each of the heads that know nothing: `left_arc`, `right_arc` and `random_heads`.
 
+    Parameters
+    ----------
+    gold, counted
+        As in `attachment_score`.
+    seed
+        Seed of the random heads.
+
+    Returns
+    -------
+    Score of each name of `BASELINES`.
+
+    Raises
+    ------
+    ValueError
+        As in `attachment_score`.
+
+    Examples
+    --------
     >>> scores = baseline_scores([[0, 1, 2], [0, 1]], seed=0)
     >>> scores["left arc"], scores["right arc"]
     (1.0, 0.0)
@@ -129,7 +156,7 @@ def channel_scores(
     decode: Decoder = likeliest_heads,
     counted: Sequence[ArrayLike] | None = None,
 ) -> ChannelScores:
-    """How much of the gold heads is in each channel of attention, in their mean, and in all of them together.
+    """Score each channel of attention, the mean of the channels, and all of them together.
 
     Parameters
     ----------
@@ -250,7 +277,7 @@ def intersection_over_union(truth: ArrayLike, predicted: ArrayLike) -> NDArray[n
 def _hits(
     predicted: Sequence[ArrayLike], gold: Sequence[ArrayLike], counted: Sequence[ArrayLike] | None
 ) -> NDArray[np.bool_]:
-    """Whether each word that counts has the right head, (..., word), the sentences one after another."""
+    """Return, for each word that counts, if its head is right: (..., word), the sentences one after another."""
     for name, sentences in (("predicted", predicted), ("counted", counted)):
         if sentences is not None and len(sentences) != len(gold):
             raise ValueError(f"{name} has {len(sentences)} sentences but gold has {len(gold)}; give one array for each")

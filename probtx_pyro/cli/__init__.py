@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # else the interpreter flushes again, and complains
         return 141
     except (ValueError, OSError, ModuleNotFoundError) as error:
+        if str(getattr(error, "name", "")).startswith("probtx_pyro"):
+            raise  # one of our own modules is missing: a fault of ours
         print(f"probtx: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:

@@ -143,6 +143,15 @@ def names_of_options(names: Mapping[str, str]) -> Iterator[None]:
 def with_options(message: str, names: Mapping[str, str]) -> str:
     """Put options in the place of the library's names: of English words only as the subject, or after a bracket.
 
+    Parameters
+    ----------
+    message
+        Message of the library.
+    names
+        Option of each name.
+
+    Examples
+    --------
     >>> with_options("embed_dim 8 is not a multiple of num_heads 3", {"embed_dim": "--width", "num_heads": "--heads"})
     '--width 8 is not a multiple of --heads 3'
     >>> with_options("batch 5 is not a batch", {"batch": "--batch"})

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, parse, write, and score where there is something to compare with."""
+    """Read, parse and write; score the heads where the file has some to compare with."""
     for target in (arguments.out, arguments.draw):
         if target is not None and target.resolve() == arguments.sentences.resolve():
             raise ValueError(f"{target} is the file to read; choose another name")

@@ -36,7 +36,7 @@ PUBLISHED = {
 
 
 class Tags(NamedTuple):
-    """What each word contributes to the logical form, one entry a word; `NONE` where a tag does not apply.
+    """Contribution of each word to the logical form, one entry a word; `NONE` where a tag does not apply.
 
     parents: the word it is an argument of, counted from 1, or 0: a tree, with `heads` as in a treebank.
     roles: to the parent: ``agent``, ``theme``, ``recipient``, ``ccomp``, ``xcomp``, ``nmod.in``, ``nmod.on``, ``nmod.beside``.
@@ -71,10 +71,17 @@ class Cogs(NamedTuple):
 
 
 def tags_of(words: Sequence[str], logical_form: str) -> Tags:
-    """The tags of a sentence.
+    """Return the tags of a sentence.
 
     A primitive (one word, its meaning a lambda term or a name; 143 rows of train) gets its category and lemma only: enough
     to learn the word from, while the term itself is not a sentence's logical form and does not come back.
+
+    Parameters
+    ----------
+    words
+        Words of the sentence.
+    logical_form
+        Its meaning.
 
     Raises
     ------
@@ -133,7 +140,14 @@ def _primitive(word: str, meaning: str) -> Tags:
 
 
 def logical_form_of(words: Sequence[str], tags: Tags) -> str:
-    """The logical form that tags spell; it inverts `tags_of` on sentences, and takes any tags without complaint.
+    """Return the logical form that tags spell; it inverts `tags_of` on sentences, and takes any tags without complaint.
+
+    Parameters
+    ----------
+    words
+        Words of the sentence.
+    tags
+        One tag of each kind for every word.
 
     Raises
     ------

@@ -96,7 +96,13 @@ def load_fashion() -> Fashion:
 
 
 def cut_sprite(path: Path) -> np.ndarray:
-    """The tiles of the publisher's picture, row by row, (900, 28, 28) bytes, their checksum verified; see `load_fashion`."""
+    """Return the tiles of the publisher's picture, row by row, (900, 28, 28) bytes; see `load_fashion`.
+
+    Raises
+    ------
+    ValueError
+        A file that is no picture, or whose pixels have another checksum.
+    """
     try:
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("L"))

@@ -91,8 +91,24 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, text: str, level: str = "char", rarest: int = 1) -> "Vocabulary":
-        """The tokens that ``text`` has at least ``rarest`` times, in alphabetical order.
+        """Return the vocabulary of a text, in alphabetical order.
 
+        Parameters
+        ----------
+        text
+            Text to count tokens in.
+        level
+            ``"char"`` or ``"word"``.
+        rarest
+            How often a token must occur to be known.
+
+        Raises
+        ------
+        ValueError
+            Another level.
+
+        Examples
+        --------
         >>> Vocabulary.of("to be or not to be", "word", rarest=2).tokens[1:]
         ('be', 'to')
         """

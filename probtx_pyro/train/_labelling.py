@@ -60,12 +60,26 @@ class LabellingSettings(EncoderSettings):
 
 
 def accuracy(right: Tensor, real: Tensor) -> float:
-    """The share of the labels that are right; right (row, thing, column), real (row, thing)."""
+    """Return the share of the labels that are right.
+
+    Parameters
+    ----------
+    right
+        (row, thing, column) True where a label is right.
+    real
+        (row, thing) True where a thing is no padding.
+    """
     return float(right[real].double().mean())
 
 
 def sentence_accuracy(right: Tensor, real: Tensor) -> float:
-    """The share of the rows whose every label is right."""
+    """Return the share of the rows whose every label is right.
+
+    Parameters
+    ----------
+    right, real
+        As in `accuracy`.
+    """
     return float((right.all(-1) | ~real).all(-1).double().mean())
 
 

@@ -136,7 +136,15 @@ def _fabric(device: str, precision: Any) -> Any:
 
 
 def summed(fabric: Any, x: Tensor) -> Tensor:
-    """The sum over the processes, on the CPU."""
+    """Return the sum over the processes, on the CPU.
+
+    Parameters
+    ----------
+    fabric
+        Lightning Fabric of the run.
+    x
+        Tensor of this process.
+    """
     return x if fabric.world_size == 1 else fabric.all_reduce(fabric.to_device(x), reduce_op="sum").cpu()
 
 
@@ -188,7 +196,7 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
 
 
 def digest(texts: Iterable[str]) -> str:
-    """SHA-256 of all that a run reads: a checkpoint belongs to one text."""
+    """Return the SHA-256 of all that a run reads: a checkpoint belongs to one text."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 

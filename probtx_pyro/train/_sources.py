@@ -1,4 +1,4 @@
-"""What ``probtx train`` reads, by name or from the user's files, in the form that the training functions take."""
+"""Data of ``probtx train``, by name or from the user's files, in the form that the training functions take."""
 
 from collections.abc import Mapping
 from pathlib import Path

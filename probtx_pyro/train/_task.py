@@ -1,4 +1,4 @@
-"""What a task brings to the training loop, and the settings that the runs of all tasks have."""
+"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """What the runs of all tasks have; two runs with equal settings and data give equal numbers.
+    """Settings that the runs of all tasks have; two runs with equal settings and data give equal numbers.
 
     num_steps, batch: AdamW steps, rows of a batch over all processes.
     width, dropout: channels of the model, dropout rate.
@@ -41,7 +41,13 @@ class LoopSettings:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
 
     def check_counts(self, *names: str) -> None:
-        """Refuse settings below 1."""
+        """Refuse settings below 1.
+
+        Raises
+        ------
+        ValueError
+            The first of ``names`` that is below 1.
+        """
         for name in names:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
@@ -71,7 +77,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a task brings to the loop.
+    """Parts of a task that the loop needs.
 
     label: on the progress bar.
     settings, model: the settings, and the untrained model.

@@ -19,7 +19,7 @@ from probtx_pyro.train._task import Batch, LoopSettings, RunOptions, Task
 
 @dataclass(frozen=True)
 class LanguageModelSettings(LoopSettings):
-    """What a run is: the settings of every run, and those of a causal language model.
+    """Settings of a causal language model, beside those of every run.
 
     attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer.
     level, rarest: ``"char"`` or ``"word"`` tokens, and how often a token must occur to be in the vocabulary.
@@ -113,7 +113,17 @@ def train_language_model(
 def task(
     settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor
 ) -> Task:
-    """Rows that start anywhere in the training text; every token of a row but the first is predicted."""
+    """Return the task: rows that start anywhere in the training text, of which every token but the first is predicted.
+
+    Parameters
+    ----------
+    settings, text
+        Settings of the run, and its text.
+    vocabulary
+        Tokens of the text.
+    training, validation
+        (token,) numbers of the tokens of the two parts.
+    """
 
     def set_priors(model: torch.nn.Module) -> None:
         for layer in model.modules() if settings.map_training else ():
@@ -138,9 +148,20 @@ def task(
 
 @torch.no_grad()
 def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, batch: int = 64) -> float:
-    """``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
+    """Return ``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
 
-    Shapes: tokens (token,); the first of each row is given, and what does not fill a row is left out.
+    Parameters
+    ----------
+    model
+        Language model, set to evaluation meanwhile.
+    tokens
+        (token,) numbers; the first of each row is given, and what does not fill a row is left out.
+    context
+        Tokens of a row that are predicted.
+    fabric
+        Lightning Fabric of the run; None on one process.
+    batch
+        Rows at once.
     """
     rows = tokens[: (len(tokens) - 1) // context * context + 1].unfold(0, context + 1, context)
     own = rows if fabric is None else rows[fabric.global_rank :: fabric.world_size]

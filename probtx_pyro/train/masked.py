@@ -62,7 +62,17 @@ class MaskedRun(NamedTuple):
 
 
 def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
-    """Which words of each row are hidden: ``share`` of them, rounded, at least one; padding never. Shapes: (row, word)."""
+    """Choose the words of each row that are hidden: True at ``share`` of them, rounded, at least one; at padding never.
+
+    Parameters
+    ----------
+    words
+        (row, word) numbers, `PADDING` behind the last of a row.
+    share
+        Share of the words of a row.
+    draw
+        Random numbers of the step.
+    """
     real = words != PADDING
     chance = torch.rand(words.shape, generator=draw).masked_fill(~real, torch.inf)
     number = (share * real.sum(-1, keepdim=True)).round().clamp(min=1)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,11 @@ def test_errors_of_a_command_are_one_line(error, code, tmp_path, capsys, monkeyp
     assert shown.startswith("probtx: ") and shown.count("\n") == 1
 
 
-def test_a_fault_of_ours_is_not_hidden(tmp_path, monkeypatch):
-    monkeypatch.setattr(tour, "run", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(lambda: 1 / 0, ZeroDivisionError), (lambda: import_module("probtx_pyro.warp"), ModuleNotFoundError)],
+)
+def test_a_fault_of_ours_is_not_hidden(fault, error, tmp_path, monkeypatch):
+    monkeypatch.setattr(tour, "run", lambda *_, **__: fault())
+    with pytest.raises(error):
         cli.main(["tour", "--out", str(tmp_path)])

@@ -224,7 +224,10 @@ def test_a_large_picture_says_how_long_it_takes(photo, tmp_path, capsys, monkeyp
     monkeypatch.setattr(segment, "_LARGE", SHAPE[0] * SHAPE[1])
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     shown = capsys.readouterr().err
-    assert shown.startswith("probtx: 0.0 million pixels take about 0 s and 0.0 GB") and shown.count("\n") == 1
+    assert (
+        shown.startswith("probtx: 0.0 million pixels take about 0 s on an idle machine, and 0.4 GB")
+        and shown.count("\n") == 1
+    )
 
 
 def test_help_says_that_clicks_follow_the_upright_picture(capsys):

@@ -31,7 +31,14 @@ class ClickGame(NamedTuple):
 
 
 def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.ndarray:
-    """Marks (H, W), int32, from clicks (y, x, label); of two clicks on one pixel the later counts.
+    """Return marks (H, W), int32; of two clicks on one pixel the later counts.
+
+    Parameters
+    ----------
+    shape
+        Height and width of the picture.
+    clicks
+        Row, column and label of each click.
 
     Raises
     ------
@@ -56,7 +63,7 @@ def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.nda
 
 
 def middle(region: np.ndarray) -> tuple[int, int]:
-    """The pixel (y, x) of a boolean region (H, W) farthest from the region's border.
+    """Return the pixel (y, x) of a boolean region (H, W) farthest from the region's border.
 
     >>> middle(np.ones((5, 9), bool))
     (2, 2)
@@ -67,12 +74,20 @@ def middle(region: np.ndarray) -> tuple[int, int]:
 
 
 def first_clicks(truth: np.ndarray) -> list[Click]:
-    """One click in the middle of each class of a true mask (H, W)."""
+    """Return one click in the middle of each class of a true mask (H, W)."""
     return [(*middle(truth == label), int(label)) for label in np.unique(truth[truth > 0])]
 
 
 def next_click(truth: np.ndarray, predicted: np.ndarray) -> Click | None:
-    """A click in the middle of the largest piece where ``predicted`` (H, W) is wrong; None where nothing is."""
+    """Return a click in the middle of the largest piece that is wrong; None where nothing is.
+
+    Parameters
+    ----------
+    truth
+        (H, W) true mask.
+    predicted
+        (H, W) labels of a method.
+    """
     pieces, count = ndimage.label((predicted != truth) & (truth > 0))
     if not count:
         return None
@@ -81,7 +96,16 @@ def next_click(truth: np.ndarray, predicted: np.ndarray) -> Click | None:
 
 
 def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_clicks: int = 10) -> ClickGame:
-    """Play the protocol: ``segment`` turns the clicks so far into a mask (H, W) of their labels.
+    """Play the protocol.
+
+    Parameters
+    ----------
+    segment
+        Turns the clicks so far into a mask (H, W) of their labels.
+    truth
+        (H, W) true mask.
+    num_clicks
+        Clicks of the whole game.
 
     Raises
     ------

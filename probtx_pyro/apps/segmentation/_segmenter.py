@@ -131,7 +131,7 @@ class InteractiveSegmenter:
         return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
 
     def _marks(self, numbers: np.ndarray) -> _Marks:
-        """Features of the marked pixels, evenly thinned where a class has very many."""
+        """Return features of the marked pixels, evenly thinned where a class has very many."""
         flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
         num_classes = int(flat.max()) + 1
         kept, weights = [], []
@@ -144,9 +144,9 @@ class InteractiveSegmenter:
         return _Marks(self.cells.queries.flatten(0, 1)[index], flat[index], torch.cat(weights), num_classes)
 
     def _answer(self, marks: _Marks) -> Tensor:
-        """Class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
+        """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
         settings, keys, classes = self.settings, self.units.keys, marks.num_classes
-        # Answers and weights of the annotated units: one ECM step on the marked pixels only (2.5, PT 38).
+        # Answers and weights of the annotated units: one ECM step on the marked pixels only (PT 38).
         blank = GaussianMixture.categorical(
             keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
         )
@@ -186,7 +186,7 @@ class InteractiveSegmenter:
         return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
 
     def _judge(self, blank: GaussianMixture, marks: _Marks, torn: Tensor) -> GaussianMixture | None:
-        """Where marks of two classes meet in a unit: a memory of those marked pixels themselves, one pixel wide."""
+        """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet."""
         if not torn.any():
             return None
         here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)

@@ -21,7 +21,7 @@ _FAR = 1e3  # energy where no path exists
 
 
 class PictureUnits(NamedTuple):
-    """What the picture alone says.
+    """Units of a picture, before any mark.
 
     keys: ξ_j after adaptation, shape (unit, feature).
     counts: Σ_i w_ij over all pixels, shape (unit,).
@@ -37,7 +37,15 @@ class PictureUnits(NamedTuple):
     log_prior: Tensor
 
     def memory(self, precision: float, answers: Tensor | None = None) -> GaussianMixture:
-        """The units as the cells see them: a batch of mixtures, one for each cell, of its 3 x 3 units with their answers."""
+        """Return a batch of mixtures, one for each cell, of its 3 x 3 units with their answers.
+
+        Parameters
+        ----------
+        precision
+            Precision of the keys.
+        answers
+            (unit, class) probabilities; None for units without answers.
+        """
         near = None if answers is None else answers[self.near]
         return GaussianMixture(
             self.keys[self.near], key_precision=precision, log_prior=self.log_prior, answer_probs=near
@@ -45,11 +53,18 @@ class PictureUnits(NamedTuple):
 
 
 def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
-    """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
+    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
     neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a key's
     width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
+
+    Parameters
+    ----------
+    cells
+        Picture cut into cells.
+    settings
+        Precision and prior of the keys, and the number of ECM steps.
     """
     weights = cells.inside.to(cells.queries)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
@@ -87,12 +102,21 @@ def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Tensor:
-    """Layer 2: energies (unit, unit) of the most probable path over units that touch, given each pixel's ``home`` unit (H, W).
+    """Return energies (unit, unit) of layer 2, of the most probable path over units that touch.
 
     A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``; the weight of
     a path is the product of its hops and E_jk the energy of the best path: attention applied to itself hop after hop, with max for
     sum. α is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces
     of background that the object separates are near to each other.
+
+    Parameters
+    ----------
+    keys
+        (unit, feature) of layer 1.
+    home
+        (H, W) the unit of each pixel.
+    settings
+        Prior of a hop, and the costs.
     """
     units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
@@ -116,7 +140,17 @@ def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -
 
 
 def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
-    """Both layers."""
+    """Compute both layers.
+
+    Parameters
+    ----------
+    cells
+        Picture cut into cells.
+    height, width
+        Size of the picture.
+    settings
+        Settings of both layers.
+    """
     keys = adapt_units(cells, settings)
     near, log_prior = neighbours(cells.shape)
     units = PictureUnits(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
