@@ -23,7 +23,7 @@ from probtx_pyro.train._rows import (
     numbered,
     unknown_share,
 )  # fmt: skip
-from probtx_pyro.train._task import Batch, Task
+from probtx_pyro.train._task import Task, TrainingBatch
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -121,10 +121,10 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> TrainingBatch:
         words, targets = rows["train"].pick(drawn(step).tolist())
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
-        return Batch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
+        return TrainingBatch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
 
     def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
         return read(model(words.clamp(min=0), words == PADDING))

@@ -64,8 +64,8 @@ class LoopSettings:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
 
-class Batch(NamedTuple):
-    """A batch as drawn, whole.
+class TrainingBatch(NamedTuple):
+    """Batch of a step, as drawn, whole.
 
     tensors: the first axis of each is the rows, which the processes share.
     targets: how many predictions the loss is summed over.
@@ -99,7 +99,7 @@ class Task:
     model: nn.Module
     texts: Iterable[str]
     tokens: tuple[str, ...]
-    batch: Callable[[int], Batch]
+    batch: Callable[[int], TrainingBatch]
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str
@@ -122,4 +122,4 @@ class RunOptions(TypedDict, total=False):
     progress: bool | None
 
 
-__all__ = ["Batch", "LoopSettings", "RunOptions", "Task"]
+__all__ = ["TrainingBatch", "LoopSettings", "RunOptions", "Task"]

@@ -14,7 +14,7 @@ from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.train._loop import summed, train_task
 from probtx_pyro.train._rows import unknown_share
-from probtx_pyro.train._task import Batch, LoopSettings, RunOptions, Task
+from probtx_pyro.train._task import LoopSettings, RunOptions, Task, TrainingBatch
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,11 @@ def task(
             if isinstance(layer, nn.Attention):
                 layer.priors = standard_priors(layer)
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> TrainingBatch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
-        return Batch((training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context)
+        return TrainingBatch(
+            (training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context
+        )
 
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")

@@ -14,7 +14,7 @@ from probtx_pyro.nn import MaskedLanguageModel
 from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, unknown_share
-from probtx_pyro.train._task import Batch, RunOptions, Task
+from probtx_pyro.train._task import RunOptions, Task, TrainingBatch
 
 
 def _fixed(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
@@ -113,9 +113,9 @@ def train_masked_language_model(
     pairs = [masked(words[None], draw) for words in validation]
     asked = WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> TrainingBatch:
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
-        return Batch((words, targets), int((targets != NO_TARGET).sum()))
+        return TrainingBatch((words, targets), int((targets != NO_TARGET).sum()))
 
     def loss(model: Any, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
         at = targets != NO_TARGET
