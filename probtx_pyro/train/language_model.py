@@ -126,6 +126,9 @@ def task(settings: Settings, text: Text, vocabulary: Vocabulary, training: Tenso
             if isinstance(layer, nn.Attention):
                 layer.priors = standard_priors(layer)
 
+    def log_prior_density(model: torch.nn.Module) -> Tensor | float:
+        return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
+
     def batch(step: int) -> Batch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
         return Batch((training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context)
@@ -137,7 +140,7 @@ def task(settings: Settings, text: Text, vocabulary: Vocabulary, training: Tenso
         label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text, tokens=vocabulary.tokens, batch=batch,
         loss=loss, metric="perplexity",
         evaluate=lambda model, _, fabric: {"perplexity": perplexity(model, validation, settings.context, fabric=fabric)},
-        ready=set_priors, log_prior=lambda model: nn.log_prior(model) / len(training),
+        ready=set_priors, log_prior_density=log_prior_density,
     )  # fmt: skip
 
 

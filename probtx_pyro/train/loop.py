@@ -147,7 +147,7 @@ def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> flo
     loss = (
         task.loss(model, *own) * fabric.world_size / batch.targets
     )  # the mean over the processes is that over targets
-    fabric.backward(loss - task.log_prior(model.module))
+    fabric.backward(loss - task.log_prior_density(model.module))
     fabric.clip_gradients(model, optimizer, max_norm=settings.clip)
     optimizer.step()
     return float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
