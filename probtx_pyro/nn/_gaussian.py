@@ -1,11 +1,10 @@
 """Base of the attention layers whose units are Gaussians: precisions, the prior of the units, adaptation to the queries at hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro import models
@@ -21,35 +20,13 @@ from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
 class GaussianAttention(Attention):
     """Base of `GaussianMixtureAttention` and `GaussianKeysAttention`, where its arguments are explained."""
 
+    num_components = 1
     reduce: Reduction = staticmethod(log_sum)
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
-        num_components: int,
-        linked: bool,
-        unit_weights: bool,
-        unit_precision: bool,
-        adapt_steps: int,
-        adapted: Sequence[str],
-    ):
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors,
-        )  # fmt: skip
+    def _start(
+        self, *, linked: bool, unit_weights: bool, unit_precision: bool, adapt_steps: int, adapted: Sequence[str]
+    ) -> None:
+        """Check the arguments of both layers, and make their parameters."""
         if linked and unit_precision:
             raise ValueError("unit_precision needs linked=False: the linked prior is undefined for unequal precisions")
         if adapt_steps < 0:
@@ -57,13 +34,12 @@ class GaussianAttention(Attention):
         for name in adapted:
             if name not in ADAPTED:
                 raise ValueError(f"adapted: no parameter {name!r}; choose from {', '.join(ADAPTED)}")
-        self.num_components = num_components
         self.linked, self.adapt_steps, self.adapted = linked, adapt_steps, tuple(adapted)
-        several = 1 if linked else num_components
-        start = torch.full((num_heads, several), self.head_dim**-0.5, **self._made).log()
+        several = 1 if linked else self.num_components
+        start = torch.full((self.num_heads, several), self.head_dim**-0.5, **self._made).log()
         self.log_key_precision = nn.Parameter(start)
         for name in self.adapted if adapt_steps else ():
-            setattr(self, f"log_strength_{name}", nn.Parameter(torch.zeros((num_heads,), **self._made)))
+            setattr(self, f"log_strength_{name}", nn.Parameter(torch.zeros((self.num_heads,), **self._made)))
         self.unit_weights = self._per_unit() if unit_weights else None
         self.unit_precision = self._per_unit() if unit_precision else None
 

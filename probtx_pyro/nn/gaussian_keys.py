@@ -51,39 +51,24 @@ class GaussianKeysAttention(GaussianAttention):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
-        num_components: int = 2,
-        share: str | None = None,
-        assignment: str | Reduction = "soft",
-        linked: bool = False,
-        unit_weights: bool = False,
-        unit_precision: bool = False,
-        adapt_steps: int = 0,
-        adapted: Sequence[str] = ("keys",),
-    ):
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
+        adapt_steps: int = 0, adapted: Sequence[str] = ("keys",),
+    ):  # fmt: skip
         if num_components < 1:
             raise ValueError(f"num_components must be 1 or more, not {num_components}")
         reduce = reduction(assignment)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors, num_components=num_components, linked=linked,
-            unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted,
+            head_dim=head_dim, priors=priors,
         )  # fmt: skip
-        self.assignment, self.share, self.reduce = assignment, share, reduce
+        self.num_components, self.assignment, self.share, self.reduce = num_components, assignment, share, reduce
+        self._start(
+            linked=linked, unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted
+        )  # fmt: skip
         self.components = components(share)(
             num_heads, self.head_dim, num_components, kdim=self.kdim, bias=bias, **self._made
         )

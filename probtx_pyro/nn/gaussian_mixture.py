@@ -63,34 +63,20 @@ class GaussianMixtureAttention(GaussianAttention):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
-        linked: bool = True,
-        unit_weights: bool = False,
-        unit_precision: bool = False,
-        adapt_steps: int = 0,
-        adapted: Sequence[str] = ("keys",),
-        map_steps: int = 0,
-    ):
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, linked: bool = True, unit_weights: bool = False,
+        unit_precision: bool = False, adapt_steps: int = 0, adapted: Sequence[str] = ("keys",), map_steps: int = 0,
+    ):  # fmt: skip
         if map_steps < 0:
             raise ValueError(f"map_steps must be 0 or more, not {map_steps}")
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors, num_components=1, linked=linked, unit_weights=unit_weights,
-            unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted,
+            head_dim=head_dim, priors=priors,
+        )  # fmt: skip
+        self._start(
+            linked=linked, unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted
         )  # fmt: skip
         self.map_steps = map_steps
         self.log_value_precision = nn.Parameter(torch.zeros((num_heads, 1), **self._made)) if map_steps else None

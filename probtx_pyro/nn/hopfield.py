@@ -69,27 +69,12 @@ class HopfieldAttention(Attention):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
-        num_steps: int = 1,
-        tol: float | None = None,
-        beta: float | None = None,
-        learn_beta: bool = False,
-        transformation: str = "softmax",
-    ):
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_steps: int = 1, tol: float | None = None,
+        beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
+    ):  # fmt: skip
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
             head_dim=head_dim, priors=priors,

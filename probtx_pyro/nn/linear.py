@@ -51,25 +51,12 @@ class LinearKeysAttention(Attention):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
-        num_components: int = 2,
-        share: str | None = None,
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
         feature_map: FeatureMap | None = None,
-    ):
+    ):  # fmt: skip
         if num_components < 1:
             raise ValueError(f"num_components must be 1 or more, not {num_components}")
         super().__init__(
