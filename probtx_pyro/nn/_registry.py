@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from probtx_pyro.nn.attention import Attention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
-from probtx_pyro.nn.gaussian import GaussianMixtureAttention
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
+from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
 from probtx_pyro.nn.softmax import SoftmaxAttention
@@ -24,7 +24,7 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
 
 
 class Encoder(NamedTuple):
-    """How an encoder of words is made and read.
+    """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
     build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if `summary` will be asked for) and options.
     summary: reads the whole text, see `TextClassifier`.

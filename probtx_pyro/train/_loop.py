@@ -160,7 +160,7 @@ def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> flo
     loss = (
         task.loss(model, *own) * fabric.world_size / batch.targets
     )  # the mean over the processes is that over targets
-    fabric.backward(loss - task.log_prior(model.module))
+    fabric.backward(loss - task.log_prior_density(model.module))
     norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
     value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
     for name, number in (("loss", value), ("gradient", float(norm))):

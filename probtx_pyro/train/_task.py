@@ -90,7 +90,7 @@ class Task:
     better: None keeps the last parameters; ``operator.gt`` or ``operator.lt`` keeps those of the validation with the best metric.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
-    log_prior: of the parameters, divided by the number of targets in the training part; added to the objective.
+    log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
     unknown: share of the words of each other part of the data that the training part does not have.
     """
 
@@ -107,7 +107,7 @@ class Task:
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()
     ready: Callable[[nn.Module], None] = lambda model: None
-    log_prior: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
+    log_prior_density: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
     unknown: Mapping[str, float] = field(default_factory=dict)
 
 

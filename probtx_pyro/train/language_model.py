@@ -130,6 +130,9 @@ def task(
             if isinstance(layer, nn.Attention):
                 layer.priors = standard_priors(layer)
 
+    def log_prior_density(model: torch.nn.Module) -> Tensor | float:
+        return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
+
     def batch(step: int) -> TrainingBatch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
         return TrainingBatch(
@@ -143,7 +146,7 @@ def task(
         label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text,
         tokens=vocabulary.tokens, batch=batch, loss=loss, metric="perplexity",
         evaluate=lambda model, _, fabric: {"perplexity": perplexity(model, validation, settings.context, fabric=fabric)},
-        ready=set_priors, log_prior=lambda model: nn.log_prior(model) / len(training),
+        ready=set_priors, log_prior_density=log_prior_density,
         unknown={"validation": unknown_share([validation])},
     )  # fmt: skip
 

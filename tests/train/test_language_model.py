@@ -108,7 +108,7 @@ def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_pat
     assert one["losses"][-1] < 0.9 * one["losses"][0]
 
 
-def test_map_training_adds_the_log_prior():
+def test_map_training_adds_the_log_prior_density():
     layer = nn.GaussianKeysAttention(8, 2, share="shift")
     layer.priors = language_model.standard_priors(layer)
     values = layer.constrained()
@@ -117,8 +117,8 @@ def test_map_training_adds_the_log_prior():
         + Dirichlet(torch.full((2,), 2.0)).log_prob(values["component_weights"]).sum()
         + torch.distributions.Normal(0.0, 1.0).log_prob(values["shifts"]).sum()
     )
-    assert abs(layer.log_prior() - by_hand) <= 64 * EPS32 * abs(by_hand)
-    slopes = torch.autograd.grad(layer.log_prior(), [layer.log_key_precision, layer.component_logits])
+    assert abs(layer.log_prior_density() - by_hand) <= 64 * EPS32 * abs(by_hand)
+    slopes = torch.autograd.grad(layer.log_prior_density(), [layer.log_key_precision, layer.component_logits])
     assert all(slope.abs().max() < 1e-5 for slope in slopes)  # training starts at the mode of the priors
     model = replace(SMALL, attention="gaussian-keys").model(5)
     for block in model.blocks:
@@ -127,9 +127,10 @@ def test_map_training_adds_the_log_prior():
     wrapped = torch.nn.ModuleDict({"module": model})
     wrapped.forward = model.forward
     tokens = torch.randint(5, (50,), generator=torch.Generator().manual_seed(0))
-    task = language_model.task(SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    settings = replace(SMALL, map_training=True)
+    task = language_model.task(settings, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
     loss = loop._step(fabric, task, wrapped, torch.optim.SGD(model.parameters(), 0.0), 0)
-    expected = loss - float(model.blocks[0].attention.log_prior().detach()) / 50
+    expected = loss - float(model.blocks[0].attention.log_prior_density().detach()) / 50
     assert abs(fabric.objective - expected) <= 64 * EPS32 * abs(expected) and fabric.objective != loss
 
 
