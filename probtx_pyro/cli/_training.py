@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -205,7 +206,7 @@ def common_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the folder and the other arguments of `train_task`, checked.
+    """Return the folder and the options of the run, checked.
 
     Raises
     ------
@@ -251,7 +252,7 @@ def report(label: str, found: str, results: Mapping[str, Any], folder: Path, par
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
     print(folder / RESULTS)
     if parse:
-        print(f"Next: probtx parse sentences.conllu --model {folder} --out trees.conllu")
+        print(f"Next: probtx parse sentences.conllu --model {shlex.quote(str(folder))} --out trees.conllu")
     print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(folder)!r}) loads the model")
     for part, share in results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)

@@ -40,19 +40,9 @@ def train_task(
     Parameters
     ----------
     task
-        What to train.
-    out
-        Folder for ``checkpoint.pt`` (every ``checkpoint_every`` steps and at the end) and ``results.json``; None writes nothing.
-    resume
-        Go on from the checkpoint in ``out``, with the same settings.
-    device
-        ``"cpu"`` or ``"cuda"``; with several processes each takes a device of its own.
-    precision
-        As Lightning Fabric names it: ``"32-true"``, ``"bf16-mixed"``, ...
-    stop_after
-        Stop (with a checkpoint) when this step is done, as if interrupted.
-    progress
-        As `probtx_pyro.ops._fixed_point`.
+        Task to train.
+    out, resume, device, precision, checkpoint_every, stop_after, progress
+        As in `train_language_model`.
 
     Returns
     -------
@@ -61,8 +51,9 @@ def train_task(
     Raises
     ------
     ValueError
-        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or another text, or one that is there
-        without ``resume``; a loss, gradient or validation that is not finite, before the checkpoint is touched.
+        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or another
+        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite, before the checkpoint
+        is touched.
     """
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be 1 or more, not {checkpoint_every}")

@@ -112,7 +112,7 @@ class Task:
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments that every training function passes on to `train_task`, where they are explained."""
+    """Options of a run that every training function passes on to the loop; `train_language_model` explains them."""
 
     resume: bool
     device: str

@@ -37,12 +37,12 @@ def train_classifier(
         Settings, and the texts of the parts of the data by name, each text the words and the category; parts as in
         `train_tagger`.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        Texts that cannot be trained on (see `labelling`), and whatever `train_task` refuses.
+        An empty part, texts without words, and as in `train_language_model`.
     """
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
 

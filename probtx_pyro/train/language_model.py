@@ -89,15 +89,26 @@ def train_language_model(
     Parameters
     ----------
     settings, text
-        What to train, and on what.
-    out, run
-        Folder of the run, and ``resume``, ``device``, ``precision``, ``checkpoint_every``, ``stop_after``, ``progress``: as in
-        `train_task`.
+        Settings of the run, and its text.
+    out
+        Folder for ``checkpoint.pt`` and ``results.json``; None writes nothing.
+    run
+        Options of the run:
+
+        resume: go on from the checkpoint in ``out``, with the same settings (default False).
+        device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
+        precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
+        checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
+        stop_after: stop with a checkpoint when this step is done, as if interrupted; None (default) trains to the end.
+        progress: True shows a bar and False none; None (default) shows it on a terminal.
 
     Raises
     ------
     ValueError
-        A text shorter than a row, and whatever `train_task` refuses.
+        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings or another
+        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite.
+    ModuleNotFoundError
+        Lightning is not installed.
     """
     vocabulary = Vocabulary.of(text.training, settings.level, settings.rarest)
     training, validation = (vocabulary.encode(part) for part in text)

@@ -87,14 +87,14 @@ def train_masked_language_model(
     Parameters
     ----------
     settings, text
-        What to train, and on what.
+        Settings of the run, and its text.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        A text without words or with fewer rows than a batch, and whatever `train_task` refuses.
+        A text without words or with fewer rows than a batch, and as in `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     training, validation = (ROWS[settings.rows](part, vocabulary, settings.context) for part in text)

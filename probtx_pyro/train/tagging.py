@@ -47,12 +47,13 @@ def train_tagger(
         Besides ``"accuracy"`` of tags and ``"sentence_accuracy"``, metrics of one column of tags by name: from the predicted and
         the given tags, a list for each sentence. ``settings.select`` may be any of them.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        Sentences that cannot be trained on (see `labelling`), and whatever `train_task` refuses.
+        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs one
+        column, and as in `train_language_model`.
     """
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):
