@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from benchmarks.timing import RESULTS, machine
-from probtx_pyro.data.text import load_text
+from probtx_pyro.data import load_text
 from probtx_pyro.nn import TransformerLM
-from probtx_pyro.train import Settings, train_language_model
+from probtx_pyro.train import LanguageModelSettings, train_language_model
 
 FOLDER, CACHE = RESULTS / "language_modelling", Path(__file__).parent / "cache"
 HALF = {"heads": 4, "head_dim": 16}  # of the 8 heads of 16 channels
@@ -41,18 +41,18 @@ SMALL = {
 }  # what a CPU can do; not the paper's setting
 
 
-def file(text: str, name: str, settings: Settings) -> Path:
+def file(text: str, name: str, settings: LanguageModelSettings) -> Path:
     """Where the results of a run are kept."""
     what = name.replace(", ", "-").replace(" ", "-").lower()
     return FOLDER / f"{text}-{what}-{settings.num_steps}-steps-seed-{settings.seed}.json"
 
 
-def settings_of(name: str, base: Settings, seed: int) -> Settings:
+def settings_of(name: str, base: LanguageModelSettings, seed: int) -> LanguageModelSettings:
     """What all runs share, with the attention of one of `MODELS`."""
-    return Settings(**{**asdict(base), **MODELS[name], "seed": seed})
+    return LanguageModelSettings(**{**asdict(base), **MODELS[name], "seed": seed})
 
 
-def weights_file(text: str, name: str, settings: Settings) -> Path:
+def weights_file(text: str, name: str, settings: LanguageModelSettings) -> Path:
     """Where the weights of a finished run are kept."""
     return CACHE / "weights" / file(text, name, settings).with_suffix(".npz").name
 
@@ -63,7 +63,7 @@ def keep_weights(model: TransformerLM, path: Path) -> None:
     np.savez(path, **{name: x.half().cpu().numpy() for name, x in model.state_dict().items()})
 
 
-def with_weights(settings: Settings, vocabulary: int, path: Path) -> TransformerLM:
+def with_weights(settings: LanguageModelSettings, vocabulary: int, path: Path) -> TransformerLM:
     """The model of a finished run."""
     model = settings.model(vocabulary)
     with np.load(path) as kept:
@@ -71,7 +71,7 @@ def with_weights(settings: Settings, vocabulary: int, path: Path) -> Transformer
     return model.eval()
 
 
-def read(path: Path, settings: Settings) -> dict[str, Any] | None:
+def read(path: Path, settings: LanguageModelSettings) -> dict[str, Any] | None:
     """The results of a finished run; refused if it was another run than the one asked for."""
     if not path.exists():
         return None
@@ -83,7 +83,7 @@ def read(path: Path, settings: Settings) -> dict[str, Any] | None:
     return found
 
 
-def run(text: str, name: str, settings: Settings, device: str, precision: str) -> dict[str, Any]:
+def run(text: str, name: str, settings: LanguageModelSettings, device: str, precision: str) -> dict[str, Any]:
     """The results of a run: read, or made."""
     path = file(text, name, settings)
     found = read(path, settings)
@@ -102,7 +102,7 @@ def run(text: str, name: str, settings: Settings, device: str, precision: str) -
     return found
 
 
-def table(text: str, settings: Settings, seeds: list[int], names: list[str]) -> list[dict[str, Any]]:
+def table(text: str, settings: LanguageModelSettings, seeds: list[int], names: list[str]) -> list[dict[str, Any]]:
     """Mean, smallest and largest perplexity of the runs that are there, and their ratio to softmax with 8 heads seed by seed."""
     rows, reference = [], {}
     for name in names:
@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
-    base = Settings(num_steps=args.steps, **SMALL.get(args.text, {}))
+    base = LanguageModelSettings(num_steps=args.steps, **SMALL.get(args.text, {}))
     for seed in [] if args.table else args.seeds:
         for name in args.only:
             done = run(args.text, name, settings_of(name, base, seed), args.device, args.precision)

@@ -18,16 +18,16 @@ from benchmarks.approximation import approximation, draw_approximation
 from benchmarks.language_modelling import keep_weights, settings_of, weights_file, with_weights
 from benchmarks.timing import write
 from probtx_pyro import plots
-from probtx_pyro.data.text import Vocabulary, load_text
+from probtx_pyro.data import Vocabulary, load_text
 from probtx_pyro.inspection import attention_rank, effective_keys, effective_rank, head_distances, rank_spectrum
-from probtx_pyro.train import Settings, train_language_model
+from probtx_pyro.train import LanguageModelSettings, train_language_model
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "redundancy.png"
 COMPARED = ("softmax, 8 heads", "MGK, 4 heads", "one Gaussian key, 4 heads")
 ROWS = 16  # of the validation text, side by side from its start
 
 
-def attention_of(text: str, name: str, base: Settings, seed: int) -> NDArray[np.float32]:
+def attention_of(text: str, name: str, base: LanguageModelSettings, seed: int) -> NDArray[np.float32]:
     """Attention (layer, row, head, query, unit) of a trained model on the first rows of the validation text."""
     settings, parts = settings_of(name, base, seed), load_text(text)
     vocabulary = Vocabulary.of(parts.training, settings.level, settings.rarest)
@@ -84,7 +84,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     text, base = (
-        ("topics", Settings(num_steps=2, batch=2)) if args.quick else (args.text, Settings(num_steps=args.steps))
+        ("topics", LanguageModelSettings(num_steps=2, batch=2))
+        if args.quick
+        else (args.text, LanguageModelSettings(num_steps=args.steps))
     )
     found = {name: attention_of(text, name, base, args.seed) for name in COMPARED}
     shared: dict[str, Any] = {"text": text, "steps": base.num_steps, "seed": args.seed, "rows of 128 tokens": ROWS}

@@ -4,7 +4,7 @@
 
 Reads ``$PROBTX_DATA/segmentation/{images,masks}/*.png`` (masks: 0 background, 1 pet, 255 not scored). Of the files in order of
 their names the 1st, 3rd, ... are the tuning half ("even", counted from 0) and the others the held-out half ("odd"). All settings,
-ours and those of the two others, were chosen on the tuning half. Protocol and score: `probtx_pyro.apps.clicks`. No method and no
+ours and those of the two others, were chosen on the tuning half. Protocol and score: `probtx_pyro.apps.segmentation.play_clicks`. No method and no
 part of the protocol draws random numbers, so there is no seed.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probtx_pyro.apps import clicks as game
+from probtx_pyro.apps import segmentation
 
 SHOWN = (2, 3, 5, 10)
 RESULTS = Path(__file__).parent / "results" / "segmentation.json"
@@ -32,17 +32,16 @@ class Method(NamedTuple):
     """Work on the image once, then turn clicks into a mask of their labels."""
 
     prepare: Callable[[np.ndarray], Any]
-    answer: Callable[[Any, list[game.Click]], np.ndarray]
+    answer: Callable[[Any, list[segmentation.Click]], np.ndarray]
 
 
 def ours() -> Method:
     """`probtx_pyro.apps.segmentation` with its defaults."""
-    from probtx_pyro.apps.segmentation import Picture
 
     def answer(picture, clicks):
-        return picture.segment(game.marks_from_clicks(picture.shape, clicks)).mask
+        return picture.segment(segmentation.marks_from_clicks(picture.shape, clicks)).mask
 
-    return Method(Picture.from_image, answer)
+    return Method(segmentation.InteractiveSegmenter.from_image, answer)
 
 
 def random_walker(beta: float) -> Method:
@@ -50,7 +49,7 @@ def random_walker(beta: float) -> Method:
     from skimage.segmentation import random_walker as walk
 
     def answer(image, clicks):
-        marks = game.marks_from_clicks(image.shape[:2], clicks)
+        marks = segmentation.marks_from_clicks(image.shape[:2], clicks)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return walk(image / 255, marks, beta=beta, mode="cg_j", tol=1e-4, channel_axis=-1)
@@ -63,12 +62,10 @@ def label_spreading(position: float, side: int = 32, **options) -> Method:
     from scipy.spatial import cKDTree
     from sklearn.semi_supervised import LabelSpreading
 
-    from probtx_pyro.apps.segmentation import lab_colours
-
     def prepare(image):
         height, width = image.shape[:2]
         where = np.stack(np.mgrid[:height, :width], -1) / max(height, width) * 2
-        features = np.concatenate([lab_colours(image) / 50, position * where], -1)
+        features = np.concatenate([segmentation.lab_colours(image) / 50, position * where], -1)
         step = max(height, width) / side
         y, x = ((np.arange(int(size / step)) * step + step / 2).astype(int) for size in (height, width))
         points = features[np.ix_(y, x)].reshape(-1, features.shape[-1])
@@ -124,7 +121,7 @@ def measure(method: Method, data: list[tuple[str, np.ndarray, np.ndarray]]) -> d
             click_seconds.append(time.perf_counter() - start)
             return mask
 
-        played = game.play(answer, truth)
+        played = segmentation.play_clicks(answer, truth)
         scores.append([played.scores[played.counts.index(count)] for count in SHOWN])
     table = np.array(scores)  # (picture, shown, class)
     return {

@@ -20,11 +20,10 @@ import torch
 
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
-from probtx_pyro.apps.parsing import DECODERS, AttentionParser
-from probtx_pyro.data import load_treebank
-from probtx_pyro.data.text import Text, load_text
+from probtx_pyro.apps import DECODERS, AttentionParser
+from probtx_pyro.data import Text, load_text, load_treebank
 from probtx_pyro.metrics import attachment_score, baseline_scores, channel_scores
-from probtx_pyro.train.sources import classified_texts, tagged_sentences
+from probtx_pyro.train import classified_texts, tagged_sentences
 
 FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
 CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4)}

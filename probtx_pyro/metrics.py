@@ -1,8 +1,13 @@
-"""Do the heads of words agree with a treebank: attachment scores, the baselines to beat, and attention channel by channel.
+"""Scores: heads of words against a treebank, named entities, and segmentations.
 
 Heads are numbered as in CoNLL-U: 0 is the root, j the j-th word, counted from 1; -1 stands for an absent (padded) word.
+
+Entities are BIO tags: ``B-person`` begins one, ``I-person`` goes on with it, ``O`` is outside. An ``I-`` tag that goes on with
+nothing (after ``O``, at the beginning, or of another type than the tag before) begins an entity: so count ``conlleval``, the
+script of the CoNLL shared tasks (Tjong Kim Sang & De Meulder 2003, aclanthology W03-0419), and the library nervaluate, used here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Heads = NDArray[np.int64]
 Decoder = Callable[[NDArray[np.floating[Any]]], ArrayLike]
+BIO_TAG = re.compile(r"O|[BI]-\S+")
 
 
 def attachment_score(
@@ -44,7 +50,7 @@ def attachment_score(
 
 
 def left_arc(length: int) -> Heads:
-    """Every word takes its left neighbour, the first the root.
+    """Return heads (length,) where every word takes its left neighbour, the first the root.
 
     >>> left_arc(3).tolist(), right_arc(3).tolist()
     ([0, 1, 2], [2, 3, 0])
@@ -53,14 +59,23 @@ def left_arc(length: int) -> Heads:
 
 
 def right_arc(length: int) -> Heads:
-    """Every word takes its right neighbour, the last the root."""
+    """Return heads (length,) where every word takes its right neighbour, the last the root."""
     return np.append(np.arange(2, length + 1), 0)[:length]
 
 
 def random_heads(length: int, seed: int | np.random.Generator) -> Heads:
-    """Every word takes the root or another word, all of them as likely; no tree, in general.
+    """Draw heads: every word takes the root or another word, all of them as likely; no tree, in general.
 
-    A generator in the place of the seed goes on where it stands, for the sentences of one corpus.
+    Parameters
+    ----------
+    length
+        Number of words.
+    seed
+        A seed, or a generator that goes on where it stands, for the sentences of one corpus.
+
+    Returns
+    -------
+    (length,) heads.
     """
     heads = np.random.default_rng(seed).integers(0, length, length)
     return heads + (heads > np.arange(length))
@@ -76,8 +91,26 @@ BASELINES: dict[str, Callable[[int, np.random.Generator], Heads]] = {
 def baseline_scores(
     gold: Sequence[ArrayLike], counted: Sequence[ArrayLike] | None = None, *, seed: int
 ) -> dict[str, float]:
-    """`attachment_score` of each of the heads that know nothing: `left_arc`, `right_arc` and `random_heads`.
+    """Return `attachment_score` of each of the heads that know nothing: `left_arc`, `right_arc` and `random_heads`.
 
+    Parameters
+    ----------
+    gold, counted
+        As in `attachment_score`.
+    seed
+        Seed of the random heads.
+
+    Returns
+    -------
+    Score of each name of `BASELINES`.
+
+    Raises
+    ------
+    ValueError
+        As in `attachment_score`.
+
+    Examples
+    --------
     >>> scores = baseline_scores([[0, 1, 2], [0, 1]], seed=0)
     >>> scores["left arc"], scores["right arc"]
     (1.0, 0.0)
@@ -123,7 +156,7 @@ def channel_scores(
     decode: Decoder = likeliest_heads,
     counted: Sequence[ArrayLike] | None = None,
 ) -> ChannelScores:
-    """How much of the gold heads is in each channel of attention, in their mean, and in all of them together.
+    """Score each channel of attention, the mean of the channels, and all of them together.
 
     Parameters
     ----------
@@ -162,10 +195,89 @@ def channel_scores(
     return ChannelScores(each, float(averaged.mean()), float(each.max()), float(np.any(channels, 0).mean()))
 
 
+def span_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
+    """F1 of entities that have both the boundaries and the type right, over all sentences and types together.
+
+    Parameters
+    ----------
+    predicted, gold
+        BIO tags of each sentence.
+
+    Returns
+    -------
+    float
+        ``2 correct / (predicted + gold)`` of the numbers of entities; 0 where neither side has one.
+
+    Raises
+    ------
+    ValueError
+        Not the same sentences and words on both sides, or a tag that is no BIO tag.
+    ModuleNotFoundError
+        Without nervaluate.
+    """
+    try:
+        from nervaluate import Evaluator
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("entities are scored by nervaluate: pip install 'probtx_pyro[train]'") from None
+    if len(predicted) != len(gold):
+        raise ValueError(f"{len(predicted)} predicted sentences for {len(gold)}; give the tags of the same sentences")
+    for number, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):
+        if len(ours) != len(theirs):
+            raise ValueError(
+                f"predicted[{number}] has {len(ours)} tags, gold[{number}] has {len(theirs)}; give one a word"
+            )
+        for tag in (*ours, *theirs):
+            if not BIO_TAG.fullmatch(tag):
+                raise ValueError(f"{tag!r} in sentence {number} is no BIO tag; give O, B-type or I-type")
+    types = sorted({tag[2:] for tags in (*predicted, *gold) for tag in tags if tag != "O"})
+    if not types:
+        return 0.0
+    evaluator = Evaluator([list(tags) for tags in gold], [list(tags) for tags in predicted], tags=types, loader="list")
+    return float(evaluator.evaluate()["overall"]["strict"].f1)
+
+
+def intersection_over_union(truth: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
+    """Intersection over union ``|T_c ∩ P_c| / |T_c ∪ P_c|`` of each class c of the true mask, ascending.
+
+    "Pet only" is the entry of the pet; "mean over classes" is the mean of all, background included.
+
+    Parameters
+    ----------
+    truth
+        (H, W) labels of the true mask; pixels whose label is 0 or less are unknown and do not count.
+    predicted
+        (H, W) labels.
+
+    Returns
+    -------
+    (class,) scores from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        Masks of two shapes, or a true mask without a labelled pixel.
+
+    Examples
+    --------
+    >>> intersection_over_union([[1, 1, 2, 0]], [[1, 2, 2, 1]]).tolist()
+    [0.5, 0.5]
+    """
+    true, found = np.asarray(truth), np.asarray(predicted)
+    if true.shape != found.shape:
+        raise ValueError(
+            f"truth has shape {true.shape} but predicted has shape {found.shape}; give masks of one picture"
+        )
+    known = true > 0
+    if not known.any():
+        raise ValueError("truth has no labelled pixel; give labels from 1")
+    t, p = true[known], found[known]
+    return np.array([((t == c) & (p == c)).sum() / ((t == c) | (p == c)).sum() for c in np.unique(t)])
+
+
 def _hits(
     predicted: Sequence[ArrayLike], gold: Sequence[ArrayLike], counted: Sequence[ArrayLike] | None
 ) -> NDArray[np.bool_]:
-    """Whether each word that counts has the right head, (..., word), the sentences one after another."""
+    """Return, for each word that counts, if its head is right: (..., word), the sentences one after another."""
     for name, sentences in (("predicted", predicted), ("counted", counted)):
         if sentences is not None and len(sentences) != len(gold):
             raise ValueError(f"{name} has {len(sentences)} sentences but gold has {len(gold)}; give one array for each")
@@ -209,12 +321,15 @@ def _marginals(name: str, given: ArrayLike) -> NDArray[np.floating[Any]]:
 
 __all__ = [
     "BASELINES",
+    "BIO_TAG",
     "ChannelScores",
     "attachment_score",
     "baseline_scores",
     "channel_scores",
+    "intersection_over_union",
     "left_arc",
     "likeliest_heads",
     "random_heads",
     "right_arc",
+    "span_f1",
 ]

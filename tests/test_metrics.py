@@ -1,5 +1,7 @@
-"""Attachment scores against counts by hand and by loops; baselines; channels with decoders of words and of trees."""
+"""Scores of heads, entities and masks against counts by hand and by loops; baselines; channels with decoders."""
 
+import random
+import re
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from probtx_pyro import metrics, ops
-from probtx_pyro import metrics as attachment
+from probtx_pyro.metrics import intersection_over_union, span_f1
 
 GOLD = [[2, 0, 2], [0, 1], [0]]
 PREDICTED = [[2, 3, 0], [0, 1], [0]]
@@ -40,7 +42,7 @@ def test_baselines():
         assert metrics.random_heads(length, 0).tolist() == [0] * length
     scores = metrics.baseline_scores(GOLD, [[True, True, True], [True, True], [False]], seed=3)
     assert scores["left arc"] == 3 / 5 and scores["right arc"] == 1 / 5
-    assert list(scores) == list(attachment.BASELINES) and 0 <= scores["random heads"] <= 1
+    assert list(scores) == list(metrics.BASELINES) and 0 <= scores["random heads"] <= 1
 
 
 def test_random_heads_are_even_and_repeat():
@@ -101,6 +103,78 @@ def test_a_decoder_of_trees_finds_the_root():
 
 def test_one_word_without_a_root_has_the_root():
     assert metrics.likeliest_heads(np.zeros((2, 1, 1))).tolist() == [[0], [0]]
+
+
+def tags(*sentences):
+    return [sentence.split() for sentence in sentences]
+
+
+def test_f1_by_hand():
+    gold = tags("B-per I-per O B-loc", "O B-org", "B-per B-per")
+    assert span_f1(gold, gold) == 1.0
+    # right: the location, the organisation, the first person of two. Wrong: a boundary, and one person left out.
+    predicted = tags("B-per O O B-loc", "O B-org", "B-per O")
+    assert span_f1(predicted, gold) == pytest.approx(2 * 3 / (4 + 5), rel=1e-12)
+    assert span_f1(tags("B-loc I-loc O O"), gold[:1]) == 0.0  # the boundary alone does not count
+    assert span_f1(tags("O O O O"), gold[:1]) == span_f1(tags("O"), tags("O")) == 0.0
+
+
+def test_an_inside_tag_that_goes_on_with_nothing_begins_an_entity():
+    assert span_f1(tags("I-per I-per O", "B-loc I-per"), tags("B-per I-per O", "B-loc B-per")) == 1.0
+
+
+def spans(tags):
+    """Entities by a pattern over the tags, one letter each: a type's number, small for I and capital for B."""
+    types = sorted({tag[2:] for tag in tags if tag != "O"})
+    letters = [chr(97 + types.index(tag[2:])) if tag != "O" else "." for tag in tags]
+    text = "".join(c.upper() if tag[0] == "B" else c for c, tag in zip(letters, tags, strict=True))
+    pattern = "|".join(f"{c}{c.lower()}*" for i in range(len(types)) for c in (chr(65 + i), chr(97 + i)))
+    found = re.finditer(pattern, text) if types else ()
+    return {(m.start(), m.end(), types[ord(m[0][0].lower()) - 97]) for m in found}
+
+
+def test_f1_of_random_tags_against_a_second_way():
+    draw = random.Random(3)
+    seen = set()
+    for _ in range(60):
+        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        sides = [
+            [draw.choices(("O", "B-a", "I-a", "B-b", "I-b"), weights=(4, 2, 2, 1, 1), k=n) for n in lengths]
+            for _ in "pg"
+        ]
+        sides[0] = [p if draw.random() < 0.6 else g for p, g in zip(*sides, strict=True)]
+        ours, theirs = ({(i, *span) for i, row in enumerate(side) for span in spans(row)} for side in sides)
+        expected = 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
+        assert span_f1(*sides) == pytest.approx(expected, rel=1e-12)  # a few divisions apart
+        seen.add(expected)
+    assert len(seen) > 20
+
+
+def test_scores_of_what_does_not_fit(monkeypatch):
+    for predicted, gold, message in (
+        (tags("O"), [], "1 predicted sentences for 0"),
+        (tags("O", "O O"), tags("O", "O"), r"predicted\[1\] has 2 tags, gold\[1\] has 1"),
+        (tags("O"), tags("X"), "'X' in sentence 0 is no BIO tag"),
+        (tags("B"), tags("O"), "'B' in sentence 0 is no BIO tag"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            span_f1(predicted, gold)
+    monkeypatch.setitem(sys.modules, "nervaluate", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'probtx_pyro\[train\]'"):
+        span_f1(tags("O"), tags("O"))
+
+
+def test_intersection_over_union_by_hand():
+    truth = np.array([[1, 1, 1, 2], [3, 3, 2, 2]])
+    predicted = np.array([[1, 1, 2, 2], [3, 1, 2, 2]])
+    assert intersection_over_union(truth, predicted).tolist() == [2 / 4, 3 / 4, 1 / 2]
+
+
+def test_masks_that_cannot_be_compared():
+    with pytest.raises(ValueError, match=r"truth has shape \(1, 2\) but predicted has shape \(1, 1\)"):
+        intersection_over_union(np.ones((1, 2), int), np.ones((1, 1), int))
+    with pytest.raises(ValueError, match="truth has no labelled pixel"):
+        intersection_over_union(np.zeros((1, 2), int), np.ones((1, 2), int))
 
 
 @pytest.mark.parametrize(

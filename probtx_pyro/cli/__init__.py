@@ -1,15 +1,18 @@
 """The command line: ``probtx``, or ``python -m probtx_pyro``.
 
 A command is a file of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments)``, and one entry of
-``COMMANDS``. Command files import what is heavy inside ``run``, so that ``--help`` answers at once. Exit codes: 0 done, 2 wrong
-usage or input (one line on stderr), 130 interrupted.
+``COMMANDS``. Command files import what is heavy inside the two functions, and only the chosen command's are called, so that
+``probtx --help`` answers at once. Exit codes: 0 done (bare ``probtx`` prints its help), 2 wrong usage or input (one line on
+stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in ``probtx ... | head -1``.
 """
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+
+from probtx_pyro.cli import _options as options
 
 COMMANDS = ("tour", "segment", "train", "parse")
 
@@ -17,7 +20,7 @@ DESCRIPTION = """Attention and transformers as Pyro programs: the attention matr
 
 Start with the guided run, which explains the library on real data in under two minutes:
 
-  probtx tour --out tour_output     figures, an InferenceData file and report.html
+  probtx tour                       figures, an InferenceData file and report.html, in tour_output
 
 and a task of your own, by a few clicks on a photograph:
 
@@ -39,22 +42,15 @@ In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; imports neither torch nor matplotlib."""
-    top = argparse.ArgumentParser(
-        prog="probtx", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parser() -> options.Parser:
+    """Return the parser of all commands; it imports neither torch nor matplotlib."""
+    top = options.Parser(prog="probtx", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"probtx {version('probtx_pyro')}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    top.set_defaults(run=lambda _: top.print_help())
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"{__name__}.{name}")
-        command = commands.add_parser(
-            name,
-            help=module.SUMMARY,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
+        command = commands.add_parser(name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments)
         command.set_defaults(run=module.run)
     return top
 
@@ -73,13 +69,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        arguments = parser().parse_args(argv)
-        arguments.run(arguments)
+        try:
+            arguments = parser().parse_args(argv)
+            with options.threads(getattr(arguments, "threads", None)):
+                arguments.run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that is gone can be handled
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else the interpreter flushes again, and complains
+        return 141
     except (ValueError, OSError, ModuleNotFoundError) as error:
+        if str(getattr(error, "name", "")).startswith("probtx_pyro"):
+            raise  # one of our own modules is missing: a fault of ours
         print(f"probtx: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("probtx: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(["probtx: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
     return 0
 

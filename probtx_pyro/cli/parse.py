@@ -4,25 +4,28 @@
   probtx parse sentences.conllu --model runs/masked --out trees.conllu
   probtx parse sentences.conllu --model runs/masked --out trees.conllu --draw tree.png --sentence 3
 
-CoNLL-U in, CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. Where the sentences come with heads,
-the unlabelled attachment score is printed beside those of left arcs, right arcs and random heads.
+CoNLL-U in, CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. The share of words that the model
+does not know is printed. Where the sentences come with heads, the unlabelled attachment score is printed beside those of left
+arcs, right arcs and random heads.
 """
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from probtx_pyro.cli import options
+from probtx_pyro.cli import _options as options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from probtx_pyro.nn.tasks import WordModel
 
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
 DECODERS = ("tree", "projective", "word")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``probtx parse``."""
+    """Add the options of ``probtx parse``."""
     parser.add_argument("sentences", type=Path, metavar="FILE", help="CoNLL-U, plain or .gz")
     parser.add_argument(
         "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger"
@@ -38,19 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
     parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
     options.add_device(parser)
+    options.add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, parse, write, and score where there is something to compare with."""
+    """Read, parse and write; score the heads where the file has some to compare with."""
     for target in (arguments.out, arguments.draw):
         if target is not None and target.resolve() == arguments.sentences.resolve():
             raise ValueError(f"{target} is the file to read; choose another name")
     device = options.device(arguments.device)
 
-    from probtx_pyro.apps.parsing import AttentionParser
+    from probtx_pyro.apps import AttentionParser
     from probtx_pyro.data import read_conllu, write_conllu
     from probtx_pyro.metrics import attachment_score, baseline_scores
-    from probtx_pyro.train.loading import load_run
+    from probtx_pyro.train import load_run
 
     sentences = read_conllu(arguments.sentences)
     if not sentences:
@@ -58,10 +62,16 @@ def run(arguments: argparse.Namespace) -> None:
     if not 1 <= arguments.sentence <= len(sentences):
         raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
     loaded = load_run(arguments.model, device)
-    parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
+    with options.names_of_options({"channel": "--channel"}):
+        parser = AttentionParser(
+            cast("WordModel", loaded.model), loaded.vocabulary, arguments.decoder, arguments.channel
+        )
     heads = parser.parse([sentence.words for sentence in sentences])
     write_conllu(sentences, arguments.out, heads)
     print(arguments.out)
+    unknown = loaded.vocabulary.unknown_share(word for sentence in sentences for word in sentence.words)
+    print(f"unknown words: {unknown:.1%}")
+    options.warn_unknown(unknown, str(arguments.sentences))
     gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
     if any(head >= 0 for row in gold for head in row):
         scores = {"attention": attachment_score(heads, gold), **baseline_scores(gold, seed=0)}

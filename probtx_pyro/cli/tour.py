@@ -8,29 +8,33 @@ Needs scikit-learn:  pip install 'probtx_pyro[tour]'
 import argparse
 from pathlib import Path
 
-from probtx_pyro.cli import options
+from probtx_pyro.cli import _options as options
 
 SUMMARY = "the guided run: figures, an InferenceData file and an HTML report"
+OUT = Path("tour_output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``probtx tour``."""
+    """Add the options of ``probtx tour``."""
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="folder for the results, made if missing"
+        "--out", type=Path, metavar="DIR", help=f"folder for the results, made if missing (default {OUT})"
     )
     parser.add_argument(
         "--seed", type=options.seed, default=0, metavar="N", help="seed of every random choice (default 0)"
     )
     options.add_device(parser)
+    options.add_threads(parser)
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the tour and say where its results are."""
-    out: Path = arguments.out
+    out: Path = arguments.out or OUT
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder")
     device = options.device(arguments.device)
+    if arguments.out is None:
+        options.warn(f"the results go to {out}; --out DIR chooses another folder")
     import matplotlib
 
     from probtx_pyro import tour
@@ -38,7 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     matplotlib.use("agg")  # no window, no display needed
     written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
     print(
-        f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}"
+        f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"
+        "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"
     )
 
 

@@ -14,34 +14,40 @@ the loss of every step, the validations, and the machine. Needs Lightning: pip i
 import argparse
 from importlib import import_module
 
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _training as training
+
 SUMMARY = "train language models, taggers and classifiers with the models of the library"
 TASKS = ("lm", "tagger", "mlm", "classifier")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One command for each of `TASKS`, in a file of its own (``train_lm.py``, ...) made like those of `probtx_pyro.cli`."""
-    tasks = parser.add_subparsers(title="tasks", metavar="TASK", required=True)
+    """Add a command for each of `TASKS`, in a file of its own (``train_lm.py``, ...) made like those of `probtx_pyro.cli`."""
+    parser.set_defaults(train=None, show_help=parser.print_help)
+    tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
         module = import_module(f"probtx_pyro.cli.train_{name}")
-        task = tasks.add_parser(
-            name,
-            help=module.SUMMARY,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(task)
+        task = tasks.add_parser(name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments)
         task.set_defaults(train=module.run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are."""
+    """Train, and say where the results are; without a task, print the help."""
+    if arguments.train is None:
+        arguments.show_help()
+        return
     import torch
     from torch import distributed
 
     mine = distributed.is_available() and not distributed.is_initialized()
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
-        arguments.train(arguments)
+        with options.names_of_options(training.OPTION_NAMES):
+            arguments.train(arguments)
+    except KeyboardInterrupt:
+        if (arguments.out / "checkpoint.pt").exists():
+            raise KeyboardInterrupt("the same command with --resume goes on from the last checkpoint") from None
+        raise
     finally:
         torch.set_flush_denormal(False)
         if mine and distributed.is_initialized():  # its threads must end before the interpreter does, or may abort it

@@ -10,18 +10,19 @@ results as in `probtx train --help`.
 
 import argparse
 
-from probtx_pyro.cli import training
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _training as training
 
 SUMMARY = "a classifier of texts"
 NUMBERS: training.Numbers = {
-    "context": (int, 256, "most words of a text, for transformer"),
+    "context": (options.count, 256, "most words of a text, for transformer"),
     "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
     **training.WORDS,
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``probtx train classifier``."""
+    """Add the options of ``probtx train classifier``."""
     parser.add_argument(
         "--data",
         default="banking77",
@@ -38,11 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
     of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
 
     from probtx_pyro import train
-    from probtx_pyro.train.sources import classified_texts
 
     settings = train.LabellingSettings(unknown=arguments.unknown, **of_encoder)
-    results = train.train_classifier(settings, classified_texts(arguments.data), **how).results
-    training.report(arguments.encoder, training.scores(results), results, arguments.out / train.RESULTS)
+    results = train.train_classifier(settings, train.classified_texts(arguments.data), **how).results
+    training.report(arguments.encoder, training.scores(results), results, arguments.out)
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

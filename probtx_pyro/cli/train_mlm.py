@@ -10,18 +10,19 @@ of the validation part, chosen once for a seed. Resume, several processes and re
 
 import argparse
 
-from probtx_pyro.cli import training
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _training as training
 
 SUMMARY = "a masked language model of words"
 NUMBERS: training.Numbers = {
     "mask": (float, 0.15, "share of the words of a row that are hidden"),
-    "context": (int, 64, "words of a row"),
+    "context": (options.count, 64, "words of a row"),
     **training.WORDS,
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``probtx train mlm``."""
+    """Add the options of ``probtx train mlm``."""
     parser.add_argument(
         "--text",
         "--data",
@@ -42,12 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
     of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
 
     from probtx_pyro import train
-    from probtx_pyro.data.text import load_text
+    from probtx_pyro.data import load_text
 
     settings = train.MaskedSettings(rows=arguments.rows, mask=arguments.mask, **of_encoder)
     results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
     found = f"validation perplexity of hidden words {results['perplexity']:.4f}"
-    training.report(arguments.encoder, found, results, arguments.out / train.RESULTS)
+    training.report(arguments.encoder, found, results, arguments.out, arguments.encoder == "crf")
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

@@ -11,18 +11,19 @@ where there is a test part. Resume, several processes and results as in `probtx 
 
 import argparse
 
-from probtx_pyro.cli import training
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _training as training
 
 SUMMARY = "a tagger of words: parts of speech, named entities, COGS"
 NUMBERS: training.Numbers = {
-    "context": (int, 256, "most words of a sentence, for transformer"),
+    "context": (options.count, 256, "most words of a sentence, for transformer"),
     "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
     **training.WORDS,
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``probtx train tagger``."""
+    """Add the options of ``probtx train tagger``."""
     parser.add_argument(
         "--data",
         default="small",
@@ -41,12 +42,11 @@ def run(arguments: argparse.Namespace) -> None:
     of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
 
     from probtx_pyro import train
-    from probtx_pyro.train.sources import tagged_sentences
 
-    data = tagged_sentences(arguments.data, arguments.column)
+    data = train.tagged_sentences(arguments.data, arguments.column)
     settings = train.LabellingSettings(unknown=arguments.unknown, select=data.select, **of_encoder)
     results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
-    training.report(arguments.encoder, training.scores(results), results, arguments.out / train.RESULTS)
+    training.report(arguments.encoder, training.scores(results), results, arguments.out, arguments.encoder == "crf")
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

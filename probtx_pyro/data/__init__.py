@@ -1,11 +1,13 @@
-"""Readers, toy problems with known truth, and downloads with checksums."""
+"""Readers, corpora and pictures by name, a small trained transformer, and downloads with checksums."""
 
-from probtx_pyro.data.cogs import load_cogs, logical_form_of, read_cogs, tags_of
+from probtx_pyro.data import text_transformer
+from probtx_pyro.data._splits import Splits
+from probtx_pyro.data.cogs import Cogs, CogsExample, Tags, load_cogs, logical_form_of, read_cogs, tags_of
 from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
-from probtx_pyro.data.splits import Splits
-from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged, span_f1
+from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
+from probtx_pyro.data.text import Text, Vocabulary, load_text
 from probtx_pyro.data.treebank import Sentence, load_treebank, read_conllu, write_conllu
 
 __all__ = [
@@ -17,6 +19,11 @@ __all__ = [
     "Fashion",
     "load_fashion",
     "read_idx",
+    # text, its tokens, and a transformer that was trained on it
+    "Text",
+    "load_text",
+    "Vocabulary",
+    "text_transformer",
     # every corpus of sentences comes in these parts
     "Splits",
     # dependency trees
@@ -24,17 +31,19 @@ __all__ = [
     "load_treebank",
     "read_conllu",
     "write_conllu",
-    # a tag a word
+    # a tag for each word
     "Tagged",
     "load_entities",
     "read_tagged",
-    "span_f1",
-    # a label a text
+    # a label for each text
     "Labelled",
     "load_labelled",
     "read_labelled",
     "tokenize",
     # compositional generalisation
+    "Cogs",
+    "CogsExample",
+    "Tags",
     "load_cogs",
     "read_cogs",
     "tags_of",

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.fetch import GITHUB, Remote, fetch, read_lines
+from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_lines
 
 NONE = "_"
 _NOUN = re.compile(r"(\* )?(\w+) \( x _ (\d+) \)")
@@ -36,7 +36,7 @@ PUBLISHED = {
 
 
 class Tags(NamedTuple):
-    """What each word contributes to the logical form, one entry a word; `NONE` where a tag does not apply.
+    """Contribution of each word to the logical form, one entry a word; `NONE` where a tag does not apply.
 
     parents: the word it is an argument of, counted from 1, or 0: a tree, with `heads` as in a treebank.
     roles: to the parent: ``agent``, ``theme``, ``recipient``, ``ccomp``, ``xcomp``, ``nmod.in``, ``nmod.on``, ``nmod.beside``.
@@ -52,7 +52,7 @@ class Tags(NamedTuple):
     verbs: tuple[str, ...]
 
 
-class Example(NamedTuple):
+class CogsExample(NamedTuple):
     """A row of COGS; category names the kind of generalisation, ``in_distribution``, or ``primitive``."""
 
     words: tuple[str, ...]
@@ -64,17 +64,24 @@ class Example(NamedTuple):
 class Cogs(NamedTuple):
     """The four parts; ``gen`` asks for new combinations of what train has."""
 
-    train: list[Example]
-    dev: list[Example]
-    test: list[Example]
-    gen: list[Example]
+    train: list[CogsExample]
+    dev: list[CogsExample]
+    test: list[CogsExample]
+    gen: list[CogsExample]
 
 
 def tags_of(words: Sequence[str], logical_form: str) -> Tags:
-    """The tags of a sentence.
+    """Return the tags of a sentence.
 
     A primitive (one word, its meaning a lambda term or a name; 143 rows of train) gets its category and lemma only: enough
     to learn the word from, while the term itself is not a sentence's logical form and does not come back.
+
+    Parameters
+    ----------
+    words
+        Words of the sentence.
+    logical_form
+        Its meaning.
 
     Raises
     ------
@@ -133,7 +140,14 @@ def _primitive(word: str, meaning: str) -> Tags:
 
 
 def logical_form_of(words: Sequence[str], tags: Tags) -> str:
-    """The logical form that tags spell; it inverts `tags_of` on sentences, and takes any tags without complaint.
+    """Return the logical form that tags spell; it inverts `tags_of` on sentences, and takes any tags without complaint.
+
+    Parameters
+    ----------
+    words
+        Words of the sentence.
+    tags
+        One tag of each kind for every word.
 
     Raises
     ------
@@ -165,7 +179,7 @@ def logical_form_of(words: Sequence[str], tags: Tags) -> str:
     return " ; ".join([*definite, " AND ".join(text for _, text in sorted(conjuncts.items()))])
 
 
-def read_cogs(source: str | Path | Iterable[str]) -> list[Example]:
+def read_cogs(source: str | Path | Iterable[str]) -> list[CogsExample]:
     """Rows ``sentence TAB logical form TAB category`` of a file, plain or ``.gz``, or of lines, with their tags.
 
     Raises
@@ -183,7 +197,7 @@ def read_cogs(source: str | Path | Iterable[str]) -> list[Example]:
             raise ValueError(f"{name}, line {number}: {len(columns)} columns; give sentence, logical form, category")
         words = tuple(columns[0].split())
         try:
-            examples.append(Example(words, columns[1], columns[2], tags_of(words, columns[1])))
+            examples.append(CogsExample(words, columns[1], columns[2], tags_of(words, columns[1])))
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
     return examples
@@ -200,4 +214,4 @@ def load_cogs() -> Cogs:
     return Cogs(**{part: read_cogs(fetch(remote)) for part, remote in PUBLISHED.items()})
 
 
-__all__ = ["NONE", "Cogs", "Example", "Tags", "load_cogs", "logical_form_of", "read_cogs", "tags_of"]
+__all__ = ["NONE", "Cogs", "CogsExample", "Tags", "load_cogs", "logical_form_of", "read_cogs", "tags_of"]

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.fetch import read_lines
+from probtx_pyro.data._fetch import read_lines
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _MAY_HAVE_SPACES = {"FORM", "LEMMA", "MISC"}
@@ -41,10 +41,15 @@ class Sentence(NamedTuple):
     lines: tuple[str, ...]
 
     def with_heads(self, heads: Sequence[int]) -> "Sentence":
-        """The same sentence under other heads, (word,), 0 for the root.
+        """Return the sentence under other heads.
 
         A word with the same head keeps its line to the byte. Another head makes the old relation void: it becomes ``root``
         under 0 and else ``dep``, which is UD's name for an unspecified relation. No other column changes.
+
+        Parameters
+        ----------
+        heads
+            (word,) numbers of the heads, 0 for the root.
 
         Raises
         ------
@@ -132,7 +137,7 @@ def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequenc
 
 
 class _BadLine(ValueError):
-    """What is wrong with a line, after its number."""
+    """Error in a line of a file: the number of the line, then what is wrong with it."""
 
     def __init__(self, number: int, wrong: str):
         super().__init__(f"{number}: {wrong}")

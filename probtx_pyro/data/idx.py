@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from probtx_pyro.data.fetch import GITHUB, checked, download, own_folder, read_bytes
+from probtx_pyro.data._fetch import GITHUB, checked, download, own_folder, read_bytes
 
 # The third byte of an IDX file, and the type of its numbers, which are stored with the most significant byte first.
 NUMBERS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -96,7 +96,13 @@ def load_fashion() -> Fashion:
 
 
 def cut_sprite(path: Path) -> np.ndarray:
-    """The tiles of the publisher's picture, row by row, (900, 28, 28) bytes, their checksum verified; see `load_fashion`."""
+    """Return the tiles of the publisher's picture, row by row, (900, 28, 28) bytes; see `load_fashion`.
+
+    Raises
+    ------
+    ValueError
+        A file that is no picture, or whose pixels have another checksum.
+    """
     try:
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("L"))

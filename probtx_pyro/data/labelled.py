@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.fetch import GITHUB, Remote, read_text
-from probtx_pyro.data.splits import Published, Splits, load_splits
+from probtx_pyro.data._fetch import GITHUB, Remote, read_text
+from probtx_pyro.data._splits import Published, Splits, load_splits
 
 _BANKING = GITHUB + "PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data/"
 PUBLISHED: Published = {

@@ -1,20 +1,14 @@
-"""Sentences with a tag a word: files of two columns, named entities in BIO tags, and the F1 score of their spans.
+"""Sentences with a tag for each word: files of two columns, and named entities in BIO tags (see `probtx_pyro.metrics`)."""
 
-``B-person`` begins an entity, ``I-person`` goes on with it, ``O`` is outside. An ``I-`` tag that goes on with nothing (after
-``O``, at the beginning, or of another type than the tag before) begins an entity: so count ``conlleval``, the script of the
-CoNLL shared tasks (Tjong Kim Sang & De Meulder 2003, aclanthology W03-0419), and the library nervaluate, used here.
-"""
-
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.fetch import GITHUB, Remote, read_lines
-from probtx_pyro.data.splits import Published, Splits, load_splits
+from probtx_pyro.data._fetch import GITHUB, Remote, read_lines
+from probtx_pyro.data._splits import Published, Splits, load_splits
+from probtx_pyro.metrics import BIO_TAG
 
-_BIO = re.compile(r"O|[BI]-\S+")
 _WNUT = GITHUB + "leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603/"
 PUBLISHED: Published = {
     "wnut17": {
@@ -69,7 +63,7 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
         columns = [column.strip(" ") for column in (line.split("\t") if "\t" in line else line.split())]
         if len(columns) != 2 or not all(columns):
             raise ValueError(f"{name}, line {number}: {line!r} is not a word, a tab and its tag; write them so")
-        if bio and not _BIO.fullmatch(columns[1]):
+        if bio and not BIO_TAG.fullmatch(columns[1]):
             raise ValueError(f"{name}, line {number}: {columns[1]!r} is no BIO tag; give O, B-type or I-type")
         rows.append(columns)
     return sentences
@@ -94,45 +88,4 @@ def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Spli
     return load_splits(source, PUBLISHED, partial(read_tagged, bio=True), dev_share)
 
 
-def span_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
-    """F1 of entities that have both the boundaries and the type right, over all sentences and types together.
-
-    Parameters
-    ----------
-    predicted, gold
-        BIO tags of each sentence.
-
-    Returns
-    -------
-    float
-        ``2 correct / (predicted + gold)`` of the numbers of entities; 0 where neither side has one.
-
-    Raises
-    ------
-    ValueError
-        Not the same sentences and words on both sides, or a tag that is no BIO tag.
-    ModuleNotFoundError
-        Without nervaluate.
-    """
-    try:
-        from nervaluate import Evaluator
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("entities are scored by nervaluate: pip install 'probtx_pyro[train]'") from None
-    if len(predicted) != len(gold):
-        raise ValueError(f"{len(predicted)} predicted sentences for {len(gold)}; give the tags of the same sentences")
-    for number, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):
-        if len(ours) != len(theirs):
-            raise ValueError(
-                f"predicted[{number}] has {len(ours)} tags, gold[{number}] has {len(theirs)}; give one a word"
-            )
-        for tag in (*ours, *theirs):
-            if not _BIO.fullmatch(tag):
-                raise ValueError(f"{tag!r} in sentence {number} is no BIO tag; give O, B-type or I-type")
-    types = sorted({tag[2:] for tags in (*predicted, *gold) for tag in tags if tag != "O"})
-    if not types:
-        return 0.0
-    evaluator = Evaluator([list(tags) for tags in gold], [list(tags) for tags in predicted], tags=types, loader="list")
-    return float(evaluator.evaluate()["overall"]["strict"].f1)
-
-
-__all__ = ["Tagged", "load_entities", "read_tagged", "span_f1"]
+__all__ = ["Tagged", "load_entities", "read_tagged"]

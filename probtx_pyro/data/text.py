@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from probtx_pyro.data.fetch import GITHUB, Remote, fetch, read_text
+from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_text
 from probtx_pyro.data.text_transformer import UNKNOWN, topics_text
 
 _SHAKESPEARE = GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -91,8 +91,24 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, text: str, level: str = "char", rarest: int = 1) -> "Vocabulary":
-        """The tokens that ``text`` has at least ``rarest`` times, in alphabetical order.
+        """Return the vocabulary of a text, in alphabetical order.
 
+        Parameters
+        ----------
+        text
+            Text to count tokens in.
+        level
+            ``"char"`` or ``"word"``.
+        rarest
+            How often a token must occur to be known.
+
+        Raises
+        ------
+        ValueError
+            Another level.
+
+        Examples
+        --------
         >>> Vocabulary.of("to be or not to be", "word", rarest=2).tokens[1:]
         ('be', 'to')
         """
@@ -105,6 +121,16 @@ class Vocabulary(NamedTuple):
         """Numbers of the tokens of ``text``, (token,)."""
         number = {token: i for i, token in enumerate(self.tokens)}
         return torch.tensor([number.get(token, 0) for token in LEVELS[self.level](text)], dtype=torch.long)
+
+    def unknown_share(self, tokens: Iterable[str]) -> float:
+        """Share of ``tokens`` that the vocabulary does not have; 0 if there are none.
+
+        >>> Vocabulary.of("to be", "word").unknown_share(["to", "see"])
+        0.5
+        """
+        known = set(self.tokens)
+        unknown = [token not in known for token in tokens]
+        return sum(unknown) / max(1, len(unknown))
 
 
 __all__ = ["Text", "Vocabulary", "load_text"]

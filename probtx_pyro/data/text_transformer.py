@@ -32,7 +32,7 @@ CHECKPOINT = "text_transformer.npz"
 
 
 class Heads(NamedTuple):
-    """What every head of every layer computes for one text.
+    """Queries, keys, values, attention and outputs of every head of every layer, for one text.
 
     queries, keys, values: (layer, head, position, channel).
     attention: softmax of ``queries @ keys' / sqrt(channel)`` over the positions up to the query's own, (layer, head, position, position).
@@ -65,7 +65,15 @@ class _Block(nn.Module):
         return queries, keys, values
 
     def merged(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The block's output, given what its heads attended to."""
+        """Return the block's output.
+
+        Parameters
+        ----------
+        x
+            (..., position, width) input of the block.
+        attended
+            (..., head, position, channel) outputs of its heads.
+        """
         x = x + self.merge(attended.transpose(-2, -3).flatten(-2))
         return x + self.narrow(F.gelu(self.widen(self.feed_norm(x))))
 
@@ -150,7 +158,15 @@ def split(text: str) -> tuple[str, str]:
 
 @torch.no_grad()
 def loss(model: TextTransformer, text: str) -> float:
-    """Mean negative log probability of the next character, in nats, over windows of the context's length."""
+    """Return the mean negative log probability of the next character, in nats, over windows of the context's length.
+
+    Parameters
+    ----------
+    model
+        Transformer of characters.
+    text
+        Text to predict, of more characters than the context.
+    """
     tokens = model.encode(text)
     windows = tokens[: (len(tokens) - 1) // CONTEXT * CONTEXT + 1].unfold(0, CONTEXT + 1, CONTEXT)
     total = sum(float(_nats(model, part)) * len(part) for part in windows.split(64))
@@ -162,9 +178,20 @@ def _nats(model: TextTransformer, windows: Tensor) -> Tensor:
 
 
 def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: int = 10) -> TextTransformer:
-    """A transformer trained by AdamW on windows drawn from ``text``; characters seen fewer than ``rare`` times are unknown.
+    """Train a transformer by AdamW on windows drawn from a text; the random state is restored afterwards.
 
-    The random state is restored afterwards.
+    Parameters
+    ----------
+    text
+        Text to train on.
+    num_steps
+        AdamW steps.
+    seed
+        Seed of the weights and the windows.
+    batch_size
+        Windows of a step.
+    rare
+        Characters seen fewer times are unknown.
     """
     counts = Counter(text)
     alphabet = [UNKNOWN, *sorted(character for character, count in counts.items() if count >= rare)]
@@ -185,7 +212,15 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
 
 
 def save(model: TextTransformer, path: Path) -> None:
-    """Weights in half precision, the alphabet as code points, the training record as JSON: plain arrays only."""
+    """Write weights in half precision, the alphabet as code points and the training record as JSON: plain arrays only.
+
+    Parameters
+    ----------
+    model
+        Transformer of characters.
+    path
+        File ending in ``.npz``.
+    """
     arrays = {name: weight.detach().half().numpy() for name, weight in model.state_dict().items()}
     arrays["alphabet"] = np.array([ord(character) for character in model.alphabet], dtype=np.int32)
     arrays["training_record"] = np.frombuffer(json.dumps(model.training_record).encode(), dtype=np.uint8)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from probtx_pyro.data._fetch import GITHUB, Remote
+from probtx_pyro.data._splits import Published, Splits, load_splits
 from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
-from probtx_pyro.data.fetch import GITHUB, Remote
-from probtx_pyro.data.splits import Published, Splits, load_splits
 
 # Each address serves the part's CoNLL-U file of the repository at that commit, uncompressed, as text.
 _EWT = GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-"

@@ -1,4 +1,4 @@
-"""Layers whose units adapt to the queries of the call: a model of `probtx_pyro.models` for every head, and `inference.adapt` on it."""
+"""Adaptation of units to the queries of a call: a model of `probtx_pyro.models` for every head, and `inference.adapt` on it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ ADAPTED: Mapping[str, Callable[[Any, Tensor], TorchDistribution]] = {"keys": _ke
 
 
 def _beside(strength: Tensor, parameter: Tensor) -> Tensor:
-    """(H,) laid out beside a parameter (B, H, ...)."""
+    """Lay (H,) out beside a parameter (B, H, ...)."""
     return strength.view(-1, *(1,) * (parameter.dim() - 2))
 
 
@@ -36,10 +36,16 @@ def model_of(
     key_weights: Tensor,
     log_prior: Tensor | None,
 ) -> models.GaussianMixture | models.GaussianKeys:
-    """The probability model of every head.
+    """Return the probability model of every head.
 
-    Shapes: keys (B, H, S, [R,] D), values (B, H, S, D), precision and key_weights (log, not normalised) (B, H, S, [R]) or
-    broadcastable to it, log_prior (B, 1 or H, L or 1, S) with -inf for masks.
+    Parameters
+    ----------
+    keys, values
+        (B, H, S, [R,] D) and (B, H, S, D).
+    precision, key_weights
+        Precision and log weight, not normalised, of each key, (B, H, S, [R]).
+    log_prior
+        (B, 1 or H, L or 1, S) with -inf for masks, or None.
     """
     if keys.dim() == 4:
         weights = key_weights.unsqueeze(-2) if log_prior is None else key_weights.unsqueeze(-2) + log_prior
@@ -58,10 +64,25 @@ def adapted(
     query_weights: Tensor | None = None,
     causal: bool = False,
 ) -> Any:
-    """``model`` adapted to ``queries`` (B, H, L, D) by ``num_steps`` ECM steps; if ``causal``, to be asked with (B, H, L, 1, D).
+    """Adapt ``model`` to the queries.
 
-    ``strengths`` (H,) are those of the priors, by the name of the parameter: a Normal on the keys has this precision, a Gamma on
-    the key precision counts as so many halves of observed coordinates; both have their mode at the parameter as it was.
+    Parameters
+    ----------
+    model, queries
+        The probability model of every head, and queries (B, H, L, D).
+    strengths
+        Strength (H,) of the prior on each parameter, by name: a Normal on the keys has this precision, a Gamma on the key
+        precision counts as so many halves of observed coordinates; both have their mode at the parameter as it was.
+    num_steps
+        Number of ECM steps.
+    query_weights
+        (B, H, L), how much each query counts; None is 1.
+    causal
+        Query i meets units that adapted to queries up to i.
+
+    Returns
+    -------
+    The adapted model; if ``causal``, to be asked with queries (B, H, L, 1, D).
     """
     priors = dict(**{name: ADAPTED[name](model, strength) for name, strength in strengths.items()})
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The update rule that the Hopfield layers share: states among patterns, step by step, in every head."""
+"""The update rule of the Hopfield layers: states among patterns, step by step, in every head."""
 
 import math
 from typing import Any
@@ -12,14 +12,14 @@ from probtx_pyro.ops.retrieval import POOLING, iterate
 
 
 class StateUpdate(nn.Module):
-    """Retrieval in every head: what the Hopfield layers share.
+    """Retrieval in every head, as both Hopfield layers do it.
 
     Parameters
     ----------
     num_heads
-        How many; each has a β of its own where it learns.
+        Number of heads; each has a β of its own where it learns.
     beta, learn_beta
-        Inverse temperature β, and whether it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for heads D
+        Inverse temperature β, and True if it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for heads D
         wide.
     num_steps
         Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out. 1 is attention.
@@ -57,14 +57,14 @@ class StateUpdate(nn.Module):
             self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
 
     def inverse_temperature(self, width: int) -> Tensor | float:
-        """β of heads so wide: a number, or (H, 1) where it is learned."""
+        """Return β of heads of this width: a number, or (H, 1) where it is learned."""
         if self.log_beta is not None:
             return self.log_beta.exp()
         return width**-0.5 if self.beta is None else self.beta
 
     @property
     def is_attention(self) -> bool:
-        """Whether this is softmax attention: one step, of softmax."""
+        """True if this is softmax attention: one step, of softmax."""
         return self.num_steps == 1 and self.transformation == "softmax"
 
     def forward(
@@ -76,9 +76,24 @@ class StateUpdate(nn.Module):
         dropout: float = 0.0,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the states read out in the end, and their last weights; ``dropout`` is of these alone.
+        """Return what the states read out in the end and, if asked for, their last weights, the only ones that dropout falls on.
 
         With ``need_weights`` every step is explicit, which can be differentiated twice; else softmax is fused, which cannot on a CPU.
+
+        Parameters
+        ----------
+        states, patterns, values
+            (B, H, L, D), (B, H, S, D) and (B, H, S, M).
+        masks
+            The patterns that each state may retrieve.
+        dropout
+            Rate.
+        need_weights
+            Return weights (B, H, L, S), too.
+
+        Returns
+        -------
+        Answers (B, H, L, M), and weights or None.
         """
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
         beta = beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
@@ -97,7 +112,7 @@ class StateUpdate(nn.Module):
         return read(states, values, dropout)
 
     def extra_repr(self) -> str:
-        """Settings, as modules print them."""
+        """Return the settings, as modules print them."""
         return f"beta={self.beta}, learned={self.log_beta is not None}, num_steps={self.num_steps}, tol={self.tol}, transformation={self.transformation!r}"
 
 

@@ -11,11 +11,11 @@ from probtx_pyro.ops._mixed_keys import visible
 
 
 class Masks(NamedTuple):
-    """Who may attend to whom.
+    """The units that each query may attend to.
 
     log_prior: (B, 1 or H, L or 1, S) log weights, not normalised; None where everything is allowed.
     causal: query i sees units up to i, on top of ``log_prior``.
-    padded: which queries are padding themselves, (B, L); None where that is not known (it is in self-attention).
+    padded: True at queries that are padding themselves, (B, L); None where that is not known (it is in self-attention).
     """
 
     log_prior: Tensor | None = None
@@ -23,7 +23,7 @@ class Masks(NamedTuple):
     padded: Tensor | None = None
 
     def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
-        """The log prior with a row for each query where the mask is causal; None where everything is allowed."""
+        """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
         if not self.causal:
             return self.log_prior
         future = ~visible(num_queries, num_units, device=like.device)
@@ -31,11 +31,14 @@ class Masks(NamedTuple):
         return rows.masked_fill(future, -math.inf)
 
     def present(self) -> Tensor | None:
-        """Which units any query may attend to, (B, 1 or H, S, 1), causality aside; None where all. What else there is may be anything."""
+        """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
+
+        Other units may hold anything.
+        """
         return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
 
     def alive(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
-        """Which queries may attend to anything at all, (B or 1, 1 or H, L or 1, 1); None where all may."""
+        """Return True at queries that may attend to something, (B or 1, 1 or H, L or 1, 1); None where all may."""
         if self.log_prior is None:
             return None
         if self.causal and self.log_prior.shape[-2] == 1:
@@ -58,9 +61,22 @@ def combine(
     extra: int,
     dtype: torch.dtype,
 ) -> Masks:
-    """Both masks of a call, and ``extra`` units behind the others that every query may attend to.
+    """Combine the masks of a call, and allow ``extra`` units behind the others to every query.
 
-    ``is_causal`` says, as in torch, that ``attn_mask`` is the causal mask; without ``attn_mask`` it asks for one.
+    Parameters
+    ----------
+    attn_mask
+        (L, S) or (B·H, L, S); True forbids, numbers are added to the logits.
+    key_padding_mask
+        (B, S), likewise.
+    is_causal
+        As in torch, True says that ``attn_mask`` is the causal mask; without ``attn_mask`` it asks for one.
+    batch, heads, queries, units
+        B, H, L and S, without the extra units.
+    extra
+        Number of units behind those of the input.
+    dtype
+        Of the queries.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What all attention layers share: the face of ``torch.nn.MultiheadAttention``, its parameters, its masks.
+"""Base of all attention layers: arguments, parameters and masks of ``torch.nn.MultiheadAttention``.
 
 A layer is this class and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers (and, where
 they are asked for, weights) out.
@@ -6,22 +6,25 @@ they are asked for, weights) out.
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._options import printed
+from probtx_pyro.nn._priors import WithPriors
+from probtx_pyro.nn._torch_layer import check_forward, settings_of
 
 
 class Units(NamedTuple):
     """The memory units of every head, as a layer makes them from its input.
 
     keys: (B, H, S, D), or (B, H, S, R, D) for R keys a unit.
-    log_weights: what is added to the log prior of a unit, (B, H, S); None is 0.
-    log_precision: what is added to the log precision of a unit's keys, (B, H, S); None is 0.
+    log_weights: added to the log prior of a unit, (B, H, S); None is 0.
+    log_precision: added to the log precision of a unit's keys, (B, H, S); None is 0.
     """
 
     keys: Tensor
@@ -29,7 +32,7 @@ class Units(NamedTuple):
     log_precision: Tensor | None = None
 
     def extended(self, key: Tensor) -> "Units":
-        """One more unit behind the others, whose keys are all ``key`` (1, H, 1, D)."""
+        """Return the units with one more behind them, all of whose keys are ``key`` (1, H, 1, D)."""
         keys = self.keys
         more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(
             len(keys), -1, -1, *keys.shape[3:-1], -1
@@ -38,18 +41,28 @@ class Units(NamedTuple):
         return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
 
 
-class Attention(nn.Module):
-    """Takes the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
+class Attention(WithPriors):
+    """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
+
+    A layer of your own derives from it and defines `attend`.
 
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
-        As there.
+        As for ``torch.nn.MultiheadAttention``.
     head_dim
         Width of a head; None is ``embed_dim // num_heads``. With half the heads and the same ``head_dim`` a layer has half the
         parameters and half the work.
     priors
-        Pyro distributions over the layer's own parameters, by the names of `constrained`; `log_prior` is their log density.
+        Pyro or torch distributions over the layer's own parameters, by the names of `constrained`; `nn.log_prior_density` is
+        their log density.
+
+    Raises
+    ------
+    ValueError
+        Sizes that do not fit each other, a dropout outside [0, 1).
+    TypeError
+        ``priors`` that are not distributions.
 
     Notes
     -----
@@ -84,9 +97,9 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
         *,
         head_dim: int | None = None,
-        priors: Mapping[str, TorchDistribution] | None = None,
+        priors: Mapping[str, Distribution] | None = None,
     ):
-        super().__init__()
+        super().__init__(priors)
         if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
             raise ValueError(
                 f"embed_dim {embed_dim} must be positive and divisible by num_heads {num_heads}; or give head_dim"
@@ -122,41 +135,43 @@ class Attention(nn.Module):
             self.register_parameter(name, parameter(1, 1, inner) if add_bias_kv else None)
             if add_bias_kv:
                 nn.init.xavier_normal_(getattr(self, name))
-        self.priors = dict(priors or {})
 
-    # -- what a formulation says ------------------------------------------------------------------------------------------
+    # -- what a layer defines --------------------------------------------------------------------------------------------
 
     def attend(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Answers (B, H, L, D) and weights (B, H, L, S) of queries (B, H, L, D) and values (B, H, S, D)."""
+        """Return the answers of every head and, if asked for, the weights.
+
+        Parameters
+        ----------
+        queries
+            (B, H, L, D).
+        units
+            The memory units, as `units_of` makes them.
+        values
+            (B, H, S, D).
+        masks
+            The units that each query may attend to.
+        need_weights
+            False is the fused path, without an L x S tensor.
+
+        Returns
+        -------
+        Answers (B, H, L, D), and weights (B, H, L, S) or None.
+        """
         raise NotImplementedError
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """The units, from projected keys (B, H, S, D) and from what was projected, (B, S, kdim)."""
+        """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
         return Units(keys)
 
-    def constrained(self) -> dict[str, Tensor]:
-        """The layer's own parameters, beyond the projections, on their natural scale: what ``priors`` may speak of."""
-        return {}
+    def _options(self) -> dict[str, Any]:
+        """Return the constructor arguments beyond those of ``torch.nn.MultiheadAttention``."""
+        head_dim = None if self.head_dim * self.num_heads == self.embed_dim else self.head_dim
+        return {"head_dim": head_dim, "priors": self.priors or None}
 
-    # -- what they share --------------------------------------------------------------------------------------------------
-
-    def log_prior(self) -> Tensor:
-        """Log density of the layer's own parameters under ``priors``: a term of the objective in MAP training; see `nn.log_prior`.
-
-        Raises
-        ------
-        ValueError
-            A prior on a name that the layer does not have.
-        """
-        values = self.constrained()
-        total = self.out_proj.weight.new_zeros(())
-        for name, prior in self.priors.items():
-            if name not in values:
-                raise ValueError(f"priors: {type(self).__name__} has no {name!r}; it has {', '.join(values) or 'none'}")
-            total = total + prior.log_prob(values[name]).sum()
-        return total
+    # -- what all layers share -------------------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -169,9 +184,31 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Output and, if asked for, weights, exactly as ``torch.nn.MultiheadAttention.forward`` shapes them.
+        """Return output and, if asked for, weights, exactly as ``torch.nn.MultiheadAttention.forward`` shapes them.
 
-        ``need_weights=False`` is the fused path, without an L x S tensor. ``is_causal`` may be given without ``attn_mask``.
+        Parameters
+        ----------
+        query, key, value
+            (B, L, embed_dim), (B, S, kdim) and (B, S, vdim) with ``batch_first``, else (L, B, ...); without B for a single one.
+        key_padding_mask
+            (B, S); True, or -inf, at units that no query may attend to.
+        need_weights
+            False is the fused path, without an L x S tensor.
+        attn_mask
+            (L, S) or (B·H, L, S); True forbids, numbers are added to the logits.
+        average_attn_weights
+            Average the weights over the heads.
+        is_causal
+            Query i attends to units up to i. May be given without ``attn_mask``; with it, it says that this is the causal mask.
+
+        Returns
+        -------
+        Output, of the shape of ``query``, and weights (B, L, S), (B, H, L, S) if not averaged; None if not asked for.
+
+        Raises
+        ------
+        ValueError
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating.
         """
         if query.is_nested:
             return self._nested(query, key, value, need_weights, average_attn_weights)
@@ -197,7 +234,18 @@ class Attention(nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, Units, Tensor, Masks]:
-        """Queries (B, H, L, D), units, values (B, H, S, D) and masks of every head: what `attend` is called with."""
+        """Return the arguments of `attend`: queries (B, H, L, D), units, values (B, H, S, D) and masks of every head.
+
+        Parameters
+        ----------
+        query, key, value, key_padding_mask, attn_mask, is_causal
+            As in `forward`.
+
+        Raises
+        ------
+        ValueError
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating.
+        """
         myself, packed = query is key, key is value
 
         def laid_out(x: Tensor) -> Tensor:
@@ -208,7 +256,7 @@ class Attention(nn.Module):
         query = laid_out(query)
         key = query if myself else laid_out(key)
         value = key if packed else laid_out(value)
-        self._check(query, key, value)
+        self._validate(query, key, value)
         queries, units, values, extra = self._project(query, key, value)
         masks = combine(
             attn_mask, key_padding_mask, is_causal, batch=len(query), heads=self.num_heads, queries=query.shape[1],
@@ -224,7 +272,7 @@ class Attention(nn.Module):
             units = units._replace(keys=torch.where(wide, units.keys, 0.0))
         return queries, units, values, masks
 
-    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+    def _validate(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
             if x.dim() != 3 or x.shape[-1] != width:
                 raise ValueError(
@@ -236,7 +284,7 @@ class Attention(nn.Module):
             )
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor, int]:
-        """Queries, units and values of every head, and how many units stand behind those of the input."""
+        """Return queries, units and values of every head, and how many units stand behind those of the input."""
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         if self.in_proj_weight is not None and query is key and key is value:
             projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
@@ -258,7 +306,7 @@ class Attention(nn.Module):
     def _nested(
         self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
+        """Attend with nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
         if not (query is key and key is value and self.batch_first) or need_weights:
             raise ValueError(
                 "nested tensors are understood in self-attention with batch_first=True, need_weights=False"
@@ -276,21 +324,63 @@ class Attention(nn.Module):
         return self.dropout if self.training else 0.0
 
     @classmethod
-    def from_torch(cls, layer: nn.MultiheadAttention, **options: object) -> "Attention":
-        """A layer with the settings, place and weights of a ``MultiheadAttention``; ``options`` are this class's own."""
-        new = cls(
-            layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None, layer.bias_k is not None,
-            layer.add_zero_attn, layer.kdim, layer.vdim, layer.batch_first, layer.out_proj.weight.device,
-            layer.out_proj.weight.dtype, **options,  # type: ignore[arg-type]
-        )  # fmt: skip
-        new.load_state_dict(layer.state_dict(), strict=False)
+    def from_torch(cls, layer: nn.MultiheadAttention, **options: Any) -> Self:
+        """Return a layer with the settings, mode, device, dtype and a copy of the weights of a ``MultiheadAttention``.
+
+        Weights that were frozen stay frozen; where all were, the layer's own parameters are frozen, too. Hooks stay behind.
+
+        Parameters
+        ----------
+        layer
+            The trained layer.
+        options
+            Arguments of this class beyond those of ``torch.nn.MultiheadAttention``.
+
+        Raises
+        ------
+        TypeError
+            ``layer`` is not a ``MultiheadAttention``, or ``options`` are not arguments of this class.
+        ValueError
+            ``layer`` has a ``forward`` of its own, or keeps its weights under other names (parametrization, pruning, adapters);
+            options out of range, or such as the weights of ``layer`` decide.
+        """
+        check_forward(layer)
+        return cls._with_weights_of(layer, **options)
+
+    @classmethod
+    def _with_weights_of(cls, layer: nn.MultiheadAttention, **options: Any) -> Self:
+        settings = settings_of(layer)
+        width = settings["embed_dim"] // settings["num_heads"]
+        decided = [name for name in options if name in settings]
+        if options.get("head_dim", width) not in (None, width):
+            decided.append("head_dim")
+        if decided:
+            raise ValueError(
+                f"options: {', '.join(decided)} cannot be chosen, since the layer that is replaced decides it"
+            )
+        new, weights = cls(**settings, **options), dict(layer.named_parameters(remove_duplicate=False))
+        learns = any(weight.requires_grad for weight in weights.values())
+        with torch.no_grad():
+            for name, parameter in new.named_parameters():
+                if name in weights:
+                    parameter.copy_(weights[name]).requires_grad_(weights[name].requires_grad)
+                elif not learns:
+                    parameter.requires_grad_(False)
         return new.train(layer.training)
 
     def extra_repr(self) -> str:
-        """Sizes, as modules print them."""
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
-        )
+        """Return the sizes, and the options that differ from their defaults, as modules print them."""
+        sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "head_dim": self.head_dim}
+        options = {
+            "dropout": self.dropout,
+            "bias": self.in_proj_bias is not None,
+            "add_bias_kv": self.bias_k is not None,
+            "add_zero_attn": self.add_zero_attn,
+            "kdim": None if self.kdim == self.embed_dim else self.kdim,
+            "vdim": None if self.vdim == self.embed_dim else self.vdim,
+            "batch_first": self.batch_first,
+        }
+        return printed(self, sizes, options | self._options())
 
 
 __all__ = ["Attention", "Units"]

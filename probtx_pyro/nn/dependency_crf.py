@@ -1,21 +1,25 @@
 """The dependency CRF as an encoder: mean-field inference unrolled into a network (Wu & Tu)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
+from probtx_pyro.nn._options import printed
+from probtx_pyro.nn._priors import WithPriors
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
 NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": relu_normalized}
 
 
-class DependencyCRFEncoder(nn.Module):
+class DependencyCRFEncoder(WithPriors):
     """Contextual scores of the labels of words: a transformer encoder that is a probability model of sentence structure.
 
     Parameters
@@ -27,28 +31,34 @@ class DependencyCRFEncoder(nn.Module):
     num_steps, schedule
         Sweeps of mean field (layers, which share their parameters), and their order, as in `DependencyCRF.mean_field`.
     distances
-        Where the distance of two words is cut into groups with potentials of their own.
+        Bounds that cut the distance of two words into groups, each with potentials of its own.
     rank, shared
-        None: full ternary potentials. A number: of low rank ``U V'``; ``shared`` over the channels as well ("uvw").
+        None: full ternary potentials. A number: potentials of low rank ``U V'``; ``shared`` over the channels as well ("uvw").
     root_labels
         K, the labels of a root that every word may have as its head; 0 is no root.
     num_nodes, node_channels, split
-        M global nodes in the first so many channels (None: in all), attended together with the words or ``split`` from them.
+        M global nodes, in the first ``node_channels`` channels (None: in all), attended together with the words or ``split`` from
+        them.
     label_temperature, head_temperature
         λ_Z and λ_H; None is the published scale of the heads, ``1 / width``.
     label_step, head_step, label_damping, head_damping
         As in `DependencyCRF.mean_field`.
     normalizer
-        ``"softmax"`` or ``"relu"``, a key of `NORMALIZERS`.
+        ``"softmax"`` or ``"relu"``.
     dropout
-        Of label logits and of the head marginals that send messages.
+        Rate, on label logits and on the head marginals that send messages.
+    priors
+        Pyro or torch distributions over the potentials, by the names of `constrained`; `nn.log_prior_density` is their log
+        density.
+
+    Shapes: x (B, N, L), key_padding_mask (B, N) with True at padding -> (B, N, L).
 
     Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one word chosen.
 
     Raises
     ------
     ValueError
-        Options that do not fit each other, as `DependencyCRF`.
+        Options out of range or that do not fit each other, as `DependencyCRF` refuses them.
 
     Examples
     --------
@@ -79,16 +89,24 @@ class DependencyCRFEncoder(nn.Module):
         head_damping: float = 0.0,
         normalizer: str = "softmax",
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: Any = None,
+        priors: Mapping[str, Distribution] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
-        super().__init__()
+        super().__init__(priors)
         if normalizer not in NORMALIZERS:
             raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
         if shared and rank is None:
             raise ValueError("shared is given without rank; give the rank of the factors, or leave it out")
         if node_channels is not None and not num_nodes:
             raise ValueError("node_channels is given without num_nodes; give the number of nodes, or leave it out")
+        self._given = {
+            "num_steps": num_steps, "schedule": schedule, "distances": tuple(distances), "rank": rank, "shared": shared,
+            "root_labels": root_labels, "num_nodes": num_nodes, "node_channels": node_channels, "split": split,
+            "label_temperature": label_temperature, "head_temperature": head_temperature, "label_step": label_step,
+            "head_step": head_step, "label_damping": label_damping, "head_damping": head_damping,
+            "normalizer": normalizer, "dropout": dropout,
+        }  # fmt: skip
         self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
         self.distances, self.shared, self.split = tuple(distances), shared, split
         if schedule not in kernel.SCHEDULES:
@@ -122,20 +140,42 @@ class DependencyCRFEncoder(nn.Module):
                 label_step=label_step, head_step=head_step, label_damping=label_damping, head_damping=head_damping,
             )  # fmt: skip
 
+    def constrained(self) -> dict[str, Tensor]:
+        """Return the potentials, or their factors: ``ternary``, or ``left``, ``right`` and ``channels``; ``root_ternary``, ``memory``."""
+        return dict(self.named_parameters())
+
+    def extra_repr(self) -> str:
+        """Return the sizes, and the options that differ from their defaults, as modules print them."""
+        sizes = {"width": self.width, "num_channels": self.num_channels}
+        return printed(self, sizes, self._given | {"priors": self.priors or None})
+
     def potential(self) -> Tensor | LowRank:
-        """The ternary potential."""
+        """Return the ternary potential."""
         if self.rank is None:
             return self.ternary
         return LowRank.shared(self.left, self.right, self.channels) if self.shared else LowRank(self.left, self.right)
 
     def crf(self, x: Tensor, key_padding_mask: Tensor | None = None) -> DependencyCRF:
-        """The model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True for padding."""
+        """Return the model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
         options: Any = self.distances, self.root_ternary, self.memory, self.split
         words: Any = None if key_padding_mask is None else ~key_padding_mask
         return DependencyCRF(x, self.potential(), words, *options)
 
     def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
-        """The mean field of those sentences; ``field.head_marginals`` (B, C, N, S) is the attention."""
+        """Return the mean field of sentences; ``field.head_marginals`` (B, C, N, S) is the attention.
+
+        Parameters
+        ----------
+        x
+            Unary scores (B, N, L).
+        key_padding_mask
+            (B, N), True at padding.
+
+        Raises
+        ------
+        ValueError
+            Scores of another shape, no sentence or no word.
+        """
         if x.dim() != 3 or x.shape[-1] != self.width or 0 in x.shape:
             raise ValueError(
                 f"unary scores must have shape (B, N, {self.width}), of one sentence and one word at least, but have shape {tuple(x.shape)}"
@@ -160,7 +200,7 @@ class DependencyCRFEncoder(nn.Module):
         return F.dropout(x, self.rate)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """As `torch.nn.Module.compile`, in place; but what every sweep repeats for every channel is compiled once, not unrolled.
+        """Compile in place, as `torch.nn.Module.compile`; the part that every sweep repeats for every channel is compiled once.
 
         The options are those of ``torch.compile``; ``dynamic=True`` serves every length beyond the last distance at once. The sequential
         schedule, which goes word by word, is unrolled. Torch's own backend needs a C++ compiler. A copy is not compiled.
@@ -171,7 +211,7 @@ class DependencyCRFEncoder(nn.Module):
             super().compile(*args, **options)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Label logits (B, N, L) from unary scores (B, N, L)."""
+        """Return label logits (B, N, L) from unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
         return self.field(x, key_padding_mask).label_logits
 
 

@@ -1,13 +1,15 @@
 """The attention layer of a mixture of Gaussian keys (Nguyen et al.)."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from probtx_pyro.nn._components import components
+from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn.attention import Units
-from probtx_pyro.nn.gaussian import GaussianAttention
 from probtx_pyro.ops._assignment import Reduction, reduction
 
 
@@ -16,18 +18,29 @@ class GaussianKeysAttention(GaussianAttention):
 
     Parameters
     ----------
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As for ``torch.nn.MultiheadAttention``.
+    head_dim, priors
+        As for `Attention`. With half the heads give ``head_dim``, or each will be twice as wide.
     num_components
-        R.
+        R, the keys of a unit.
     share
         None: R projections of the input; ``"shift"``: one projection and R shifts a head (sMGK).
     assignment
-        ``"soft"`` sums over the components, ``"hard"`` takes the largest (slower: not fused, chunked).
+        ``"soft"`` sums over the components, ``"hard"`` takes the largest (slower: not fused, chunked). Or any reduction of the
+        last axis of a tensor of log probabilities.
     linked
-        Off, as in the paper. With ``linked=True`` and R = 1 the layer is scaled dot-product attention.
-    others
-        As `GaussianAttention`, `Attention`. With half the heads give ``head_dim``, or each will be twice as wide.
+        As for `GaussianMixtureAttention`, but False as in the paper. With ``linked=True`` and R = 1 the layer is scaled
+        dot-product attention.
+    unit_weights, unit_precision, adapt_steps, adapted
+        As for `GaussianMixtureAttention`.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
+
+    Raises
+    ------
+    ValueError
+        Options out of range or that exclude each other, and whatever `Attention` refuses.
 
     Examples
     --------
@@ -38,31 +51,40 @@ class GaussianKeysAttention(GaussianAttention):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        num_components: int = 2,
-        share: str | None = None,
-        assignment: str | Reduction = "soft",
-        linked: bool = False,
-        **others: Any,
-    ):
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
+        adapt_steps: int = 0, adapted: Sequence[str] = ("keys",),
+    ):  # fmt: skip
         if num_components < 1:
             raise ValueError(f"num_components must be 1 or more, not {num_components}")
         reduce = reduction(assignment)
-        self.num_components, self.assignment = num_components, assignment
-        super().__init__(*args, linked=linked, **others)
-        self.reduce = reduce
-        sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "num_components": num_components}
-        self.components = components(share, **sizes, kdim=self.kdim, bias=self.in_proj_bias is not None, **self._made)
-        logits = torch.zeros((self.num_heads, num_components), **self._made)
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
+            head_dim=head_dim, priors=priors,
+        )  # fmt: skip
+        self.num_components, self.assignment, self.share, self.reduce = num_components, assignment, share, reduce
+        self._start(
+            linked=linked, unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted
+        )  # fmt: skip
+        self.components = components(share)(
+            num_heads, self.head_dim, num_components, kdim=self.kdim, bias=bias, **self._made
+        )
+        logits = torch.zeros((num_heads, num_components), **self._made)
         self.component_logits = nn.Parameter(logits) if num_components > 1 else None
 
+    def _options(self) -> dict[str, Any]:
+        own = {"num_components": self.num_components, "share": self.share, "assignment": self.assignment}
+        return super()._options() | own
+
     def component_log_weights(self) -> Tensor | None:
-        """Log of ``component_weights``, (H, R); None for R = 1."""
+        """Return the log of ``component_weights``, (H, R); None for R = 1."""
         return None if self.component_logits is None else self.component_logits.log_softmax(-1)
 
     def constrained(self) -> dict[str, Tensor]:
-        """Also ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
         values = super().constrained()
         if self.component_logits is not None:
             values["component_weights"] = self.component_logits.softmax(-1)
@@ -71,12 +93,12 @@ class GaussianKeysAttention(GaussianAttention):
         return values
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """R keys for every unit."""
+        """Return R keys for every unit."""
         units, several = super().units_of(keys, source), self.components(keys, source)
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """With the layer's assignment of components."""
+        """Return answers, and weights if asked for, under the layer's assignment of components."""
         if self.num_components == 1:
             return super().ask(model, queries, need_weights)
         weights = model.attention(queries, assignment=self.reduce) if need_weights else None

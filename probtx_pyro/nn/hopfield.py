@@ -3,13 +3,17 @@
 Batch and heads keep their places throughout, (B, H, L, D): no item of a batch meets another (erratum 18).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributions import Distribution
 
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._options import printed
+from probtx_pyro.nn._priors import WithPriors
 from probtx_pyro.nn.attention import Attention, Units
 
 
@@ -21,10 +25,18 @@ class HopfieldAttention(Attention):
 
     Parameters
     ----------
-    num_steps, tol, beta, learn_beta, transformation
-        As in `StateUpdate`.
-    others
-        As `Attention`.
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As for ``torch.nn.MultiheadAttention``.
+    head_dim, priors
+        As for `Attention`.
+    num_steps
+        Steps in all: ``num_steps - 1`` of the queries among the keys, then one that reads the values out.
+    tol
+        A query stops once it moves by no more than this times its largest magnitude; None takes all steps.
+    beta, learn_beta
+        Inverse temperature β, and True if each head learns one (as its logarithm, from this start); None is ``1/sqrt(head_dim)``.
+    transformation
+        ``"softmax"``, ``"entmax15"`` or ``"sparsemax"``: from scores to weights.
 
     Notes
     -----
@@ -36,12 +48,13 @@ class HopfieldAttention(Attention):
     Raises
     ------
     ValueError
-        Settings out of range, and what `Attention` refuses.
+        Options out of range, and whatever `Attention` refuses.
 
     Examples
     --------
+    >>> import torch
     >>> _ = torch.manual_seed(0)
-    >>> trained = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> trained = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     >>> layer = HopfieldAttention.from_torch(trained)
     >>> x = torch.randn(3, 5, 8)
     >>> bool((layer(x, x, x)[0] - trained(x, x, x)[0]).abs().max() < 1e-5)
@@ -56,46 +69,60 @@ class HopfieldAttention(Attention):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        num_steps: int = 1,
-        tol: float | None = None,
-        beta: float | None = None,
-        learn_beta: bool = False,
-        transformation: str = "softmax",
-        **others: Any,
-    ):
-        super().__init__(*args, **others)
-        beta = self.head_dim**-0.5 if beta is None else beta
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_steps: int = 1, tol: float | None = None,
+        beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
+    ):  # fmt: skip
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
+            head_dim=head_dim, priors=priors,
+        )  # fmt: skip
         self.update = StateUpdate(
-            self.num_heads, beta, learn_beta=learn_beta, num_steps=num_steps, tol=tol, transformation=transformation,
-            **self._made,
+            num_heads, self.head_dim**-0.5 if beta is None else beta, learn_beta=learn_beta, num_steps=num_steps, tol=tol,
+            transformation=transformation, **self._made,
         )  # fmt: skip
 
+    def _options(self) -> dict[str, Any]:
+        of = self.update
+        beta = None if of.beta == self.head_dim**-0.5 else of.beta
+        own = {"num_steps": of.num_steps, "tol": of.tol, "beta": beta, "learn_beta": of.log_beta is not None}
+        return super()._options() | own | {"transformation": of.transformation}
+
     def constrained(self) -> dict[str, Tensor]:
-        """``beta`` (H, 1) where it is learned."""
+        """Return ``beta`` (H, 1) where it is learned."""
         return {} if self.update.log_beta is None else {"beta": self.update.log_beta.exp()}
 
     def attend(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The queries' states after all steps but one, then one step on the values."""
+        """Take all steps but one among the keys, then one on the values. See `Attention.attend`."""
         return self.update(queries, units.keys, values, masks, self._rate, need_weights)
 
 
-class HopfieldRetrieval(nn.Module):
+class HopfieldRetrieval(WithPriors):
     """An associative memory as a layer without projections: states and stored patterns in, retrieved patterns out.
 
     Parameters
     ----------
     num_heads
         Heads among which the features are split, each a memory of its own.
-    beta, learn_beta, num_steps, tol, transformation
-        As in `StateUpdate`; a β that learns is the only parameter.
+    beta, learn_beta
+        Inverse temperature β, and True if each head learns one (as its logarithm, from this start), which is then the only
+        parameter; None is ``1/sqrt(D)`` for heads D wide.
+    num_steps
+        Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out.
+    tol
+        A state stops once it moves by no more than this times its largest magnitude; None takes all steps.
+    transformation
+        ``"softmax"``, ``"entmax15"`` or ``"sparsemax"``: from scores to weights.
     patterns, values
-        A memory (S, E) to hold as a buffer, and what it answers (S, M) in place of patterns; None if patterns come with each call.
+        A memory (S, E) to hold as a buffer, and its answers (S, M) in place of the patterns; None if patterns come with each call.
     batch_first
-        As in ``torch.nn.MultiheadAttention``: whether batches are (B, L, E) instead of (L, B, E).
+        True for batches (B, L, E), False for (L, B, E), as in ``torch.nn.MultiheadAttention``.
+    priors
+        Pyro or torch distributions: a learned ``beta`` (H, 1) can have one; see `nn.log_prior_density`.
 
     Shapes: ``state`` (B, L, E), or (L, E) for a single one; ``patterns`` (B, S, E), or (S, E) for one memory that all items of the
     batch share; ``values`` (B, S, M) or (S, M), None for the patterns -> (B, L, M) or (L, M).
@@ -131,8 +158,9 @@ class HopfieldRetrieval(nn.Module):
         patterns: Tensor | None = None,
         values: Tensor | None = None,
         batch_first: bool = False,
+        priors: Mapping[str, Distribution] | None = None,
     ):
-        super().__init__()
+        super().__init__(priors)
         if num_heads < 1:
             raise ValueError(f"num_heads must be 1 or more, not {num_heads}")
         if values is not None and patterns is None:
@@ -154,9 +182,30 @@ class HopfieldRetrieval(nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """What the states retrieve; a state to which every pattern is forbidden gets 0.
+        """Return what the states retrieve; a state to which every pattern is forbidden gets 0.
 
-        Masks as in ``torch.nn.MultiheadAttention``: ``key_padding_mask`` (B, S), ``attn_mask`` (L, S) or (B·H, L, S), True forbids.
+        Parameters
+        ----------
+        state
+            (B, L, E), (L, B, E) without ``batch_first``, or (L, E).
+        patterns, values
+            (B, S, E) and (B, S, M), or (S, E) and (S, M) for all items of the batch; None for those that the layer holds. Without
+            values the patterns answer.
+        key_padding_mask
+            (B, S), True at patterns that no state may retrieve.
+        attn_mask
+            (L, S) or (B·H, L, S); True forbids, numbers are added to the logits.
+        is_causal
+            State i retrieves from patterns up to i.
+
+        Returns
+        -------
+        (B, L, M), (L, B, M) without ``batch_first``, or (L, M).
+
+        Raises
+        ------
+        ValueError
+            Shapes that do not fit, a width that the heads do not divide, no patterns anywhere.
         """
         if patterns is None:
             patterns, values = self.patterns, self.values if values is None else values
@@ -186,8 +235,19 @@ class HopfieldRetrieval(nn.Module):
             return retrieved.squeeze(0)
         return retrieved if self.batch_first else retrieved.transpose(0, 1)
 
+    def constrained(self) -> dict[str, Tensor]:
+        """Return ``beta`` (H, 1) where it is learned."""
+        return {} if self.update.log_beta is None else {"beta": self.update.log_beta.exp()}
+
+    def extra_repr(self) -> str:
+        """Return the sizes, and the options that differ from their defaults, as modules print them."""
+        memory = {"patterns": self.patterns, "values": self.values}
+        held = {name: tuple(x.shape) for name, x in memory.items() if x is not None}
+        options = {"batch_first": self.batch_first, "priors": self.priors or None}
+        return printed(self, {"num_heads": self.num_heads, **held}, options)
+
     def _heads(self, name: str, x: Tensor, batch: int) -> Tensor:
-        """(B, H, length, features of a head); what has no batch axis is shared by the batch."""
+        """Split ``x`` into heads, (B, H, length, features of a head); without a batch axis it is shared by the batch."""
         if x.dim() == 3 and not self.batch_first:
             x = x.transpose(0, 1)
         if x.dim() not in (2, 3) or (x.dim() == 3 and len(x) != batch) or x.shape[-1] % self.num_heads:

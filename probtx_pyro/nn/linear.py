@@ -1,9 +1,11 @@
 """The attention layer of linear keys: O(L + S) in time and memory."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.nn._components import components
@@ -18,12 +20,14 @@ class LinearKeysAttention(Attention):
 
     Parameters
     ----------
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As for ``torch.nn.MultiheadAttention``.
+    head_dim, priors
+        As for `Attention`.
     num_components, share
-        R, and where the keys of a unit come from, as in `GaussianKeysAttention`.
+        R, the keys of a unit, and where they come from, as for `GaussianKeysAttention`.
     feature_map
         Positive features of queries and keys, (..., D) -> (..., F); None is elu + 1.
-    others
-        As `Attention`.
 
     Notes
     -----
@@ -32,6 +36,11 @@ class LinearKeysAttention(Attention):
     queries of a head.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
+
+    Raises
+    ------
+    ValueError
+        Options out of range, and whatever `Attention` refuses.
 
     Examples
     --------
@@ -42,35 +51,35 @@ class LinearKeysAttention(Attention):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        num_components: int = 2,
-        share: str | None = None,
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
+        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
         feature_map: FeatureMap | None = None,
-        **others: Any,
-    ):
+    ):  # fmt: skip
         if num_components < 1:
             raise ValueError(f"num_components must be 1 or more, not {num_components}")
-        super().__init__(*args, **others)
-        self.num_components, self.feature_map = num_components, feature_map
-        self.components = components(
-            share,
-            num_heads=self.num_heads,
-            head_dim=self.head_dim,
-            num_components=num_components,
-            kdim=self.kdim,
-            bias=self.in_proj_bias is not None,
-            **self._made,
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
+            head_dim=head_dim, priors=priors,
+        )  # fmt: skip
+        self.num_components, self.share, self.feature_map = num_components, share, feature_map
+        self.components = components(share)(
+            num_heads, self.head_dim, num_components, kdim=self.kdim, bias=bias, **self._made
         )
-        logits = torch.zeros((self.num_heads, num_components), **self._made)
+        logits = torch.zeros((num_heads, num_components), **self._made)
         self.component_logits = nn.Parameter(logits) if num_components > 1 else None
 
+    def _options(self) -> dict[str, Any]:
+        own = {"num_components": self.num_components, "share": self.share, "feature_map": self.feature_map}
+        return super()._options() | own
+
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """R keys for every unit."""
+        """Return R keys for every unit."""
         return Units(self.components(keys, source))
 
     def constrained(self) -> dict[str, Tensor]:
-        """``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        """Return ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
         values = {} if self.component_logits is None else {"component_weights": self.component_logits.softmax(-1)}
         shifts = getattr(self.components, "shifts", None)
         return values if shifts is None else values | {"shifts": shifts}
@@ -78,7 +87,7 @@ class LinearKeysAttention(Attention):
     def attend(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Ratio of sums of features; `ops.linear_attention`."""
+        """Return ratios of sums of features, as `ops.linear_attention`. See `Attention.attend`."""
         weights = None if self.component_logits is None else self.component_logits.softmax(-1).unsqueeze(-2)
         rows = masks.log_prior
         of_units = rows is None or rows.shape[-2] == 1

@@ -1,4 +1,4 @@
-"""The reference layer, scaled dot-product attention, and the explicit path that every layer takes where weights are asked for."""
+"""The reference layer, scaled dot-product attention, and the explicit path that layers take where weights are asked for."""
 
 from collections.abc import Callable
 
@@ -14,6 +14,10 @@ from probtx_pyro.ops.entmax import softmax
 class SoftmaxAttention(Attention):
     """Scaled dot-product attention itself, the reference for the others, with ``head_dim`` free.
 
+    The arguments are those of `Attention`.
+
+    Examples
+    --------
     >>> import torch
     >>> layer = SoftmaxAttention(8, 2, batch_first=True)
     >>> layer(*[torch.ones(1, 3, 8)] * 3, is_causal=True)[1][0, 0].tolist()
@@ -23,7 +27,7 @@ class SoftmaxAttention(Attention):
     def attend(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Softmax of dot products over ``sqrt(head_dim)``."""
+        """Weigh by the softmax of dot products over ``sqrt(head_dim)``. See `Attention.attend`."""
         queries = queries * self.head_dim**-0.5
         if need_weights:
             logits = queries @ units.keys.transpose(-1, -2)
@@ -36,9 +40,22 @@ class SoftmaxAttention(Attention):
 def explicit(
     logits: Tensor, values: Tensor, masks: Masks, dropout: float, function: Callable[[Tensor], Tensor] = softmax
 ) -> tuple[Tensor, Tensor]:
-    """Answers and weights from logits (B, H, L, S), by the L x S path; dropped weights are returned as torch returns them.
+    """Return answers and weights by the L x S path; dropped weights are returned as torch returns them.
 
-    ``function`` takes logits, of 32 bits at least, to rows on the simplex.
+    Parameters
+    ----------
+    logits, values
+        (B, H, L, S) and (B, H, S, D).
+    masks
+        The units that each query may attend to.
+    dropout
+        Rate.
+    function
+        From logits, of 32 bits at least, to rows on the simplex.
+
+    Returns
+    -------
+    Answers (B, H, L, D) and weights (B, H, L, S).
     """
     log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
     weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)

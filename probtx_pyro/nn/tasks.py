@@ -17,19 +17,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probtx_pyro.nn._options import printed
+
 
 class TransformerEncoder(nn.Module):
     """``torch.nn.TransformerEncoder`` with the norms before its layers, a last one behind them, and learned positions.
 
-    With ``max_offset`` the positions are relative: every head learns a bias for each offset between two words, to be added to its
-    logits in all layers; offsets beyond it share those of the last.
+    Parameters
+    ----------
+    width
+        Channels of a word.
+    context
+        Most words of a sentence.
+    num_heads, num_layers, dropout
+        As for ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerEncoder``.
+    max_offset
+        None: absolute positions. A number: relative ones; every head learns a bias for each offset between two words, to be added
+        to its logits in all layers, and offsets beyond ``max_offset`` share those of the last.
 
     Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
 
     Raises
     ------
     ValueError
-        More words in a sentence than positions, a ``max_offset`` that is not positive.
+        A width that the heads do not divide, a ``max_offset`` that is not positive; in a call, more words than ``context``.
     """
 
     def __init__(
@@ -58,7 +69,20 @@ class TransformerEncoder(nn.Module):
                     nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Each word in its context."""
+        """Return each word in its context, (B, N, width).
+
+        Parameters
+        ----------
+        x
+            (B, N, width).
+        key_padding_mask
+            (B, N), True at padding.
+
+        Raises
+        ------
+        ValueError
+            More words than ``context``.
+        """
         batch, length, _ = x.shape
         if length > self.context:
             raise ValueError(f"there are {length} words in a sentence; give at most {self.context} (context)")
@@ -72,11 +96,22 @@ class TransformerEncoder(nn.Module):
             bias = bias + padding.repeat_interleave(self.num_heads, 0).unsqueeze(1)
         return self.layers(x, mask=bias)
 
+    def extra_repr(self) -> str:
+        """Return the sizes, and the options that differ from their defaults, as modules print them."""
+        return printed(self, {"context": self.context, "num_heads": self.num_heads}, {"max_offset": self.max_offset})
+
 
 class WordModel(nn.Module):
-    """What the models below share: an embedding of ``vocabulary`` words in ``width`` channels, with dropout, and an encoder.
+    """Base of the models below: an embedding of words with dropout, and an encoder.
 
-    ``start`` is the standard deviation of the embedding.
+    Parameters
+    ----------
+    vocabulary
+        Number of words.
+    encoder, width
+        Encoder, and its channels.
+    dropout, start
+        Dropout rate of the embedding, and its standard deviation at the start.
     """
 
     def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0, start: float = 0.02):
@@ -85,7 +120,7 @@ class WordModel(nn.Module):
         nn.init.normal_(self.words.weight, std=start)
 
     def embedded(self, words: Tensor) -> Tensor:
-        """What the encoder reads, (B, N, width)."""
+        """Return the embedded words, (B, N, width), which the encoder reads."""
         return self.dropout(self.words(words))
 
 
@@ -99,7 +134,7 @@ class WordTagger(WordModel):
     num_tags
         Number of tags in each column.
     dropout, start
-        Of the embedding; its standard deviation at the start.
+        Dropout rate of the embedding, and its standard deviation at the start.
 
     Examples
     --------
@@ -122,12 +157,18 @@ class WordTagger(WordModel):
         self.tags = nn.Linear(width, sum(num_tags))
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Logits of each column; words (B, N), key_padding_mask (B, N) with True at padding."""
+        """Return the logits of each column, (B, N, tags); words (B, N), key_padding_mask (B, N) with True at padding."""
         return self.tags(self.encoder(self.embedded(words), key_padding_mask)).split(self.num_tags, -1)
 
 
 class MaskedLanguageModel(WordModel):
-    """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``); the output weights are the embedding."""
+    """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``); the output weights are the embedding.
+
+    Parameters
+    ----------
+    vocabulary, encoder, width, dropout, start
+        As for `WordTagger`.
+    """
 
     def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0, start: float = 0.02):
         super().__init__(vocabulary + 1, encoder, width, dropout, start)
@@ -135,16 +176,25 @@ class MaskedLanguageModel(WordModel):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """Logits (B, N, vocabulary); with ``at`` (B, N), (k, vocabulary) of the k words at which that is True.
+        """Return the logits of every word, or of those at ``at``.
 
-        Shapes: words (B, N), key_padding_mask (B, N) with True at padding.
+        Parameters
+        ----------
+        words, key_padding_mask
+            (B, N), and (B, N) with True at padding.
+        at
+            (B, N), True at the k words to predict; None predicts all.
+
+        Returns
+        -------
+        (B, N, vocabulary), or (k, vocabulary).
         """
         h = self.encoder(self.embedded(words), key_padding_mask)
         return F.linear(h if at is None else h[at], self.words.weight[: self.mask], self.bias)
 
 
 def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-    """The mean of the encoder's words without padding, (B, width)."""
+    """Return the mean of the encoder's words without padding, (B, width); x (B, N, width), key_padding_mask (B, N)."""
     h = encoder(x, key_padding_mask)
     if key_padding_mask is None:
         return h.mean(1)
@@ -153,7 +203,7 @@ def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -
 
 
 def root_label(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-    """The scores of the label of the root of a `DependencyCRFEncoder` that has one, (B, root_labels)."""
+    """Return the scores of the label of the root, (B, root_labels), of a `DependencyCRFEncoder` that has one; x (B, N, width)."""
     return encoder.field(x, key_padding_mask).root_logits
 
 
@@ -163,7 +213,7 @@ class TextClassifier(WordModel):
     Parameters
     ----------
     vocabulary, encoder, width, dropout, start
-        As in `WordTagger`.
+        As for `WordTagger`.
     num_categories
         Number of categories.
     summary
@@ -185,7 +235,7 @@ class TextClassifier(WordModel):
         self.summary, self.categories = summary, nn.Linear(width, num_categories)
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Logits; words (B, N), key_padding_mask (B, N) with True at padding."""
+        """Return the logits, (B, categories); words (B, N), key_padding_mask (B, N) with True at padding."""
         return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))
 
 

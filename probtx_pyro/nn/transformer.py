@@ -20,11 +20,11 @@ class TransformerBlock(nn.Module):
     attention
         Class of the attention layer, or any callable with the constructor arguments of ``torch.nn.MultiheadAttention``.
     dropout
-        Of attention, and of both branches.
+        Rate, in the attention and on both branches.
     expansion
         Width of the feed-forward layer over that of the block.
     options
-        Further arguments of ``attention``.
+        Further arguments of ``attention``, such as ``head_dim``.
 
     Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
     """
@@ -52,7 +52,7 @@ class TransformerBlock(nn.Module):
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """The block's output."""
+        """Return the block's output, of the shape of ``x``; masks as in ``torch.nn.MultiheadAttention``."""
         h = self.attention_norm(x)
         masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
         x = x + self.dropout(self.attention(h, h, h, need_weights=False, **masks)[0])
@@ -67,9 +67,9 @@ class TransformerLM(nn.Module):
     vocabulary, context
         Number of tokens, and of positions.
     width, num_heads, num_layers
-        Of the blocks.
+        Channels and heads of the blocks, and their number.
     attention, dropout, options
-        As in `TransformerBlock`.
+        As for `TransformerBlock`.
 
     The output weights are the input embedding.
 
@@ -105,7 +105,7 @@ class TransformerLM(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the token after each, given those up to it."""
+        """Return the logits of the token after each, (B, L, vocabulary), given the tokens (B, L) up to it."""
         length = tokens.shape[-1]
         if not 0 < length <= self.context:
             raise ValueError(f"there are {length} tokens in a row; give between 1 and {self.context} (context)")
@@ -116,7 +116,7 @@ class TransformerLM(nn.Module):
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """Attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head, L, L)."""
+        """Return the attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head, L, L)."""
         caught, x = [], self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
         for block in cast("list[TransformerBlock]", self.blocks):
             h = block.attention_norm(x)

@@ -7,7 +7,7 @@ from matplotlib import pyplot
 from scipy.special import entr
 
 from probtx_pyro import data, plots
-from probtx_pyro.apps import clicks, segmentation
+from probtx_pyro.apps import segmentation
 from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
 
 BACKGROUND, OBJECT = 1, 2
@@ -18,14 +18,14 @@ def chapter(context: Context) -> Chapter:
     image, mask = data.load_pagoda()
     thinning = context.size(1, 4)
     image, truth = image[::thinning, ::thinning], np.where(mask[::thinning, ::thinning], OBJECT, BACKGROUND)
-    picture = segmentation.Picture.from_image(image)
+    picture = segmentation.InteractiveSegmenter.from_image(image)
     answers: list[segmentation.Segmentation] = []
 
-    def segment(given: list[clicks.Click]) -> np.ndarray:
-        answers.append(picture.segment(clicks.marks_from_clicks(truth.shape, given)))
+    def segment(given: list[segmentation.Click]) -> np.ndarray:
+        answers.append(picture.segment(segmentation.marks_from_clicks(truth.shape, given)))
         return answers[-1].mask
 
-    game = clicks.play(segment, truth, num_clicks=context.size(10, 4))
+    game = segmentation.play_clicks(segment, truth, num_clicks=context.size(10, 4))
     right = [int((answer.mask == truth).sum()) for answer in answers]
     gained = [after - before for before, after in pairwise(right)]
     return Chapter(
@@ -49,7 +49,7 @@ def _masks(
     truth: np.ndarray,
     answers: list[segmentation.Segmentation],
     gained: list[int],
-    game: clicks.Game,
+    game: segmentation.ClickGame,
 ) -> Picture:
     """Probability of the object at the start, before and after the best click, and at the end; the reference; uncertainty."""
     first = game.counts[0]
@@ -69,7 +69,7 @@ def _masks(
             Number(
                 f"uncertainty after {count} clicks, bits a pixel",
                 float(entropy.mean()),
-                "entropy of the class probabilities of segmentation.Picture.segment, mean over the pixels",
+                "entropy of the class probabilities of segmentation.InteractiveSegmenter.segment, mean over the pixels",
             )
         )
     for ax in some[len(shown) :]:
@@ -83,7 +83,7 @@ def _masks(
     return Picture("clicks", figure, caption, numbers)
 
 
-def _scores(truth: np.ndarray, gained: list[int], game: clicks.Game) -> Picture:
+def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) -> Picture:
     """Intersection over union against clicks, and how many pixels each click set right."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     left.plot(game.counts, game.scores[:, 1], "o-", color=plots.UNIT_COLORS[1], label="pagoda")
@@ -96,7 +96,7 @@ def _scores(truth: np.ndarray, gained: list[int], game: clicks.Game) -> Picture:
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     rows = sorted({0, 1, len(game.counts) // 2, len(game.counts) - 1})
-    how = "intersection over union with the mask drawn by hand, apps.clicks.play"
+    how = "intersection over union with the mask drawn by hand, apps.segmentation.play_clicks"
     numbers = [Number(f"IoU of the pagoda, {game.counts[i]} clicks", float(game.scores[i, 1]), how) for i in rows]
     numbers += [
         Number("pixels set right by the best click", float(max(gained)), "right after it less right before it"),

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn.tasks import TextClassifier
-from probtx_pyro.train.encoders import ENCODERS
-from probtx_pyro.train.labelling import Example, LabellingSettings, accuracy, labelling
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.task import RunOptions
+from probtx_pyro.data import Vocabulary
+from probtx_pyro.nn import ENCODERS, TextClassifier
+from probtx_pyro.train._labelling import Example, LabellingSettings, accuracy, labelling
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._task import RunOptions
 
 Texts = Sequence[tuple[Sequence[str], str]]
 
@@ -38,12 +37,12 @@ def train_classifier(
         Settings, and the texts of the parts of the data by name, each text the words and the category; parts as in
         `train_tagger`.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        Texts that cannot be trained on (see `labelling`), and whatever `train_task` refuses.
+        An empty part, texts without words, and as in `train_language_model`.
     """
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
 

@@ -1,6 +1,5 @@
 """Causal language models with any attention layer."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,24 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro import nn
-from probtx_pyro.data.text import Text, Vocabulary
-from probtx_pyro.train.loop import summed, train_task
-from probtx_pyro.train.task import Batch, LoopSettings, RunOptions, Task
-
-ATTENTIONS = {
-    "softmax": nn.SoftmaxAttention,
-    "gaussian": nn.GaussianMixtureAttention,
-    "gaussian-keys": nn.GaussianKeysAttention,
-    "linear-keys": nn.LinearKeysAttention,
-    "hopfield": nn.HopfieldAttention,
-}
+from probtx_pyro.data import Text, Vocabulary
+from probtx_pyro.train._loop import summed, train_task
+from probtx_pyro.train._rows import unknown_share
+from probtx_pyro.train._task import LoopSettings, RunOptions, Task, TrainingBatch
 
 
 @dataclass(frozen=True)
-class Settings(LoopSettings):
-    """What a run is: the settings of every run, and those of a causal language model.
+class LanguageModelSettings(LoopSettings):
+    """Settings of a causal language model, beside those of every run.
 
-    attention, options: a name of `ATTENTIONS`, and further arguments of that layer.
+    attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer.
     level, rarest: ``"char"`` or ``"word"`` tokens, and how often a token must occur to be in the vocabulary.
     context: tokens of a row.
     heads, head_dim, layers: of the transformer; ``head_dim=None`` is ``width // heads``.
@@ -47,8 +39,8 @@ class Settings(LoopSettings):
     map_training: bool = False
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
+        if self.attention not in nn.ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(nn.ATTENTIONS)}, not {self.attention!r}")
         super().__post_init__()
         self.check_counts("context", "heads", "layers", "rarest")
 
@@ -58,7 +50,7 @@ class Settings(LoopSettings):
             torch.manual_seed(self.seed)
             return nn.TransformerLM(
                 vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
+                attention=nn.ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
             )  # fmt: skip
 
 
@@ -90,22 +82,33 @@ class LanguageModelRun(NamedTuple):
 
 
 def train_language_model(
-    settings: Settings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
+    settings: LanguageModelSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
 ) -> LanguageModelRun:
     """Train a language model; under ``torchrun``, one share of every batch on each process.
 
     Parameters
     ----------
     settings, text
-        What to train, and on what.
-    out, run
-        Folder of the run, and ``resume``, ``device``, ``precision``, ``checkpoint_every``, ``stop_after``, ``progress``: as in
-        `train_task`.
+        Settings of the run, and its text.
+    out
+        Folder for ``checkpoint.pt`` and ``results.json``; None writes nothing.
+    run
+        Options of the run:
+
+        resume: go on from the checkpoint in ``out``, with the same settings (default False).
+        device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
+        precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
+        checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
+        stop_after: stop with a checkpoint when this step is done, as if interrupted; None (default) trains to the end.
+        progress: True shows a bar and False none; None (default) shows it on a terminal.
 
     Raises
     ------
     ValueError
-        A text shorter than a row, and whatever `train_task` refuses.
+        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings or another
+        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite.
+    ModuleNotFoundError
+        Lightning is not installed.
     """
     vocabulary = Vocabulary.of(text.training, settings.level, settings.rarest)
     training, validation = (vocabulary.encode(part) for part in text)
@@ -118,34 +121,63 @@ def train_language_model(
     return LanguageModelRun(model, vocabulary, results)
 
 
-def task(settings: Settings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor) -> Task:
-    """Rows that start anywhere in the training text; every token of a row but the first is predicted."""
+def task(
+    settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor
+) -> Task:
+    """Return the task: rows that start anywhere in the training text, of which every token but the first is predicted.
+
+    Parameters
+    ----------
+    settings, text
+        Settings of the run, and its text.
+    vocabulary
+        Tokens of the text.
+    training, validation
+        (token,) numbers of the tokens of the two parts.
+    """
 
     def set_priors(model: torch.nn.Module) -> None:
         for layer in model.modules() if settings.map_training else ():
             if isinstance(layer, nn.Attention):
                 layer.priors = standard_priors(layer)
 
-    def batch(step: int) -> Batch:
+    def log_prior_density(model: torch.nn.Module) -> Tensor | float:
+        return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
+
+    def batch(step: int) -> TrainingBatch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
-        return Batch((training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context)
+        return TrainingBatch(
+            (training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context
+        )
 
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
 
     return Task(
-        label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text, tokens=vocabulary.tokens, batch=batch,
-        loss=loss, metric="perplexity",
+        label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text,
+        tokens=vocabulary.tokens, batch=batch, loss=loss, metric="perplexity",
         evaluate=lambda model, _, fabric: {"perplexity": perplexity(model, validation, settings.context, fabric=fabric)},
-        ready=set_priors, log_prior=lambda model: nn.log_prior(model) / len(training),
+        ready=set_priors, log_prior_density=log_prior_density,
+        unknown={"validation": unknown_share([validation])},
     )  # fmt: skip
 
 
 @torch.no_grad()
 def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, batch: int = 64) -> float:
-    """``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
+    """Return ``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
 
-    Shapes: tokens (token,); the first of each row is given, and what does not fill a row is left out.
+    Parameters
+    ----------
+    model
+        Language model, set to evaluation meanwhile.
+    tokens
+        (token,) numbers; the first of each row is given, and what does not fill a row is left out.
+    context
+        Tokens of a row that are predicted.
+    fabric
+        Lightning Fabric of the run; None on one process.
+    batch
+        Rows at once.
     """
     rows = tokens[: (len(tokens) - 1) // context * context + 1].unfold(0, context + 1, context)
     own = rows if fabric is None else rows[fabric.global_rank :: fabric.world_size]
@@ -157,13 +189,12 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, 
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
     total = total if fabric is None else summed(fabric, total)
-    return math.exp(float(total) / (len(rows) * context))
+    return float((total / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
 
 
 __all__ = [
-    "ATTENTIONS",
     "LanguageModelRun",
-    "Settings",
+    "LanguageModelSettings",
     "perplexity",
     "standard_priors",
     "task",

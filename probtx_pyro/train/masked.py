@@ -1,6 +1,5 @@
 """Masked language models of words: some words of a row are hidden and predicted from the others."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.data.text import Text, Vocabulary
-from probtx_pyro.nn.tasks import MaskedLanguageModel
-from probtx_pyro.train.encoders import EncoderSettings
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows
-from probtx_pyro.train.task import Batch, RunOptions, Task
+from probtx_pyro.data import Text, Vocabulary
+from probtx_pyro.nn import MaskedLanguageModel
+from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, unknown_share
+from probtx_pyro.train._task import RunOptions, Task, TrainingBatch
 
 
 def _fixed(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
@@ -63,7 +62,17 @@ class MaskedRun(NamedTuple):
 
 
 def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
-    """Which words of each row are hidden: ``share`` of them, rounded, at least one; padding never. Shapes: (row, word)."""
+    """Choose the words of each row that are hidden: True at ``share`` of them, rounded, at least one; at padding never.
+
+    Parameters
+    ----------
+    words
+        (row, word) numbers, `PADDING` behind the last of a row.
+    share
+        Share of the words of a row.
+    draw
+        Random numbers of the step.
+    """
     real = words != PADDING
     chance = torch.rand(words.shape, generator=draw).masked_fill(~real, torch.inf)
     number = (share * real.sum(-1, keepdim=True)).round().clamp(min=1)
@@ -78,21 +87,21 @@ def train_masked_language_model(
     Parameters
     ----------
     settings, text
-        What to train, and on what.
+        Settings of the run, and its text.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        A text without words or with fewer rows than a batch, and whatever `train_task` refuses.
+        A text without words or with fewer rows than a batch, and as in `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     training, validation = (ROWS[settings.rows](part, vocabulary, settings.context) for part in text)
     for name, part in (("training", training), ("validation", validation)):
         if not sum(map(len, part)):
             raise ValueError(f"the {name} text has no words; give a longer text")
-    rows = Rows(training, training)
+    rows = WordRows(training, training)
     drawn = drawn_rows(rows, settings)
     model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
 
@@ -102,11 +111,11 @@ def train_masked_language_model(
 
     draw = settings.draw(-1)
     pairs = [masked(words[None], draw) for words in validation]
-    asked = Rows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
+    asked = WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> TrainingBatch:
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
-        return Batch((words, targets), int((targets != NO_TARGET).sum()))
+        return TrainingBatch((words, targets), int((targets != NO_TARGET).sum()))
 
     def loss(model: Any, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
         at = targets != NO_TARGET
@@ -121,11 +130,11 @@ def train_masked_language_model(
     def evaluate(model: Any, _: str, fabric: Any) -> dict[str, float]:
         total = answers(model, asked, fabric, row_losses, torch.zeros(len(validation), dtype=torch.float64)).sum()
         number = sum(int((targets != NO_TARGET).sum()) for targets in asked.targets)
-        return {"perplexity": math.exp(float(total) / number)}
+        return {"perplexity": float((total / number).exp())}  # infinite, where math.exp would overflow
 
     task = Task(
         label=settings.encoder, settings=settings, model=model, texts=text, tokens=vocabulary.tokens,
-        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity",
+        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", unknown={"validation": unknown_share(validation)},
     )  # fmt: skip
     trained, results = train_task(task, out, **run)
     return MaskedRun(trained, vocabulary, results)

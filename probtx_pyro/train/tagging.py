@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn.tasks import WordTagger
-from probtx_pyro.train.labelling import LabellingSettings, Metric, Parts, accuracy, labelling, sentence_accuracy
-from probtx_pyro.train.loop import train_task
-from probtx_pyro.train.task import RunOptions
+from probtx_pyro.data import Vocabulary
+from probtx_pyro.nn import WordTagger
+from probtx_pyro.train._labelling import LabellingSettings, Metric, Parts, accuracy, labelling, sentence_accuracy
+from probtx_pyro.train._loop import train_task
+from probtx_pyro.train._task import RunOptions
 
 COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
 
@@ -47,12 +47,13 @@ def train_tagger(
         Besides ``"accuracy"`` of tags and ``"sentence_accuracy"``, metrics of one column of tags by name: from the predicted and
         the given tags, a list for each sentence. ``settings.select`` may be any of them.
     out, run
-        As in `train_task`.
+        As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        Sentences that cannot be trained on (see `labelling`), and whatever `train_task` refuses.
+        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs one
+        column, and as in `train_language_model`.
     """
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from probtx_pyro import nn
-from probtx_pyro.apps.parsing import DECODERS, AttentionParser
-from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.apps._parsing import DECODERS, AttentionParser
+from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn.tasks import TransformerEncoder, WordTagger
 
 WORDS = Vocabulary("word", ("<unk>", "the", "cat", "sleeps"))

@@ -8,10 +8,19 @@ import torch
 from pyro.distributions import Normal
 from scipy.sparse.csgraph import floyd_warshall
 
-from probtx_pyro.apps import clicks as game
-from probtx_pyro.apps.segmentation import Picture, Segmentation, Settings, lab_colours, overlay, units
-from probtx_pyro.apps.segmentation.features import cut
+from probtx_pyro.apps.segmentation import (
+    InteractiveSegmenter,
+    Segmentation,
+    SegmentationSettings,
+    _units,
+    first_clicks,
+    lab_colours,
+    marks_from_clicks,
+    overlay,
+)
+from probtx_pyro.apps.segmentation._features import cut
 from probtx_pyro.inference import adapt
+from probtx_pyro.metrics import intersection_over_union
 from probtx_pyro.models import GaussianMixture, MixturePriors
 
 HEIGHT, WIDTH = 60, 80
@@ -30,20 +39,20 @@ def scene(num_classes=2, noise=8.0, seed=0):
 
 
 def clicked(truth):
-    return game.marks_from_clicks(truth.shape, game.first_clicks(truth))
+    return marks_from_clicks(truth.shape, first_clicks(truth))
 
 
 @pytest.mark.parametrize(("num_classes", "noise"), [(2, 0.0), (2, 8.0), (2, 20.0), (3, 0.0), (3, 8.0)])
 def test_one_click_a_class_finds_well_separated_regions(num_classes, noise):
     image, truth = scene(num_classes, noise)
-    answer = Picture.from_image(image).segment(clicked(truth))
-    assert game.intersection_over_union(truth, answer.mask).min() > 0.93  # what is lost is a rim of about half a pixel
+    answer = InteractiveSegmenter.from_image(image).segment(clicked(truth))
+    assert intersection_over_union(truth, answer.mask).min() > 0.93  # what is lost is a rim of about half a pixel
 
 
 def test_clicks_are_needed_because_swapped_clicks_swap_the_answer():
     image, truth = scene()
     marks = clicked(truth)
-    picture = Picture.from_image(image)
+    picture = InteractiveSegmenter.from_image(image)
     swapped = picture.segment(np.where(marks > 0, 3 - marks, 0))
     assert (swapped.mask == 3 - picture.segment(marks).mask).mean() > 0.999
 
@@ -52,7 +61,7 @@ def test_clicks_are_needed_because_swapped_clicks_swap_the_answer():
 def test_labels_are_names_only(dtype):
     image, truth = scene(3)
     marks = clicked(truth)
-    picture = Picture.from_image(image)
+    picture = InteractiveSegmenter.from_image(image)
     plain = picture.segment(marks)
     names = np.array([0, 90, 7, 255 if dtype == np.uint8 else 1000], dtype)
     renamed = picture.segment(names[marks])
@@ -74,7 +83,7 @@ def test_answer_is_a_distribution_and_marks_keep_their_label():
     marks = np.where(
         rng.random(truth.shape) < 0.02, rng.integers(1, 4, truth.shape), 0
     )  # random labels: contradictions all over
-    answer = Picture.from_image(image).segment(marks)
+    answer = InteractiveSegmenter.from_image(image).segment(marks)
     assert answer.probabilities.shape == (HEIGHT, WIDTH, 3)
     assert answer.probabilities.dtype == np.float32
     assert (answer.probabilities >= 0).all()
@@ -85,7 +94,7 @@ def test_answer_is_a_distribution_and_marks_keep_their_label():
 
 def test_a_click_that_repeats_what_is_sure_changes_next_to_nothing():
     image, truth = scene()
-    picture, marks = Picture.from_image(image), clicked(truth)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
     before = picture.segment(marks)
     again = marks.copy()
     y, x = np.argwhere(marks == 2)[0]
@@ -98,7 +107,7 @@ def test_a_correcting_click_turns_the_region_it_is_in():
     image, truth = scene(3)
     marks = clicked(truth)
     marks[marks == 3] = 1  # the stripe is marked as background at first
-    picture = Picture.from_image(image)
+    picture = InteractiveSegmenter.from_image(image)
     stripe = truth == 3
     assert (picture.segment(marks).mask[stripe] == 1).mean() > 0.9
     marks[30, 60] = 2
@@ -112,7 +121,9 @@ def test_marks_of_two_classes_two_pixels_apart_divide_a_flat_picture_between_the
     image = np.full((200, 240, 3), 120, np.uint8)
     marks = np.zeros((200, 240), int)
     marks[y, x], marks[y, x + 2] = 1, 2
-    answer = Picture.from_image(image, settings=replace(Settings(), num_units=190)).segment(marks)  # steps of 16 pixels
+    answer = InteractiveSegmenter.from_image(image, settings=replace(SegmentationSettings(), num_units=190)).segment(
+        marks
+    )  # steps of 16 pixels
     row = answer.mask[y]
     assert (row[: x + 1] == 1).all()
     assert (row[x + 2 :] == 2).all()
@@ -122,17 +133,17 @@ def test_marks_of_two_classes_two_pixels_apart_divide_a_flat_picture_between_the
 
 def test_scribbles_are_many_clicks():
     image, truth = scene()
-    picture = Picture.from_image(image)
+    picture = InteractiveSegmenter.from_image(image)
     scribbles = np.zeros(truth.shape, np.uint8)
     scribbles[28, 20:34], scribbles[5, 5:60] = 2, 1
     clicks = [(28, x, 2) for x in range(20, 34)] + [(5, x, 1) for x in range(5, 60)]
-    drawn, played = picture.segment(scribbles), picture.segment(game.marks_from_clicks(truth.shape, clicks))
+    drawn, played = picture.segment(scribbles), picture.segment(marks_from_clicks(truth.shape, clicks))
     np.testing.assert_array_equal(drawn.probabilities, played.probabilities)
 
 
 def test_every_pixel_marked_is_answered_with_the_marks():
     image, truth = scene(3)
-    assert (Picture.from_image(image).segment(truth).mask == truth).all()
+    assert (InteractiveSegmenter.from_image(image).segment(truth).mask == truth).all()
 
 
 def test_marks_beyond_the_limits_are_thinned_and_still_right():
@@ -144,7 +155,7 @@ def test_marks_beyond_the_limits_are_thinned_and_still_right():
     marks = np.where(rng.random(truth.shape) < 0.5, truth, 0)
     assert (marks == 1).sum() > 2 * 4096
     unseen = marks == 0
-    assert (Picture.from_image(image).segment(marks).mask == truth)[unseen].mean() > 0.98
+    assert (InteractiveSegmenter.from_image(image).segment(marks).mask == truth)[unseen].mean() > 0.98
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (1, 700), (300, 1), (3, 200), (8, 9), (31, 47)])
@@ -153,7 +164,7 @@ def test_small_and_thin_pictures(shape):
     image.reshape(-1, 3)[image.shape[0] * image.shape[1] // 2 :] = 220
     marks = np.zeros(shape, int)
     marks.flat[0], marks.flat[-1] = 1, 2
-    answer = Picture.from_image(image).segment(marks)
+    answer = InteractiveSegmenter.from_image(image).segment(marks)
     assert np.isfinite(answer.probabilities).all()
     assert answer.mask.flat[0] == 1
     assert answer.mask.flat[-1] == 2
@@ -164,7 +175,7 @@ def test_grey_float_and_integer_pictures_agree():
     grey = image[..., 0]
     colour = np.repeat(grey[..., None], 3, -1)
     marks = clicked(truth)
-    answers = [Picture.from_image(x).segment(marks).probabilities for x in (colour, grey, grey / 255.0)]
+    answers = [InteractiveSegmenter.from_image(x).segment(marks).probabilities for x in (colour, grey, grey / 255.0)]
     np.testing.assert_allclose(answers[1], answers[0], atol=1e-4)
     np.testing.assert_allclose(answers[2], answers[0], atol=1e-4)
 
@@ -172,15 +183,17 @@ def test_grey_float_and_integer_pictures_agree():
 def test_features_are_an_argument():
     image, truth = scene()
     marks = clicked(truth)
-    given = Picture.from_image(image, features=lambda image: lab_colours(image)).segment(marks)
-    np.testing.assert_array_equal(given.mask, Picture.from_image(image).segment(marks).mask)
-    blind = Picture.from_image(image, features=lambda image: np.zeros((*image.shape[:2], 1))).segment(marks)
-    assert game.intersection_over_union(truth, blind.mask)[1] < 0.7  # position alone cannot know the disc
+    given = InteractiveSegmenter.from_image(image, features=lambda image: lab_colours(image)).segment(marks)
+    np.testing.assert_array_equal(given.mask, InteractiveSegmenter.from_image(image).segment(marks).mask)
+    blind = InteractiveSegmenter.from_image(image, features=lambda image: np.zeros((*image.shape[:2], 1))).segment(
+        marks
+    )
+    assert intersection_over_union(truth, blind.mask)[1] < 0.7  # position alone cannot know the disc
 
 
 def test_a_memory_of_answers_leaves_no_trace():
     image, truth = scene()
-    picture, marks = Picture.from_image(image), clicked(truth)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
     first = picture.segment(marks).probabilities
     picture.segment(np.where(marks > 0, 3 - marks, 0))
     np.testing.assert_array_equal(picture.segment(marks).probabilities, first)
@@ -189,18 +202,18 @@ def test_a_memory_of_answers_leaves_no_trace():
 def test_dtype_and_threads_of_the_session_do_not_matter():
     image, truth = scene()
     marks = clicked(truth)
-    wide = Picture.from_image(image).segment(marks).probabilities  # conftest: float64 by default
+    wide = InteractiveSegmenter.from_image(image).segment(marks).probabilities  # conftest: float64 by default
     torch.set_default_dtype(torch.float32)
-    np.testing.assert_array_equal(Picture.from_image(image).segment(marks).probabilities, wide)
+    np.testing.assert_array_equal(InteractiveSegmenter.from_image(image).segment(marks).probabilities, wide)
 
 
 @pytest.mark.parametrize(("block", "slack"), [(20, 1e-4), (4, 0.03)])
 def test_units_adapt_as_one_dense_mixture_would(block, slack, monkeypatch):
     """One block is the dense mixture but for rounding; small ones are off by a few hundredths of a key's width 1/√α."""
-    monkeypatch.setattr(units, "_BLOCK", block)
+    monkeypatch.setattr(_units, "_BLOCK", block)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     image = np.stack([x * 2 + 40, y * 3 + 20, 200 - x], -1).astype(np.uint8)
-    settings = Settings(num_units=300)
+    settings = SegmentationSettings(num_units=300)
     cells = cut(lab_colours(image), settings.num_units, settings.colour_scale, settings.blur)
     assert cells.step <= 4  # every pixel takes part
     weights = cells.inside.to(torch.float32)
@@ -210,12 +223,12 @@ def test_units_adapt_as_one_dense_mixture_would(block, slack, monkeypatch):
                   num_steps=settings.num_steps, query_weights=weights.flatten()).mixture.keys  # fmt: skip
     moved = (dense - initial).norm(dim=-1).mean()
     assert moved > 0.02  # else the two would agree for nothing
-    assert (units.adapt_units(cells, settings) - dense).norm(dim=-1).max() < slack * settings.key_precision**-0.5
+    assert (_units.adapt_units(cells, settings) - dense).norm(dim=-1).max() < slack * settings.key_precision**-0.5
 
 
 def test_path_energies_are_shortest_paths_and_the_frame_is_a_way():
     """Nine units of one pixel each; oracle: Floyd-Warshall on the energies written out by hand."""
-    settings = Settings()
+    settings = SegmentationSettings()
     grey = torch.tensor([0.0, 40, 0, 0, 40, 0, 0, 40, 0])
     keys = torch.stack([grey / settings.colour_scale, torch.zeros(9), torch.zeros(9)], -1)
     home = np.arange(9).reshape(3, 3)
@@ -230,7 +243,7 @@ def test_path_energies_are_shortest_paths_and_the_frame_is_a_way():
         if a != 4:
             graph[a, 9] = graph[9, a] = settings.frame_cost
     expected = floyd_warshall(graph)[:9, :9]
-    found = units.link_units(keys, home, settings).numpy()
+    found = _units.link_units(keys, home, settings).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found[0, 2] == pytest.approx(2 * settings.frame_cost)  # across the dark column: outside is cheaper
 
@@ -246,7 +259,7 @@ def test_path_energies_are_shortest_paths_and_the_frame_is_a_way():
     ],
 )
 def test_bad_marks_are_refused(marks, message):
-    picture = Picture.from_image(scene()[0])
+    picture = InteractiveSegmenter.from_image(scene()[0])
     with pytest.raises(ValueError, match=message):
         picture.segment(marks)
 
@@ -254,19 +267,19 @@ def test_bad_marks_are_refused(marks, message):
 @pytest.mark.parametrize("image", [np.zeros((0, 4, 3)), np.zeros((4, 4, 4)), np.zeros(5), np.zeros((2, 2, 2, 3))])
 def test_bad_images_are_refused(image):
     with pytest.raises(ValueError, match="image must be"):
-        Picture.from_image(image)
+        InteractiveSegmenter.from_image(image)
 
 
 def test_bad_features_and_settings_are_refused():
     image = scene()[0]
     with pytest.raises(ValueError, match="features must be"):
-        Picture.from_image(image, features=lambda image: np.zeros((3, 3, 1)))
+        InteractiveSegmenter.from_image(image, features=lambda image: np.zeros((3, 3, 1)))
     with pytest.raises(ValueError, match="NaN"):
-        Picture.from_image(image, features=lambda image: np.full((HEIGHT, WIDTH, 1), np.nan))
+        InteractiveSegmenter.from_image(image, features=lambda image: np.full((HEIGHT, WIDTH, 1), np.nan))
     with pytest.raises(ValueError, match="key_precision"):
-        Settings(key_precision=0.0)
+        SegmentationSettings(key_precision=0.0)
     with pytest.raises(ValueError, match="concentration"):
-        Settings(concentration=0.5)
+        SegmentationSettings(concentration=0.5)
 
 
 def test_overlay_tints_by_class_and_shows_marks():

@@ -1,9 +1,16 @@
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+import torch
 
-from probtx_pyro import cli
+from probtx_pyro import cli, tour
+from probtx_pyro.cli import _options
+from probtx_pyro.cli.train import TASKS
+
+WRITTEN = tour.Written(Path("tour_output/report.html"), [], [])
 
 
 def _python(*words):
@@ -34,13 +41,83 @@ def test_top_level_help_names_every_command(capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["turo"], ["tour"], ["tour", "--out", "x", "--seed", "-1"], ["tour", "--out", "x", "--seed", "a"]]
+    ("words", "message"),
+    [
+        (["turo"], "invalid choice: 'turo'"),
+        (["segment"], "the following arguments are required: IMAGE, --out"),
+        (["tour", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
+        (["tour", "--seed", "a"], "argument --seed: 'a' is not a seed"),
+        (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),
+    ],
 )
-def test_wrong_usage_is_exit_code_two(words, capsys):
+def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(words)
     assert done.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error:" in error and message in error and "--help" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["train"]])
+def test_a_bare_command_that_has_commands_prints_its_help(words, capsys):
+    assert cli.main(words) == 0
+    bare = capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    assert (bare.out, bare.err) == (capsys.readouterr().out, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_a_reader_that_stops_reading_is_no_error(lines):
+    code = (
+        "import sys\nfrom probtx_pyro import cli\nfrom probtx_pyro.cli import segment\n"
+        f"segment.run = lambda _: print('one line\\n' * {lines})\n"
+        "sys.exit(cli.main(['segment', 'a.png', '--out', 'b.png']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()
+        assert (done.stderr.read(), done.wait()) == (b"", 141)
+
+
+def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
+    commands = [["tour"], ["segment"], ["parse"], *(["train", task] for task in TASKS)]
+    for words in commands:
+        with pytest.raises(SystemExit):
+            cli.main([*words, "--help"])
+        assert "--threads N" in (shown := capsys.readouterr().out) and "Give 1 when" in " ".join(shown.split()), words
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_threads_are_those_asked_for_and_set_back(number, tmp_path, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr(tour, "run", lambda *_, **__: seen.append(torch.get_num_threads()) or WRITTEN)
+    assert cli.main(["tour", "--out", str(tmp_path), "--threads", str(number)]) == 0
+    assert cli.main(["tour", "--out", str(tmp_path)]) == 0
+    assert seen == [number, before] and torch.get_num_threads() == before
+
+
+def test_a_tour_without_out_says_where_it_goes_and_what_comes_next(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tour, "run", lambda out, **_: asked.append(out) or WRITTEN)
+    assert cli.main(["tour"]) == 0
+    shown = capsys.readouterr()
+    assert asked == [Path("tour_output")]
+    assert shown.err == "probtx: the results go to tour_output; --out DIR chooses another folder\n"
+    assert "Report: tour_output/report.html\n" in shown.out and "Next: " in shown.out and "probtx segment" in shown.out
+
+
+def test_names_of_the_library_become_options_and_english_words_stay():
+    names = {"num_heads": "--heads", "batch": "--batch", "context": "--context", "lr": "--lr"}
+    for message, expected in (
+        ("num_heads 3 and num_heads_4, x.num_heads", "--heads 3 and num_heads_4, x.num_heads"),
+        ("batch 5 is larger than a batch", "--batch 5 is larger than a batch"),
+        ("give at most 8 (context); a context is short", "give at most 8 (--context); a context is short"),
+        ("not finite; lower lr", "not finite; lower --lr"),
+        ("runs/lr/num_heads is a file", "runs/lr/num_heads is a file"),
+    ):
+        assert _options.with_options(message, names) == expected
 
 
 @pytest.mark.parametrize("device", ["warp", "cuda:99"])
@@ -61,8 +138,6 @@ def test_out_is_a_file(tmp_path, capsys):
     ("error", "code"), [(ValueError("bad\n  input"), 2), (OSError("disk full"), 2), (KeyboardInterrupt(), 130)]
 )
 def test_errors_of_a_command_are_one_line(error, code, tmp_path, capsys, monkeypatch):
-    from probtx_pyro import tour
-
     def fail(*_, **__):
         raise error
 
@@ -72,9 +147,11 @@ def test_errors_of_a_command_are_one_line(error, code, tmp_path, capsys, monkeyp
     assert shown.startswith("probtx: ") and shown.count("\n") == 1
 
 
-def test_a_fault_of_ours_is_not_hidden(tmp_path, monkeypatch):
-    from probtx_pyro import tour
-
-    monkeypatch.setattr(tour, "run", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(lambda: 1 / 0, ZeroDivisionError), (lambda: import_module("probtx_pyro.warp"), ModuleNotFoundError)],
+)
+def test_a_fault_of_ours_is_not_hidden(fault, error, tmp_path, monkeypatch):
+    monkeypatch.setattr(tour, "run", lambda *_, **__: fault())
+    with pytest.raises(error):
         cli.main(["tour", "--out", str(tmp_path)])

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from probtx_pyro import cli, train
-from probtx_pyro.data import read_conllu
-from probtx_pyro.data.text import Text
+from probtx_pyro.data import Text, read_conllu
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -54,7 +53,7 @@ def test_parses_scores_and_draws(run, decoder, capsys):
     [
         ({"--model": "nowhere"}, "there is no nowhere/checkpoint.pt; give the folder of a run"),
         ({"--sentence": "3"}, "--sentence 3: the file has sentences 1 to 2"),
-        ({"--channel": "2"}, "channel must be from 0 to 1, not 2"),
+        ({"--channel": "2"}, "error: --channel must be from 0 to 1, not 2"),
         ({"--out": "in.conllu"}, "in.conllu is the file to read; choose another name"),
     ],
 )
@@ -64,6 +63,33 @@ def test_bad_input_is_one_line(run, change, message, capsys, monkeypatch):
     assert cli.main(["parse", "in.conllu", *(word for pair in options.items() for word in pair)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_unknown_words_are_counted_and_a_foreign_vocabulary_is_warned_of(run, capsys):
+    words = f"parse {run / 'in.conllu'} --model {run / 'run'} --out {run / 'out.conllu'}"
+    assert cli.main(words.split()) == 0
+    shown = capsys.readouterr()
+    assert "unknown words: 33.3%\n" in shown.out  # ca and Sleep, of six
+    assert shown.err == (
+        f"probtx: warning: 33% of the words of {run / 'in.conllu'} are unknown to the model, which reads them all as the "
+        "same one; is it the same language, in the same spelling?\n"
+    )
+    (run / "in.conllu").write_text(CONLLU.replace("\tca\t", "\tcan\t"))
+    assert cli.main(words.split()) == 0
+    shown = capsys.readouterr()
+    assert "unknown words: 16.7%\n" in shown.out and shown.err == ""
+
+
+def test_a_language_model_loads_and_cannot_parse(run, capsys):
+    text = Text("the cat sleeps " * 20, "the cat " * 10)
+    settings = train.LanguageModelSettings(num_steps=2, batch=2, context=8, width=8, heads=2, layers=1, level="word")
+    done = train.train_language_model(settings, text, run / "lm", progress=False)
+    loaded = train.load_run(run / "lm")
+    assert loaded.vocabulary == done.vocabulary and loaded.labels == () and loaded.settings == settings
+    tokens = done.vocabulary.encode("the cat sleeps")[None]
+    torch.testing.assert_close(loaded.model(tokens), done.model.eval()(tokens), rtol=0, atol=0)
+    assert cli.main(["parse", str(run / "in.conllu"), "--model", str(run / "lm"), "--out", str(run / "o.conllu")]) == 2
+    assert "the model is a TransformerLM; give one with a DependencyCRFEncoder" in capsys.readouterr().err
 
 
 def test_runs_of_every_kind_load(tmp_path, capsys):

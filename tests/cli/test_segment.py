@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from probtx_pyro import cli
+from probtx_pyro.apps import segmentation
 from probtx_pyro.cli import segment
 
 SHAPE = (40, 60)
@@ -52,7 +54,7 @@ def test_end_to_end_as_a_command(photo, tmp_path):
     assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [str(path) for path in written]
     _, inside = disc()
     mode, mask = read(out)
-    assert mode == "L"
+    assert mode == "P"
     assert mask.dtype == np.uint8
     assert right(mask, inside)
     with np.load(written[3]) as saved:
@@ -119,6 +121,30 @@ def test_palette_of_the_marks_is_kept(photo, tmp_path):
     assert overlay[20, 25].tolist() == [250, 10, 20]
 
 
+def test_a_mask_can_be_seen_and_marks_the_same_picture_again(photo, tmp_path):
+    first, second = tmp_path / "first.png", tmp_path / "second.png"
+    assert run(photo, first, "--click", "20,25,1", "--click", "3,55,2") == 0
+    with Image.open(first) as picture:
+        seen = np.asarray(picture.convert("RGB")).astype(int)
+    mask, drawn = read(first)[1], read(tmp_path / "first_overlay.png")[1]
+    colours = [np.unique(seen[mask == label], axis=0) for label in (1, 2)]
+    assert [colour.tolist() for colour in colours] == [
+        [[0, 114, 178]],
+        [[230, 159, 0]],
+    ]  # Okabe and Ito's blue and orange
+    assert drawn[20, 25].tolist() == [0, 114, 178]
+    assert run(photo, second, "--scribbles", str(first), "--click", "38,58,3") == 0
+    again = read(second)[1]
+    assert again[38, 58] == 3 and ((again == mask) | (again == 3)).all()
+    with Image.open(second) as picture:
+        assert picture.convert("RGB").getpixel((58, 38)) == (0, 158, 115)
+
+
+def test_labels_differ_in_colour():
+    colours = {tuple(colour) for colour in segmentation.LABEL_COLOURS[:22].tolist()}
+    assert len(colours) == 22 and segmentation.LABEL_COLOURS.shape == (256, 3)
+
+
 def grey(image):
     return Image.fromarray(image).convert("L")
 
@@ -144,8 +170,29 @@ def alpha(image):
         (lambda image: grey(image).point(lambda v: 255 * (v > 100)).convert("1"), "png"),
         (Image.fromarray, "jpg"),
         (lambda image: Image.fromarray(image).convert("CMYK"), "jpg"),
+        (Image.fromarray, "webp"),
+        (alpha, "webp"),
+        (Image.fromarray, "tif"),
+        (sixteen, "tif"),
+        (Image.fromarray, "bmp"),
+        (Image.fromarray, "gif"),
     ],
-    ids=["grey", "16 bit", "alpha", "grey with alpha", "palette", "1 bit", "jpeg", "cmyk jpeg"],
+    ids=[
+        "grey",
+        "16 bit",
+        "alpha",
+        "grey with alpha",
+        "palette",
+        "1 bit",
+        "jpeg",
+        "cmyk jpeg",
+        "webp",
+        "webp with alpha",
+        "tiff",
+        "16 bit tiff",
+        "bitmap",
+        "gif",
+    ],
 )
 def test_kinds_of_pictures(convert, suffix, tmp_path):
     image, inside = disc()
@@ -155,13 +202,67 @@ def test_kinds_of_pictures(convert, suffix, tmp_path):
     assert right(read(out)[1], inside)
 
 
-def test_a_camera_rotation_tag_is_obeyed(tmp_path):
+def test_of_several_pictures_the_first_is_taken_and_said_so(tmp_path, capsys):
+    image, inside = disc()
+    path = tmp_path / "photo.gif"
+    Image.fromarray(image).save(path, save_all=True, append_images=[Image.new("RGB", SHAPE[::-1])])
+    assert run(path, tmp_path / "mask.png", *CLICKS) == 0
+    assert right(read(tmp_path / "mask.png")[1], inside)
+    assert capsys.readouterr().err == f"probtx: {path} holds several pictures; the first is segmented\n"
+
+
+@pytest.mark.parametrize("values", [np.full(SHAPE, 0.5, np.float32), np.full(SHAPE, 70_000, np.int32)])
+def test_pictures_of_numbers_that_no_viewer_knows_are_refused(values, tmp_path, capsys):
+    Image.fromarray(values).save(tmp_path / "photo.tif")
+    assert run(tmp_path / "photo.tif", tmp_path / "mask.png", *CLICKS) == 2
+    refused(capsys, "convert it to 8 or 16 bits")
+
+
+def test_a_large_picture_says_how_long_it_takes(photo, tmp_path, capsys, monkeypatch):
+    assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(segment, "_LARGE", SHAPE[0] * SHAPE[1])
+    assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
+    shown = capsys.readouterr().err
+    assert (
+        shown.startswith("probtx: 0.0 million pixels take about 0 s on an idle machine, and 0.4 GB")
+        and shown.count("\n") == 1
+    )
+
+
+def test_help_says_that_clicks_follow_the_upright_picture(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["segment", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "upright picture" in shown and "a camera's rotation tag is obeyed" in shown and "WEBP" in shown
+
+
+@pytest.mark.parametrize(("words", "number"), [((), 1), (("--threads", "2"), 2)])
+def test_a_small_picture_takes_one_thread_unless_told(words, number, photo, tmp_path, monkeypatch):
+    seen, method = [], segmentation.InteractiveSegmenter.segment
+    monkeypatch.setattr(
+        segmentation.InteractiveSegmenter,
+        "segment",
+        lambda *given: seen.append(torch.get_num_threads()) or method(*given),
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert run(photo, tmp_path / "mask.png", *CLICKS, *words) == 0
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [number]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "tif", "png"])
+def test_a_camera_rotation_tag_is_obeyed(suffix, tmp_path):
     image, inside = disc()
     lying = Image.fromarray(image).transpose(Image.Transpose.ROTATE_90)
     exif = lying.getexif()
     exif[0x0112] = 6  # turn by 270 degrees to view
-    lying.save(tmp_path / "photo.jpg", exif=exif, quality=95)
-    assert run(tmp_path / "photo.jpg", tmp_path / "mask.png", *CLICKS) == 0
+    lying.save(tmp_path / f"photo.{suffix}", exif=exif, quality=95)
+    assert run(tmp_path / f"photo.{suffix}", tmp_path / "mask.png", *CLICKS) == 0
     assert right(read(tmp_path / "mask.png")[1], inside)
 
 
@@ -224,22 +325,17 @@ def corrupt(path):
     path.write_bytes(content)
 
 
-def bitmap(path):
-    Image.fromarray(disc()[0]).save(path, format="BMP")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda path: None, "there is no file"),
         (lambda path: path.mkdir(), "folder"),
-        (empty, "not a PNG or JPEG"),
-        (text, "not a PNG or JPEG"),
-        (bitmap, "not a PNG or JPEG"),
+        (empty, "not a PNG, JPEG, WEBP, TIFF, BMP or GIF picture"),
+        (text, "not a PNG, JPEG, WEBP, TIFF, BMP or GIF picture"),
         (truncated, "damaged"),
         (corrupt, "damaged"),
     ],
-    ids=["missing", "folder", "empty", "text", "bitmap", "truncated", "corrupt"],
+    ids=["missing", "folder", "empty", "text", "truncated", "corrupt"],
 )
 def test_bad_pictures_are_one_line(make, message, tmp_path, capsys):
     make(tmp_path / "photo.png")

@@ -1,12 +1,14 @@
 import argparse
 import json
+import re
 
 import pytest
 import torch
 
-from probtx_pyro import cli, train
-from probtx_pyro.cli import train_lm, training
+from probtx_pyro import cli, nn, train
+from probtx_pyro.cli import _training as training
 from probtx_pyro.cli.train import TASKS
+from probtx_pyro.train import _loop as loop
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -30,14 +32,47 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def test_the_tables_of_names_are_those_of_the_library():
-    assert set(training.ENCODERS) == set(train.ENCODERS) and set(train_lm.ATTENTIONS) == set(train.ATTENTIONS)
-    parser = cli.parser()
-    for task, names in (("lm", train.ATTENTIONS), ("mlm", train.ENCODERS)):
-        of = parser.parse_args(["train", task, "--out", "x"])
-        assert {"lm": "attention", "mlm": "encoder"}[task] in of and vars(of)[
-            {"lm": "attention"}.get(task, "encoder")
-        ] in names
+@pytest.mark.parametrize(
+    ("task", "choice", "registry"), [("lm", "attention", nn.ATTENTIONS), ("mlm", "encoder", nn.ENCODERS)]
+)
+def test_choices_are_the_names_of_the_one_registry(task, choice, registry):
+    for name in registry:
+        arguments = cli.parser().parse_args(["train", task, "--out", "x", f"--{choice}", name])
+        assert getattr(arguments, choice) == name and set(arguments.takes) == set(registry)
+    with pytest.raises(SystemExit):
+        cli.parser().parse_args(["train", task, "--out", "x", f"--{choice}", "warm"])
+
+
+def test_a_layer_added_to_the_registry_is_a_choice_with_its_options(monkeypatch):
+    class Shifted(nn.SoftmaxAttention):
+        def __init__(self, *args, num_components=2, **others):
+            super().__init__(*args, **others)
+
+    monkeypatch.setattr(nn, "ATTENTIONS", {**nn.ATTENTIONS, "shifted": Shifted})
+    arguments = cli.parser().parse_args("train lm --out x --attention shifted --components 3".split())
+    assert training.given(arguments, "attention", training.ATTENTION_OPTIONS) == {"num_components": 3}
+    arguments = cli.parser().parse_args("train lm --out x --attention shifted --share shift".split())
+    with pytest.raises(ValueError, match="--share means nothing to --attention shifted; leave it out"):
+        training.given(arguments, "attention", training.ATTENTION_OPTIONS)
+
+
+def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
+    values = {"distances": "2,3", "share": "shift", "transformation": "sparsemax", "head-temperature": "0.5", "head-step": "0.5", "label-step": "0.5"}  # fmt: skip
+    for task, choice, table in (
+        ("lm", "attention", training.ATTENTION_OPTIONS),
+        ("mlm", "encoder", training.ENCODER_OPTIONS),
+    ):
+        takes = cli.parser().parse_args(["train", task, "--out", "x"]).takes
+        for name, option in table.items():
+            able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+            assert able, name
+            for chosen in able:
+                words = ["train", task, "--out", "x", f"--{choice}", chosen, f"--{name}", values.get(name, "2")]
+                set_to = training.given(cli.parser().parse_args(words), choice, table)
+                if choice == "attention":
+                    nn.ATTENTIONS[chosen](8, 2, **set_to)
+                else:
+                    nn.ENCODERS[chosen].build(8, context=4, dropout=0.0, root=False, **set_to)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -65,7 +100,12 @@ def test_each_task_on_a_file(words, name, content, metric, tmp_path, capsys):
     assert cli.main(command) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     assert found["steps"] == 4 and len(found["losses"]) == 4 and [step for step, _ in found["validation"]] == [2, 4]
-    assert f"{found[metric]:.4f}" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert f"{found[metric]:.4f}" in shown.out and "unknown words: " in shown.out
+    assert f"Next: in Python: probtx_pyro.train.load_run('{tmp_path / 'run'}') loads the model\n" in shown.out
+    assert all(0 <= share <= 1 for share in found["unknown"].values())
+    loaded = train.load_run(tmp_path / "run")
+    assert sum(p.numel() for p in loaded.model.parameters()) == found["parameters"]
     assert found["machine"]["device"] == "cpu" and found["settings"]["options"] == {"num_heads": 2, "num_layers": 1}
     assert cli.main(command) == 2 and "resume it, or choose another folder" in capsys.readouterr().err
     assert cli.main([*command, "--resume"]) == 0
@@ -76,13 +116,18 @@ def test_each_task_on_a_file(words, name, content, metric, tmp_path, capsys):
     [
         (["mlm", "--heads", "2"], "--heads means nothing to --encoder crf; leave it out"),
         (["tagger", "--encoder", "transformer", "--rank", "2"], "--rank means nothing to --encoder transformer"),
-        (["mlm", "--mask", "0"], "mask must be more than 0 and less than 1"),
+        (["mlm", "--mask", "0"], "error: --mask must be more than 0 and less than 1"),
+        (["mlm", "--head-step", "2"], "error: --head-step must be more than 0 and at most 1"),
+        (["lm", "--heads", "3"], "error: --width 128 must be positive and divisible by --heads 3; or give --head-dim"),
+        (
+            ["tagger", "--encoder", "transformer", "--heads", "3"],
+            "error: --width 128 must be positive and divisible by --heads 3",
+        ),
         (
             ["tagger", "--data", "nowhere.conllu"],
             "there is no file or folder nowhere.conllu; give one, or one of small",
         ),
         (["classifier", "--data", "nowhere.csv"], "there is no file or folder nowhere.csv"),
-        (["classifier", "--width", "0"], "width must be 1 or more"),
         (["mlm", "--text", "nowhere.txt"], "there is no file nowhere.txt"),
         (["mlm", "--device", "warp"], "--device warp: this torch cannot use it here"),
     ],
@@ -91,6 +136,84 @@ def test_the_command_says_what_is_wrong_in_one_line(words, message, tmp_path, ca
     assert cli.main(["train", *words, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["classifier", "--width", "0"],
+        ["lm", "--head-dim", "0"],
+        ["lm", "--checkpoint-every", "0"],
+        ["lm", "--attention", "hopfield", "--retrieval-steps", "0"],
+        ["mlm", "--iterations", "0"],
+        ["mlm", "--channels", "0"],
+        ["mlm", "--rank", "0"],
+        ["tagger", "--nodes", "-1"],
+        ["lm", "--attention", "gaussian", "--adapt-steps", "-1"],
+    ],
+)
+def test_numbers_out_of_range_are_one_line_that_names_the_option(words, tmp_path, capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["train", *words, "--out", str(tmp_path / "run")])
+    error = capsys.readouterr().err
+    assert done.value.code == 2 and error.count("\n") == 1
+    assert f"argument {words[-2]}: '{words[-1]}' is not a whole number from " in error
+
+
+TASK_FILES = {"lm": "--text", "mlm": "--text", "tagger": "--data", "classifier": "--data"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_a_learning_rate_that_is_too_high_is_one_line_and_keeps_the_checkpoint(task, tmp_path, capsys):
+    content = {"lm": PROSE, "mlm": PROSE, "tagger": SENTENCES, "classifier": TEXTS}[task]
+    file = tmp_path / {"tagger": "a.tsv", "classifier": "a.csv"}.get(task, "a.txt")
+    file.write_text(content)
+    words = ["train", task, TASK_FILES[task], str(file), "--out", str(tmp_path / "run"), "--no-progress", "--lr", "1e6"]
+    small = "--heads 2 --layers 1 --width 8 --batch 4 --context 20 --steps 60 --checkpoint-every 1".split()
+    small += [] if task == "lm" else ["--encoder", "transformer"]
+    assert cli.main([*words, *small]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("probtx: error: the ") and error.count("\n") == 1
+    assert re.search(r"the (loss|gradient|validation \w+) is not finite at step \d+; lower --lr\n$", error), error
+    loaded = train.load_run(tmp_path / "run")
+    assert all(torch.isfinite(weight).all() for weight in loaded.model.state_dict().values())
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.txt").write_text(PROSE)
+    words = ["train", "mlm", "--text", str(tmp_path / "a.txt"), *SMALL, "--checkpoint-every", "2", "--no-progress"]
+    step, calls = loop._step, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "_step", interrupted)
+    for at, expected in (
+        (1, "probtx: interrupted\n"),
+        (3, "probtx: interrupted; the same command with --resume goes on from the last checkpoint\n"),
+    ):
+        calls.clear()
+        assert cli.main([*words, "--out", str(tmp_path / f"run{at}")]) == 130
+        assert capsys.readouterr().err == expected
+    monkeypatch.setattr(loop, "_step", step)
+    assert cli.main([*words, "--out", str(tmp_path / "run3"), "--resume"]) == 0
+
+
+@pytest.mark.slow
+def test_words_that_training_lacks_are_counted_and_many_are_warned_of(tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text("the DET\ncat NOUN\n\n" * 18 + "der DET\ncat NOUN\n\n" * 2)
+    words = ["train", "tagger", "--data", str(tmp_path / "a.tsv"), *SMALL, "--no-progress"]
+    assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr()
+    assert "unknown words: dev 50.0%\n" in shown.out
+    assert shown.err.startswith("probtx: warning: 50% of the words of the dev part are unknown to the model")
+    assert shown.err.count("\n") == 1
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["unknown"] == {"dev": 0.5}
 
 
 def test_a_column_without_tags(tmp_path, capsys):

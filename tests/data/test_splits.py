@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from probtx_pyro.data.fetch import Remote, fetch, read_lines
-from probtx_pyro.data.splits import Splits, held_out, load_splits, part_paths
+from probtx_pyro.data._fetch import Remote, fetch, read_lines
+from probtx_pyro.data._splits import Splits, held_out, load_splits, part_paths
 
 
 def letters(path):

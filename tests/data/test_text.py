@@ -6,7 +6,7 @@ import types
 import pytest
 
 from probtx_pyro.data import text
-from probtx_pyro.data.fetch import read_text
+from probtx_pyro.data._fetch import read_text
 from probtx_pyro.data.text import Text, Vocabulary, load_text
 
 CONTENT = "First Citizen:\nBefore we proceed, speak.\n" * 10  # 410 characters

@@ -184,7 +184,8 @@ def test_in_a_transformer_encoder(by_hand, train, grad, mask, norm_first):
 def test_in_a_transformer_decoder(kind):
     torch.manual_seed(2)
     theirs = torch.nn.TransformerDecoderLayer(E, H, 16, 0.0, batch_first=True)
-    ours = nn.swap_attention(copy.deepcopy(theirs), kind[0], **kind[1])
+    ours = copy.deepcopy(theirs)
+    nn.swap_attention(ours, kind[0], **kind[1])
     for module in ours.modules():
         if hasattr(module, "shifts"):
             torch.nn.init.zeros_(module.shifts)
@@ -345,7 +346,7 @@ BAD = {
     "padding shape": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, torch.zeros(5, 3)), r"key_padding_mask has shape \(5, 3\) but must have shape \(3, 5\)"),
     "mask type": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, attn_mask=torch.zeros(5, 5, dtype=torch.long)), r"attn_mask must be boolean \(True forbids\) or floating"),
     "adaptation under a mask": (lambda: nn.GaussianMixtureAttention(8, 2, batch_first=True, adapt_steps=1)(X, X, X, attn_mask=torch.ones(5, 5).triu(1).bool()), r"adapt_steps lets every query move the units; use is_causal=True"),
-    "prior on nothing": (lambda: nn.log_prior(nn.SoftmaxAttention(8, 2, priors={"keys": torch.distributions.Normal(0.0, 1.0)})), r"priors: SoftmaxAttention has no 'keys'; it has none"),
+    "prior on nothing": (lambda: nn.log_prior_density(nn.SoftmaxAttention(8, 2, priors={"keys": torch.distributions.Normal(0.0, 1.0)})), r"priors: SoftmaxAttention has no 'keys'; it has none"),
 }  # fmt: skip
 
 

@@ -133,10 +133,10 @@ def test_log_prior_is_the_density_of_the_parameters():
             for x, s in ((layer.components.shifts, 0.7), (layer.unit_weights.weight, 0.2))
         )
     )
-    assert_equal(layer.log_prior(), expected)
+    assert_equal(layer.log_prior_density(), expected)
     two = torch.nn.ModuleList([layer, nn.SoftmaxAttention(E, H), layer.__class__(E, H)])
-    assert_equal(nn.log_prior(two), expected)
-    slopes = torch.autograd.grad(nn.log_prior(two), [layer.log_key_precision, layer.component_logits])
+    assert_equal(nn.log_prior_density(two), expected)
+    slopes = torch.autograd.grad(nn.log_prior_density(two), [layer.log_key_precision, layer.component_logits])
     assert all(slope.abs().max() > 0.01 for slope in slopes)
 
 

@@ -8,16 +8,17 @@ from commands import Training
 from pyro.distributions import Dirichlet, Gamma
 
 from probtx_pyro import cli, nn, train
-from probtx_pyro.data.text import Text, Vocabulary
-from probtx_pyro.train import language_model, loop
+from probtx_pyro.data import Text, Vocabulary
+from probtx_pyro.train import _loop as loop
+from probtx_pyro.train import language_model
+from probtx_pyro.train._loop import CHECKPOINT, RESULTS
 from probtx_pyro.train.language_model import perplexity
-from probtx_pyro.train.loop import CHECKPOINT, RESULTS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
     "ignore:.*torch.jit.*:DeprecationWarning",
 )
-SMALL = train.Settings(num_steps=12, batch=4, context=16, width=16, heads=2, layers=1, validate_every=6)
+SMALL = train.LanguageModelSettings(num_steps=12, batch=4, context=16, width=16, heads=2, layers=1, validate_every=6)
 TEXT = Text("the quick brown fox jumps over the lazy dog. " * 20, "the lazy dog jumps over the quick brown fox. " * 4)
 CLI = "lm --attention gaussian-keys --width 32 --heads 2 --layers 1 --context 32 --batch 8 --lr 0.01 --validate-every 400".split()
 EPS32 = torch.finfo(torch.float32).eps
@@ -28,7 +29,7 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("attention", train.ATTENTIONS)
+@pytest.mark.parametrize("attention", nn.ATTENTIONS)
 def test_learns_what_can_be_known(attention):
     """Ten letters in a circle: the next one is certain, given one of them, so the perplexity of a learner tends to 1."""
     text = Text("abcdefghij" * 60, "defghijabc" * 10)
@@ -107,7 +108,7 @@ def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_pat
     assert one["losses"][-1] < 0.9 * one["losses"][0]
 
 
-def test_map_training_adds_the_log_prior():
+def test_map_training_adds_the_log_prior_density():
     layer = nn.GaussianKeysAttention(8, 2, share="shift")
     layer.priors = language_model.standard_priors(layer)
     values = layer.constrained()
@@ -116,8 +117,8 @@ def test_map_training_adds_the_log_prior():
         + Dirichlet(torch.full((2,), 2.0)).log_prob(values["component_weights"]).sum()
         + torch.distributions.Normal(0.0, 1.0).log_prob(values["shifts"]).sum()
     )
-    assert abs(layer.log_prior() - by_hand) <= 64 * EPS32 * abs(by_hand)
-    slopes = torch.autograd.grad(layer.log_prior(), [layer.log_key_precision, layer.component_logits])
+    assert abs(layer.log_prior_density() - by_hand) <= 64 * EPS32 * abs(by_hand)
+    slopes = torch.autograd.grad(layer.log_prior_density(), [layer.log_key_precision, layer.component_logits])
     assert all(slope.abs().max() < 1e-5 for slope in slopes)  # training starts at the mode of the priors
     model = replace(SMALL, attention="gaussian-keys").model(5)
     for block in model.blocks:
@@ -126,9 +127,10 @@ def test_map_training_adds_the_log_prior():
     wrapped = torch.nn.ModuleDict({"module": model})
     wrapped.forward = model.forward
     tokens = torch.randint(5, (50,), generator=torch.Generator().manual_seed(0))
-    task = language_model.task(SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    settings = replace(SMALL, map_training=True)
+    task = language_model.task(settings, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
     loss = loop._step(fabric, task, wrapped, torch.optim.SGD(model.parameters(), 0.0), 0)
-    expected = loss - float(model.blocks[0].attention.log_prior().detach()) / 50
+    expected = loss - float(model.blocks[0].attention.log_prior_density().detach()) / 50
     assert abs(fabric.objective - expected) <= 64 * EPS32 * abs(expected) and fabric.objective != loss
 
 
@@ -141,8 +143,9 @@ class Recorder:
         self.objective = float(objective.detach())
         objective.backward()
 
-    def clip_gradients(self, model, optimizer, max_norm):
-        pass
+    def clip_gradients(self, model, optimizer, max_norm, error_if_nonfinite):
+        assert not error_if_nonfinite  # the loop itself says what to do
+        return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
 
     def to_device(self, x):
         return x
@@ -153,6 +156,52 @@ class Recorder:
 
 class TwoProcesses:
     world_size, global_rank = 2, 0
+
+
+class FullDisk:
+    """Stands for Fabric where the disk is full: half of a file is written."""
+
+    is_global_zero = True
+
+    def save(self, path, state):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(tmp_path):
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(b"whole")
+    with pytest.raises(OSError, match="No space left"):
+        loop._save(FullDisk(), path, {})
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize(("at", "what"), [("loss", "loss"), ("gradient", "gradient")])
+def test_what_is_not_finite_stops_before_the_parameters_change(at, what):
+    tokens = torch.arange(50) % 5
+    task = language_model.task(SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    before = [weight.clone() for weight in task.model.parameters()]
+    if at == "loss":
+        task = replace(task, loss=lambda model, rows: model(rows[:, :-1]).sum() * torch.inf)
+    else:  # the root of 0 has an infinite slope
+        task = replace(task, loss=lambda model, rows: (0 * model(rows[:, :-1]).sum()).abs().sqrt())
+    wrapped = torch.nn.ModuleDict({"module": task.model})
+    wrapped.forward = task.model.forward
+    optimizer = torch.optim.SGD(task.model.parameters(), 0.1)
+    with pytest.raises(ValueError, match=rf"the {what} is not finite at step 4; lower lr"):
+        loop._step(Recorder(), task, wrapped, optimizer, 3)
+    assert all(torch.equal(a, b) for a, b in zip(task.model.parameters(), before, strict=True))
+
+
+def test_a_perplexity_too_large_for_a_number_is_infinite():
+    class Hot(torch.nn.Module):
+        """Sure of a wrong token, whatever it reads."""
+
+        def forward(self, tokens):
+            return torch.nn.functional.one_hot((tokens + 2) % 7, 7) * 1e4
+
+    tokens = torch.arange(67) % 7
+    assert perplexity(Hot(), tokens, 16) == torch.inf
 
 
 def test_one_clear_error(tmp_path, monkeypatch):
@@ -187,15 +236,13 @@ def test_one_clear_error(tmp_path, monkeypatch):
     [
         (["--components", "2"], "--components means nothing to --attention softmax"),
         (["--retrieval-steps", "2"], "--retrieval-steps means nothing to --attention softmax"),
-        (["--attention", "hopfield", "--retrieval-steps", "0"], "num_steps must be 1 or more, not 0"),
         (
             ["--attention", "linear-keys", "--adapt-steps", "2"],
             "--adapt-steps means nothing to --attention linear-keys",
         ),
         (["--text", "nowhere.txt"], "there is no file nowhere.txt; give a text file or one of topics"),
-        (["--heads", "3"], "embed_dim 128 must be positive and divisible by num_heads 3"),
-        (["--batch", "0"], "batch must be 1 or more"),
-        (["--dropout", "1.5"], "dropout must be at least 0 and less than 1"),
+        (["--heads", "3"], "error: --width 128 must be positive and divisible by --heads 3"),
+        (["--dropout", "1.5"], "error: --dropout must be at least 0 and less than 1"),
         (["--device", "warp"], "--device warp: this torch cannot use it here"),
     ],
 )

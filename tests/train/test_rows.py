@@ -5,15 +5,15 @@ import pytest
 import torch
 from tolerances import assert_frequency
 
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, drawn_rows, drop_words, known_words, numbered
+from probtx_pyro.train._task import LoopSettings
 from probtx_pyro.train.masked import hidden
-from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train.task import LoopSettings
 
 SETTINGS = LoopSettings(batch=4)
 
 
 def rows_of(lengths):
-    return Rows([torch.arange(n) for n in lengths], [torch.full((n, 2), n) for n in lengths])
+    return WordRows([torch.arange(n) for n in lengths], [torch.full((n, 2), n) for n in lengths])
 
 
 def test_every_epoch_is_a_permutation_and_batches_have_like_lengths():

@@ -6,10 +6,9 @@ import torch
 from commands import Training
 
 from probtx_pyro import cli, train
-from probtx_pyro.data.text import Text
-from probtx_pyro.train import Example, LabellingSettings, MaskedSettings
-from probtx_pyro.train.loop import RESULTS
-from probtx_pyro.train.sources import tagged_sentences
+from probtx_pyro.data import Text
+from probtx_pyro.train import Example, LabellingSettings, MaskedSettings, tagged_sentences
+from probtx_pyro.train._loop import RESULTS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import

@@ -2,15 +2,15 @@
 
 Nothing is learned offline: the picture and the marks are all there is, and each layer adapts online (PT section 2).
 
-**Layer 1, pixels ask units** (`units.adapt_units`). A grid of about 700 units; the key of a unit is its colour and position,
+**Layer 1, pixels ask units** (`_units.adapt_units`). A grid of about 700 units; the key of a unit is its colour and position,
 ``ξ_j ~ N(mean of cell j, I/θ)``, adapted to the pixels by ECM (PT 29). A pixel's attention w_ij runs over the 3 x 3 units about its
 cell, which is a log prior of -inf for all others.
 
-**Layer 2, units ask the units they touch, hop after hop** (`units.link_units`). A hop costs ``e_jk = α/2 |c_j - c_k|² + hop_cost``,
+**Layer 2, units ask the units they touch, hop after hop** (`_units.link_units`). A hop costs ``e_jk = α/2 |c_j - c_k|² + hop_cost``,
 minus its log weight, with α the Gamma-MAP of a precision (PT 30); E_jk is the cost of the cheapest path. This is attention applied
 to itself with max in the place of the sum, and Dijkstra's algorithm computes it. No mark has been used so far.
 
-**Layer 3, units ask the annotated units** (`picture`). Their answers ρ_k and weights n_k come from one ECM step on the marked pixels
+**Layer 3, units ask the annotated units** (`_segmenter`). Their answers ρ_k and weights n_k come from one ECM step on the marked pixels
 (PT 38 and its categorical form, Dirichlet priors). With the relative-position log prior of layer 2,
 
     P0_j = Σ_k softmax_k(log min(1, n_k) - λ E_jk) ρ_k.
@@ -32,9 +32,22 @@ Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (layers 1
 fast interactive image and video segmentation* (paths as distances to marks); Achanta et al. 2012, *SLIC superpixels* (units).
 """
 
-from probtx_pyro.apps.segmentation.features import lab_colours
-from probtx_pyro.apps.segmentation.overlay import overlay
-from probtx_pyro.apps.segmentation.picture import Picture, Segmentation
-from probtx_pyro.apps.segmentation.settings import Settings
+from probtx_pyro.apps.segmentation._clicks import (
+    Click,
+    ClickGame,
+    first_clicks,
+    marks_from_clicks,
+    next_click,
+    play_clicks,
+)  # fmt: skip
+from probtx_pyro.apps.segmentation._features import lab_colours
+from probtx_pyro.apps.segmentation._overlay import LABEL_COLOURS, overlay
+from probtx_pyro.apps.segmentation._segmenter import InteractiveSegmenter, Segmentation
+from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 
-__all__ = ["Picture", "Segmentation", "Settings", "lab_colours", "overlay"]
+__all__ = [
+    "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
+    "Click", "marks_from_clicks",
+    "LABEL_COLOURS", "overlay",
+    "ClickGame", "first_clicks", "next_click", "play_clicks",
+]  # fmt: skip

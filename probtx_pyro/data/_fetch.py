@@ -40,13 +40,26 @@ def fetch(remote: Remote) -> Path:
 
 
 def own_folder() -> Path | None:
-    """What ``$PROBTX_DATA`` names; None where it is not set, and files are downloaded."""
+    """Return the folder that ``$PROBTX_DATA`` names; None where it is not set, and files are downloaded."""
     folder = os.environ.get("PROBTX_DATA")
     return None if folder is None else Path(folder)
 
 
 def checked(plain: Path, sha256: str) -> Path:
-    """The file, or the same with ``.gz`` behind its name, if its content (uncompressed) has this SHA-256; see `fetch`."""
+    """Return the file, or the same with ``.gz`` behind its name, after its content was checked.
+
+    Parameters
+    ----------
+    plain
+        Path without ``.gz``.
+    sha256
+        SHA-256 of the content, uncompressed.
+
+    Raises
+    ------
+    ValueError
+        No such file, or another content.
+    """
     path = plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
     if hashlib.sha256(read_bytes(path)).hexdigest() != sha256:
         raise ValueError(f"{path} is not the published file (its SHA-256 differs); fetch it again")
@@ -54,9 +67,23 @@ def checked(plain: Path, sha256: str) -> Path:
 
 
 def download(url: str, names: str, sha256: str | None) -> Path:
-    """The file at an address, downloaded once; see `fetch`.
+    """Return the file at an address, downloaded once.
 
-    ``names`` are the files in ``$PROBTX_DATA`` that would do instead. With ``sha256=None`` the caller checks what it reads.
+    Parameters
+    ----------
+    url
+        Address.
+    names
+        Files in ``$PROBTX_DATA`` that would do instead, for errors.
+    sha256
+        SHA-256 of the file; with None the caller checks what it reads.
+
+    Raises
+    ------
+    ValueError
+        There is no connection.
+    ModuleNotFoundError
+        Pooch is not installed.
     """
     try:
         import pooch
@@ -71,7 +98,14 @@ def download(url: str, names: str, sha256: str | None) -> Path:
 
 
 def read_bytes(path: Path, wanted: str = "file") -> bytes:
-    """The content of a file, plain or ``.gz``; ``wanted`` says in errors what to give.
+    """Return the content of a file, plain or ``.gz``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    wanted
+        What errors ask for.
 
     Raises
     ------
@@ -90,12 +124,19 @@ def read_bytes(path: Path, wanted: str = "file") -> bytes:
 
 
 def read_text(path: Path, wanted: str = "text file") -> str:
-    """A UTF-8 text file, plain or ``.gz``, with its line ends as they are; ``wanted`` says in errors what to give.
+    """Return the content of a UTF-8 text file, plain or ``.gz``, with its line ends as they are.
+
+    Parameters
+    ----------
+    path
+        The file.
+    wanted
+        What errors ask for.
 
     Raises
     ------
     ValueError
-        Of `read_bytes`; not UTF-8 (the line is named).
+        As in `read_bytes`; not UTF-8 (the line is named).
     """
     content = read_bytes(path, wanted)
     try:
@@ -108,7 +149,7 @@ def read_text(path: Path, wanted: str = "text file") -> str:
 
 
 def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") -> tuple[str, list[str]]:
-    r"""What to call a source in errors, and its lines without their ends; CRLF and a byte-order mark are dropped.
+    r"""Return a name of the source for errors, and its lines without their ends; CRLF and a byte-order mark are dropped.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Clicks: marks from clicks, the click protocol, and the score.
+"""Clicks: marks from clicks, and the game of clicks that scores a method.
 
 Labels are positive integers here; 0 is "unmarked" in marks and "not scored" in a true mask. Protocol: one click in the middle of
 each class, then, again and again, one in the middle of the largest wrong piece (4-connected), with its true label. The middle of
@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
+from probtx_pyro.metrics import intersection_over_union
+
 Click = tuple[int, int, int]
 
 
-class Game(NamedTuple):
-    """A game of clicks.
+class ClickGame(NamedTuple):
+    """Clicks and scores of a game.
 
     clicks: (y, x, label) in order.
     counts: how many clicks each row of scores has seen, from the number of classes to ``num_clicks``.
@@ -29,7 +31,14 @@ class Game(NamedTuple):
 
 
 def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.ndarray:
-    """Marks (H, W), int32, from clicks (y, x, label); of two clicks on one pixel the later counts.
+    """Return marks (H, W), int32; of two clicks on one pixel the later counts.
+
+    Parameters
+    ----------
+    shape
+        Height and width of the picture.
+    clicks
+        Row, column and label of each click.
 
     Raises
     ------
@@ -54,7 +63,7 @@ def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.nda
 
 
 def middle(region: np.ndarray) -> tuple[int, int]:
-    """The pixel (y, x) of a boolean region (H, W) farthest from the region's border.
+    """Return the pixel (y, x) of a boolean region (H, W) farthest from the region's border.
 
     >>> middle(np.ones((5, 9), bool))
     (2, 2)
@@ -65,12 +74,20 @@ def middle(region: np.ndarray) -> tuple[int, int]:
 
 
 def first_clicks(truth: np.ndarray) -> list[Click]:
-    """One click in the middle of each class of a true mask (H, W)."""
+    """Return one click in the middle of each class of a true mask (H, W)."""
     return [(*middle(truth == label), int(label)) for label in np.unique(truth[truth > 0])]
 
 
 def next_click(truth: np.ndarray, predicted: np.ndarray) -> Click | None:
-    """A click in the middle of the largest piece where ``predicted`` (H, W) is wrong; None where nothing is."""
+    """Return a click in the middle of the largest piece that is wrong; None where nothing is.
+
+    Parameters
+    ----------
+    truth
+        (H, W) true mask.
+    predicted
+        (H, W) labels of a method.
+    """
     pieces, count = ndimage.label((predicted != truth) & (truth > 0))
     if not count:
         return None
@@ -78,21 +95,17 @@ def next_click(truth: np.ndarray, predicted: np.ndarray) -> Click | None:
     return y, x, int(truth[y, x])
 
 
-def intersection_over_union(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """``|T_c ∩ P_c| / |T_c ∪ P_c|`` of each class c of the true mask, ascending, over the pixels whose truth is known (> 0).
+def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_clicks: int = 10) -> ClickGame:
+    """Play the protocol.
 
-    "Pet only" is the entry of the pet; "mean over classes" is the mean of all, background included.
-
-    >>> intersection_over_union(np.array([[1, 1, 2, 0]]), np.array([[1, 2, 2, 1]])).tolist()
-    [0.5, 0.5]
-    """
-    known = truth > 0
-    t, p = truth[known], predicted[known]
-    return np.array([((t == c) & (p == c)).sum() / ((t == c) | (p == c)).sum() for c in np.unique(t)])
-
-
-def play(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_clicks: int = 10) -> Game:
-    """Play the protocol: ``segment`` turns the clicks so far into a mask (H, W) of their labels.
+    Parameters
+    ----------
+    segment
+        Turns the clicks so far into a mask (H, W) of their labels.
+    truth
+        (H, W) true mask.
+    num_clicks
+        Clicks of the whole game.
 
     Raises
     ------
@@ -111,11 +124,9 @@ def play(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray, num_cl
         scores.append(intersection_over_union(truth, predicted))
         if count < num_clicks and (click := next_click(truth, predicted)) is not None:
             clicks.append(click)
-    return Game(clicks, counts, np.array(scores))
+    return ClickGame(clicks, counts, np.array(scores))
 
 
 __all__ = [
-    "Click", "Game", "marks_from_clicks",
-    "middle", "first_clicks", "next_click", "play",
-    "intersection_over_union",
+    "Click", "ClickGame", "first_clicks", "marks_from_clicks", "middle", "next_click", "play_clicks",
 ]  # fmt: skip

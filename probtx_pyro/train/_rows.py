@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.data.text_transformer import UNKNOWN
-from probtx_pyro.train.loop import summed
-from probtx_pyro.train.task import LoopSettings
+from probtx_pyro.train._loop import summed
+from probtx_pyro.train._task import LoopSettings
 
 PADDING, NO_TARGET = -1, -100  # of words, and of targets (that of torch's cross entropy)
 
 
-class Rows(NamedTuple):
+class WordRows(NamedTuple):
     """Rows of a part of the data.
 
     words: the numbers of the words of each row, (word,).
@@ -37,19 +37,36 @@ class Rows(NamedTuple):
 
 
 def known_words(sentences: Iterable[Sequence[str]], rarest: int) -> tuple[Vocabulary, Tensor]:
-    """The words that occur at least ``rarest`` times, and how often each does (0 for the unknown word)."""
+    """Return the vocabulary of the words, and how often each occurs (0 for the unknown word).
+
+    Parameters
+    ----------
+    sentences
+        Words of each sentence.
+    rarest
+        How often a word must occur to be known.
+    """
     counts = Counter(word for words in sentences for word in words)
     known = sorted(word for word, count in counts.items() if count >= rarest)
     return Vocabulary("word", (UNKNOWN, *known)), torch.tensor([0, *(counts[word] for word in known)])
 
 
 def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: str) -> list[Tensor]:
-    """The numbers of the words of each sentence.
+    """Return the numbers of the words of each sentence.
+
+    Parameters
+    ----------
+    vocabulary
+        Words that are known.
+    sentences
+        Words of each sentence.
+    part
+        Name of the part of the data, for errors.
 
     Raises
     ------
     ValueError
-        A sentence without words; ``part`` says where.
+        A sentence without words.
     """
     number = {word: i for i, word in enumerate(vocabulary.tokens)}
     for i, words in enumerate(sentences):
@@ -58,11 +75,25 @@ def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: s
     return [torch.tensor([number.get(word, 0) for word in words]) for words in sentences]
 
 
-def drawn_rows(rows: Rows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
-    """The rows of the batch of a step, a function of the seed and the step.
+def unknown_share(rows: Sequence[Tensor]) -> float:
+    """Share of the words of all rows that are unknown, from their numbers."""
+    return float((torch.cat(list(rows)) == 0).double().mean())
+
+
+def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
+    """Return a function from a step to the rows of its batch, which depend on the seed and the step alone.
 
     Every epoch is a permutation; ``pool`` batches of it are sorted by length together, so that the rows of a batch are of like
     length, and all batches then shuffled. What does not fill a batch is left out of that epoch.
+
+    Parameters
+    ----------
+    rows
+        Rows of the training part.
+    settings
+        Seed, and rows of a batch.
+    pool
+        Batches that are sorted together.
 
     Raises
     ------
@@ -85,10 +116,21 @@ def drawn_rows(rows: Rows, settings: LoopSettings, pool: int = 50) -> Callable[[
 
 
 def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generator) -> Tensor:
-    """``words`` with a word that occurs c times made unknown with probability amount / (amount + c), so that the unknown is learnt.
+    """Make a word that occurs c times unknown with probability amount / (amount + c), so that the unknown is learnt.
 
     Reference: Kiperwasser & Goldberg, 'Simple and Accurate Dependency Parsing Using Bidirectional LSTM Feature Representations'
     (TACL 2016), section 6, with amount 0.25.
+
+    Parameters
+    ----------
+    words
+        (row, word) numbers, `PADDING` behind the last of a row.
+    counts
+        (vocabulary,) how often each word occurs in training.
+    amount
+        0 drops none.
+    draw
+        Random numbers of the step.
     """
     rates = amount / (amount + counts.double()).clamp(min=torch.finfo(torch.double).tiny)
     chance = torch.rand(words.shape, generator=draw, dtype=torch.double)
@@ -97,9 +139,30 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
 
 @torch.no_grad()
 def answers(
-    model: Any, rows: Rows, fabric: Any, answer: Callable[[Any, Tensor, Tensor], Tensor], into: Tensor, batch: int = 64
+    model: Any,
+    rows: WordRows,
+    fabric: Any,
+    answer: Callable[[Any, Tensor, Tensor], Tensor],
+    into: Tensor,
+    batch: int = 64,
 ) -> Tensor:
-    """``answer(model, words, targets)`` of every row, put into the zeros ``into`` (row, ...) and known to every process."""
+    """Return ``answer(model, words, targets)`` of every row, known to every process.
+
+    Parameters
+    ----------
+    model
+        Model, set to evaluation while it answers.
+    rows
+        Rows that are asked.
+    fabric
+        Lightning Fabric of the run.
+    answer
+        From the model, words and targets of a batch to (row, ...).
+    into
+        Zeros (row, ...) that the answers are put into.
+    batch
+        Rows at once.
+    """
     training = model.training
     model.eval()
     order = sorted(range(len(rows.words)), key=lambda i: -len(rows.words[i]))
@@ -114,5 +177,6 @@ def answers(
 
 
 __all__ = [
-    "NO_TARGET", "PADDING", "Rows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
+    "NO_TARGET", "PADDING", "WordRows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
+    "unknown_share",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probtx_pyro.apps.segmentation.picture import Segmentation
+from probtx_pyro.apps.segmentation._segmenter import Segmentation
 
 # Okabe and Ito's colours, told apart by people who confuse red and green.
 COLOURS = np.array(
@@ -11,17 +11,26 @@ COLOURS = np.array(
 )  # fmt: skip
 
 
+def _label_colours() -> np.ndarray:
+    """A colour for each label, uint8 (256, 3): black for 0, then the seven colours pure, lighter and darker, over and over."""
+    shades = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)
+    return np.concatenate([np.zeros((1, 3), np.uint8), np.resize(shades, (255, 3))])
+
+
+LABEL_COLOURS = _label_colours()
+
+
 def overlay(
     image: np.ndarray, answer: Segmentation, marks: np.ndarray | None = None, palette: np.ndarray | None = None
 ) -> np.ndarray:
-    """The picture tinted by class (the surer, the stronger), edges white, marks as dots of their class; uint8 (H, W, 3).
+    """Return the picture tinted by class (the surer, the stronger), edges white, marks as dots of their class; uint8 (H, W, 3).
 
     Parameters
     ----------
     image
         uint8 (H, W, 3).
     answer
-        What `Picture.segment` gave.
+        Answer of `InteractiveSegmenter.segment`.
     marks
         (H, W), 0 for unmarked.
     palette
@@ -52,4 +61,4 @@ def _grown(region: np.ndarray, by: int) -> np.ndarray:
     return region
 
 
-__all__ = ["COLOURS", "overlay"]
+__all__ = ["COLOURS", "LABEL_COLOURS", "overlay"]

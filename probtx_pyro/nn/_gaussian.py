@@ -1,4 +1,4 @@
-"""Attention layers whose units are Gaussians: what they share, and the layer of one key a unit (Movellan & Gabbur)."""
+"""Base of the attention layers whose units are Gaussians: precisions, the prior of the units, adaptation to the queries at hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,43 +18,19 @@ from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
 
 
 class GaussianAttention(Attention):
-    """What both layers share: precisions, the prior of the units, adaptation to the queries at hand.
-
-    Parameters
-    ----------
-    linked
-        Weights of the keys ∝ ``exp(α|key|²/2)`` (PT eq. 16), so that logits are dot products; else Gaussian distances count.
-    unit_weights
-        Learns, from what a key is projected from, how likely its unit is before any query is seen (starts at equal weights).
-    unit_precision
-        Learns a factor of each unit's precision in the same way (starts at 1); not with ``linked``, which needs equal ones.
-    adapt_steps
-        ECM steps by which the units adapt to the queries of the call under the priors of ``adapted``; 0 is none. Gradients
-        flow through the steps. In a causal call query i meets units that adapted to queries up to i, in O(L² S) a step.
-        Dropout then falls on the channels of the answers.
-    adapted
-        Which of ``keys`` and ``key_precision`` adapt. The mode of the prior is the parameter as it was; how strong the prior is
-        each head learns (``log_strength_keys`` and so on).
-    others
-        As `Attention`.
-    """
+    """Base of `GaussianMixtureAttention` and `GaussianKeysAttention`, where its arguments are explained."""
 
     num_components = 1
     reduce: Reduction = staticmethod(log_sum)
 
-    def __init__(
-        self,
-        *args: Any,
-        linked: bool = True,
-        unit_weights: bool = False,
-        unit_precision: bool = False,
-        adapt_steps: int = 0,
-        adapted: Sequence[str] = ("keys",),
-        **others: Any,
-    ):
-        super().__init__(*args, **others)
+    def _start(
+        self, *, linked: bool, unit_weights: bool, unit_precision: bool, adapt_steps: int, adapted: Sequence[str]
+    ) -> None:
+        """Check the arguments of both layers, and make their parameters."""
         if linked and unit_precision:
             raise ValueError("unit_precision needs linked=False: the linked prior is undefined for unequal precisions")
+        if adapt_steps < 0:
+            raise ValueError(f"adapt_steps must be 0 or more, not {adapt_steps}")
         for name in adapted:
             if name not in ADAPTED:
                 raise ValueError(f"adapted: no parameter {name!r}; choose from {', '.join(ADAPTED)}")
@@ -68,14 +44,17 @@ class GaussianAttention(Attention):
         self.unit_precision = self._per_unit() if unit_precision else None
 
     def _per_unit(self) -> nn.Linear:
-        linear = nn.Linear(
-            self.kdim, self.num_heads, bias=False, **self._made
-        )  # a common term would change nothing new
+        linear = nn.Linear(self.kdim, self.num_heads, bias=False, **self._made)  # a bias would add nothing new
         nn.init.zeros_(linear.weight)
         return linear
 
+    def _options(self) -> dict[str, Any]:
+        per_unit = {name: getattr(self, name) is not None for name in ("unit_weights", "unit_precision")}
+        own = {"linked": self.linked, "adapt_steps": self.adapt_steps, "adapted": self.adapted}
+        return super()._options() | own | per_unit
+
     def constrained(self) -> dict[str, Tensor]:
-        """``key_precision`` (H, 1 or R), ``strength_keys`` and ``strength_key_precision`` (H,), weights of ``unit_weights``, ``unit_precision``."""
+        """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and ``strength_key_precision`` (H,), and the weights ``unit_weights`` and ``unit_precision`` (H, kdim)."""
         values = {"key_precision": self.log_key_precision.exp()}
         values |= {f"strength_{name}": x for name, x in self._strengths().items()}
         for name in ("unit_weights", "unit_precision"):
@@ -84,11 +63,11 @@ class GaussianAttention(Attention):
         return values
 
     def _strengths(self) -> dict[str, Tensor]:
-        """Strength (H,) of the prior on each parameter that adapts."""
+        """Return the strength (H,) of the prior on each parameter that adapts."""
         return {name: single(getattr(self, f"log_strength_{name}")).exp() for name in self.adapted if self.adapt_steps}
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """The projected keys, and what each unit's source says about its weight and precision."""
+        """Return the projected keys, with each unit's weight and precision as its source decides them."""
         weights, precision = (
             None if linear is None else linear(source).transpose(-1, -2)
             for linear in (self.unit_weights, self.unit_precision)
@@ -96,11 +75,11 @@ class GaussianAttention(Attention):
         return Units(keys, weights, precision)
 
     def component_log_weights(self) -> Tensor | None:
-        """Log weights of the components, (H, R); None for one key a unit."""
+        """Return the log weights of the components, (H, R); None for one key a unit."""
         return None
 
     def precision(self, units: Units) -> Tensor:
-        """Precision of every key, (H, 1) where they share one, else (..., S·R)."""
+        """Return the precision of every key, (H, 1) where they share one, else (..., S·R)."""
         precision = self.log_key_precision.exp()
         if units.log_precision is not None:
             precision = precision.unsqueeze(-2) * units.log_precision.exp().unsqueeze(-1)  # (B, H, S, R)
@@ -111,7 +90,7 @@ class GaussianAttention(Attention):
         return precision.expand(*precision.shape[:-1], self.num_components).flatten(-2)
 
     def log_weights(self, units: Units) -> Tensor | None:
-        """Log weight of every key, (..., S·R), not normalised, less the linked part; None where all are equal."""
+        """Return the log weight of every key, (..., S·R), not normalised, without the linked part; None where all are equal."""
         own = self.component_log_weights()
         if own is not None:
             own = own.unsqueeze(-2)
@@ -122,7 +101,7 @@ class GaussianAttention(Attention):
     def attend(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The posterior mean of the answer; fused where no weights are asked for."""
+        """Return the posterior mean of the answers; fused where no weights are asked for. See `Attention.attend`."""
         if self.by_model:
             return self._asked(queries, units, values, masks, need_weights)
         keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
@@ -148,21 +127,39 @@ class GaussianAttention(Attention):
 
     @property
     def by_model(self) -> bool:
-        """Whether a call goes through the probability model itself, instead of the fused kernels."""
+        """True if a call goes through the probability model itself, False if the fused kernels serve it."""
         return self.adapt_steps > 0
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """Answers, and weights if asked for, of the probability model of every head."""
+        """Return the answers, and the weights if asked for, of the probability model of every head."""
         return model.expected_outputs(queries), model.attention(queries) if need_weights else None
 
     def posterior_model(
-        self, query: Tensor, key: Tensor, value: Tensor, **masks: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
     ) -> tuple[models.GaussianMixture | models.GaussianKeys, Tensor]:
-        """The probability model whose posterior is this layer's attention, one for each example and head, and its queries.
+        """Return the probability model whose posterior is this layer's attention, and its queries.
 
-        Arguments as those of ``forward``; shapes: the batch axes of the model are (B, H), the queries (B, H, L, D).
+        Parameters
+        ----------
+        query, key, value, key_padding_mask, attn_mask, is_causal
+            As in ``forward``.
+
+        Returns
+        -------
+        One model for each example and head, with the batch axes (B, H), and queries (B, H, L, D).
+
+        Raises
+        ------
+        ValueError
+            Inputs or masks that ``forward`` refuses.
         """
-        queries, units, values, found = self.heads(query, key, value, **masks)
+        queries, units, values, found = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
         return self._model(units, values, found, queries.shape[-2]), single(queries)
 
     def _model(
@@ -217,59 +214,4 @@ class GaussianAttention(Attention):
         return F.dropout(answers, self._rate).to(dtype), weights
 
 
-class GaussianMixtureAttention(GaussianAttention):
-    """Attention as the posterior over Gaussian units (Movellan & Gabbur 2020): a trained ``MultiheadAttention`` is a special case.
-
-    As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in exact
-    arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can depart from there.
-
-    Parameters
-    ----------
-    map_steps
-        Return the most probable answer, after so many EM steps on it (PT eq. 14-15), instead of the mean; each head learns a
-        value precision. 0 is the mean, which is what attention is for every value precision.
-    others
-        As `GaussianAttention`, `Attention`.
-
-    Shapes: as ``torch.nn.MultiheadAttention``.
-
-    Examples
-    --------
-    >>> _ = torch.manual_seed(0)
-    >>> trained = nn.MultiheadAttention(8, 2, batch_first=True)
-    >>> layer = GaussianMixtureAttention(8, 2, batch_first=True)
-    >>> layer.load_state_dict(trained.state_dict(), strict=False).unexpected_keys
-    []
-    >>> x = torch.randn(3, 5, 8)
-    >>> bool((layer(x, x, x)[0] - trained(x, x, x)[0]).abs().max() < 1e-5)
-    True
-    """
-
-    def __init__(self, *args: Any, map_steps: int = 0, **others: Any):
-        super().__init__(*args, **others)
-        self.map_steps = map_steps
-        start = torch.zeros((self.num_heads, 1), **self._made)
-        self.log_value_precision = nn.Parameter(start) if map_steps else None
-
-    @property
-    def by_model(self) -> bool:
-        """Adaptation, or MAP answers."""
-        return self.adapt_steps > 0 or self.map_steps > 0
-
-    def constrained(self) -> dict[str, Tensor]:
-        """Also ``value_precision`` (H, 1) where answers are MAP."""
-        values = super().constrained()
-        return (
-            values if self.log_value_precision is None else values | {"value_precision": self.log_value_precision.exp()}
-        )
-
-    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """The most probable answer, or the mean."""
-        if not self.map_steps or self.log_value_precision is None:
-            return super().ask(model, queries, need_weights)
-        precision = single(self.log_value_precision).exp().view(-1, *(1,) * (model.keys.dim() - 3))  # (H, [1,] 1)
-        answers = model.with_parameters({"value_precision": precision}).map_outputs(queries, num_steps=self.map_steps)
-        return answers, model.attention(queries) if need_weights else None
-
-
-__all__ = ["GaussianAttention", "GaussianMixtureAttention"]
+__all__ = ["GaussianAttention"]

@@ -10,9 +10,9 @@ from pyro.distributions import Dirichlet
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from probtx_pyro.apps.segmentation.features import Cells, cut, lab_colours
-from probtx_pyro.apps.segmentation.settings import Settings
-from probtx_pyro.apps.segmentation.units import Units, find_units
+from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
+from probtx_pyro.apps.segmentation._settings import SegmentationSettings
+from probtx_pyro.apps.segmentation._units import PictureUnits, find_units
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture, MixturePriors
 
@@ -43,7 +43,7 @@ class _Marks(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class InteractiveSegmenter:
     """All that does not depend on the marks; build it with `from_image`, ask it with `segment` as often as you like.
 
     Examples
@@ -52,23 +52,23 @@ class Picture:
     >>> image[:, 15:] = 200
     >>> marks = np.zeros((20, 30), int)
     >>> marks[10, 5], marks[10, 25] = 1, 2
-    >>> answer = Picture.from_image(image).segment(marks)
+    >>> answer = InteractiveSegmenter.from_image(image).segment(marks)
     >>> bool((answer.mask[:, :15] == 1).all() and (answer.mask[:, 15:] == 2).all())
     True
     """
 
     shape: tuple[int, int]
     cells: Cells
-    units: Units
-    settings: Settings
+    units: PictureUnits
+    settings: SegmentationSettings
 
     @classmethod
     def from_image(
         cls,
         image: np.ndarray,
         features: Callable[[np.ndarray], np.ndarray] = lab_colours,
-        settings: Settings | None = None,
-    ) -> "Picture":
+        settings: SegmentationSettings | None = None,
+    ) -> "InteractiveSegmenter":
         """Layers 1 and 2.
 
         Parameters
@@ -79,14 +79,14 @@ class Picture:
             From the image to real features (H, W, F), smooth where the picture is, and scaled so that ``colour_scale`` of the
             settings is a clear difference; the position is appended here.
         settings
-            `Settings` of your own.
+            `SegmentationSettings` of your own.
 
         Raises
         ------
         ValueError
             An image of another shape, or empty; features of another size, or not finite.
         """
-        settings, image = settings or Settings(), np.asarray(image)
+        settings, image = settings or SegmentationSettings(), np.asarray(image)
         if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] != 3) or image.size == 0:
             raise ValueError(f"image must be (H, W, 3) or (H, W) and not empty, not {image.shape}")
         colours = np.asarray(features(image), np.float32)
@@ -131,7 +131,7 @@ class Picture:
         return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
 
     def _marks(self, numbers: np.ndarray) -> _Marks:
-        """Features of the marked pixels, evenly thinned where a class has very many."""
+        """Return features of the marked pixels, evenly thinned where a class has very many."""
         flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
         num_classes = int(flat.max()) + 1
         kept, weights = [], []
@@ -144,9 +144,9 @@ class Picture:
         return _Marks(self.cells.queries.flatten(0, 1)[index], flat[index], torch.cat(weights), num_classes)
 
     def _answer(self, marks: _Marks) -> Tensor:
-        """Class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
+        """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
         settings, keys, classes = self.settings, self.units.keys, marks.num_classes
-        # Answers and weights of the annotated units: one ECM step on the marked pixels only (2.5, PT 38).
+        # Answers and weights of the annotated units: one ECM step on the marked pixels only (PT 38).
         blank = GaussianMixture.categorical(
             keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
         )
@@ -186,7 +186,7 @@ class Picture:
         return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
 
     def _judge(self, blank: GaussianMixture, marks: _Marks, torn: Tensor) -> GaussianMixture | None:
-        """Where marks of two classes meet in a unit: a memory of those marked pixels themselves, one pixel wide."""
+        """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet."""
         if not torn.any():
             return None
         here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
@@ -220,4 +220,4 @@ class Picture:
         return posterior / posterior.sum(-1, keepdim=True)
 
 
-__all__ = ["Picture", "Segmentation"]
+__all__ = ["InteractiveSegmenter", "Segmentation"]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.nn.tasks import WordModel
 from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
@@ -47,7 +47,9 @@ class AttentionParser:
     channel: int | None = None
 
     def __post_init__(self) -> None:
-        encoder: Any = self.model.encoder
+        encoder: Any = getattr(self.model, "encoder", None)
+        if encoder is None:
+            raise ValueError(f"the model is a {type(self.model).__name__}; give one with a DependencyCRFEncoder")
         if not isinstance(encoder, DependencyCRFEncoder):
             raise ValueError(
                 f"the model's encoder is a {type(encoder).__name__}; only a DependencyCRFEncoder has heads of words"
@@ -58,7 +60,15 @@ class AttentionParser:
             raise ValueError(f"channel must be from 0 to {encoder.num_channels - 1}, not {self.channel}")
 
     def head_marginals(self, sentences: Sequence[Sequence[str]], batch: int = 32) -> list[np.ndarray]:
-        """``Q(H)`` of each sentence: (C, N, N), or (C, N, N + 1) with the root first if the CRF has one."""
+        """Return ``Q(H)`` of each sentence: (C, N, N), or (C, N, N + 1) with the root first if the CRF has one.
+
+        Parameters
+        ----------
+        sentences
+            Words of each sentence.
+        batch
+            Sentences that are computed at once.
+        """
         found: list[Any] = [None] * len(sentences)
         for index, marginals in self._batches(sentences, batch):
             for i, x in zip(index, marginals, strict=True):
@@ -67,11 +77,11 @@ class AttentionParser:
         return found
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Heads of each sentence, numbered as CoNLL-U does: 0 is the root."""
+        """Return the heads of each sentence, numbered as CoNLL-U does: 0 is the root."""
         return [self.heads(x).tolist() for x in self.head_marginals(sentences)]
 
     def heads(self, marginals: np.ndarray) -> np.ndarray:
-        """Heads (N,) from the head marginals of one sentence, by the channel and the decoder."""
+        """Return heads (N,) from the head marginals of one sentence, by the channel and the decoder."""
         chosen = marginals.mean(0) if self.channel is None else marginals[self.channel]
         p = torch.as_tensor(chosen, dtype=torch.float64)
         scores = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero

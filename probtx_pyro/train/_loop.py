@@ -7,6 +7,7 @@ draws for itself), and a run that was stopped continues its curve.
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.ops._progress import progress_bar
-from probtx_pyro.train.task import Task
+from probtx_pyro.train._task import Task
 
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
 
@@ -39,19 +40,9 @@ def train_task(
     Parameters
     ----------
     task
-        What to train.
-    out
-        Folder for ``checkpoint.pt`` (every ``checkpoint_every`` steps and at the end) and ``results.json``; None writes nothing.
-    resume
-        Go on from the checkpoint in ``out``, with the same settings.
-    device
-        ``"cpu"`` or ``"cuda"``; with several processes each takes a device of its own.
-    precision
-        As Lightning Fabric names it: ``"32-true"``, ``"bf16-mixed"``, ...
-    stop_after
-        Stop (with a checkpoint) when this step is done, as if interrupted.
-    progress
-        As `probtx_pyro.ops._fixed_point`.
+        Task to train.
+    out, resume, device, precision, checkpoint_every, stop_after, progress
+        As in `train_language_model`.
 
     Returns
     -------
@@ -60,9 +51,12 @@ def train_task(
     Raises
     ------
     ValueError
-        A batch that the processes cannot share evenly, a checkpoint of other settings or another text, or one that is there
-        without ``resume``.
+        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or another
+        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite, before the checkpoint
+        is touched.
     """
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be 1 or more, not {checkpoint_every}")
     fabric, settings = _fabric(device, precision), task.settings
     if settings.batch % fabric.world_size:
         raise ValueError(
@@ -88,6 +82,8 @@ def train_task(
             state["step"] += 1
             if state["step"] % settings.validate_every == 0 or state["step"] == settings.num_steps:
                 found = task.evaluate(model, "dev", fabric)[task.metric]
+                if not math.isfinite(found):
+                    raise ValueError(f"the validation {task.metric} is not finite at step {state['step']}; lower lr")
                 bar.set_postfix({task.metric: f"{found:.4g}"})
                 state["validation"].append([state["step"], found])
                 if task.better and (state["kept"] is None or task.better(found, state["kept"]["score"])):
@@ -131,7 +127,15 @@ def _fabric(device: str, precision: Any) -> Any:
 
 
 def summed(fabric: Any, x: Tensor) -> Tensor:
-    """The sum over the processes, on the CPU."""
+    """Return the sum over the processes, on the CPU.
+
+    Parameters
+    ----------
+    fabric
+        Lightning Fabric of the run.
+    x
+        Tensor of this process.
+    """
     return x if fabric.world_size == 1 else fabric.all_reduce(fabric.to_device(x), reduce_op="sum").cpu()
 
 
@@ -147,10 +151,14 @@ def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> flo
     loss = (
         task.loss(model, *own) * fabric.world_size / batch.targets
     )  # the mean over the processes is that over targets
-    fabric.backward(loss - task.log_prior(model.module))
-    fabric.clip_gradients(model, optimizer, max_norm=settings.clip)
+    fabric.backward(loss - task.log_prior_density(model.module))
+    norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
+    value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
+    for name, number in (("loss", value), ("gradient", float(norm))):
+        if not math.isfinite(number):
+            raise ValueError(f"the {name} is not finite at step {step + 1}; lower lr")
     optimizer.step()
-    return float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
+    return value
 
 
 def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> None:
@@ -179,15 +187,20 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
 
 
 def digest(texts: Iterable[str]) -> str:
-    """SHA-256 of all that a run reads: a checkpoint belongs to one text."""
+    """Return the SHA-256 of all that a run reads: a checkpoint belongs to one text."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
     """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
-    fabric.save(path.with_suffix(".new"), state)
+    new = path.with_suffix(".new")
+    try:
+        fabric.save(new, state)
+    except BaseException:  # a full disk, or Ctrl-C: leave no half of a file
+        new.unlink(missing_ok=True)
+        raise
     if fabric.is_global_zero:
-        path.with_suffix(".new").replace(path)
+        new.replace(path)
     fabric.barrier()
 
 
@@ -201,6 +214,7 @@ def _results(task: Task, state: dict[str, Any], parameters: int, fabric: Any, pr
         **({"kept": kept["step"]} if kept else {}),
         task.metric: kept["score"] if kept else validation[-1][1] if validation else None,
         "validation": validation,
+        "unknown": {part: round(share, 6) for part, share in task.unknown.items()},
         "losses": [round(x, 6) for x in state["losses"]],
         "seconds": round(state["seconds"], 1),
         "machine": {

@@ -9,8 +9,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
-from probtx_pyro.apps.segmentation.features import Cells, neighbours
-from probtx_pyro.apps.segmentation.settings import Settings
+from probtx_pyro.apps.segmentation._features import Cells, neighbours
+from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture, MixturePriors
 
@@ -20,8 +20,8 @@ _BLOCK = 4  # cells of a block a side
 _FAR = 1e3  # energy where no path exists
 
 
-class Units(NamedTuple):
-    """What the picture alone says.
+class PictureUnits(NamedTuple):
+    """Units of a picture, before any mark.
 
     keys: ξ_j after adaptation, shape (unit, feature).
     counts: Σ_i w_ij over all pixels, shape (unit,).
@@ -37,19 +37,34 @@ class Units(NamedTuple):
     log_prior: Tensor
 
     def memory(self, precision: float, answers: Tensor | None = None) -> GaussianMixture:
-        """The units as the cells see them: a batch of mixtures, one for each cell, of its 3 x 3 units with their answers."""
+        """Return a batch of mixtures, one for each cell, of its 3 x 3 units with their answers.
+
+        Parameters
+        ----------
+        precision
+            Precision of the keys.
+        answers
+            (unit, class) probabilities; None for units without answers.
+        """
         near = None if answers is None else answers[self.near]
         return GaussianMixture(
             self.keys[self.near], key_precision=precision, log_prior=self.log_prior, answer_probs=near
         )
 
 
-def adapt_units(cells: Cells, settings: Settings) -> Tensor:
-    """Layer 1: keys (unit, feature) at the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
+def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
+    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
     neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a key's
     width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
+
+    Parameters
+    ----------
+    cells
+        Picture cut into cells.
+    settings
+        Precision and prior of the keys, and the number of ECM steps.
     """
     weights = cells.inside.to(cells.queries)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
@@ -86,13 +101,22 @@ def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     return blocks.flatten(1), inner.flatten(1)
 
 
-def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
-    """Layer 2: energies (unit, unit) of the most probable path over units that touch, given each pixel's ``home`` unit (H, W).
+def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Tensor:
+    """Return energies (unit, unit) of layer 2, of the most probable path over units that touch.
 
     A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``; the weight of
     a path is the product of its hops and E_jk the energy of the best path: attention applied to itself hop after hop, with max for
     sum. α is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces
     of background that the object separates are near to each other.
+
+    Parameters
+    ----------
+    keys
+        (unit, feature) of layer 1.
+    home
+        (H, W) the unit of each pixel.
+    settings
+        Prior of a hop, and the costs.
     """
     units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
@@ -115,11 +139,21 @@ def link_units(keys: Tensor, home: np.ndarray, settings: Settings) -> Tensor:
     return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32))
 
 
-def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Units:
-    """Both layers."""
+def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
+    """Compute both layers.
+
+    Parameters
+    ----------
+    cells
+        Picture cut into cells.
+    height, width
+        Size of the picture.
+    settings
+        Settings of both layers.
+    """
     keys = adapt_units(cells, settings)
     near, log_prior = neighbours(cells.shape)
-    units = Units(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
+    units = PictureUnits(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
     counts, homes = units.counts, []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
     whole = units.memory(settings.key_precision)
@@ -133,4 +167,4 @@ def find_units(cells: Cells, height: int, width: int, settings: Settings) -> Uni
     return units._replace(energies=link_units(keys, home, settings))
 
 
-__all__ = ["Units", "adapt_units", "find_units", "link_units"]
+__all__ = ["PictureUnits", "adapt_units", "find_units", "link_units"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from probtx_pyro.data.fetch import Remote, fetch
+from probtx_pyro.data._fetch import Remote, fetch
 
 Item = TypeVar("Item")
 Published = Mapping[str, Mapping[str, Remote | Path]]
@@ -94,8 +94,24 @@ def load_splits(
 
 
 def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[list[Item], list[Item]]:
-    """``items`` in two parts, the second with ``share`` of them: the last ones, or with a ``seed`` random ones.
+    """Return ``items`` in two parts.
 
+    Parameters
+    ----------
+    items
+        What is divided.
+    share
+        Share of the second part.
+    seed
+        Draw the second part at random; None takes the last items.
+
+    Raises
+    ------
+    ValueError
+        A part that would be empty.
+
+    Examples
+    --------
     >>> held_out(list("abcdefghij"), 0.2)[1]
     ['i', 'j']
     """

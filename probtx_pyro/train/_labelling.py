@@ -11,9 +11,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.train.encoders import EncoderSettings
-from probtx_pyro.train.rows import NO_TARGET, PADDING, Rows, answers, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train.task import Batch, Task
+from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.train._rows import (
+    NO_TARGET,
+    PADDING,
+    WordRows,
+    answers,
+    drawn_rows,
+    drop_words,
+    known_words,
+    numbered,
+    unknown_share,
+)  # fmt: skip
+from probtx_pyro.train._task import Task, TrainingBatch
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -50,12 +60,26 @@ class LabellingSettings(EncoderSettings):
 
 
 def accuracy(right: Tensor, real: Tensor) -> float:
-    """The share of the labels that are right; right (row, thing, column), real (row, thing)."""
+    """Return the share of the labels that are right.
+
+    Parameters
+    ----------
+    right
+        (row, thing, column) True where a label is right.
+    real
+        (row, thing) True where a thing is no padding.
+    """
     return float(right[real].double().mean())
 
 
 def sentence_accuracy(right: Tensor, real: Tensor) -> float:
-    """The share of the rows whose every label is right."""
+    """Return the share of the rows whose every label is right.
+
+    Parameters
+    ----------
+    right, real
+        As in `accuracy`.
+    """
     return float((right.all(-1) | ~real).all(-1).double().mean())
 
 
@@ -97,10 +121,10 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> TrainingBatch:
         words, targets = rows["train"].pick(drawn(step).tolist())
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
-        return Batch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
+        return TrainingBatch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
 
     def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
         return read(model(words.clamp(min=0), words == PADDING))
@@ -132,6 +156,7 @@ def labelling(
         texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
         labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, better=operator.gt,
         parts=tuple(name for name in rows if name != "train"),
+        unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip
 
 
@@ -150,14 +175,14 @@ def _columns(parts: Parts) -> int:
     return columns
 
 
-def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequence[str]], name: str) -> Rows:
+def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequence[str]], name: str) -> WordRows:
     """Numbers; a label that training does not have gets a number that is never predicted."""
     number = [{label: i for i, label in enumerate(column)} for column in labels]
     targets = [
         torch.tensor([[of.get(x, len(of)) for of, x in zip(number, row, strict=True)] for row in item.labels])
         for item in part
     ]
-    return Rows(numbered(vocabulary, [item.words for item in part], name), targets)
+    return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
 
 
 __all__ = [

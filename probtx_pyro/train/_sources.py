@@ -1,19 +1,19 @@
-"""What ``probtx train`` reads, by name or from the user's files, in the form that the training functions take."""
+"""Data of ``probtx train``, by name or from the user's files, in the form that the training functions take."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.cogs import NONE, load_cogs
-from probtx_pyro.data.cogs import Example as CogsExample
+from probtx_pyro.data._splits import load_splits
+from probtx_pyro.data.cogs import NONE, CogsExample, load_cogs
 from probtx_pyro.data.labelled import load_labelled, tokenize
-from probtx_pyro.data.splits import load_splits
 from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
-from probtx_pyro.data.tagged import read_tagged, span_f1
+from probtx_pyro.data.tagged import read_tagged
 from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
 from probtx_pyro.data.treebank import load_treebank
+from probtx_pyro.metrics import span_f1
+from probtx_pyro.train._labelling import Example, Metric, Parts
 from probtx_pyro.train.classification import Texts
-from probtx_pyro.train.labelling import Example, Metric, Parts
 
 
 class TaggedData(NamedTuple):

@@ -1,8 +1,8 @@
-"""What a task brings to the training loop, and the settings that the runs of all tasks have."""
+"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """What the runs of all tasks have; two runs with equal settings and data give equal numbers.
+    """Settings that the runs of all tasks have; two runs with equal settings and data give equal numbers.
 
     num_steps, batch: AdamW steps, rows of a batch over all processes.
     width, dropout: channels of the model, dropout rate.
@@ -41,7 +41,13 @@ class LoopSettings:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
 
     def check_counts(self, *names: str) -> None:
-        """Refuse settings below 1."""
+        """Refuse settings below 1.
+
+        Raises
+        ------
+        ValueError
+            The first of ``names`` that is below 1.
+        """
         for name in names:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
@@ -58,8 +64,8 @@ class LoopSettings:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
 
-class Batch(NamedTuple):
-    """A batch as drawn, whole.
+class TrainingBatch(NamedTuple):
+    """Batch of a step, as drawn, whole.
 
     tensors: the first axis of each is the rows, which the processes share.
     targets: how many predictions the loss is summed over.
@@ -71,7 +77,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a task brings to the loop.
+    """Parts of a task that the loop needs.
 
     label: on the progress bar.
     settings, model: the settings, and the untrained model.
@@ -84,7 +90,8 @@ class Task:
     better: None keeps the last parameters; ``operator.gt`` or ``operator.lt`` keeps those of the validation with the best metric.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
-    log_prior: of the parameters, divided by the number of targets in the training part; added to the objective.
+    log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
+    unknown: share of the words of each other part of the data that the training part does not have.
     """
 
     label: str
@@ -92,7 +99,7 @@ class Task:
     model: nn.Module
     texts: Iterable[str]
     tokens: tuple[str, ...]
-    batch: Callable[[int], Batch]
+    batch: Callable[[int], TrainingBatch]
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str
@@ -100,11 +107,12 @@ class Task:
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()
     ready: Callable[[nn.Module], None] = lambda model: None
-    log_prior: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
+    log_prior_density: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
+    unknown: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments that every training function passes on to `train_task`, where they are explained."""
+    """Options of a run that every training function passes on to the loop; `train_language_model` explains them."""
 
     resume: bool
     device: str
@@ -114,4 +122,4 @@ class RunOptions(TypedDict, total=False):
     progress: bool | None
 
 
-__all__ = ["Batch", "LoopSettings", "RunOptions", "Task"]
+__all__ = ["TrainingBatch", "LoopSettings", "RunOptions", "Task"]

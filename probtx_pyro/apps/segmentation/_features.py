@@ -58,14 +58,34 @@ class Cells(NamedTuple):
         )
 
     def picture(self, cells: Tensor, height: int, width: int) -> Tensor:
-        """The inverse of `flat`: (cell, pixel of the cell, ...) to (H, W, ...)."""
+        """Invert `flat`, from (cell, pixel of the cell, ...) to (H, W, ...).
+
+        Parameters
+        ----------
+        cells
+            (cell, pixel of the cell, ...).
+        height, width
+            Size of the picture.
+        """
         (down, across), step, rest = self.shape, self.step, cells.shape[2:]
         padded = cells.reshape(down, across, step, step, *rest).transpose(1, 2)
         return padded.reshape(down * step, across * step, *rest)[:height, :width]
 
 
 def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -> Cells:
-    """Smooth the colours (H, W, F), append the position, cut into about ``num_units`` cells."""
+    """Smooth the colours, append the position, and cut the picture into cells.
+
+    Parameters
+    ----------
+    colours
+        (H, W, F) features of the pixels.
+    num_units
+        Cells wanted, about.
+    colour_scale
+        Difference of colours that counts as one step.
+    blur
+        Standard deviation of the smoothing, in steps.
+    """
     height, width = colours.shape[:2]
     step = max(1, round((height * width / num_units) ** 0.5))
     if blur * step > 0.3:  # less is no smoothing on a grid of pixels
@@ -80,7 +100,7 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
 
 
 def neighbours(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The 3 x 3 units about each cell (cell, 9) and the log prior over them (cell, 1, 9), -inf beyond the frame."""
+    """Return the 3 x 3 units about each cell (cell, 9) and the log prior over them (cell, 1, 9), -inf beyond the frame."""
     down, across = shape
     y, x = (axis.reshape(-1, 1) for axis in torch.meshgrid(torch.arange(down), torch.arange(across), indexing="ij"))
     dy, dx = (axis.reshape(1, -1) for axis in torch.meshgrid(*[torch.arange(-1, 2)] * 2, indexing="ij"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
-class Settings:
+class SegmentationSettings:
     """Hyper-parameters; lengths are in grid steps, colours in the units of the features (CIE Lab by default).
 
     Parameters
@@ -80,4 +80,4 @@ class Settings:
             raise ValueError(f"concentration must be 1 or more, or the Dirichlet has no mode, not {self.concentration}")
 
 
-__all__ = ["Settings"]
+__all__ = ["SegmentationSettings"]

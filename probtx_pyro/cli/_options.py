@@ -1,0 +1,193 @@
+"""Parsers of commands, options that several commands share, and errors in the words of the command line."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+MANY_UNKNOWN = 0.3
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that gets its options when it is first used, and says in one line what is wrong.
+
+    Parameters
+    ----------
+    fill
+        Adds the options; it may import what is heavy, as the help of other commands does not call it.
+    options
+        As in ``argparse.ArgumentParser``.
+    """
+
+    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None] | None = None, **options: Any):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._fill = fill
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options, then parse as usual."""
+        if self._fill is not None:
+            fill, self._fill = self._fill, None
+            fill(self)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> Any:
+        """Exit with code 2 after one line on stderr."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def seed(text: str) -> int:
+    """Read a seed, a whole number from 0 to 2^32 - 1.
+
+    >>> seed("7")
+    7
+    """
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give a whole number from 0 to 4294967295")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1.
+
+    >>> count("3")
+    3
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """Read a whole number from 0.
+
+    >>> natural("0")
+    0
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or mps")
+
+
+def device(name: str) -> str:
+    """Return the torch name of a device that this machine has.
+
+    Raises
+    ------
+    ValueError
+        Not the name of a device, or one that is not here.
+    """
+    import torch
+
+    try:
+        found = torch.device(name)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"--device {name}: this torch cannot use it here; try --device cpu") from None
+    return str(found)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add ``--threads``."""
+    parser.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="CPU threads (default: as many as torch chooses). Give 1 when other programs use the same cores, or a "
+        "small model leaves each thread little to do: threads that wait for each other can cost ten times the time",
+    )
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Compute with so many CPU threads inside the block; None leaves torch's choice, and does not import torch."""
+    if number is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def names_of_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Rewrite errors inside the block so that they name options.
+
+    Parameters
+    ----------
+    names
+        Option, such as ``"--heads"``, of each of the library's names, such as ``"num_heads"``.
+
+    Raises
+    ------
+    ValueError
+        The same error in the words of the command line.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(with_options(str(error), names)) from error
+
+
+def with_options(message: str, names: Mapping[str, str]) -> str:
+    """Put options in the place of the library's names: of English words only as the subject, or after a bracket.
+
+    Parameters
+    ----------
+    message
+        Message of the library.
+    names
+        Option of each name.
+
+    Examples
+    --------
+    >>> with_options("embed_dim 8 is not a multiple of num_heads 3", {"embed_dim": "--width", "num_heads": "--heads"})
+    '--width 8 is not a multiple of --heads 3'
+    >>> with_options("batch 5 is not a batch", {"batch": "--batch"})
+    '--batch 5 is not a batch'
+    """
+    for name, option in names.items():
+        place = r"(?<![\w./-])" if "_" in name or name == "lr" else r"(?:^|(?<=\())"
+        message = re.sub(rf"{place}{name}(?![\w./])", option, message)
+    return message
+
+
+def warn(message: str) -> None:
+    """Print one line on stderr."""
+    print(f"probtx: {message}", file=sys.stderr)
+
+
+def warn_unknown(share: float, where: str, what: str = "words") -> None:
+    """Warn when more than `MANY_UNKNOWN` of the words are unknown to a model.
+
+    Parameters
+    ----------
+    share
+        Share of the words that are unknown.
+    where
+        Name of the file or of the part of the data.
+    what
+        Tokens that are counted.
+    """
+    if share > MANY_UNKNOWN:
+        warn(
+            f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same one; "
+            "is it the same language, in the same spelling?"
+        )
+
+
+__all__ = [
+    "MANY_UNKNOWN", "Parser", "add_device", "add_threads", "count", "natural", "device", "names_of_options", "seed", "threads", "warn",
+    "warn_unknown", "with_options",
+]  # fmt: skip

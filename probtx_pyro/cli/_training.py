@@ -1,0 +1,273 @@
+"""Options that the tasks of ``probtx train`` share, and what their values must be."""
+
+import argparse
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probtx_pyro.cli import _options as options
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
+Numbers = Mapping[str, tuple[Callable[[str], Any], Any, str]]
+COMMON: Numbers = {
+    "steps": (options.count, 2000, "AdamW steps"),
+    "batch": (options.count, 32, "rows of a batch, over all processes"),
+    "width": (options.count, 128, "channels of the model"),
+    "dropout": (float, 0.0, "dropout rate"),
+    "lr": (float, 2e-3, "peak learning rate"),
+    "rarest": (options.count, 1, "a token that occurs less often is unknown"),
+    "validate-every": (options.count, 500, "steps between validations"),
+    "checkpoint-every": (options.count, 200, "steps between checkpoints"),
+}
+WORDS: Numbers = {
+    **COMMON,
+    "width": (options.count, 128, "channels of the words; for crf, labels"),
+    "lr": (float, 5e-3, "peak learning rate"),
+}
+
+
+def distances(text: str) -> tuple[int, ...]:
+    """Read distances that end a group, in rising order.
+
+    >>> distances("2,3,4")
+    (2, 3, 4)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
+
+
+class Option(NamedTuple):
+    """Option of the layers or encoders that take an argument.
+
+    argument: the argument that it sets.
+    kind: reads its value.
+    text: help, to which the names of those that take it are added.
+    values: choices, if it has any.
+    """
+
+    argument: str
+    kind: Callable[[str], Any]
+    text: str
+    values: tuple[str, ...] | None = None
+
+
+ATTENTION_OPTIONS = {
+    "components": Option("num_components", options.count, "keys a unit"),
+    "share": Option("share", str, "keys of a unit are shifts of one, not projections of their own", ("shift",)),
+    "adapt-steps": Option("adapt_steps", options.natural, "ECM steps of the keys at every call"),
+    "retrieval-steps": Option("num_steps", options.count, "steps of a state among the keys"),
+    "transformation": Option("transformation", str, "from scores to weights", ("softmax", "entmax15", "sparsemax")),
+}
+ENCODER_OPTIONS = {
+    "channels": Option("num_channels", options.count, "channels, in each of which a word has a head (default 8)"),
+    "iterations": Option("num_steps", options.count, "mean-field iterations (default 4)"),
+    "distances": Option("distances", distances, "where distances are cut into groups, like 2,3,4"),
+    "rank": Option("rank", options.count, "rank of the ternary potentials (default: full)"),
+    "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
+    "head-temperature": Option("head_temperature", float, "temperature of the heads (default 1 / width)"),
+    "head-step": Option("head_step", float, "step of the heads' marginals (default 1, a full step)"),
+    "label-step": Option("label_step", float, "step of the labels' marginals (default 1, a full step)"),
+    "heads": Option("num_heads", options.count, "attention heads (default 8)"),
+    "layers": Option("num_layers", options.count, "layers (default 4)"),
+}
+# option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own option
+OPTION_NAMES = {
+    **{option.argument: f"--{name}" for name, option in {**ATTENTION_OPTIONS, **ENCODER_OPTIONS}.items()},
+    **{
+        name.replace("-", "_"): f"--{name}"
+        for name in (*WORDS, "context", "heads", "layers", "head-dim", "mask", "unknown")
+    },
+    **{"num_steps": "--steps", "map_training": "--map", "embed_dim": "--width", "rows": "--rows"},
+}
+
+
+def add_numbers(parser: argparse.ArgumentParser, numbers: Numbers) -> None:
+    """Add one option for each entry.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task.
+    numbers
+        Type, default and help of each option.
+    """
+    for name, (kind, default, text) in numbers.items():
+        shown = "" if default is None else f" (default {default})"
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + shown)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add folder, resuming, arithmetic, seed, device and threads."""
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--precision", choices=PRECISIONS, default="32-true", help="arithmetic (default 32-true)")
+    parser.add_argument(
+        "--seed", type=options.seed, default=0, metavar="N", help="seed of every random choice (default 0)"
+    )
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    options.add_device(parser)
+    options.add_threads(parser)
+
+
+def add_attention(parser: argparse.ArgumentParser) -> None:
+    """Add ``--attention``, a name of `nn.ATTENTIONS`, and the options of those layers."""
+    from probtx_pyro import nn
+
+    takes = {name: _arguments(layer) for name, layer in nn.ATTENTIONS.items()}
+    _add_choice(parser, "attention", "softmax", "the attention layer", ATTENTION_OPTIONS, takes)
+
+
+def add_encoder(parser: argparse.ArgumentParser) -> None:
+    """Add ``--encoder``, a name of `nn.ENCODERS`, and the options of those encoders."""
+    import torch
+
+    from probtx_pyro import nn
+
+    with torch.random.fork_rng(devices=[]):
+        made = {name: of.build(8, context=1, dropout=0.0, root=False) for name, of in nn.ENCODERS.items()}
+    takes = {name: _arguments(type(module)) for name, module in made.items()}
+    _add_choice(parser, "encoder", "crf", "the encoder", ENCODER_OPTIONS, takes)
+
+
+def _add_choice(
+    parser: argparse.ArgumentParser, choice: str, default: str, text: str, table: Mapping[str, Option],
+    takes: Mapping[str, set[str]],
+) -> None:  # fmt: skip
+    """Add ``--choice`` among the names of ``takes``, and the options that set an argument of one of these at least."""
+    parser.add_argument(f"--{choice}", choices=tuple(takes), default=default, help=f"{text} (default {default})")
+    for name, option in table.items():
+        of = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+        parser.add_argument(
+            f"--{name}", type=option.kind, choices=option.values, metavar=None if option.values else "N",
+            help=f"{option.text}; for {', '.join(of)}",
+        )  # fmt: skip
+    parser.set_defaults(takes=takes)
+
+
+def _arguments(kind: type) -> set[str]:
+    """Names of the arguments of a class, with those that it passes on to its bases."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            found = inspect.signature(vars(base)["__init__"]).parameters
+            names |= set(found)
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in found.values()):
+                break
+    return names
+
+
+def given(arguments: argparse.Namespace, choice: str, table: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the arguments that the options set.
+
+    Parameters
+    ----------
+    arguments
+        Words of the command line, parsed.
+    choice
+        ``"attention"`` or ``"encoder"``.
+    table
+        Its options.
+
+    Raises
+    ------
+    ValueError
+        An option that means nothing to what ``--choice`` says.
+    """
+    chosen = getattr(arguments, choice)
+    found = {}
+    for name, option in table.items():
+        value = getattr(arguments, name.replace("-", "_"))
+        if value is not None:
+            if option.argument not in arguments.takes[chosen]:
+                raise ValueError(f"--{name} means nothing to --{choice} {chosen}; leave it out")
+            found[option.argument] = value
+    return found
+
+
+def encoder_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of all settings with an encoder, from the options of `WORDS` and `add_encoder`."""
+    return {
+        "encoder": arguments.encoder,
+        "options": given(arguments, "encoder", ENCODER_OPTIONS),
+        "context": arguments.context,
+        **common_settings(arguments),
+    }
+
+
+def common_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of all settings, from the options of `COMMON`."""
+    names = ("batch", "width", "dropout", "lr", "rarest", "validate_every", "seed")
+    return {"num_steps": arguments.steps, **{name: getattr(arguments, name) for name in names}}
+
+
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the folder and the options of the run, checked.
+
+    Raises
+    ------
+    ValueError
+        A folder that is a file, or a device that is not here.
+    """
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise ValueError(f"--out {arguments.out} is a file; give the name of a folder")
+    return {
+        "out": arguments.out,
+        "resume": arguments.resume,
+        "device": options.device(arguments.device),
+        "precision": arguments.precision,
+        "checkpoint_every": arguments.checkpoint_every,
+        "progress": False if arguments.no_progress else None,
+    }
+
+
+def report(label: str, found: str, results: Mapping[str, Any], folder: Path, parse: bool = False) -> None:
+    """Print how the run went, where its results are and what can be done next; one process of many does.
+
+    Parameters
+    ----------
+    label
+        Name of the attention layer or encoder.
+    found
+        Its scores.
+    results
+        Results of the run.
+    folder
+        Folder of the run.
+    parse
+        Whether ``probtx parse`` reads it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from probtx_pyro.train import RESULTS
+
+    what = "tokens" if "level" in results["settings"] else "words"
+    print(
+        f"{label}: {found} after {results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
+    )
+    print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
+    print(folder / RESULTS)
+    if parse:
+        print(f"Next: probtx parse sentences.conllu --model {shlex.quote(str(folder))} --out trees.conllu")
+    print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(folder)!r}) loads the model")
+    for part, share in results["unknown"].items():
+        options.warn_unknown(share, f"the {part} part", what)
+
+
+def scores(results: Mapping[str, Any]) -> str:
+    """Return the metrics of a finished run, part by part."""
+    return "; ".join(
+        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in found.items())}"
+        for part, found in results["metrics"].items()
+    )
+
+
+__all__ = [
+    "ATTENTION_OPTIONS", "COMMON", "ENCODER_OPTIONS", "OPTION_NAMES", "PRECISIONS", "WORDS", "Numbers", "Option", "add_attention",
+    "add_encoder", "add_numbers", "add_run", "common_settings", "distances", "encoder_settings", "given", "report",
+    "run_options", "scores",
+]  # fmt: skip

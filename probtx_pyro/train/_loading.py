@@ -1,0 +1,77 @@
+"""Trained models from the folder of their run."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from probtx_pyro import nn
+from probtx_pyro.data import Vocabulary
+from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.train._labelling import LabellingSettings
+from probtx_pyro.train._loop import CHECKPOINT
+from probtx_pyro.train.language_model import LanguageModelSettings
+from probtx_pyro.train.masked import MaskedSettings
+
+
+class LoadedRun(NamedTuple):
+    """Model of a finished or interrupted run.
+
+    model: with the parameters that the run keeps, in evaluation mode.
+    vocabulary: its tokens.
+    labels: labels of each column; none of a language model.
+    settings: settings of the run.
+    """
+
+    model: torch.nn.Module
+    vocabulary: Vocabulary
+    labels: tuple[tuple[str, ...], ...]
+    settings: LanguageModelSettings | EncoderSettings
+
+
+def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
+    """Load the model that a run left in ``folder``: a language model, tagger, masked language model or classifier.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run, with its checkpoint.
+    device
+        Device of the model.
+
+    Raises
+    ------
+    ValueError
+        A folder without a checkpoint, or one that cannot be read.
+    """
+    path = Path(folder) / CHECKPOINT
+    if not path.exists():
+        raise ValueError(f"there is no {path}; give the folder of a run of probtx train")
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}); train again") from None
+    settings, weights = state["settings"], state["kept"]["weights"] if state["kept"] else state["model"]
+    tokens, labels = tuple(state["tokens"]), tuple(tuple(column) for column in state["labels"])
+    made: LanguageModelSettings | EncoderSettings
+    if "encoder" not in settings:
+        made = LanguageModelSettings(**settings)
+        model, level = made.model(len(tokens)), made.level
+    else:
+        made = MaskedSettings(**settings) if "mask" in settings else LabellingSettings(**settings)
+        model, level = _word_model(made, len(tokens), tuple(map(len, labels)), "categories.weight" in weights), "word"
+    model.load_state_dict(weights)
+    return LoadedRun(model.to(device).eval(), Vocabulary(level, tokens), labels, made)
+
+
+def _word_model(settings: EncoderSettings, words: int, sizes: tuple[int, ...], of_texts: bool) -> Any:
+    """The untrained model of a task on words, from the numbers of its labels."""
+    if of_texts:
+        summary = nn.ENCODERS[settings.encoder].summary
+        return settings.model(nn.TextClassifier, words, root=True, num_categories=sizes[0], summary=summary)
+    return (
+        settings.model(nn.WordTagger, words, num_tags=sizes) if sizes else settings.model(nn.MaskedLanguageModel, words)
+    )
+
+
+__all__ = ["LoadedRun", "load_run"]
