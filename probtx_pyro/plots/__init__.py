@@ -1,6 +1,8 @@
-"""Pictures: functions of arrays, or of labelled ``xarray`` variables, that return matplotlib axes, or a figure of several.
+"""Pictures: functions that return matplotlib axes, or a figure of several.
 
-Those of one picture take ``ax=None``. They never call ``show`` and compute no inference; numpy, xarray and matplotlib only.
+They take arrays (tensors and labelled ``xarray`` variables too), or the result that holds them: what `inference`, `results` and
+`inspection` return, ArviZ data included. Those of one picture take ``ax=None``. They never call ``show`` and compute no
+inference; numpy, xarray and matplotlib only.
 Colours are safe for colour-blind readers and every series carries its own label, so that the pictures survive a
 black-and-white printer.
 
@@ -12,6 +14,7 @@ black-and-white printer.
 >>> pyplot.close(ax.figure)
 """
 
+from probtx_pyro.plots._style import UNIT_COLORS, unit_color
 from probtx_pyro.plots.agreement import marginal_agreement
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
@@ -20,16 +23,17 @@ from probtx_pyro.plots.images import image_rows
 from probtx_pyro.plots.iterations import elbo_gap, objective_trace
 from probtx_pyro.plots.landscape import credible_ellipses, energy_landscape
 from probtx_pyro.plots.plane import em_paths, query_grid, responsibilities
-from probtx_pyro.plots.posterior import attention_band, attention_uncertainty, calibration, prior_posterior
+from probtx_pyro.plots.posterior import attention_band, attention_uncertainty, calibration
+from probtx_pyro.plots.priors import prior_against_posterior, prior_posterior, prior_sensitivity
 from probtx_pyro.plots.redundancy import head_distance_matrix, rank_histogram, rank_spectra
 from probtx_pyro.plots.segmentation import segmentation_overlay
-from probtx_pyro.plots.style import UNIT_COLORS, unit_color
 
 __all__ = [
     "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
     "energy_landscape", "credible_ellipses", "image_rows",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
     "marginal_agreement", "head_report", "query_check",
-    "attention_band", "attention_uncertainty", "prior_posterior", "calibration",
+    "attention_band", "attention_uncertainty", "calibration",
+    "prior_posterior", "prior_against_posterior", "prior_sensitivity",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

@@ -7,15 +7,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
 
 MARKERS = "o^sDv<>P"
 
 
 def marginal_agreement(
-    exact: Sequence[ArrayLike], approximate: Sequence[ArrayLike], labels: Sequence | None = None, ax: Axes | None = None
+    exact: "Sequence[ArrayLike]",
+    approximate: "Sequence[ArrayLike]",
+    labels: Sequence | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
-    """Each probability of an approximation over the exact one; on the diagonal they agree.
+    """Show each probability of an approximation over the exact one; on the diagonal they agree.
 
     Above it on the right and below it on the left the approximation is too sure of itself.
 
@@ -25,6 +28,8 @@ def marginal_agreement(
         Arrays of probabilities, pair by pair of one shape: of heads, of labels.
     labels
         One for each pair.
+    ax
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
@@ -47,24 +52,24 @@ def marginal_agreement(
         raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
     if labels is not None and len(labels) != len(exact):
         raise ValueError(f"labels has {len(labels)} names but exact has {len(exact)} arrays; give one for each")
-    ax = style.axes(ax, 3.8, 3.8)
+    ax = _style.axes(ax, 3.8, 3.8)
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
     for i, pair in enumerate(zip(exact, approximate, strict=True)):
         x, y = (_probabilities(f"{name}[{i}]", p) for name, p in zip(("exact", "approximate"), pair, strict=True))
         if x.shape != y.shape:
             raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
         name = None if labels is None else str(labels[i])
-        look: dict[str, Any] = {"color": style.unit_color(i), "markersize": 4.5, "alpha": 0.6, "label": name}
+        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 4.5, "alpha": 0.6, "label": name}
         ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], **look)
     if labels is not None:
         ax.legend(fontsize=8, frameon=False)
     ax.set(xlabel="exact probability", ylabel="approximate probability", aspect="equal")
-    return style.bare(ax)
+    return _style.bare(ax)
 
 
 def _probabilities(name: str, given: ArrayLike) -> np.ndarray:
-    array = np.asarray(given, dtype=float)
-    array = style.numbers(name, array, array.ndim, "(...)")
+    array = _given.array(name, given)
+    array = _given.numbers(name, array, array.ndim, "(...)")
     if ((array < -1e-6) | (array > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
         raise ValueError(f"{name} must be from 0 to 1; give probabilities, not logits")
     return array

@@ -11,11 +11,11 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
 
 ARC_STYLES: dict[str, dict[str, Any]] = {  # told apart in black and white as well
-    "as gold": {"color": style.UNIT_COLORS[0], "linestyle": "-"},
-    "not gold": {"color": style.UNIT_COLORS[5], "linestyle": (0, (4, 1.5))},
+    "as gold": {"color": _style.UNIT_COLORS[0], "linestyle": "-"},
+    "not gold": {"color": _style.UNIT_COLORS[5], "linestyle": (0, (4, 1.5))},
     "gold, missed": {"color": "#777777", "linestyle": (0, (1, 1.5))},
 }
 WIDEST, PANEL = 11.0, 5.5  # inches of a sentence alone, and in a panel; words that need more stand upright
@@ -24,13 +24,13 @@ LETTER, GAP, TURNED = 0.085, 0.2, 0.34  # inches: a letter, between words, and f
 
 def dependency_arcs(
     words: Sequence[str],
-    heads: ArrayLike,
-    gold: ArrayLike | None = None,
+    heads: "ArrayLike",
+    gold: "ArrayLike | None" = None,
     labels: Sequence[str] | None = None,
-    weights: ArrayLike | None = None,
+    weights: "ArrayLike | None" = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Words on a line, over them an arc from each head to its dependent, where the arrow points; the root comes from above.
+    """Draw words on a line and an arc from each head to its dependent, where the arrow points; the root comes from above.
 
     Parameters
     ----------
@@ -45,6 +45,8 @@ def dependency_arcs(
         One for each arc, such as its dependency relation; an empty one is not drawn.
     weights
         (N,) from 0 to 1, such as the probability of each arc: from faint and thin to opaque and thick.
+    ax
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
@@ -53,8 +55,9 @@ def dependency_arcs(
     Raises
     ------
     ValueError
-        Arguments that do not count the words, something that is no head, or weights off the unit interval.
+        Words that are no strings, arguments that do not count them, something that is no head, or weights off the unit interval.
     """
+    words = _given.words("words", words, "heads")
     count = len(words)
     chosen = _heads("heads", heads, count)
     truth = np.full(count, -1) if gold is None else _heads("gold", gold, count)
@@ -74,9 +77,9 @@ def dependency_arcs(
 
 
 def channel_arcs(
-    words: Sequence[str], marginals: ArrayLike, gold: ArrayLike | None = None, columns: int = 2
+    words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None, columns: int = 2
 ) -> np.ndarray:
-    """A small panel for each channel of attention: the likeliest head of each word, the stronger the more probable.
+    """Draw a panel for each channel of attention: the likeliest head of each word, the stronger the more probable.
 
     Parameters
     ----------
@@ -87,7 +90,7 @@ def channel_arcs(
     gold
         As in `dependency_arcs`.
     columns
-        Of panels.
+        How many panels stand side by side.
 
     Returns
     -------
@@ -97,8 +100,10 @@ def channel_arcs(
     Raises
     ------
     ValueError
-        Marginals of another shape or off the unit interval, or a ``gold`` that does not count the words.
+        Words that are no strings, marginals of another shape or off the unit interval, or a ``gold`` that does not count the
+        words.
     """
+    words = _given.words("words", words, "marginals")
     array = _shares("marginals", marginals, 3, "(channel, word, head)")
     channels, count, slots = array.shape
     if channels == 0 or count != len(words) or slots - count not in (0, 1):
@@ -156,7 +161,7 @@ def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | No
     top = max(level.values(), default=0) + 1
     width, upright = _widths(words, room)
     place = np.append(0, np.cumsum(width) - width / 2)  # of the root, which has none, and of the words
-    ax = style.axes(ax, max(2.0, width.sum() + 0.3), 0.9 + 0.32 * top + 0.5 * upright)
+    ax = _style.axes(ax, max(2.0, width.sum() + 0.3), 0.9 + 0.32 * top + 0.5 * upright)
     for arc in arcs:
         end = place[arc.word]
         start = place[arc.head] + np.sign(arc.word - arc.head) * 0.05 if arc.head else end
@@ -170,7 +175,7 @@ def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | No
         if arc.name:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             middle = (start + end) / 2
-            ax.text(middle, height, arc.name, ha="center", va="center", fontsize=7, color=style.INK, bbox=box)
+            ax.text(middle, height, arc.name, ha="center", va="center", fontsize=7, color=_style.INK, bbox=box)
     ax.set_xticks(place[1:], [str(word) for word in words], rotation=90 if upright else 0, fontsize=9)
     ax.set(xlim=(-0.15, width.sum() + 0.15), ylim=(0, top + 0.3), yticks=[])
     ax.tick_params(length=0)
@@ -199,14 +204,14 @@ def _levels(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
 
 
 def _shares(name: str, given: ArrayLike, rank: int, shape: str) -> np.ndarray:
-    array = style.numbers(name, given, rank, shape)
+    array = _given.numbers(name, given, rank, shape)
     if ((array < 0) | (array > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
         raise ValueError(f"{name} must be from 0 to 1; divide by the largest")
     return array.clip(max=1)
 
 
 def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:
-    heads = np.asarray(given)
+    heads = _given.array(name, given, None, "(word,)")
     if heads.shape != (count,) or heads.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must be one whole number for each of the {count} words but is {heads.dtype} of shape {heads.shape}"

@@ -1,33 +1,40 @@
-"""The attention matrix as a picture."""
+"""Attention of queries over units, as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
+from probtx_pyro.plots._given import Result
+from probtx_pyro.results._arviz import group_names, is_data
 
+SAMPLES = ("chain", "draw")
 MOST_CELLS = 150  # beyond that the numbers in the cells cannot be read
 
 
 def attention_map(
-    attention: ArrayLike | xarray.DataArray,
+    attention: "ArrayLike | Result",
     query_labels: Sequence | None = None,
     unit_labels: Sequence | None = None,
     ax: Axes | None = None,
     *,
     largest: float | None = None,
 ) -> Axes:
-    """Attention of every query (row) over the units (columns); small maps carry their numbers.
+    """Show the attention of every query (row) over the units (columns); small maps carry their numbers.
 
     Parameters
     ----------
     attention
-        (Q, U), rows on the simplex. Of a ``DataArray`` the coordinates of its two dims are the labels and its dims the titles.
+        (Q, U), rows on the simplex; what `inspection.captured` returned for one head; or ArviZ data: the attention of its point
+        estimate, or the mean over the draws of its posterior. Of a ``DataArray`` the coordinates of its two dims are the labels and its dims the titles.
     query_labels, unit_labels
         Tokens or names, one for each row and column.
+    ax
+        Axes to draw on; a new figure if None.
     largest
         Attention at the end of the colour scale; the largest entry if None.
 
@@ -38,16 +45,15 @@ def attention_map(
     Raises
     ------
     ValueError
-        Not a matrix, or labels that do not count its rows or columns.
+        Not a matrix of numbers, or labels that do not count its rows or columns.
     """
-    weights = style.numbers("attention", attention, 2, "(query, unit)")
-    titles = ["query", "unit"]
-    if isinstance(attention, xarray.DataArray):
-        titles = [str(dim) for dim in attention.dims]
-        known = [attention.coords[dim].values if dim in attention.coords else None for dim in attention.dims]
-        query_labels, unit_labels = (
-            x if x is not None else y for x, y in zip((query_labels, unit_labels), known, strict=True)
-        )
+    found = captured_attention(attention)
+    found = _given.field(attention, "attention", "point_estimate", "posterior") if found is None else found
+    found = found.mean(SAMPLES) if {*SAMPLES} <= {*getattr(found, "dims", ())} else found
+    weights = _given.numbers("attention", found, 2, "(query, unit)")
+    titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
+    query_labels = _given.labels_of(found, 0) if query_labels is None else query_labels
+    unit_labels = _given.labels_of(found, 1) if unit_labels is None else unit_labels
     for name, labels, n, axis in (
         ("query_labels", query_labels, 0, "rows"),
         ("unit_labels", unit_labels, 1, "columns"),
@@ -57,9 +63,9 @@ def attention_map(
                 f"{name} has {len(labels)} labels but attention has {weights.shape[n]} {axis}; give one for each"
             )
     rows, columns = weights.shape
-    ax = style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
+    ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
     largest = float(weights.max()) if largest is None else largest
-    image = ax.imshow(weights, vmin=0, vmax=largest, cmap=style.SEQUENTIAL, aspect="auto")
+    image = ax.imshow(weights, vmin=0, vmax=largest, cmap=_style.SEQUENTIAL, aspect="auto")
     ax.figure.colorbar(image, ax=ax, label="attention", shrink=0.9)
     if query_labels is not None:
         ax.set_yticks(range(rows), [str(x) for x in query_labels])
@@ -76,4 +82,30 @@ def attention_map(
     return ax
 
 
-__all__ = ["attention_map"]
+def captured_attention(given: Any) -> xarray.DataArray | None:
+    """Return the attention of what `inspection` captured, its axes named, or None of anything else.
+
+    Parameters
+    ----------
+    given
+        A `Captured`, layers of it by name, or what `inspection.capture_data` returned.
+
+    Returns
+    -------
+    DataArray or None
+        (..., query, unit).
+    """
+    if is_data(given) and "captured" in group_names(given):
+        return _given.field(given, "attention", "captured")
+    if isinstance(given, Mapping) and given and all(hasattr(x, "effective_units") for x in given.values()):
+        from probtx_pyro.inspection import stack_layers  # and torch, which has made what is given
+
+        given = stack_layers(given)
+    if not hasattr(given, "effective_units"):
+        return None
+    dims = (*given.dims, "query", "unit")
+    coords = {dim: list(labels) for dim, labels in given.coords.items() if dim in dims}
+    return xarray.DataArray(_given.array("attention", given.attention()), dims=dims, coords=coords)
+
+
+__all__ = ["attention_map", "captured_attention"]

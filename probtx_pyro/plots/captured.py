@@ -4,47 +4,62 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xarray
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
-from probtx_pyro.plots.attention import attention_map
+from probtx_pyro.plots import _given, _style
+from probtx_pyro.plots._given import Result
+from probtx_pyro.plots.attention import attention_map, captured_attention
 
 DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was replicated, purple below
 MOST_CELLS = 150  # of a grid that carries its numbers
+EVIDENCE = "log evidence"  # the statistic of `inspection.query_check` that has a panel of its own
 MOST_NAMES = 40  # of queries that can be read at the side of a map
 
 
 def head_report(
-    attention: ArrayLike,
-    effective_units: ArrayLike,
-    observed_evidence: float,
-    replicated_evidence: ArrayLike,
-    p_values: Mapping[str, float],
+    attention: "ArrayLike | Result",
+    effective_units: "ArrayLike | None" = None,
+    observed_evidence: float | None = None,
+    replicated_evidence: "ArrayLike | None" = None,
+    p_values: Mapping[str, float] | None = None,
     query_labels: Sequence | None = None,
     unit_labels: Sequence | None = None,
     *,
+    check: Result = None,
+    head: Sequence[int] | None = None,
+    example: int = 0,
     title: str = "",
     level: float = 0.05,
 ) -> Figure:
-    """One head in four panels: its attention, over how many units each query spreads, and two views of the check of its queries.
+    """Show one head: its attention, over how many units each query spreads, and two views of the check of its queries.
 
     Parameters
     ----------
     attention
-        (Q, U): of one example and head.
+        What `inspection.capture`, `inspection.captured` or `inspection.capture_data` returned; or (Q, U), of one example and head.
     effective_units
-        (Q,), as ``captured.effective_units()``; the upper axis reads their logarithm, the entropy in nats.
+        (Q,), as ``captured.effective_units()``; the exponential of the entropy of ``attention`` if None. The upper axis reads
+        their logarithm, the entropy in nats.
     observed_evidence, replicated_evidence
-        Mean log evidence of the real queries, and of each replicate, (draw,): one head of ``check.observed`` and ``check.replicated``.
+        Mean log evidence of the real queries, and of each replicate, (draw,): one head of ``check.observed`` and
+        ``check.replicated``. Those of ``check`` if None; without either, and without p-values, the lower panels are left out.
     p_values
         By name of the statistic: one head of ``check.p_values``. Those below ``level`` are filled.
     query_labels, unit_labels
         Tokens, one for each row and column; a long text is drawn without.
+    check
+        The result of `inspection.query_check` on what was captured.
+    head
+        Which head of what was captured: an index for each of its axes but those of the batch, such as ``check.ranking[1]``. The
+        worst one of ``check`` if None, or the first.
+    example
+        Which example of the batch.
     title
-        Such as the names of the layer and the head.
+        Written above; the names of the layer and the head of what was captured if empty.
     level
         Where the line in the panel of p-values stands.
 
@@ -55,35 +70,101 @@ def head_report(
     Raises
     ------
     ValueError
-        Shapes that do not fit, no statistic or replicate, p-values outside (0, 1].
+        Shapes that do not fit, a head that is not there, no statistic or replicate, p-values outside (0, 1], or a check
+        without the log evidence.
     """
-    weights = style.numbers("attention", attention, 2, "(query, unit)")
-    spread = style.numbers("effective_units", effective_units, 1, "(query,)")
-    replicated = style.numbers("replicated_evidence", replicated_evidence, 1, "(draw,)")
+    found = captured_attention(attention)
+    if found is not None:
+        batch = [dim for dim in found.dims[:-2] if str(dim).startswith("batch")]
+        axes = [str(dim) for dim in found.dims[:-2] if dim not in batch]
+        chosen = _head(head, axes, [found.sizes[dim] for dim in axes], check)
+        _inside("example", [example] * len(batch), [found.sizes[dim] for dim in batch])
+        title = title or _named(found, dict(zip(axes, chosen, strict=True)))
+        attention = found.isel(dict(zip(axes, chosen, strict=True)) | dict.fromkeys(batch, example))
+        query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
+        unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
+    elif check is not None:
+        chosen = _head(head, list(check.dims), list(np.shape(check.discrepancy)), check)
+    if check is not None:
+        observed_evidence, replicated_evidence, p_values = _of_check(check, tuple(chosen))
+    weights = _given.numbers("attention", attention, 2, "(query, unit)")
+    if effective_units is None:
+        effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
+    spread = _given.numbers("effective_units", effective_units, 1, "(query,)")
     if len(spread) != len(weights):
         raise ValueError(
             f"effective_units has {len(spread)} queries but attention has {len(weights)}; give one for each"
         )
-    values = style.numbers("p_values", list(p_values.values()), 1, "(statistic,)")
-    if not len(values) or not len(replicated) or (values <= 0).any() or (values > 1).any():
-        raise ValueError("p_values must hold at least one value in (0, 1], and replicated_evidence at least one draw")
     rows, columns = (x if x is None or len(x) <= MOST_NAMES else None for x in (query_labels, unit_labels))
+    below = (observed_evidence, replicated_evidence, p_values)
+    missing = [x is None for x in below]
+    if any(missing) and not all(missing):
+        raise ValueError("observed_evidence, replicated_evidence and p_values belong together; give all, or check=")
     tall = 2.2 + min(max(0.16 * len(weights), 2.2), 5.0)
+    heights = [tall] if all(missing) else [tall, 2.2]
     figure, panels = pyplot.subplots(
-        2, 2, figsize=(9.5, tall + 2.2), layout="constrained", height_ratios=[tall, 2.2], width_ratios=[1.7, 1]
-    )
+        len(heights), 2, figsize=(9.5, sum(heights)), layout="constrained", height_ratios=heights,
+        width_ratios=[1.7, 1], squeeze=False,
+    )  # fmt: skip
     attention_map(weights, rows, columns, panels[0, 0])
     _spread(spread, rows, panels[0, 1])
-    _evidence(float(observed_evidence), replicated, panels[1, 0])
-    _p_values(list(p_values), values, level, panels[1, 1])
+    if observed_evidence is not None and p_values is not None:
+        replicated = _given.numbers("replicated_evidence", replicated_evidence, 1, "(draw,)")
+        values = _given.numbers("p_values", list(p_values.values()), 1, "(statistic,)")
+        if not len(values) or not len(replicated) or (values <= 0).any() or (values > 1).any():
+            raise ValueError(
+                "p_values must hold at least one value in (0, 1], and replicated_evidence at least one draw"
+            )
+        _evidence(float(observed_evidence), replicated, panels[1, 0])
+        _p_values(list(p_values), values, level, panels[1, 1])
     figure.suptitle(title)
     return figure
+
+
+def _head(head: Sequence[int] | None, axes: Sequence[str], sizes: Sequence[int], check: Any) -> list[int]:
+    """The index of the head, one number for each of the axes."""
+    if check is not None and (list(check.dims) != list(axes) or list(np.shape(check.discrepancy)) != list(sizes)):
+        raise ValueError(
+            f"check is of heads {tuple(check.dims)} {np.shape(check.discrepancy)} but captured are {tuple(axes)} {tuple(sizes)}; "
+            "check what is drawn"
+        )
+    if head is None:
+        return [0] * len(axes) if check is None else [int(i) for i in check.ranking[0]]
+    chosen = [int(i) for i in np.ravel(head)]
+    if len(chosen) != len(axes):
+        raise ValueError(
+            f"head has {len(chosen)} indices but there are {len(axes)} axes ({', '.join(axes)}); give one for each"
+        )
+    return _inside("head", chosen, sizes)
+
+
+def _inside(name: str, chosen: list[int], sizes: Sequence[int]) -> list[int]:
+    if any(not -n <= i < n for i, n in zip(chosen, sizes, strict=True)):
+        raise ValueError(f"{name}: {tuple(chosen)} is outside {tuple(sizes)}; count from 0")
+    return chosen
+
+
+def _named(found: xarray.DataArray, chosen: Mapping[str, int]) -> str:
+    """The names of a head: those of its coordinates, or its numbers."""
+    labels = {dim: found.coords[dim].values[i] if dim in found.coords else i for dim, i in chosen.items()}
+    return ", ".join(f"{dim} {label}" for dim, label in labels.items())
+
+
+def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
+    """Observed and replicated log evidence of a head, and its p-values by statistic."""
+    if EVIDENCE not in check.statistics:
+        raise ValueError(
+            f"check has no statistic {EVIDENCE!r}, only {', '.join(check.statistics)}; give it to query_check"
+        )
+    row = check.statistics.index(EVIDENCE)
+    p_values = {name: float(p[head]) for name, p in zip(check.statistics, check.p_values, strict=True)}
+    return float(check.observed[row][head]), check.replicated[(row, slice(None), *head)], p_values
 
 
 def _spread(spread: np.ndarray, labels: Sequence | None, ax: Axes) -> None:
     """Beside the map, so that rows agree."""
     ax.stairs(
-        spread, np.arange(len(spread) + 1) - 0.5, orientation="horizontal", color=style.unit_color(0), baseline=None
+        spread, np.arange(len(spread) + 1) - 0.5, orientation="horizontal", color=_style.unit_color(0), baseline=None
     )
     ax.set(ylim=(len(spread) - 0.5, -0.5), xlim=(0, 1.05 * max(spread.max(), 2.0)), xlabel="effective units")
     if labels is not None:
@@ -104,52 +185,53 @@ def _evidence(observed: float, replicated: np.ndarray, ax: Axes) -> None:
     ax.hist(
         replicated,
         bins=min(30, max(5, len(replicated) // 8)),
-        color=style.UNIT_COLORS[4],
+        color=_style.UNIT_COLORS[4],
         label="drawn from the mixture",
     )
-    ax.axvline(observed, color=style.INK, linewidth=2, linestyle="--", label="real queries")
+    ax.axvline(observed, color=_style.INK, linewidth=2, linestyle="--", label="real queries")
     ax.set(xlabel="log evidence, mean over queries (nats)", ylabel="replicates")
     ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    style.bare(ax)
+    _style.bare(ax)
 
 
 def _p_values(names: list[str], values: np.ndarray, level: float, ax: Axes) -> None:
     place, low = np.arange(len(names)), values < level
-    ax.axvline(level, color=style.INK, linestyle=":", linewidth=1)
-    ax.hlines(place, values, 1, color=style.unit_color(0), linewidth=1)
+    ax.axvline(level, color=_style.INK, linestyle=":", linewidth=1)
+    ax.hlines(place, values, 1, color=_style.unit_color(0), linewidth=1)
     for filled, chosen in ((True, low), (False, ~low)):
-        face = style.unit_color(0) if filled else "white"
-        ax.plot(values[chosen], place[chosen], "o", color=style.unit_color(0), markerfacecolor=face)
+        face = _style.unit_color(0) if filled else "white"
+        ax.plot(values[chosen], place[chosen], "o", color=_style.unit_color(0), markerfacecolor=face)
     ax.set(xscale="log", xlim=(min(values.min(), level) / 2, 1.2), ylim=(len(names) - 0.5, -0.5), xlabel="p-value")
     ax.set_yticks(place, names)
-    style.bare(ax)
+    _style.bare(ax)
 
 
 def query_check(
-    z_scores: ArrayLike,
-    statistics: Sequence,
+    z_scores: "ArrayLike | Result",
+    statistics: Sequence | None = None,
     layer_labels: Sequence | None = None,
     head_labels: Sequence | None = None,
     *,
-    p_values: ArrayLike | None = None,
+    p_values: "ArrayLike | None" = None,
     level: float = 0.05,
     largest: float = 10.0,
 ) -> Figure:
-    """How far the real queries are from replicates: a grid of layers and heads for each statistic.
+    """Show how far the real queries are from replicates: a grid of layers and heads for each statistic.
 
     Parameters
     ----------
     z_scores
-        (statistic, layer, head), as ``check.z_scores``; (statistic, head) is one layer.
+        The result of `inspection.query_check`, which brings statistics, p-values and the names of its axes; or
+        (statistic, layer, head). (statistic, head) is one layer.
     statistics
-        Their names, as ``check.statistics``.
+        Their names.
     layer_labels, head_labels
         Names of rows and columns; numbers from 0 if None.
     p_values
         As ``z_scores``: cells whose p-value is at least ``level`` are framed: there the mixture is not refuted.
     level
-        Of the p-values.
+        Below which a p-value refutes the mixture.
     largest
         |z| at the ends of the colour scale; cells beyond keep its end colour and their number.
 
@@ -162,8 +244,21 @@ def query_check(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, ``largest`` not positive.
     """
-    given = np.asarray(z_scores, dtype=float)
-    scores = style.numbers("z_scores", given[:, None] if given.ndim == 2 else given, 3, "(statistic, layer, head)")
+    axes = ["layer", "head"]
+    if hasattr(z_scores, "z_scores"):
+        check: Any = z_scores
+        z_scores = check.z_scores
+        statistics = check.statistics if statistics is None else statistics
+        p_values = check.p_values if p_values is None else p_values
+        axes = [*axes, *check.dims][-2:]
+        layer_labels, head_labels = (
+            check.coords.get(dim) if labels is None else labels
+            for dim, labels in zip(axes, (layer_labels, head_labels), strict=True)
+        )
+    elif statistics is None:
+        raise ValueError("statistics is missing; name those of z_scores, or give what inspection.query_check returned")
+    given = _given.array("z_scores", z_scores, shape="(statistic, layer, head)")
+    scores = _given.numbers("z_scores", given[:, None] if given.ndim == 2 else given, 3, "(statistic, layer, head)")
     kinds, layers, heads = scores.shape
     wanted = {
         "statistics": (statistics, kinds),
@@ -173,8 +268,9 @@ def query_check(
     for name, (labels, n) in wanted.items():
         if labels is not None and len(labels) != n:
             raise ValueError(f"{name} has {len(labels)} names but z_scores has {n}; give one for each")
-    if p_values is not None and np.shape(p_values) != given.shape:
-        raise ValueError(f"p_values has shape {np.shape(p_values)} but z_scores has {given.shape}; give one for each")
+    p_values = None if p_values is None else _given.array("p_values", p_values, shape="(statistic, layer, head)")
+    if p_values is not None and p_values.shape != given.shape:
+        raise ValueError(f"p_values has shape {p_values.shape} but z_scores has {given.shape}; give one for each")
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
     refuted = np.ones(scores.shape, bool) if p_values is None else np.reshape(p_values, scores.shape) < level
@@ -188,7 +284,7 @@ def query_check(
         panel.set_title(str(name), fontsize=9)
         panel.set_xticks(range(heads), [str(x) for x in (range(heads) if head_labels is None else head_labels)])
         panel.set_yticks(range(layers), [str(x) for x in (range(layers) if layer_labels is None else layer_labels)])
-        panel.set(xlabel="head")
+        panel.set(xlabel=axes[1])
         for (i, j), z in np.ndenumerate(grid):
             if grid.size <= MOST_CELLS:
                 color = "white" if abs(z) > 0.7 * largest else "black"
@@ -197,9 +293,9 @@ def query_check(
                 )
             if not known[i, j]:
                 panel.add_patch(
-                    pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, color=style.INK, linewidth=1.5)
+                    pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, color=_style.INK, linewidth=1.5)
                 )
-    panels[0, 0].set(ylabel="layer")
+    panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
     return figure
 

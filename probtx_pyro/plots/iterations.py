@@ -1,4 +1,4 @@
-"""What an algorithm did: the objective at every iteration, and how far a guide falls short of the evidence."""
+"""The course of an algorithm: its objective at every iteration, and how far a guide falls short of the evidence."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,43 +7,53 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
+from probtx_pyro.plots._given import Result
 
 
-def objective_trace(objective: ArrayLike, labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """The objective at the start and after every step, one line for each problem, labelled at its end.
+def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """Show the objective at the start and after every step, one line for each problem, labelled at its end.
 
     Parameters
     ----------
     objective
-        (iteration,) or (iteration, ...): ``fit.objective``, or ``data["iterations"]["objective"]``.
+        (iteration,) or (iteration, ...); or what has it: a result with ``.objective`` such as that of `inference.adapt`, or
+        ArviZ data with the group ``iterations``.
     labels
         One for each problem; without them several lines stay unnamed.
+    ax
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     Axes
+
+    Raises
+    ------
+    ValueError
+        Not numbers, NaN or infinity, no iteration, or labels that do not count the problems.
     """
-    trace = np.asarray(objective, dtype=float)
+    trace = _given.field(objective, "objective", "iterations")
+    trace = _given.array("objective", trace, shape="(iteration, ...)")
     if trace.ndim == 0 or trace.shape[0] < 1:
         raise ValueError(f"objective must have shape (iteration, ...) but has shape {trace.shape}; give fit.objective")
-    trace = style.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
+    trace = _given.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
     if labels is not None and len(labels) != trace.shape[1]:
         raise ValueError(
             f"labels has {len(labels)} names but objective has {trace.shape[1]} problems; give one for each"
         )
-    ax = style.axes(ax)
+    ax = _style.axes(ax)
     for problem, line in enumerate(trace.T):
-        color = style.unit_color(problem)
+        color = _style.unit_color(problem)
         ax.plot(line, color=color, marker="o", markersize=2.5, linewidth=1.4)
     if labels is not None:
         ax.set_xlim(right=(len(trace) - 1) * 1.25 + 0.5)  # room for the names
         for problem, height in enumerate(_apart(trace[-1], 0.06 * float(np.ptp(trace)))):
             end = (len(trace) - 1, trace[-1, problem])
-            name, color = str(labels[problem]), style.unit_color(problem)
+            name, color = str(labels[problem]), _style.unit_color(problem)
             ax.annotate(name, end, (1.03 * end[0] + 0.2, height), color=color, va="center", fontsize=8)
     ax.set(xlabel="iteration", ylabel="objective (log joint)")
-    return style.bare(ax)
+    return _style.bare(ax)
 
 
 def _apart(heights: np.ndarray, least: float) -> np.ndarray:
@@ -55,8 +65,8 @@ def _apart(heights: np.ndarray, least: float) -> np.ndarray:
     return placed - (placed - heights).mean()
 
 
-def elbo_gap(divergence: ArrayLike, gap: ArrayLike, labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """``log evidence - ELBO`` of guides against ``KL(guide || exact attention)``; the law is the diagonal.
+def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """Show ``log evidence - ELBO`` of guides against ``KL(guide || exact attention)``; the law is the diagonal.
 
     Parameters
     ----------
@@ -64,18 +74,25 @@ def elbo_gap(divergence: ArrayLike, gap: ArrayLike, labels: Sequence | None = No
         (N,): both non-negative, in nats. Zero, the exact attention, is drawn at the origin (the axes are linear near it).
     labels
         (N,) kinds of guides; each kind gets a colour and a marker.
+    ax
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     Axes
+
+    Raises
+    ------
+    ValueError
+        Not vectors of numbers of one length.
     """
-    x, y = style.numbers("divergence", divergence, 1, "(N,)"), style.numbers("gap", gap, 1, "(N,)")
+    x, y = _given.numbers("divergence", divergence, 1, "(N,)"), _given.numbers("gap", gap, 1, "(N,)")
     kinds = np.asarray([""] * len(x) if labels is None else [str(label) for label in labels])
     if not len(x) == len(y) == len(kinds):
         raise ValueError(
             f"divergence, gap and labels have {len(x)}, {len(y)} and {len(kinds)} entries; give one of each per guide"
         )
-    ax = style.axes(ax, 4.4, 4.0)
+    ax = _style.axes(ax, 4.4, 4.0)
     positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
     linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
     for axis in ("x", "y"):
@@ -85,12 +102,14 @@ def elbo_gap(divergence: ArrayLike, gap: ArrayLike, labels: Sequence | None = No
     ax.text(0.62, 0.48, "gap = KL", transform=ax.transAxes, color="#666666", fontsize=8)
     for i, kind in enumerate(dict.fromkeys(kinds)):
         chosen = kinds == kind
-        ax.plot(x[chosen], y[chosen], "os^Dv<>P"[i % 8], color=style.unit_color(i), markersize=5, alpha=0.8, label=kind)
+        ax.plot(
+            x[chosen], y[chosen], "os^Dv<>P"[i % 8], color=_style.unit_color(i), markersize=5, alpha=0.8, label=kind
+        )
     if labels is not None:
         ax.legend(loc="upper left", fontsize=8, frameon=False)
     ax.set(xlabel="Σ KL(guide ‖ exact attention), nats", ylabel="log evidence − ELBO, nats")
     ax.set(xlim=(-linear / 4, top), ylim=(-linear / 4, top))
-    return style.bare(ax)
+    return _style.bare(ax)
 
 
 __all__ = ["elbo_gap", "objective_trace"]

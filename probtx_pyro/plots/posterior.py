@@ -1,4 +1,4 @@
-"""What a posterior says about attention, what it learned from the data, and whether its sampler is calibrated."""
+"""How sure a posterior is of attention, and whether its sampler is calibrated."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -8,7 +8,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
+from probtx_pyro.plots._given import Result
 from probtx_pyro.plots.attention import attention_map
 from probtx_pyro.results._ecdf import Band, counts_below
 
@@ -16,7 +17,7 @@ Array = NDArray[np.floating[Any]]
 
 
 class Ranks(Protocol):
-    """What `results.calibrate` returns."""
+    """The result of `results.calibrate`."""
 
     @property
     def ranks(self) -> Mapping[str, NDArray[np.int64]]:
@@ -34,63 +35,92 @@ class Ranks(Protocol):
         """Bounds of counts at all edges."""
 
 
-def _draws(name: str, x: ArrayLike, rank: int, shape: str) -> Array:
-    """Draws of all chains in one axis, (draw, ...)."""
-    array = style.numbers(name, x, rank + 2, f"(chain, draw, {shape})")
-    return array.reshape(-1, *array.shape[2:])
-
-
 def attention_band(
-    attention: ArrayLike,
+    attention: "ArrayLike | Result",
     units: Sequence | None = None,
     prob: float = 0.89,
-    reference: ArrayLike | None = None,
+    reference: "ArrayLike | None" = None,
     ax: Axes | None = None,
+    *,
+    query: Any = None,
 ) -> Axes:
-    """How sure is a query's attention: mean and central credible interval of its weight on each unit.
+    """Show how sure a query's attention is: mean and central credible interval of its weight on each unit.
 
     Parameters
     ----------
     attention
-        (chain, draw, unit): ``data["posterior"]["attention"].sel(query="cat")``.
+        (chain, draw, unit), such as ``data["posterior"]["attention"].sel(query="cat")``; or ArviZ data, with ``query``.
     units
-        Names of the units.
+        Names of the units; of labelled arrays their coordinate if None.
     prob
         Of the interval, between equal tails.
     reference
         (unit,) weights to compare with, such as those of the point estimate; drawn as crosses.
+    ax
+        Axes to draw on; a new figure if None.
+    query
+        Label of the query to choose where ``attention`` has several.
 
     Returns
     -------
     Axes
+
+    Raises
+    ------
+    ValueError
+        Another shape, NaN or infinity, a query that is not there, ``prob`` off the unit interval, or names that do not count
+        the units.
     """
     if not 0 < prob < 1:
         raise ValueError(f"prob must be between 0 and 1, not {prob}")
-    draws = _draws("attention", attention, 1, "unit")
+    found = _given.field(attention, "attention", "posterior", "attention")
+    found = found if query is None else _given.entry("query", found, {"query": query})
+    draws = _draws("attention", found, 1, "unit")
+    units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    ax = style.axes(ax)
-    ax.vlines(at, low, high, color=style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
-    ax.plot(at, mean, "o", color=style.UNIT_COLORS[0], markersize=5, label="posterior mean")
+    if units is not None and len(units) != len(at):
+        raise ValueError(f"units has {len(units)} names but attention has {len(at)} units; give one for each")
+    ax = _style.axes(ax)
+    ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
+    ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
     if reference is not None:
-        ax.plot(at, style.numbers("reference", reference, 1, "(unit,)"), "x", color=style.INK, label="point estimate")
+        ax.plot(at, _given.numbers("reference", reference, 1, "(unit,)"), "x", color=_style.INK, label="point estimate")
     ax.set(xlabel="unit", ylabel="attention", ylim=(-0.02, 1.02), xlim=(-0.6, len(at) - 0.4))
     ax.set_xticks(at, [str(i) for i in (at if units is None else units)])
     ax.legend(fontsize=8, frameon=False)
-    return style.bare(ax)
+    return _style.bare(ax)
 
 
 def attention_uncertainty(
-    attention: ArrayLike, queries: Sequence | None = None, units: Sequence | None = None
+    attention: "ArrayLike | Result", queries: Sequence | None = None, units: Sequence | None = None
 ) -> NDArray[Any]:
-    """The mean of the attention matrix and, beside it, its posterior standard deviation.
+    """Show the mean of the attention matrix and, beside it, its posterior standard deviation.
 
-    ``attention`` (chain, draw, query, unit). Returns the two axes.
+    Parameters
+    ----------
+    attention
+        (chain, draw, query, unit), or ArviZ data with that variable in the posterior.
+    queries, units
+        Names of rows and columns; of labelled arrays their coordinates if None.
+
+    Returns
+    -------
+    array
+        The two axes, of a new figure.
+
+    Raises
+    ------
+    ValueError
+        Another shape, NaN or infinity, or names that do not count rows or columns.
     """
-    draws = _draws("attention", attention, 2, "query, unit")
+    found = _given.field(attention, "attention", "posterior", "attention")
+    draws = _draws("attention", found, 2, "query, unit")
+    queries = _given.labels_of(found, -2) if queries is None else queries
+    units = _given.labels_of(found, -1) if units is None else units
     _, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     attention_map(draws.mean(0), queries, units, ax=pair[0])
-    image = pair[1].imshow(draws.std(0), cmap=style.SEQUENTIAL, aspect="auto", vmin=0)
+    image = pair[1].imshow(draws.std(0), cmap=_style.SEQUENTIAL, aspect="auto", vmin=0)
     pair[1].figure.colorbar(image, ax=pair[1], label="standard deviation")
     for axis, names in (("x", units), ("y", queries)):
         if names is not None:
@@ -101,35 +131,32 @@ def attention_uncertainty(
     return pair
 
 
-def prior_posterior(
-    prior: ArrayLike, posterior: ArrayLike, name: str = "", truth: float | None = None, ax: Axes | None = None
-) -> Axes:
-    """What the data taught: draws of one scalar under the prior and under the posterior, as densities in equal bins.
-
-    ``prior`` and ``posterior`` have any shape; bins span the central 99.8 % of both. ``truth`` is marked where it is known.
-    """
-    before, after = (
-        style.numbers(n, np.ravel(x), 1, "(draw,)") for n, x in (("prior", prior), ("posterior", posterior))
-    )
-    low, high = np.quantile(np.concatenate([before, after]), [0.001, 0.999])
-    bins = np.linspace(low, high if high > low else low + 1, 60).tolist()
-    ax = style.axes(ax)
-    ax.hist(before, bins, density=True, histtype="step", color=style.INK, linestyle="--", label="prior")
-    ax.hist(after, bins, density=True, color=style.UNIT_COLORS[0], alpha=0.55, label="posterior")
-    if truth is not None:
-        ax.axvline(truth, color=style.UNIT_COLORS[5], linewidth=1.5, label="truth")
-    ax.set(xlabel=name, ylabel="density")
-    ax.legend(fontsize=8, frameon=False)
-    return style.bare(ax)
+def _draws(name: str, x: ArrayLike, rank: int, shape: str) -> Array:
+    """Put the draws of all chains in one axis, (draw, ...)."""
+    array = _given.numbers(name, x, rank + 2, f"(chain, draw, {shape})")
+    return array.reshape(-1, *array.shape[2:])
 
 
 def calibration(found: Ranks, level: float = 0.99, ax: Axes | None = None) -> Axes:
-    """Are the ranks uniform: distribution function minus its expectation, a line for every quantity, and the band for all at once.
+    """Show whether ranks are uniform: their distribution function minus its expectation, and the band for all lines at once.
 
-    ``found`` is what `results.calibrate` returns. Lines that leave the band are drawn thick, and named once for each parameter.
+    There is a line for every quantity. Lines that leave the band are drawn thick, and named once for each parameter.
+
+    Parameters
+    ----------
+    found
+        Ranks, as `results.calibrate` returns them.
+    level
+        Of the band, for all lines together.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
     """
     band = found.band(level)
-    count, ax = found.num_simulations, style.axes(ax, 5.2, 3.6)
+    count, ax = found.num_simulations, _style.axes(ax, 5.2, 3.6)
     ax.fill_between(
         band.edges, band.lower / count - band.edges, band.upper / count - band.edges,
         color="#999999", alpha=0.3, linewidth=0, label=f"{level:.0%} for all together",
@@ -139,13 +166,13 @@ def calibration(found: Ranks, level: float = 0.99, ax: Axes | None = None) -> Ax
         outside = np.any((below < band.lower[:, None]) | (below > band.upper[:, None]), 0, keepdims=True).ravel()
         for j, line in enumerate(below.T):
             ax.plot(
-                band.edges, line / count - band.edges, color=style.unit_color(i), alpha=1.0 if outside[j] else 0.6,
+                band.edges, line / count - band.edges, color=_style.unit_color(i), alpha=1.0 if outside[j] else 0.6,
                 linewidth=2.4 if outside[j] else 0.9, linestyle=("-", "--", "-.", ":")[i // 8 % 4], label=None if j else name,
             )  # fmt: skip
     ax.axhline(0, color="#666666", linewidth=0.8)
     ax.set(xlabel="rank of the truth among the draws, as a share", ylabel="ECDF − uniform")
     ax.legend(fontsize=7, frameon=False, ncols=2)
-    return style.bare(ax)
+    return _style.bare(ax)
 
 
-__all__ = ["attention_band", "attention_uncertainty", "calibration", "prior_posterior"]
+__all__ = ["attention_band", "attention_uncertainty", "calibration"]

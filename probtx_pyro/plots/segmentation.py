@@ -5,15 +5,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import ArrayLike
 
-from probtx_pyro.plots import style
+from probtx_pyro.plots import _given, _style
 
 FOREGROUND, BACKGROUND = "#E69F00", "#0072B2"
 
 
 def segmentation_overlay(
-    image: ArrayLike, mask: ArrayLike, clicks: ArrayLike | None = None, ax: Axes | None = None
+    image: "ArrayLike", mask: "ArrayLike", clicks: "ArrayLike | None" = None, ax: Axes | None = None
 ) -> Axes:
-    """Photograph dimmed to grey where the object is not, with the object's outline and numbered clicks.
+    """Show a photograph dimmed to grey where the object is not, with the object's outline and numbered clicks.
 
     Parameters
     ----------
@@ -23,32 +23,39 @@ def segmentation_overlay(
         (H, W): boolean, or the probability of the object, whose line at 1/2 is the outline.
     clicks
         (N, 3) rows (row, column, label), label 1 on the object (+) and 0 off it (-), numbered in this order.
+    ax
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     Axes
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, or entries of the image or the mask off their scale.
     """
-    pixels = np.asarray(image)
+    pixels = _given.array("image", image, None, "(H, W, 3) or (H, W)")
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
         raise ValueError(f"image must have shape (H, W, 3) or (H, W) but has shape {pixels.shape}; drop other channels")
     pixels = pixels / 255 if np.issubdtype(pixels.dtype, np.integer) else pixels.astype(float)
     pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
     if pixels.min() < 0 or pixels.max() > 1:
         raise ValueError("image has real entries outside [0, 1]; scale it, or give bytes 0..255")
-    probability = style.numbers("mask", mask, 2, "(H, W)")
+    probability = _given.numbers("mask", mask, 2, "(H, W)")
     if probability.shape != pixels.shape[:2]:
         raise ValueError(
             f"mask has shape {probability.shape} but image has {pixels.shape[:2]} pixels; resize one of them"
         )
     if probability.min() < 0 or probability.max() > 1:
         raise ValueError("mask must be boolean or probabilities in [0, 1]; compare scores with a threshold first")
-    points = np.zeros((0, 3)) if clicks is None else style.numbers("clicks", clicks, 2, "(N, 3): row, column, label")
+    points = np.zeros((0, 3)) if clicks is None else _given.numbers("clicks", clicks, 2, "(N, 3): row, column, label")
     if points.shape[-1] != 3:
         raise ValueError(
             f"clicks must have shape (N, 3): row, column, label, but has shape {points.shape}; add what is missing"
         )
     height, width = probability.shape
-    ax = style.axes(ax, 4.5, 4.5 * height / width)
+    ax = _style.axes(ax, 4.5, 4.5 * height / width)
     grey = 0.35 * pixels.mean(-1, keepdims=True) + 0.15
     ax.imshow(probability[..., None] * pixels + (1 - probability[..., None]) * grey, interpolation="nearest")
     if probability.min() < 0.5 < probability.max():

@@ -1,17 +1,18 @@
 """Groups of named arrays as ArviZ data: the only file that knows which ArviZ is installed.
 
 ArviZ 0.x holds its groups in ``arviz.InferenceData``, ArviZ 1.x in ``xarray.DataTree``. On both, ``data[group][variable]`` is an
-``xarray.DataArray``, ``data.to_netcdf(path)`` writes and ``arviz.from_netcdf(path)`` reads back the same. Numpy arrays only.
+``xarray.DataArray``, ``data.to_netcdf(path)`` writes and ``arviz.from_netcdf(path)`` reads back the same. Everything else that
+differs between the two stands here. Numpy arrays only; ArviZ itself loads when a function needs it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import arviz
 import numpy as np
 import xarray
 
 Variable = tuple[Sequence[str], np.ndarray]
+SAMPLES = ("chain", "draw")
 
 
 def from_arrays(
@@ -84,13 +85,35 @@ def _dataset(variables: Mapping[str, Variable], labels: Mapping[str, np.ndarray]
     return xarray.Dataset(arrays, coords={dim: names for dim, names in labels.items() if dim in used})
 
 
+def is_data(x: Any) -> bool:
+    """Whether ``x`` is ArviZ data of either kind."""
+    return hasattr(x, "groups") and hasattr(x, "to_netcdf")
+
+
 def group_names(data: Any) -> list[str]:
-    """The groups of either kind of ArviZ data."""
+    """Names of the groups of either kind of ArviZ data."""
     return [str(name) for name in (data.children if hasattr(data, "children") else data.groups())]
 
 
 def dataset(data: Any, group: str) -> xarray.Dataset:
-    """One group of either kind of ArviZ data."""
+    """Return one group of either kind of ArviZ data.
+
+    Parameters
+    ----------
+    data
+        ``arviz.InferenceData`` or ``xarray.DataTree``.
+    group
+        Its name, such as ``posterior``.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    ValueError
+        The data have no such group.
+    """
     if group not in group_names(data):
         raise ValueError(
             f"data has no group {group!r}, only {', '.join(group_names(data))}; convert it with that group"
@@ -100,7 +123,21 @@ def dataset(data: Any, group: str) -> xarray.Dataset:
 
 
 def assemble(groups: Mapping[str, xarray.Dataset], attrs: Mapping[str, Any]) -> Any:
-    """ArviZ data of the kind that is installed."""
+    """Build ArviZ data of the kind that is installed.
+
+    Parameters
+    ----------
+    groups
+        Datasets by the name of their group.
+    attrs
+        What belongs to the whole file.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+    """
+    import arviz
+
     datasets: dict[str, Any] = dict(groups)
     if int(arviz.__version__.split(".")[0]) < 1:  # 1.x still answers to the old name, with a DataTree
         return arviz.InferenceData(attrs=dict(attrs), **datasets)
@@ -108,4 +145,68 @@ def assemble(groups: Mapping[str, xarray.Dataset], attrs: Mapping[str, Any]) -> 
     return xarray.DataTree.from_dict(root | {f"/{group}": found for group, found in datasets.items()})
 
 
-__all__ = ["Variable", "assemble", "dataset", "from_arrays", "group_names"]
+def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, float]:
+    """Smooth the largest importance weights by the generalised Pareto distribution of their tail.
+
+    Parameters
+    ----------
+    log_weights
+        (draw,) log importance weights; leave-one-out's are minus the log likelihood.
+    reff
+        Effective number of draws over their number, at most 1.
+
+    Returns
+    -------
+    (array, float)
+        (draw,) smoothed log weights, whose exponentials sum to 1, and the shape k of the tail; infinite, and the weights as they
+        are, where the tail has too few draws or is one value.
+    """
+    import arviz
+
+    if hasattr(arviz, "psislw"):
+        smoothed, k = arviz.psislw(log_weights, reff=reff)
+    else:  # ArviZ 1.x, whose function negates what it is given and refuses a tail that has no shape
+        try:
+            smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw", r_eff=reff)
+        except ValueError:
+            smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
+    return np.asarray(smoothed), float(k)
+
+
+def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:
+    """Ask ArviZ for the Pareto k of leaving out each observation.
+
+    Parameters
+    ----------
+    data
+        ArviZ data with the groups ``posterior`` and ``log_likelihood``.
+    name
+        Of the variable of ``log_likelihood``.
+
+    Returns
+    -------
+    (DataArray, float)
+        k of every observation, infinite where the weights' tail has too few draws or is one value, and ArviZ's bound.
+    """
+    import arviz
+
+    try:
+        found = arviz.loo(data, pointwise=True, var_name=name)
+    except ValueError:  # ArviZ 1.x refuses all of them for one tail that has no shape
+        likelihood = dataset(data, "log_likelihood")[name]
+        constant = likelihood.max(SAMPLES) == likelihood.min(SAMPLES)
+        shapeless = constant if bool(constant.any()) else xarray.ones_like(constant)
+        return xarray.where(shapeless, np.inf, np.nan), 0.7
+    return found.pareto_k, float(getattr(found, "good_k", 0.7))
+
+
+__all__ = [
+    "Variable",
+    "assemble",
+    "dataset",
+    "from_arrays",
+    "group_names",
+    "is_data",
+    "leave_one_out_k",
+    "pareto_smoothed",
+]

@@ -11,7 +11,7 @@ import arviz
 import numpy as np
 import xarray
 
-from probtx_pyro.results._arviz import dataset, group_names
+from probtx_pyro.results._arviz import dataset, group_names, leave_one_out_k
 
 SAMPLES = ("chain", "draw")
 TAILS = (0.05, 0.95)  # the quantiles whose effective sizes count, on every ArviZ
@@ -234,9 +234,9 @@ def _leave_one_out(data: Any, bound: float | None) -> Iterator[Check]:
     for name in dataset(data, "log_likelihood").data_vars:
         with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
             warnings.simplefilter("ignore")
-            found = arviz.loo(data, pointwise=True, var_name=str(name))
-        worst, where = _worst(xarray.Dataset({name: found.pareto_k}), lambda x: x)
-        limit = float(getattr(found, "good_k", 0.7)) if bound is None else bound
+            found, good = leave_one_out_k(data, str(name))
+        worst, where = _worst(xarray.Dataset({name: found}), lambda x: x)
+        limit = good if bound is None else bound
         advice = (
             f"leave-one-out is unreliable for {where}: refit without it, or ask whether the model can explain it at all"
         )

@@ -11,6 +11,8 @@ import arviz
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from probtx_pyro.results._arviz import pareto_smoothed
+
 Array = NDArray[np.floating[Any]]
 LARGEST_K = 0.7  # of a Pareto shape with which importance weights can be trusted (Vehtari et al. 2024)
 
@@ -183,14 +185,9 @@ def _smoothed(log_weights: Array) -> tuple[Array, float]:
         return np.full(log_weights.size, 1 / log_weights.size), -np.inf
     reff = min(1.0, float(arviz.ess(log_weights)) / log_weights.size)
     with np.errstate(over="ignore"):  # where its profile likelihood overflows, the weight it wants is 0
-        if hasattr(arviz, "psislw"):
-            smoothed, k = arviz.psislw(log_weights.ravel(), reff=reff)
-        else:  # ArviZ 1.x, whose function negates what it is given
-            from arviz_stats.base import array_stats
-
-            smoothed, k = array_stats.psislw(-log_weights.ravel(), r_eff=reff)
-    weights = np.exp(np.asarray(smoothed))
-    return weights / weights.sum(), float(k)
+        smoothed, k = pareto_smoothed(log_weights.ravel(), reff)
+    weights = np.exp(smoothed)
+    return weights / weights.sum(), k
 
 
 def _moments(x: Array, weights: Array) -> tuple[Array, Array]:

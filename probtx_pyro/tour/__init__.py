@@ -1,6 +1,5 @@
-"""The guided run behind ``probtx tour``: one file a chapter, each a function of a `Context` that calls the public API only."""
+"""The guided run behind ``probtx tour``: all formulations on real data, with figures, ArviZ files and an HTML report."""
 
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
-from probtx_pyro.tour.run import CHAPTERS, Written, run
+from probtx_pyro.tour._run import Written, run
 
-__all__ = ["run", "Written", "CHAPTERS", "Chapter", "Context", "Number", "Picture"]
+__all__ = ["run", "Written"]

@@ -1,8 +1,8 @@
 """ArviZ's own plots run on our files: they draw, and what they draw are our variables."""
 
 import arviz
+import arviz_versions as versions
 import matplotlib
-import numpy as np
 import pytest
 import torch
 from draws_by_hand import DTYPE, bayesian, data, make, normal, samples
@@ -35,27 +35,28 @@ PLOTS = {
     "rank": lambda file: arviz.plot_rank(file, **KEYS),
     "forest": lambda file: arviz.plot_forest(file, **KEYS, combined=True),
     "attention forest": lambda file: arviz.plot_forest(file, var_names=["attention"], coords={"query": [0]}),
-    "pair": lambda file: arviz.plot_pair(file, **KEYS, divergences=True),
+    "pair": lambda file: versions.plot_pair(file, **KEYS),
     "energy": arviz.plot_energy,
     "autocorr": lambda file: arviz.plot_autocorr(file, **KEYS, max_lag=10),
-    "ppc": lambda file: arviz.plot_ppc(file, var_names=["queries"], num_pp_samples=20, random_seed=1),
-    "ppc of answers": lambda file: arviz.plot_ppc(file, var_names=["outputs"], num_pp_samples=20, random_seed=1),
-    "prior ppc": lambda file: arviz.plot_ppc(file, group="prior", num_pp_samples=10, random_seed=1),
-    "prior and posterior": lambda file: arviz.plot_dist_comparison(file, var_names=["weights"]),
-    "khat": lambda file: arviz.plot_khat(arviz.loo(file, pointwise=True)),
+    "ppc": lambda file: versions.plot_ppc(file, var_names=["queries"]),
+    "ppc of answers": lambda file: versions.plot_ppc(file, var_names=["outputs"]),
+    "prior ppc": lambda file: versions.plot_ppc(file, group="prior", number=10),
+    "prior and posterior": lambda file: versions.plot_prior_posterior(file, var_names=["weights"]),
+    "khat": lambda file: arviz.plot_khat(arviz.loo(file, pointwise=True, var_name="joint")),
 }
+LABELS_ALONE = ("forest", "attention forest", "pair")  # have axes of labels, or corners that stay empty, in 1.x
 
 
 @pytest.mark.parametrize("name", PLOTS)
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # draws made by hand fit no data
 def test_it_draws(name, file):
-    axes = np.atleast_1d(np.asarray(PLOTS[name](file), object)).ravel()
-    assert len(axes) and all(ax.has_data() for ax in axes if ax.get_visible())
+    drawn = [ax.has_data() for ax in versions.axes(PLOTS[name](file))]
+    assert drawn and (any(drawn) if not versions.OLD and name in LABELS_ALONE else all(drawn))
 
 
 def test_titles_are_our_dims(file):
-    axes = arviz.plot_trace(file, **KEYS, compact=False)
-    assert axes[0, 0].get_title() == "keys\n0, 0" and axes[1, 0].get_title() == "keys\n0, 1"
+    titles = [ax.get_title() for ax in versions.axes(versions.plot_trace(file, **KEYS))]
+    assert [title for title in dict.fromkeys(titles) if title] == ["keys\n0, 0", "keys\n0, 1"]
 
 
 def test_loo_pit_of_labels():
@@ -67,17 +68,24 @@ def test_loo_pit_of_labels():
     probs[..., 1] = 1 - probs[..., 0]
     draws = make(models.bayesian(mixture, **prior), {"answer_probs": probs}, (normal(2, 12, 1), torch.arange(12) % 2))
     found = results.to_inference_data(draws, likelihood="answers", seed=1)
-    assert arviz.plot_loo_pit(found, y="outputs", ecdf=True).has_data()
+    assert all(ax.has_data() for ax in versions.axes(versions.plot_loo_pit(found, "outputs")))
 
 
 def test_loo_pit_of_one_coordinate():
-    """A query is a vector, whose weight all its coordinates share: one line spreads the weights over a coordinate."""
+    """A query is a vector, whose weight all its coordinates share: a file of one coordinate spreads the weights over it."""
     draws = make(bayesian(), samples(draws=60), data()[:1])
     found = results.to_inference_data(draws, seed=1)
-    likelihood = found["log_likelihood"]["queries"].stack(__sample__=("chain", "draw"))
-    weights = arviz.psislw(-likelihood)[0]
-    new = found["posterior_predictive"]["queries"].sel(feature=0).stack(__sample__=("chain", "draw"))
-    y = found["observed_data"]["queries"].sel(feature=0)
-    pit = arviz.loo_pit(y=y, y_hat=new, log_weights=weights)
+    groups = {
+        "posterior": {"keys": found["posterior"]["keys"]},
+        "log_likelihood": {"queries": found["log_likelihood"]["queries"]},
+        **{
+            group: {"queries": found[group]["queries"].sel(feature=0)}
+            for group in ("posterior_predictive", "observed_data")
+        },
+    }
+    one = results.from_arrays(
+        {group: {name: (x.dims, x.values) for name, x in named.items()} for group, named in groups.items()}
+    )
+    pit = versions.loo_pit(one, "queries")
     assert pit.shape == (5,) and ((pit >= 0) & (pit <= 1)).all()
-    assert arviz.plot_loo_pit(y=y, y_hat=new, log_weights=weights).has_data()
+    assert all(ax.has_data() for ax in versions.axes(versions.plot_loo_pit(one, "queries")))

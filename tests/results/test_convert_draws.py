@@ -17,6 +17,7 @@ from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import inference, models, results
 from probtx_pyro.results import _evaluation as at_draws
+from probtx_pyro.results._arviz import group_names
 
 CLOSE = {"rtol": 0, "atol": 1e-12}  # 64 operations on logarithms below 100 in double precision
 
@@ -246,8 +247,8 @@ def test_netcdf_round_trip(tmp_path):
     found.to_netcdf(str(tmp_path / "draws.nc"))
     loaded = arviz.from_netcdf(str(tmp_path / "draws.nc"))
     assert dict(loaded.attrs) == dict(found.attrs)
-    assert set(loaded.groups()) == set(found.groups()) and len(found.groups()) == 10
-    for group in found.groups():
+    assert set(group_names(loaded)) == set(group_names(found)) and len(group_names(found)) == 10
+    for group in group_names(found):
         assert loaded[group].identical(found[group])
         for name in found[group].data_vars:
             assert loaded[group][name].dtype == found[group][name].dtype
@@ -284,6 +285,7 @@ def test_draws_of_a_guide_are_flagged():
     assert results.to_inference_data(draws).attrs["approximation"] == "AutoNormal"
 
 
+@pytest.mark.skipif(not hasattr(arviz, "from_pyro"), reason="ArviZ 1.x has no converter of its own")
 def test_arviz_own_converter_is_wrong_or_silent_where_ours_is_right():
     """`arviz.from_pyro` on the enumerated program: no log likelihood, or one under assignments drawn from the prior."""
     queries = torch.cat([normal(1, 10, 2) - 4, normal(2, 10, 2) + 4])

@@ -195,3 +195,17 @@ def test_relabelling_of_files_needs_no_torch():
         relabelled = results.relabel(data, {"keys": [-2.0, 0.0, 2.0]}, **options)
         np.testing.assert_array_equal(relabelled["posterior"]["keys"].values, keys)
         assert not results.diagnose(data).ok and results.diagnose(relabelled).ok
+
+
+@pytest.mark.parametrize("likelihood", ["few draws", "constant"])
+def test_a_likelihood_that_has_no_tail_fails_the_check(likelihood):
+    """ArviZ 1.x refuses to smooth such weights, 0.x finds an infinite k: the verdict is the same."""
+    draws = 5 if likelihood == "few draws" else 500
+    values = np.random.default_rng(3).normal(size=(4, draws, 3)) * (1.0 if likelihood == "few draws" else [1, 0, 1])
+    groups = {
+        "posterior": {"keys": ((*MANY, "unit"), np.random.default_rng(4).normal(size=(4, draws, 2)))},
+        "log_likelihood": {"queries": ((*MANY, "query"), values)},
+    }
+    found = check(results.diagnose(results.from_arrays(groups)), "Pareto k")
+    assert not found.ok and found.value == np.inf
+    assert likelihood == "few draws" or found.where == "queries[query=1]"

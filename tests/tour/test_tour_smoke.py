@@ -3,6 +3,7 @@ from base64 import b64decode
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 
 import arviz
 import matplotlib
@@ -14,8 +15,11 @@ from matplotlib import pyplot
 
 pytest.importorskip("sklearn")
 
-from probtx_pyro import cli, tour
-from probtx_pyro.tour.report import report
+from probtx_pyro import cli
+from probtx_pyro.results._arviz import group_names
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._report import report
+from probtx_pyro.tour._run import CHAPTERS
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def test_report_is_self_contained(written):
     assert sorted(b64decode(image) for image in images) == sorted(files)
     assert "<td>seed</td><td>5</td>" in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
-    assert page.count("<h2>") == len(tour.CHAPTERS)
+    assert page.count("<h2>") == len(CHAPTERS)
     assert "these numbers test the plumbing only" in page
     values = re.findall(r'class="value">([^<]+)<', page)
     assert values and not any("nan" in value or "inf" in value for value in values)
@@ -71,11 +75,16 @@ def test_inference_data_holds_the_draws(written):
     assert data["posterior"]["attention"].dims == ("chain", "draw", "query", "unit")
     assert list(data["posterior"]["unit"].values) == ["0", "1", "4", "6", "7"]
     np.testing.assert_allclose(data["posterior"]["attention"].sum("unit"), 1.0)
-    assert {"log_likelihood", "sample_stats", "posterior_predictive"} <= set(data.groups())
+    assert {"log_likelihood", "sample_stats", "posterior_predictive"} <= set(group_names(data))
+
+
+def test_every_chapter_file_is_told():
+    folder = Path(import_module("probtx_pyro.tour._chapters").__file__).parent
+    assert sorted(CHAPTERS) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
 def _numbers(name, seed):
-    chapter = import_module(f"probtx_pyro.tour.{name}").chapter(tour.Context(seed, smoke=True))
+    chapter = import_module(f"probtx_pyro.tour._chapters.{name}").chapter(Context(seed, smoke=True))
     pyplot.close("all")
     return {number.quantity: number.value for picture in chapter.pictures for number in picture.numbers}
 
@@ -137,7 +146,7 @@ def test_erased_digits_come_back_and_attention_is_the_slope():
 
 
 def test_both_samplers_and_their_calibration_are_reported():
-    numbers = _numbers("believe_it", 7)
+    numbers = _numbers("diagnosing", 7)
     (low,), (high,) = (
         [numbers[x] for x in numbers if x.startswith("attention") and x.endswith(end)]
         for end in ("lower end", "upper end")
@@ -155,8 +164,8 @@ def test_numbers_follow_the_seed_only():
 def test_markup_in_text_is_escaped(tmp_path):
     figure = pyplot.figure()
     figure.savefig(tmp_path / "x.png")
-    picture = tour.Picture("x", figure, "a < b", [tour.Number("<i>", 1.0, "how & why")])
-    chapter = tour.Chapter("<b>", "?", ["1 < 2"], [picture])
-    page = report([(chapter, 0.1)], [tmp_path / "x.png"], tour.Context(0))
+    picture = Picture("x", figure, "a < b", [Number("<i>", 1.0, "how & why")])
+    chapter = Chapter("<b>", "?", ["1 < 2"], [picture])
+    page = report([(chapter, 0.1)], [tmp_path / "x.png"], Context(0))
     pyplot.close(figure)
     assert "&lt;b&gt;" in page and "<b>" not in page and "how &amp; why" in page and "a &lt; b" in page

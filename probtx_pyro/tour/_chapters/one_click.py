@@ -8,7 +8,7 @@ from scipy.special import entr
 
 from probtx_pyro import data, plots
 from probtx_pyro.apps import segmentation
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 BACKGROUND, OBJECT = 1, 2
 

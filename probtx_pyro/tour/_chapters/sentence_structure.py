@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro import data, metrics, nn, ops, plots
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 DECODERS = {
     "likeliest head of each word": ops.argmax_heads,
@@ -23,7 +23,7 @@ UNSEEN = 0.5  # weight, in words, of what is known before a word's own tags are 
 
 
 class Lexicon(NamedTuple):
-    """How often each word has each tag, counted on trees.
+    """Counts of the tags of each word on trees.
 
     tags: names of the labels.
     counts: for each word, in small letters, (tag,).
@@ -117,7 +117,7 @@ def fit(context: Context, known: Batch, num_labels: int) -> nn.DependencyCRFEnco
 
 
 def log_probability(field: MeanField, gold: Batch) -> Tensor:
-    """Of the tags and heads of all words, in nats."""
+    """Log probability of the tags and heads of all words, in nats."""
     words = ~gold.padding
     tags = field.label_logits.log_softmax(-1)[words].gather(-1, gold.labels[words].unsqueeze(-1))
     heads = field.head_marginals[:, 0][words].gather(-1, gold.heads[words].unsqueeze(-1))

@@ -1,4 +1,4 @@
-"""What a chapter is given and what it hands back."""
+"""The settings that a chapter is given, and the text, figures and data that it hands back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Context:
-    """What every chapter is given.
+    """Settings that every chapter is given.
 
     Parameters
     ----------
@@ -29,15 +29,15 @@ class Context:
     smoke: bool = False
 
     def tensor(self, array: Any) -> Tensor:
-        """Real numbers in double precision on the device."""
+        """Return real numbers in double precision on the device."""
         return torch.as_tensor(np.asarray(array, dtype=float, order="C"), device=self.device)
 
     def rng(self) -> np.random.Generator:
-        """A generator that starts from the seed; each chapter takes its own."""
+        """Make a generator that starts from the seed; each chapter takes its own."""
         return np.random.default_rng(self.seed)
 
     def size(self, full: int, smoke: int) -> int:
-        """A size of the run: the full one, or the small one of a smoke run."""
+        """Return the full size, or in a smoke run the small one."""
         return smoke if self.smoke else full
 
 

@@ -7,7 +7,7 @@ from pyro.distributions import Gamma
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 
 def chapter(context: Context) -> Chapter:

@@ -1,8 +1,5 @@
-"""Colours and checks that all pictures share."""
+"""Colours and axes that all pictures share."""
 
-from typing import Any
-
-import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -14,7 +11,7 @@ INK = "#222222"
 
 
 def unit_color(unit: int) -> tuple[float, float, float]:
-    """RGB colour of a unit; after eight units the colours repeat, so label the units as well.
+    """Return the RGB colour of a unit; after eight units the colours repeat, so label the units as well.
 
     >>> unit_color(0) == unit_color(8)
     True
@@ -23,20 +20,20 @@ def unit_color(unit: int) -> tuple[float, float, float]:
 
 
 def axes(ax: Axes | None, width: float = 4.5, height: float = 3.4) -> Axes:
-    """The axes given, or those of a new figure."""
+    """Return the axes given, or those of a new figure.
+
+    Parameters
+    ----------
+    ax
+        Axes, or None.
+    width, height
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    Axes
+    """
     return pyplot.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
-
-
-def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
-    """An array of ``rank`` axes, or a ValueError that names the argument."""
-    array = np.asarray(x, dtype=float)
-    if array.ndim != rank:
-        raise ValueError(
-            f"{name} must have shape {shape} but has shape {array.shape}; select or add the axes that differ"
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinity; leave such entries out of the picture")
-    return array
 
 
 def bare(ax: Axes) -> Axes:
@@ -45,4 +42,4 @@ def bare(ax: Axes) -> Axes:
     return ax
 
 
-__all__ = ["INK", "SEQUENTIAL", "UNIT_COLORS", "axes", "bare", "numbers", "unit_color"]
+__all__ = ["INK", "SEQUENTIAL", "UNIT_COLORS", "axes", "bare", "unit_color"]

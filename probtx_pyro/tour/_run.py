@@ -9,8 +9,8 @@ from typing import NamedTuple
 from matplotlib import pyplot
 from tqdm.auto import tqdm
 
-from probtx_pyro.tour.chapter import Chapter, Context
-from probtx_pyro.tour.report import report
+from probtx_pyro.tour._chapter import Chapter, Context
+from probtx_pyro.tour._report import report
 
 CHAPTERS = (
     "attention_is_a_posterior",
@@ -21,12 +21,12 @@ CHAPTERS = (
     "several_keys",
     "sentence_structure",
     "what_is_remembered",
-    "believe_it",
+    "diagnosing",
 )
 
 
 class Written(NamedTuple):
-    """What the tour wrote.
+    """Files that the tour wrote.
 
     report: one HTML file that needs no other.
     data: NetCDF files of ArviZ data, in the order of the chapters.
@@ -64,6 +64,11 @@ def run(
     Returns
     -------
     Written
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made or written to.
     """
     out = Path(out)
     (out / "figures").mkdir(parents=True, exist_ok=True)
@@ -73,7 +78,7 @@ def run(
     figures: list[Path] = []
     for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
         start = time.perf_counter()
-        chapter = import_module(f"probtx_pyro.tour.{name}").chapter(context)
+        chapter = import_module(f"probtx_pyro.tour._chapters.{name}").chapter(context)
         done.append((chapter, time.perf_counter() - start))
         for picture in chapter.pictures:
             figures.append(out / "figures" / f"{len(done)}_{picture.name}.png")

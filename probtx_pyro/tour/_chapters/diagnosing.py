@@ -11,8 +11,9 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.results._arviz import dataset
 from probtx_pyro.results._diagnose import Verdict
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 SOME = (0, 1, 4, 6, 7)  # one unit for each of these digits
 NAMES = [str(digit) for digit in SOME]
@@ -123,7 +124,7 @@ def _agreement(
     files: Mapping[str, Any], draws: Mapping[str, inference.Draws], verdicts: Mapping[str, Verdict]
 ) -> Picture:
     """Posterior means of the two samplers, and what the diagnostics say of each."""
-    drawn = {name: file["posterior"][["keys", "key_precision"]] for name, file in files.items()}
+    drawn = {name: dataset(file, "posterior")[["keys", "key_precision"]] for name, file in files.items()}
     means = {name: _flat(x.mean(("chain", "draw"))) for name, x in drawn.items()}
     errors = {name: _flat(arviz.mcse(x)) for name, x in drawn.items()}
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
@@ -134,8 +135,8 @@ def _agreement(
     left.plot(ends, ends, color="#999999", linewidth=1, zorder=0)
     left.set(xlabel="posterior mean by Gibbs", ylabel="posterior mean by NUTS")
     left.spines[["top", "right"]].set_visible(False)
-    before, after = (files["Gibbs"][group]["key_precision"].sel(unit=NAMES[0]) for group in ("prior", "posterior"))
-    plots.prior_posterior(before, after, f"key precision of the unit {NAMES[0]}", ax=right)
+    plots.prior_posterior(files["Gibbs"], name="key_precision", coords={"unit": NAMES[0]}, ax=right)
+    right.set_xlabel(f"key precision of the unit {NAMES[0]}")
     apart = np.abs(means["Gibbs"] - means["NUTS"]) / np.hypot(errors["Gibbs"], errors["NUTS"])
     numbers = [Number("largest difference of two means, Monte Carlo errors", float(apart.max()), f"over {len(apart)} keys' coordinates and precisions")]  # fmt: skip
     for name, verdict in verdicts.items():

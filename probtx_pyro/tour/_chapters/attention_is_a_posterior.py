@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, inference, models, plots
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 
 def chapter(context: Context) -> Chapter:

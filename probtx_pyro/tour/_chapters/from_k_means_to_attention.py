@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, models, plots
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 NUM_CENTERS = 6
 
@@ -39,7 +39,7 @@ def chapter(context: Context) -> Chapter:
 
 
 def _panels(context: Context, plane: Tensor, lloyd: models.SoftKMeans, labels: np.ndarray) -> Picture:
-    """Who explains each place (above) and what attention returns for each point (below), as γ falls; the centers stay."""
+    """Responsibilities in the plane (above) and the answers of attention (below), as γ falls; the centers stay."""
     grid = plots.query_grid(plane.numpy(force=True), num=context.size(140, 20), margin=0.04)
     places, nearest = context.tensor(grid.reshape(-1, 2)), lloyd.distances(plane).argmin(-1).numpy(force=True)
     names = [str(np.bincount(labels[nearest == j], minlength=10).argmax()) for j in range(NUM_CENTERS)]
@@ -92,7 +92,7 @@ def _numbers(plane: Tensor, lloyd: models.SoftKMeans) -> list[Number]:
 
 
 def _transition(context: Context, plane: Tensor, lloyd: models.SoftKMeans) -> Picture:
-    """Where the centers settle as γ falls slowly, and the γ at which they part: derived and measured."""
+    """The centers as γ falls slowly, and the γ at which they part: derived and measured."""
     largest = float(torch.linalg.eigvalsh(plane.T @ plane / len(plane))[-1])
     critical = 1 / (2 * largest)
     gammas, settled, clusters = critical * np.geomspace(12, 0.7, context.size(32, 4)), [], lloyd

@@ -10,7 +10,7 @@ from scipy.ndimage import rotate
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "as before": lambda images: images,

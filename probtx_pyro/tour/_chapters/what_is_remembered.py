@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from torch import Tensor
 
 from probtx_pyro import data, models, plots
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 SHARP, VAGUE = 1000.0, 15.0  # inverse temperatures: each picture for itself, and averages of similar ones
 RIGHT = 0.01  # a picture is retrieved if no pixel is off by more
@@ -51,7 +51,7 @@ def _right(found: Tensor, stored: Tensor) -> float:
 
 
 def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
-    """What was stored, what is left of it, and what comes back at two temperatures."""
+    """Pictures as stored, as erased, and as they come back at two temperatures."""
     asked, tilted = shown[ERASED[0]], models.LogNormalizer(stored)  # the tilted distribution at η = βs retrieves
     answers = {beta: models.Hopfield(stored, beta).retrieve(asked) for beta in (VAGUE, SHARP)}
     eta = (VAGUE * asked[:COLUMNS]).requires_grad_()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, inspection, models, nn, plots
 from probtx_pyro.data import text_transformer
-from probtx_pyro.tour.chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
 
 HAND = 1.0  # standard deviation of the prior of a key, ink a pixel: wide
 

@@ -8,7 +8,7 @@ from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
-from probtx_pyro.tour.chapter import Chapter, Context, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture
 
 PACKAGES = ("probtx_pyro", "torch", "pyro-ppl", "arviz", "numpy", "scipy", "scikit-learn", "matplotlib")
 
@@ -34,7 +34,7 @@ footer { margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1rem; }
 
 
 def report(chapters: Sequence[tuple[Chapter, float]], figures: Sequence[Path], context: Context) -> str:
-    """The page as text.
+    """Write the page as text.
 
     Parameters
     ----------
@@ -44,6 +44,11 @@ def report(chapters: Sequence[tuple[Chapter, float]], figures: Sequence[Path], c
         Image files of all pictures, in order.
     context
         For the seed, the device and whether the sizes are small.
+
+    Returns
+    -------
+    str
+        HTML that needs no other file.
     """
     files, sections, entries = iter(figures), [], []
     for number, (chapter, _) in enumerate(chapters, start=1):
@@ -80,7 +85,7 @@ def _picture(picture: Picture, file: Path) -> str:
 
 
 def _value(x: float) -> str:
-    """Four significant digits; whole numbers as they are.
+    """Write four significant digits, and whole numbers as they are.
 
     >>> _value(12.0), _value(0.123456), _value(-1.5e-12)
     ('12', '0.1235', '−1.5e−12')
