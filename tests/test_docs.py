@@ -123,7 +123,7 @@ def math(text):
 
 def unsafe(formula, inline):
     """What GitHub's Markdown would eat or read as something else before it sees the formula."""
-    found = re.findall(r"\\[^A-Za-z]|[*|<>&]|\\operatorname", formula)
+    found = re.findall(r"\\[^A-Za-z]|[*|<>&]|\\operatorname|^(?:[-+#] |=)", formula, flags=re.M)
     pairs = [("{", "}"), (r"\\left\b", r"\\right\b")]
     if any(len(re.findall(opening, formula)) != len(re.findall(closing, formula)) for opening, closing in pairs):
         found.append("brackets")
@@ -224,6 +224,6 @@ def test_the_checkers_see_mistakes():
     assert outside("docs/mathematics.md, section 9.9, (2.99)") == ["9.9", "2.99"]
     assert not outside("docs/mathematics.md, section 2.4, (2.12)") and not outside("PT eq. 29; takes 2.5 s (0.1 s)")
     assert absent("see `tests/none.py`, docs/index.md and /tmp/tests/none.py") == ["tests/none.py"]
-    for formula in (r"a \, b", "a < b", "x^{2}_j", r"\frac{1}{2", r"\left( x"):
+    for formula in (r"a \, b", "a < b", "x^{2}_j", r"\frac{1}{2", r"\left( x", "a\n+ b"):
         assert unsafe(formula, inline=True)
     assert not unsafe(r"\frac{1}{2} w_{ij} \mid x \leftarrow y", inline=True)
