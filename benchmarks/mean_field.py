@@ -1,7 +1,7 @@
 """Mean field of the dependency CRF on random problems that are small enough to sum over: the gap to log Z, and sweeps that fall.
 
-``python -m benchmarks.mean_field`` prints the tables of docs/dependency_crf.md (some minutes); ``--quick`` takes one problem of each
-size. 32 problems of each size, S standard Normal, T Normal with the scale said, two distance groups, seed 0.
+``python -m benchmarks.mean_field`` prints the tables of docs/reports/dependency_crf.md (some minutes); ``--quick`` takes one problem
+of each size. 32 problems of each size, S standard Normal, T Normal with the scale said, two distance groups, seed 0.
 """
 
 import argparse

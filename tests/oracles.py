@@ -1,4 +1,4 @@
-"""The formulas of the mathematics, written the dumb way: loops over scalars, no torch, nothing of the package."""
+"""The formulas of docs/mathematics.md, written the dumb way: loops over scalars, no torch, nothing of the package."""
 
 import functools
 import itertools
@@ -41,7 +41,10 @@ def log_complete(p, i, state):
 
 
 def log_joint(p, i, j, outputs=True):
-    """Equation 2.1 for query i and unit j, summed over components where there are any; ``p`` is a dict of nested lists."""
+    """Equation (2.1) of docs/mathematics.md for query i and unit j, summed over components where there are any.
+
+    ``p`` is a dict of nested lists.
+    """
     if p.get("component_weights") is not None:
         return logsumexp([log_complete(p, i, state) for state in states(p) if state[0] == j])
     row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]

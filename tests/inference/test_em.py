@@ -138,7 +138,7 @@ def test_never_falls(seed):
 
 
 def test_the_old_location_in_the_precision_step_would_fall():
-    """The case of the mathematics, 2.4: why the *new* key enters the precision update."""
+    """docs/mathematics.md, section 2.4: why the *new* key enters the precision update."""
     queries = (1.0 + 0.05 * torch.randn(100, 1, generator=generator(5))).tolist()
     prior = {"keys": ([[0.0]], 1.0), "key_precision": (1.0, 1e-12)}
     start = {"queries": queries, "keys": [[0.98]], "key_precision": [0.001], "log_prior": [[0.0]], "outputs": None}
