@@ -128,6 +128,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_scores_need_no_torch():
     code = "import sys; from probtx_pyro import metrics; metrics.left_arc(3); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -10,6 +10,7 @@ def _python(*words):
     return subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_help_teaches_and_loads_nothing_heavy():
     code = (
         "import sys\nfrom probtx_pyro import cli\ntry:\n    cli.main(['tour', '--help'])\nexcept SystemExit as done:\n"
@@ -20,6 +21,7 @@ def test_help_teaches_and_loads_nothing_heavy():
     assert "--out DIR" in done.stdout and "scikit-learn" in done.stdout
 
 
+@pytest.mark.slow
 def test_module_and_version():
     done = _python("-m", "probtx_pyro", "--version")
     assert done.returncode == 0 and done.stdout.startswith("probtx 0.")

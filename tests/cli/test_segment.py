@@ -40,6 +40,7 @@ def right(mask, inside, labels=(7, 9)):
     return (mask == np.where(inside, *labels)).mean() > 0.97
 
 
+@pytest.mark.slow
 def test_end_to_end_as_a_command(photo, tmp_path):
     out = tmp_path / "mask.png"
     done = subprocess.run([sys.executable, "-m", "probtx_pyro", "segment", str(photo), *CLICKS, "--out", str(out)],
@@ -65,6 +66,7 @@ def test_end_to_end_as_a_command(photo, tmp_path):
     np.testing.assert_array_equal(read(written[2])[1], (probabilities.max(-1) * 255).round())
 
 
+@pytest.mark.slow
 def test_heavy_packages_that_it_does_not_need_stay_out(photo, tmp_path):
     code = (
         "import sys\nfrom probtx_pyro import cli\n"

@@ -48,6 +48,7 @@ def test_help_teaches(task, capsys):
     assert done.value.code == 0 and f"probtx train {task} " in shown and "--resume" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "content", "metric"),
     [

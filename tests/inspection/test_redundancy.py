@@ -143,6 +143,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_diagnostics_import_no_torch():
     code = "import sys; from probtx_pyro import inspection; inspection.rank_spectrum; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -97,6 +97,7 @@ def test_refusals(options, message):
         SoftKMeansEstimator().predict(data())
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_the_error_says_what_to_install():
     code = """
 import sys

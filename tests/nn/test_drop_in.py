@@ -284,6 +284,7 @@ assert (layer(x, x + 1, None, mask) - compiled(x, x + 1, None, mask)).abs().max(
 """
 
 
+@pytest.mark.slow
 def test_compiles_in_one_graph():
     """In a process of its own: the shape checks of the tests would stand in the compiler's way. Float32, numbers of order 1."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED], capture_output=True, text=True)

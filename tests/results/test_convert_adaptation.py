@@ -131,6 +131,7 @@ def test_errors_name_the_argument(arguments, message):
         results.to_inference_data(mixture, **arguments)
 
 
+@pytest.mark.slow
 def test_package_import_is_light():
     heavy = ("torch", "pyro", "matplotlib", "arviz")
     code = f"import sys, probtx_pyro, probtx_pyro.results; print([m for m in {heavy} if m in sys.modules])"

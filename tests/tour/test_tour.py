@@ -29,6 +29,7 @@ def written(tmp_path_factory):
     return out, shown.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_says_where_things_are(written):
     out, shown = written
     figures = sorted((out / "figures").iterdir())
@@ -41,6 +42,7 @@ def test_the_command_says_where_things_are(written):
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.slow
 def test_report_is_self_contained(written):
     out, _ = written
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -55,6 +57,7 @@ def test_report_is_self_contained(written):
     assert values and not any("nan" in value or "inf" in value for value in values)
 
 
+@pytest.mark.slow
 def test_inference_data_holds_the_adaptation(written):
     out, _ = written
     data = arviz.from_netcdf(str(out / "tour.nc"))
@@ -64,6 +67,7 @@ def test_inference_data_holds_the_adaptation(written):
     assert (data["iterations"]["objective"].diff("iteration") > -1e-6).all()
 
 
+@pytest.mark.slow
 def test_inference_data_holds_the_draws(written):
     out, _ = written
     data = arviz.from_netcdf(str(out / "posterior.nc"))
@@ -137,7 +141,7 @@ def test_erased_digits_come_back_and_attention_is_the_slope():
 
 
 def test_both_samplers_and_their_calibration_are_reported():
-    numbers = _numbers("believe_it", 7)
+    numbers = _numbers("diagnosing", 7)
     (low,), (high,) = (
         [numbers[x] for x in numbers if x.startswith("attention") and x.endswith(end)]
         for end in ("lower end", "upper end")

@@ -132,6 +132,7 @@ for path in {paths!r}:
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_what_was_saved(tmp_path, request):
     if torch.get_default_device().type != "cpu":
         pytest.skip("the other process works on the CPU")
