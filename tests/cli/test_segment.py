@@ -149,7 +149,7 @@ def alpha(image):
     ],
     ids=["grey", "16 bit", "alpha", "grey with alpha", "palette", "1 bit", "jpeg", "cmyk jpeg"],
 )
-def test_kinds_of_pictures(convert, suffix, tmp_path):
+def test_every_kind_of_picture_is_segmented(convert, suffix, tmp_path):
     image, inside = disc()
     path, out = tmp_path / f"photo.{suffix}", tmp_path / "mask.png"
     convert(image).save(path)
@@ -167,7 +167,7 @@ def test_a_camera_rotation_tag_is_obeyed(tmp_path):
     assert right(read(tmp_path / "mask.png")[1], inside)
 
 
-def test_one_row_of_two_pixels(tmp_path):
+def test_one_row_of_two_pixels_is_segmented(tmp_path):
     Image.fromarray(np.array([[0, 255]], np.uint8)).save(tmp_path / "photo.png")
     assert run(tmp_path / "photo.png", tmp_path / "mask.png", "--click", "0,0,1", "--click", "0,1,2") == 0
     assert read(tmp_path / "mask.png")[1].tolist() == [[1, 2]]
@@ -309,7 +309,7 @@ def test_marks_are_not_overwritten_by_a_second_output(photo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["photo.png"], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
-def test_wrong_usage(words, capsys):
+def test_wrong_usage_is_exit_code_two(words, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["segment", *words])
     assert done.value.code == 2

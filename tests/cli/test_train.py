@@ -94,7 +94,7 @@ def test_the_command_says_what_is_wrong_in_one_line(words, message, tmp_path, ca
     assert message in error and error.count("\n") == 1
 
 
-def test_a_column_without_tags(tmp_path, capsys):
+def test_a_column_without_tags_is_refused(tmp_path, capsys):
     (tmp_path / "a.conllu").write_text(TREEBANK.replace("det", "_").replace("noun", "_"))
     command = [
         "train",
@@ -110,7 +110,7 @@ def test_a_column_without_tags(tmp_path, capsys):
     assert "has no tags in its column xpos; choose another column" in capsys.readouterr().err
 
 
-def test_distances():
+def test_distances_are_whole_numbers_between_commas():
     assert training.distances("2,3") == (2, 3)
     with pytest.raises(argparse.ArgumentTypeError, match="'2,x' are no distances; give whole numbers like 2,3,4"):
         training.distances("2,x")

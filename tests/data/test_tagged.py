@@ -58,7 +58,7 @@ def test_bad_lines_are_named(line, message, tmp_path):
         assert str(error.value).startswith(f"{tmp_path / 'tags'}, line {place + 1}: ") and message in str(error.value)
 
 
-def test_the_users_own(tmp_path):
+def test_entities_of_the_users_own_are_read(tmp_path):
     for part in ("train", "dev", "test"):
         (tmp_path / f"my.{part}.txt").write_text("\n".join(GOOD))
     assert load_entities(tmp_path) == (SENTENCES,) * 3
@@ -72,7 +72,7 @@ def tags(*sentences):
     return [sentence.split() for sentence in sentences]
 
 
-def test_f1_by_hand():
+def test_span_f1_is_that_by_hand():
     gold = tags("B-per I-per O B-loc", "O B-org", "B-per B-per")
     assert span_f1(gold, gold) == 1.0
     # right: the location, the organisation, the first person of two. Wrong: a boundary, and one person left out.

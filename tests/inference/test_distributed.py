@@ -179,7 +179,7 @@ def test_processes_that_differ_are_refused_on_each(found):
             assert "processes differ in" in message and name in message and "\n" not in message
 
 
-def test_one_clear_error():
+def test_bad_input_is_one_clear_error():
     mixture, priors, data, _ = drawn("even")
 
     def adapt(group, **options):

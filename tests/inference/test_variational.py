@@ -203,7 +203,7 @@ BAD = {
 
 @pytest.mark.filterwarnings("ignore:Encountered NaN")  # Pyro's, before our error
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options(case):
+def test_bad_options_are_refused(case):
     options, message = BAD[case]
     program, args = small()
     with pytest.raises(ValueError, match=message):

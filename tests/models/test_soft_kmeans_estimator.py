@@ -90,7 +90,7 @@ def test_in_a_pipeline_and_a_grid_search():
         ({"tol": 0.0}, "'tol' parameter"),
     ],
 )
-def test_refusals(options, message):
+def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SoftKMeansEstimator(**options).fit(data())
     with pytest.raises(NotFittedError):

@@ -82,7 +82,7 @@ def test_dropout_drops_entries_and_keeps_the_mean():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dot_products(causal):
+def test_dot_product_attention_is_the_softmax_written_out(causal):
     q, k, v, _ = draw(7, 1)
     output = dot_product_attention(q, k, v[..., :5], causal=causal)
     rows = torch.zeros(33, 33).masked_fill(~visible(33, 33) & torch.tensor(causal), -torch.inf)

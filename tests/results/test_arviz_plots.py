@@ -48,7 +48,7 @@ PLOTS = {
 
 @pytest.mark.parametrize("name", PLOTS)
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # draws made by hand fit no data
-def test_it_draws(name, file):
+def test_arviz_draws_our_files(name, file):
     axes = np.atleast_1d(np.asarray(PLOTS[name](file), object)).ravel()
     assert len(axes) and all(ax.has_data() for ax in axes if ax.get_visible())
 
@@ -58,7 +58,7 @@ def test_titles_are_our_dims(file):
     assert axes[0, 0].get_title() == "keys\n0, 0" and axes[1, 0].get_title() == "keys\n0, 1"
 
 
-def test_loo_pit_of_labels():
+def test_loo_pit_takes_labels():
     """Labels are one number a query, so LOO-PIT takes them by name: log likelihood, new labels and labels share their dims."""
     keys = torch.tensor([[-2.0], [2.0]], dtype=DTYPE)
     mixture = models.GaussianMixture.categorical(keys, torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=DTYPE))
