@@ -1,12 +1,17 @@
-"""The default suite starts no process and trains nothing: `conftest.py` stops a test that tries and is not marked slow."""
+"""The suite itself: its folders, and what keeps its default part quick.
+
+The default suite starts no process and trains nothing: ``conftest.py`` stops a test that tries and is not marked slow.
+"""
 
 import os
 import subprocess
 import sys
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
+import probtx_pyro
 from probtx_pyro import train
 from probtx_pyro.data.text import Text
 
@@ -52,3 +57,11 @@ def test_a_fixture_of_a_module_is_stopped_like_its_test(stopped):
 @pytest.mark.slow
 def test_a_test_with_the_slow_mark_may_start_a_process():
     assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, check=True).stdout.strip() == b"1"
+
+
+def test_folders_mirror_the_package():
+    folders, package = (
+        {path.name for path in Path(file).parent.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
+        for file in (__file__, probtx_pyro.__file__)
+    )
+    assert folders - {"contract", "errata"} == package
