@@ -1,5 +1,6 @@
 """``probtx segment`` on files: what it writes, what it accepts, what it refuses in one line."""
 
+import os
 import subprocess
 import sys
 
@@ -318,14 +319,12 @@ def test_wrong_usage_is_exit_code_two(words, capsys):
 
 @pytest.mark.slow
 def test_a_photograph_takes_less_than_five_seconds(tmp_path):
-    """Start included, 500 x 375 pixels, on whatever this machine is."""
-    import time
-
+    """500 x 375 pixels, start included, in processor time: other programs on this machine do not lengthen it."""
     rng = np.random.default_rng(0)
     small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
     small.resize((500, 375), Image.Resampling.BICUBIC).save(tmp_path / "photo.jpg")
     words = ["segment", str(tmp_path / "photo.jpg"), "--click", "30,250,1", "--click", "300,250,2"]
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
-    assert done.returncode == 0
-    assert time.perf_counter() - start < 5
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 5
