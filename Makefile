@@ -22,10 +22,10 @@ test: $(STAMP)          ## the default suite: no process, no notebook, no traini
 	$(BIN)/python -m pytest -q -n 2
 
 test-slow: $(STAMP)     ## the rest: commands, notebooks, the wheel, training, compiled layers, long chains
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 -m slow -o faulthandler_timeout=900
 
 test-all: $(STAMP)      ## both, with coverage
-	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" -o faulthandler_timeout=900 --cov --cov-report=term --cov-fail-under=95
 
 check: $(STAMP)         ## lint, format, types, import order
 	$(BIN)/ruff check .
