@@ -72,7 +72,7 @@ def tags(*sentences):
     return [sentence.split() for sentence in sentences]
 
 
-def test_span_f1_is_that_by_hand():
+def test_f1_by_hand():
     gold = tags("B-per I-per O B-loc", "O B-org", "B-per B-per")
     assert span_f1(gold, gold) == 1.0
     # right: the location, the organisation, the first person of two. Wrong: a boundary, and one person left out.

@@ -48,7 +48,7 @@ PLOTS = {
 
 @pytest.mark.parametrize("name", PLOTS)
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # draws made by hand fit no data
-def test_arviz_draws_our_files(name, file):
+def test_it_draws(name, file):
     axes = np.atleast_1d(np.asarray(PLOTS[name](file), object)).ravel()
     assert len(axes) and all(ax.has_data() for ax in axes if ax.get_visible())
 
