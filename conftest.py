@@ -1,9 +1,12 @@
 """Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
 
-The shape annotations of ``ops`` are executed here, and nowhere else.
+The shape annotations of ``ops`` are executed here, and nowhere else. What starts a process (a command, a notebook, a build of the
+wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
 
 import os
+from multiprocessing.process import BaseProcess
+from subprocess import Popen
 
 from jaxtyping import install_import_hook
 
@@ -15,11 +18,33 @@ import pytest
 import torch
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+ONLY_SLOW = {
+    "starts a process": ((Popen, "__init__"), (BaseProcess, "start")),
+    "trains": ((torch.optim.AdamW, "step"),),
+}
 
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _refusal(test, deed):
+    def refuse(*_, **__):
+        pytest.fail(f"{test} {deed}; mark it with pytest.mark.slow, so that it runs in `make test-slow`")
+
+    return refuse
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Refuse to tests that are not marked slow what only those may do, in their fixtures too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("slow") is None:
+            for deed, calls in ONLY_SLOW.items():
+                for owner, name in calls:
+                    patch.setattr(owner, name, _refusal(item.nodeid, deed))
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -70,6 +70,7 @@ def test_the_walker_sees_a_wrong_step():
     assert outside("import torch\n", PLOTS_MAY_IMPORT) == {"torch"}
 
 
+@pytest.mark.slow
 def test_importing_the_package_is_quick():
     code = "import sys, probtx_pyro; print([m for m in ('torch', 'pyro', 'arviz', 'matplotlib') if m in sys.modules])"
     assert (
@@ -77,6 +78,7 @@ def test_importing_the_package_is_quick():
     )
 
 
+@pytest.mark.slow
 def test_models_load_neither_arviz_nor_matplotlib():
     code = "import sys; from probtx_pyro import models, inference; print([m for m in ('arviz', 'matplotlib') if m in sys.modules])"
     assert (

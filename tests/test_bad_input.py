@@ -189,14 +189,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_clear_error(name):
+def test_bad_input_is_one_clear_error(name):
     call, message = CASES[name]
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
 
 
-def test_there_are_enough():
+def test_there_are_enough_cases():
     assert len({message for _, message in CASES.values()}) >= 25
 
 

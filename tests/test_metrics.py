@@ -35,7 +35,7 @@ def test_padded_words_do_not_count():
     assert metrics.attachment_score(predicted, gold) == 4 / 5
 
 
-def test_baselines():
+def test_baseline_heads_and_scores_are_those_by_hand():
     assert metrics.left_arc(4).tolist() == [0, 1, 2, 3] and metrics.right_arc(4).tolist() == [2, 3, 4, 0]
     for length in (0, 1):
         assert metrics.left_arc(length).tolist() == metrics.right_arc(length).tolist() == [0] * length
@@ -58,7 +58,7 @@ def test_random_heads_are_even_and_repeat():
 
 
 @pytest.mark.parametrize("root", [0, 1])
-def test_channels_by_loops(root):
+def test_scores_of_channels_are_those_of_loops(root):
     sentences = [marginals(i, 3, n, n + root) for i, n in enumerate((4, 7, 5, 2))]
     gold = [metrics.random_heads(x.shape[1], i) for i, x in enumerate(sentences)]
     kept = [np.random.default_rng(i).random(len(heads)) < 0.8 for i, heads in enumerate(gold)]
@@ -202,6 +202,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_scores_need_no_torch():
     code = "import sys; from probtx_pyro import metrics; metrics.left_arc(3); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -54,6 +54,7 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
+@pytest.mark.slow
 @EVERY
 def test_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("PROBTX_SMOKE", "1")
@@ -119,6 +120,7 @@ def small_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_runner_keeps_outputs_and_tells_of_a_failure(small_folder, capsys):
     untouched = (small_folder / "fails.ipynb").read_bytes()
     assert runner.main([]) == 1
@@ -130,6 +132,7 @@ def test_runner_keeps_outputs_and_tells_of_a_failure(small_folder, capsys):
     assert runner.main(["good.ipynb"]) == 0
 
 
+@pytest.mark.slow
 def test_running_twice_writes_the_same_bytes(small_folder):
     runner.main(["good.ipynb"])
     first = (small_folder / "good.ipynb").read_bytes()
@@ -137,6 +140,7 @@ def test_running_twice_writes_the_same_bytes(small_folder):
     assert (small_folder / "good.ipynb").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_executing_a_failing_notebook_raises(small_folder):
     with pytest.raises(CellExecutionError, match="red"):
         runner.execute(small_folder / "fails.ipynb")
@@ -151,6 +155,7 @@ def look(x=5):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pole", "fails"), [(3, False), (5, True)])
 def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
     path = tmp_path / "widget.ipynb"
@@ -163,6 +168,7 @@ def test_a_failing_widget_is_a_failure(tmp_path, pole, fails):
         assert runner.execute(path).cells[0].outputs == []
 
 
+@pytest.mark.slow
 def test_replies_of_notebooks_come_through_our_channel(small_folder, monkeypatch):
     asked, get_msg = [], runner.Shell.get_msg
 

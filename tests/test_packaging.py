@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.slow  # builds and installs
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):

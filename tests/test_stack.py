@@ -1,7 +1,7 @@
 """What bites in this stack and shaped the design, each held by a test; those of other files are named here.
 
 1 ArviZ's converter falsifies the log likelihood of enumerated programs: results/test_convert_draws.py. 3 dot products far from the
-origin: test_contract.py. 4 rows that are masked everywhere: ops/test_attention.py. 7 layers that torch's encoder passes by:
+origin: contract/test_contract.py. 4 rows that are masked everywhere: ops/test_attention.py. 7 layers that torch's encoder passes by:
 nn/test_drop_in.py. 9 Pyro's R-hat and missing statistics: results/test_diagnose.py, inference/test_nuts.py. The rest is below.
 """
 

@@ -54,7 +54,7 @@ def test_a_game_by_a_player_who_believes_each_click_for_its_row():
 
 
 @pytest.mark.parametrize("bad", [(5, 0, 1), (0, 7, 1), (-1, 0, 1), (0, 0, 0)])
-def test_bad_clicks(bad):
+def test_bad_clicks_are_refused(bad):
     with pytest.raises(ValueError, match="click"):
         marks_from_clicks((5, 7), [bad])
 

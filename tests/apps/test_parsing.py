@@ -59,7 +59,7 @@ def test_a_batch_is_its_sentences_and_global_nodes_are_no_heads():
     assert all(len(heads) == len(words) for heads, words in zip(parser.parse(sentences), sentences, strict=True))
 
 
-def test_refusals():
+def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"TransformerEncoder; only a DependencyCRFEncoder has heads"):
         AttentionParser(
             WordTagger(4, TransformerEncoder(4, context=5, num_heads=1, num_layers=1), 4, num_tags=(2,)), WORDS

@@ -17,6 +17,7 @@ def _python(*words):
     return subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_help_teaches_and_loads_nothing_heavy():
     code = (
         "import sys\nfrom probtx_pyro import cli\ntry:\n    cli.main(['tour', '--help'])\nexcept SystemExit as done:\n"
@@ -27,7 +28,8 @@ def test_help_teaches_and_loads_nothing_heavy():
     assert "--out DIR" in done.stdout and "scikit-learn" in done.stdout
 
 
-def test_module_and_version():
+@pytest.mark.slow
+def test_the_module_is_the_command_and_knows_its_version():
     done = _python("-m", "probtx_pyro", "--version")
     assert done.returncode == 0 and done.stdout.startswith("probtx 0.")
 
@@ -121,14 +123,14 @@ def test_names_of_the_library_become_options_and_english_words_stay():
 
 
 @pytest.mark.parametrize("device", ["warp", "cuda:99"])
-def test_device_that_is_not_there(device, tmp_path, capsys):
+def test_a_device_that_is_not_there_is_one_line(device, tmp_path, capsys):
     assert cli.main(["tour", "--out", str(tmp_path / "t"), "--device", device]) == 2
     error = capsys.readouterr().err
     assert error == f"probtx: error: --device {device}: this torch cannot use it here; try --device cpu\n"
     assert not (tmp_path / "t").exists()
 
 
-def test_out_is_a_file(tmp_path, capsys):
+def test_out_that_is_a_file_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert cli.main(["tour", "--out", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

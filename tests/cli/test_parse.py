@@ -6,10 +6,13 @@ import torch
 from probtx_pyro import cli, train
 from probtx_pyro.data import Text, read_conllu
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
-    "ignore:.*torch.jit.*:DeprecationWarning",
-)
+pytestmark = [
+    pytest.mark.slow,  # trains
+    pytest.mark.filterwarnings(
+        "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
+        "ignore:.*torch.jit.*:DeprecationWarning",
+    ),
+]
 CRF = {"num_channels": 2, "num_steps": 2, "distances": (2,)}
 CONLLU = """# text = I can't sleep.
 1	I	I	PRON	_	_	4	nsubj	_	_

@@ -1,5 +1,6 @@
 """``probtx segment`` on files: what it writes, what it accepts, what it refuses in one line."""
 
+import os
 import subprocess
 import sys
 
@@ -42,6 +43,7 @@ def right(mask, inside, labels=(7, 9)):
     return (mask == np.where(inside, *labels)).mean() > 0.97
 
 
+@pytest.mark.slow
 def test_end_to_end_as_a_command(photo, tmp_path):
     out = tmp_path / "mask.png"
     done = subprocess.run([sys.executable, "-m", "probtx_pyro", "segment", str(photo), *CLICKS, "--out", str(out)],
@@ -67,6 +69,7 @@ def test_end_to_end_as_a_command(photo, tmp_path):
     np.testing.assert_array_equal(read(written[2])[1], (probabilities.max(-1) * 255).round())
 
 
+@pytest.mark.slow
 def test_heavy_packages_that_it_does_not_need_stay_out(photo, tmp_path):
     code = (
         "import sys\nfrom probtx_pyro import cli\n"
@@ -194,7 +197,7 @@ def alpha(image):
         "gif",
     ],
 )
-def test_kinds_of_pictures(convert, suffix, tmp_path):
+def test_every_kind_of_picture_is_segmented(convert, suffix, tmp_path):
     image, inside = disc()
     path, out = tmp_path / f"photo.{suffix}", tmp_path / "mask.png"
     convert(image).save(path)
@@ -266,7 +269,7 @@ def test_a_camera_rotation_tag_is_obeyed(suffix, tmp_path):
     assert right(read(tmp_path / "mask.png")[1], inside)
 
 
-def test_one_row_of_two_pixels(tmp_path):
+def test_one_row_of_two_pixels_is_segmented(tmp_path):
     Image.fromarray(np.array([[0, 255]], np.uint8)).save(tmp_path / "photo.png")
     assert run(tmp_path / "photo.png", tmp_path / "mask.png", "--click", "0,0,1", "--click", "0,1,2") == 0
     assert read(tmp_path / "mask.png")[1].tolist() == [[1, 2]]
@@ -403,7 +406,7 @@ def test_marks_are_not_overwritten_by_a_second_output(photo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["photo.png"], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
-def test_wrong_usage(words, capsys):
+def test_wrong_usage_is_exit_code_two(words, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["segment", *words])
     assert done.value.code == 2
@@ -412,14 +415,12 @@ def test_wrong_usage(words, capsys):
 
 @pytest.mark.slow
 def test_a_photograph_takes_less_than_five_seconds(tmp_path):
-    """Start included, 500 x 375 pixels, on whatever this machine is."""
-    import time
-
+    """500 x 375 pixels, start included, in processor time: other programs on this machine do not lengthen it."""
     rng = np.random.default_rng(0)
     small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
     small.resize((500, 375), Image.Resampling.BICUBIC).save(tmp_path / "photo.jpg")
     words = ["segment", str(tmp_path / "photo.jpg"), "--click", "30,250,1", "--click", "300,250,2"]
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
-    assert done.returncode == 0
-    assert time.perf_counter() - start < 5
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 5

@@ -83,6 +83,7 @@ def test_help_teaches(task, capsys):
     assert done.value.code == 0 and f"probtx train {task} " in shown and "--resume" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "content", "metric"),
     [
@@ -232,7 +233,7 @@ def test_a_column_without_tags(tmp_path, capsys):
     assert "has no tags in its column xpos; choose another column" in capsys.readouterr().err
 
 
-def test_distances():
+def test_distances_are_whole_numbers_between_commas():
     assert training.distances("2,3") == (2, 3)
     with pytest.raises(argparse.ArgumentTypeError, match="'2,x' are no distances; give whole numbers like 2,3,4"):
         training.distances("2,x")

@@ -208,7 +208,7 @@ def test_float32_is_close_to_float64(row, offset, device):
 
 
 @rows
-def test_gradcheck(row):
+def test_gradients_are_finite_differences(row):
     mixture, queries, *rest = row.draw(generator(11))
     labels = getattr(mixture, "answer_probs", None) is not None
     names = [

@@ -46,7 +46,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("sentence", "form", "parents", "roles"), BY_HAND)
-def test_by_hand(sentence, form, parents, roles):
+def test_parents_and_roles_are_those_by_hand(sentence, form, parents, roles):
     words = sentence.split()
     tags = tags_of(words, form)
     assert tags.parents == parents and " ".join(tags.roles) == roles

@@ -183,7 +183,7 @@ def good():
     return read_conllu(GOOD)[0]
 
 
-def test_what_a_sentence_holds():
+def test_a_sentence_holds_every_column():
     assert good() == Sentence(
         words=("We", "like", "trees", "n't", "."),
         lemmas=("we", "like", "tree", "not", "."),
@@ -242,7 +242,7 @@ def test_odd_files_are_read_and_written_in_one_form(text, number, tmp_path):
         heads("5", "0", "2", "3", "2"),  # not projective: 1 under 5 crosses the root above 2
     ],
 )
-def test_odd_but_right(lines, tmp_path):
+def test_odd_but_right_files_are_written_as_they_were_read(lines, tmp_path):
     path = tmp_path / "odd.conllu"
     path.write_text("\n".join(lines) + "\n\n", encoding="utf-8", newline="")
     write_conllu(read_conllu(path), tmp_path / "again.conllu")

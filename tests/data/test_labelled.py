@@ -63,7 +63,7 @@ def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
         ("csv", CSV, "ends in none of .csv, .tsv"),
     ],
 )
-def test_broken_files(name, text, message, tmp_path):
+def test_broken_files_are_refused(name, text, message, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError) as error:
         read_labelled(tmp_path / name)
@@ -79,7 +79,7 @@ def test_dev_is_a_random_tenth(tmp_path):
     assert load_labelled(path) == parts != load_labelled(path, seed=1)
 
 
-def test_words_of_a_text():
+def test_a_text_is_cut_into_its_words():
     assert tokenize("I’ve 2 cards; why?!") == ["i’ve", "2", "cards", ";", "why", "?", "!"]
     assert tokenize("  rock 'n' roll\n£5.00 ") == ["rock", "'", "n", "'", "roll", "£", "5", ".", "00"]
     assert tokenize("") == []

@@ -56,7 +56,7 @@ def test_bad_lines_are_named(line, message, tmp_path):
         assert str(error.value).startswith(f"{tmp_path / 'tags'}, line {place + 1}: ") and message in str(error.value)
 
 
-def test_the_users_own(tmp_path):
+def test_entities_of_the_users_own_are_read(tmp_path):
     for part in ("train", "dev", "test"):
         (tmp_path / f"my.{part}.txt").write_text("\n".join(GOOD))
     assert load_entities(tmp_path) == (SENTENCES,) * 3

@@ -83,7 +83,7 @@ def test_bad_files_in_one_line(tmp_path):
         load_text("topics", validation_share=1.0)
 
 
-def test_characters_and_words():
+def test_vocabularies_number_characters_and_words():
     characters = Vocabulary.of("abba\n")
     assert characters.tokens == (text.UNKNOWN, "\n", "a", "b")
     assert characters.encode("ab?\n").tolist() == [2, 3, 0, 1]

@@ -100,6 +100,7 @@ def test_alphabet_without_the_unknown_character_is_refused():
         text_transformer.TextTransformer("abc")
 
 
+@pytest.mark.slow
 def test_training_again_gives_the_same_weights_and_leaves_the_random_state():
     text = "to be or not to be, " * 50
     before = torch.get_rng_state()
@@ -110,6 +111,7 @@ def test_training_again_gives_the_same_weights_and_leaves_the_random_state():
     assert first.alphabet == (text_transformer.UNKNOWN, *sorted(set(text)))
 
 
+@pytest.mark.slow
 def test_script_writes_a_checkpoint_that_says_how_it_was_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(text_transformer, "topics_text", lambda: "to be or not to be, " * 200)
     path = tmp_path / "small.npz"

@@ -150,7 +150,7 @@ def test_small_is_split_in_its_order():
     assert {pair for sentence in parts.dev for pair in zip(sentence.upos, sentence.relations, strict=True)} <= known
 
 
-def test_the_users_own(tmp_path):
+def test_treebanks_of_the_users_own_are_read(tmp_path):
     shutil.copy(SMALL, tmp_path / "mine.conllu")
     assert load_treebank(tmp_path / "mine.conllu", dev_share=0.5).dev == ALL[-round(len(ALL) / 2) :]
     folder = tmp_path / "parts"

@@ -126,6 +126,7 @@ def found(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_shares_are_the_whole(name, found):
     mixture, priors, data, options = drawn(name)
@@ -145,17 +146,20 @@ def test_shares_are_the_whole(name, found):
         assert torch.equal(*rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("what", [*NAMES[:4], "objective", "num_steps"])
 def test_every_process_holds_the_same_bits(name, what, found):
     assert torch.equal(found[0][name][what], found[1][name][what])
 
 
+@pytest.mark.slow
 def test_tolerance_is_met_before_the_last_step(found):
     assert found[0]["tolerance"]["converged"].all()
     assert len(found[0]["tolerance"]["num_steps"].unique()) > 1  # the problems of the batch stop one by one
 
 
+@pytest.mark.slow
 def test_gradients_through_the_sums(found):
     queries, keys = gradients()
     shares = [share["gradients"] for share in found]
@@ -164,13 +168,14 @@ def test_gradients_through_the_sums(found):
     assert_equal(shares[0][1] + shares[1][1], keys, scale, operations=512)
 
 
+@pytest.mark.slow
 def test_processes_that_differ_are_refused_on_each(found):
     for share in found:
         for name, message in share["errors"].items():
             assert "processes differ in" in message and name in message and "\n" not in message
 
 
-def test_one_clear_error():
+def test_bad_input_is_one_clear_error():
     mixture, priors, data, _ = drawn("even")
 
     def adapt(group, **options):

@@ -101,7 +101,7 @@ def test_labels_objective_is_the_log_density_of_the_program():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_never_falls(seed):
+def test_the_objective_never_falls(seed):
     """25 random problems a seed, 1,000 in all: unequal precisions, extreme scales, empty units, partial annotations."""
     g = generator(seed)
     names = SUBSETS[seed % len(SUBSETS)]

@@ -68,7 +68,7 @@ def test_objective_is_the_log_density_of_the_program(names, collapsed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_never_falls(seed):
+def test_the_objective_never_falls(seed):
     """20 random problems a seed, 400 in all: unequal precisions, extreme scales, units and components that nobody attends to."""
     g = generator(seed)
     scale = 10.0 ** float(torch.randint(-3, 4, (), generator=g))
@@ -95,7 +95,7 @@ def test_never_falls(seed):
 
 
 def test_a_wrong_step_is_seen(monkeypatch):
-    """What `test_never_falls` must catch: component weights from counts that are normalised over all units (erratum 11)."""
+    """What `test_the_objective_never_falls` must catch: component weights from counts that are normalised over all units (erratum 11)."""
     model, queries = keys_problem(generator(3), batch=(20,), queries=12)
 
     def printed(concentration, allowed, old):

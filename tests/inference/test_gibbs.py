@@ -299,7 +299,7 @@ def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
         ({"start": {"values": torch.zeros(2, 1)}}, "start gives"),
     ],
 )
-def test_refusals(changes, message):
+def test_bad_input_is_refused(changes, message):
     keys = torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
     call = {"priors": dict(keys=Normal(keys, 1.0)), "num_samples": 2, "num_chains": 2, "seed": 0} | changes
     with pytest.raises(ValueError, match=message):

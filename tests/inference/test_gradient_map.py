@@ -64,7 +64,7 @@ def test_ecm_is_silent(recwarn):
     assert not recwarn.list
 
 
-def test_refusals():
+def test_bad_input_is_refused():
     mixture, queries, *_ = problem(generator(4))
     priors = dict(keys=Laplace(mixture.keys, 0.5))
     with pytest.raises(ValueError, match="causal"):

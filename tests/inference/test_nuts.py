@@ -335,7 +335,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options(case):
+def test_bad_options_are_refused(case):
     options, message = BAD[case]
     with pytest.raises(ValueError, match=message):
         run(*small(), **options)

@@ -58,7 +58,7 @@ def test_jitter_is_normal_and_the_first_chains_do_not_depend_on_the_others():
     assert not torch.equal(starts(program, (queries,), 2, "formulation", 8)["keys"], few["keys"])
 
 
-def test_draws_of_the_prior():
+def test_starts_are_draws_of_the_prior():
     mixture, queries, *_ = problem(generator(4))
     program = models.bayesian(mixture, **priors(mixture))
     found = starts(program, (queries,), 40, "prior", 1)

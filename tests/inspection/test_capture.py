@@ -200,7 +200,7 @@ OURS = {
 
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("masks", MASKS)
-def test_our_own_layers(name, masks):
+def test_weights_are_those_of_our_own_layers(name, masks):
     layer = OURS[name].double()
     for parameter in (parameter for key, parameter in layer.named_parameters() if "proj" not in key):
         nn.init.normal_(parameter, std=0.3)  # precisions and weights of units away from their start
@@ -210,7 +210,7 @@ def test_our_own_layers(name, masks):
     assert_equal(found.attention(), weights)
 
 
-def test_a_language_model_of_ours():
+def test_weights_are_those_of_our_language_model():
     model = layers.TransformerLM(20, 16, width=WIDTH, num_heads=HEADS, num_layers=2).eval()
     tokens = torch.randint(20, (BATCH, 7))
     found = inspection.stack_layers(inspection.capture(model, tokens))
@@ -320,7 +320,7 @@ def test_a_trained_transformer_by_plain_tensors():
     assert bool(found.log_evidence().isfinite().all())
 
 
-def test_labelled_data(tmp_path):
+def test_captured_attention_becomes_labelled_data(tmp_path):
     model, x, padded = encoder(), torch.randn(BATCH, UNITS, WIDTH), padding(UNITS, 6, 4, 0)
     found = inspection.capture(model, x, src_key_padding_mask=padded)
     data = inspection.capture_data(found, {"unit": list("abcdef")})

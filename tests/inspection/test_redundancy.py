@@ -60,7 +60,7 @@ def test_uniform_attention_has_rank_one_and_the_identity_every_rank(size):
     np.testing.assert_allclose(inspection.effective_keys(identity), 1)
 
 
-def test_a_rank_in_between():
+def test_two_kinds_of_queries_have_rank_two():
     two_kinds_of_queries = np.repeat(np.eye(2), 5, 0)
     assert inspection.attention_rank(two_kinds_of_queries) == 2
     np.testing.assert_allclose(inspection.effective_rank(two_kinds_of_queries), 2)
@@ -97,7 +97,7 @@ def test_jensen_shannon_is_a_metric(seed):
     assert distance(p, r) <= distance(p, q) + distance(q, r) + CLOSE["atol"]
 
 
-def test_queries_without_units():
+def test_queries_without_units_do_not_count():
     attention = rows(5, 2, 4, 5)
     masked = attention.copy()
     masked[1, 0] = 0.0
@@ -143,6 +143,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_diagnostics_import_no_torch():
     code = "import sys; from probtx_pyro import inspection; inspection.rank_spectrum; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

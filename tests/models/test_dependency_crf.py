@@ -101,7 +101,7 @@ def test_float32_is_close_to_float64(name, schedule):
 
 @schedules
 @pytest.mark.parametrize("rank", [None, 2])
-def test_gradcheck(schedule, rank):
+def test_gradients_are_finite_differences(schedule, rank):
     crf = crf_problem(generator(10), words=3, labels=2, distances=(2,), rank=rank, root=2, nodes=1)
     factors = [crf.ternary] if rank is None else [crf.ternary.left, crf.ternary.right]
     inputs = [x.clone().requires_grad_() for x in (crf.unary, crf.root_ternary, crf.memory, *factors)]
@@ -164,7 +164,7 @@ def test_nan_in_padding_leaks_nowhere(name, schedule):
 
 
 @schedules
-def test_a_single_word(schedule):
+def test_a_single_word_has_no_heads_and_is_exact(schedule):
     crf = crf_problem(generator(14), words=1)
     field = crf.mean_field(3, schedule)
     assert_equal(field.label_marginals, crf.unary.softmax(-1))
@@ -173,7 +173,7 @@ def test_a_single_word(schedule):
     assert_equal(crf.log_partition(), crf.unary.logsumexp(-1).squeeze())
 
 
-def test_a_thousand_words():
+def test_marginals_of_a_thousand_words_are_distributions():
     crf = crf_problem(generator(15), words=1000, labels=4, distances=(2, 5), scale=0.5, dtype=torch.float32)
     field = crf.mean_field(3)
     assert_equal(field.head_marginals.sum(-1), torch.ones_like(field.head_marginals[..., 0]), operations=1000)
@@ -205,7 +205,7 @@ def test_relu_keeps_rows_on_the_simplex_or_empty():
     assert (field.head_marginals == 0).sum() > 5 * 2 * 4  # more than the diagonals: the sparsity that it is for
 
 
-def test_moving_and_changing():
+def test_every_tensor_moves_and_every_field_can_be_replaced():
     crf = crf_problem(generator(18), batch=(2,), rank=2, root=2, nodes=1, masked=True)
     low = crf.to(torch.float32)
     assert {low.unary.dtype, low.ternary.left.dtype, low.root_ternary.dtype, low.memory.dtype} == {torch.float32}

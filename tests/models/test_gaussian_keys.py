@@ -135,7 +135,7 @@ def test_identical_components_are_one(assignment):
     assert_equal(same.log_evidence(queries, assignment=assignment), model.log_evidence(queries) - lost)
 
 
-def test_the_flat_view():
+def test_the_flat_mixture_is_the_same_model():
     model, queries = keys_problem(generator(7))
     flat = model.mixture
     assert isinstance(flat, models.GaussianMixture) and flat.num_units == 8
@@ -186,7 +186,7 @@ def test_stable_where_the_plain_exponential_underflows(device):
 
 
 @pytest.mark.parametrize("assignment", ["soft", "hard"])
-def test_half_precision(assignment, device):
+def test_half_precision_is_close_to_float64(assignment, device):
     model, queries = keys_problem(generator(10), batch=(2,), queries=30, units=20, features=16, dtype=torch.float32)
     low, asked = model.to(device, torch.bfloat16), queries.to(device, torch.bfloat16)
     output = low.expected_outputs(asked, assignment)
@@ -196,7 +196,7 @@ def test_half_precision(assignment, device):
     assert (output.double() - exact).abs().max() < 2**-4 * float(model.values.abs().max())
 
 
-def test_values_of_tensors():
+def test_every_tensor_moves_and_every_field_can_be_replaced():
     model, queries = keys_problem(generator(11))
     assert model.to(torch.float32).component_weights.dtype == torch.float32
     assert model.replace(values=None).values is None
@@ -232,7 +232,7 @@ def test_infer_discrete_draws_units_and_components_together():
 
 
 @pytest.mark.parametrize("rendering", ["model", "collapsed"])
-def test_prior_predictive(rendering):
+def test_prior_predictive_draws_have_the_mixture_s_mean(rendering):
     model, queries = keys_problem(generator(14), queries=3, units=3)
     pyro.set_rng_seed(4)
     draws = Predictive(poutine.uncondition(getattr(model, rendering)), {}, num_samples=1500)(queries)["queries"]

@@ -67,6 +67,6 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("message", REFUSALS)
-def test_refusals(message):
+def test_bad_input_is_refused(message):
     with pytest.raises(ValueError, match=message):
         REFUSALS[message](*table())

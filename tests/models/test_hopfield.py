@@ -82,7 +82,7 @@ def test_no_tensor_of_states_times_patterns(name, transformation, masked, monkey
 
 
 @pytest.mark.parametrize("transformation", ENTMAX)
-def test_derivatives(transformation):
+def test_derivatives_are_finite_differences(transformation):
     memory, state = hopfield_problem(9, features=3, states=2, transformation=transformation)
     values = torch.randn(6, 2, generator=generator(10))
     state.requires_grad_()
@@ -195,7 +195,7 @@ def test_memories_move_between_kinds_of_numbers(device):
         (lambda: {"transformation": "hardmax"}, "transformation must be one of"),
     ],
 )
-def test_refusals(arguments, message):
+def test_bad_input_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         models.Hopfield(**{"patterns": torch.zeros(3, 2), "beta": 1.0} | arguments())
     with pytest.raises(ValueError, match="num_steps must be 1"):

@@ -153,7 +153,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_clear_error(name):
+def test_bad_input_is_one_clear_error(name):
     call, message = CASES[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

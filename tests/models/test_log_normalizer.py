@@ -237,7 +237,7 @@ def support(name, base):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_other_base_measures(name):
+def test_moments_under_other_base_measures_are_integrals(name):
     base, eta = FAMILIES[name]()
     family = models.LogNormalizer.from_distribution(base)
     x, mass = support(name, base)
@@ -279,7 +279,7 @@ def test_measures_without_a_tilt_are_refused():
         (lambda: {"locations": torch.full((4, 2), math.nan)}, "locations contains NaN"),
     ],
 )
-def test_refusals(arguments, message):
+def test_bad_input_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         models.LogNormalizer(**{"locations": torch.zeros(4, 2)} | arguments())
 

@@ -370,7 +370,7 @@ def test_float32_is_float64_and_its_rows_are_accepted(prior):
         (lambda d: models.stick_breaking_log_prior(d - 9.0, 0.5), "a query may see no unit"),
     ],
 )  # fmt: skip
-def test_refusals(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call(models.offsets(3))
     assert "\n" not in str(error.value)

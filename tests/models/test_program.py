@@ -61,7 +61,7 @@ def test_predictive_draws_answers_and_unconditioned_queries(rendering, answer):
     assert ((prior.mean(0) - weights @ mixture.keys).abs() < 5 * error).all()
 
 
-def test_condition_and_do(setting):
+def test_condition_gives_the_evidence_and_do_fixes_the_unit(setting):
     mixture, queries, outputs, _ = setting
     conditioned = poutine.trace(poutine.condition(mixture.collapsed, {"outputs": outputs})).get_trace(queries)
     assert_equal(conditioned.log_prob_sum(), mixture.log_evidence(queries, outputs).sum())

@@ -107,7 +107,7 @@ def test_em_can_raise_the_bare_sum():
     assert max(rises) > 0.1
 
 
-def test_lloyds_limit():
+def test_infinite_gamma_is_lloyds_algorithm():
     model, x = problem(5)
     hard = model.replace(gamma=math.inf)
     sharp = model.replace(gamma=1e6)
@@ -209,7 +209,7 @@ def test_the_fit_is_differentiable():
         assert (one - other).abs().max() < 1e-8
 
 
-def test_mini_batches():
+def test_mini_batches_descend_to_the_optimum():
     model, x = problem(9, points=400)
     best = model.em(x, num_steps=500, tol=1e-10).model.free_energy(x).mean()
     for rate in (None, 0.3):
@@ -292,6 +292,6 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("message", REFUSALS)
-def test_refusals(message):
+def test_bad_input_is_refused(message):
     with pytest.raises(ValueError, match=message):
         REFUSALS[message](*problem())

@@ -90,13 +90,14 @@ def test_in_a_pipeline_and_a_grid_search():
         ({"tol": 0.0}, "'tol' parameter"),
     ],
 )
-def test_refusals(options, message):
+def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SoftKMeansEstimator(**options).fit(data())
     with pytest.raises(NotFittedError):
         SoftKMeansEstimator().predict(data())
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_the_error_says_what_to_install():
     code = """
 import sys

@@ -285,6 +285,7 @@ assert (layer(x, x + 1, None, mask) - compiled(x, x + 1, None, mask)).abs().max(
 """
 
 
+@pytest.mark.slow
 def test_compiles_in_one_graph():
     """In a process of its own: the shape checks of the tests would stand in the compiler's way. Float32, numbers of order 1."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED], capture_output=True, text=True)
@@ -292,7 +293,7 @@ def test_compiles_in_one_graph():
 
 
 @every
-def test_autocast(kind):
+def test_autocast_is_close_to_float32(kind):
     cls, own = kind
     torch.manual_seed(3)
     ours = cls(E, H, batch_first=True, dtype=torch.float32, **own)
@@ -351,7 +352,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_one_clear_error(name):
+def test_bad_input_is_one_clear_error(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

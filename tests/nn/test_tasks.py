@@ -97,7 +97,7 @@ def test_words_are_read_in_their_context_and_order(models):
     assert (before - after).abs().max() > 1e-6  # the first word sees the others, and where they are
 
 
-def test_columns_of_tags(models):
+def test_each_column_of_tags_has_its_logits(models):
     tagger, classifier = models
     words = torch.randint(10, (2, 5))
     assert [x.shape for x in tagger(words)] == [(2, 5, 3), (2, 5, 4)] and classifier(words).shape == (2, 5)
@@ -118,7 +118,7 @@ def test_masked_words_are_predicted_by_the_embedding(encoder):
     assert_equal(model(words, at=at), logits[at])
 
 
-def test_one_clear_error():
+def test_bad_input_is_one_clear_error():
     with pytest.raises(ValueError, match=r"there are 8 words in a sentence; give at most 7 \(context\)"):
         transformer()(torch.zeros(1, 8, WIDTH))
     with pytest.raises(ValueError, match=r"width 8 must be positive and divisible by num_heads 3"):

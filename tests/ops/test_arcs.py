@@ -78,7 +78,7 @@ def test_scores_messages_and_gradients_are_their_definitions(distances, rank, ch
 
 @low_rank
 @channels
-def test_gradcheck(rank, channels):
+def test_gradients_are_finite_differences(rank, channels):
     q, left, right, p = draw(1, 5, (2, 4), rank, labels=2, channels=channels)
 
     def both(q, p, *weights):
@@ -91,7 +91,7 @@ def test_gradcheck(rank, channels):
 
 @distances
 @pytest.mark.parametrize("length", range(1, 10))
-def test_group_of_every_pair(distances, length):
+def test_every_pair_is_in_the_group_of_its_distance(distances, length):
     member = groups_by_definition(distances, length)
     group = group_of(distances, length)
     for g, i, j in member.nonzero().tolist():
@@ -100,7 +100,7 @@ def test_group_of_every_pair(distances, length):
 
 
 @low_rank
-def test_any_memory_layout(rank):
+def test_memory_layout_changes_nothing(rank):
     q, left, right, p = draw(2, 4, (2,), rank, batch=3)
     laid = [x.detach().transpose(-3, -2).contiguous().transpose(-3, -2) for x in (q, p)]
     assert not any(x.is_contiguous() for x in laid)

@@ -71,7 +71,7 @@ def test_absent_units_may_hold_nan(train, device):
 
 
 @pytest.mark.parametrize("offset", [1000.0, -3000.0])
-def test_far_from_the_origin(offset, device):
+def test_far_from_the_origin_nothing_is_lost(offset, device):
     queries, keys, values, precision, _ = (x.float() for x in draw(device=device))
     low = models.GaussianMixture(keys + offset, values, precision)
     expected = low.to(torch.float64).expected_outputs((queries + offset).double())

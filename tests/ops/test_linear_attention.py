@@ -91,7 +91,7 @@ def test_order_does_not_matter(axis):
 
 
 @forms
-def test_gradcheck(causal, monkeypatch):
+def test_gradients_are_finite_differences(causal, monkeypatch):
     module = importlib.import_module("probtx_pyro.ops._linear_attention")  # ops.linear_attention is the function
     monkeypatch.setattr(module, "CHUNK", 2)
     monkeypatch.setattr(module, "CHUNKS", 2)

@@ -61,10 +61,10 @@ def test_output_and_gradients_are_those_of_the_definition(components, causal, ma
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_path_over_repeated_values_is_the_same(causal, monkeypatch):
     """What a GPU, and dropout, take: causal masks some rows at a time."""
-    from probtx_pyro.ops import mixed_keys
+    from probtx_pyro.ops import _mixed_keys
 
-    monkeypatch.setattr(mixed_keys, "ROWS", 8)
-    monkeypatch.setattr(mixed_keys, "_flash", None)  # calling it would fail
+    monkeypatch.setattr(_mixed_keys, "ROWS", 8)
+    monkeypatch.setattr(_mixed_keys, "_flash", None)  # calling it would fail
     q, k, v, precision = draw(5, 2)
     torch.manual_seed(0)
     kept = attend(key_factor(q, k, precision), v, components=2, causal=causal, dropout=1e-300)  # nothing is dropped
@@ -82,7 +82,7 @@ def test_dropout_drops_entries_and_keeps_the_mean():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dot_products(causal):
+def test_dot_product_attention_is_the_softmax_written_out(causal):
     q, k, v, _ = draw(7, 1)
     output = dot_product_attention(q, k, v[..., :5], causal=causal)
     rows = torch.zeros(33, 33).masked_fill(~visible(33, 33) & torch.tensor(causal), -torch.inf)

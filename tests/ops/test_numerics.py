@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 RECORD = """
 import json
 import torch
@@ -29,6 +31,7 @@ VECTORIZED = {
 }
 
 
+@pytest.mark.slow
 def test_importing_calls_each_function_first_on_one_number():
     """A call of many numbers may be the threads' first, which oneMKL can get wrong (seen in 9 of 81 fresh processes)."""
     said = subprocess.run([sys.executable, "-c", RECORD], capture_output=True, text=True, check=True).stdout

@@ -57,7 +57,7 @@ def test_the_sum_over_all_trees_of_six_words(single_root):
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_forbidden_arcs_and_far_scores(data):
+def test_forbidden_arcs_and_far_scores_give_the_sum_over_trees(data):
     words = data.draw(st.integers(1, 4))
     score = st.sampled_from([-torch.inf, -1000.0, -1.0, 0.0, 1000.0])
     row = st.lists(score, min_size=words + 1, max_size=words + 1)
@@ -85,7 +85,7 @@ def test_the_determinant_where_it_can_be_computed(scale, single_root):
 
 
 @roots
-def test_gradcheck(single_root):
+def test_gradients_are_finite_differences(single_root):
     for forbidden in (0.0, 0.2):
         arcs = draw(4, 3, batch=(2,), forbidden=forbidden).requires_grad_()
         assert ops.tree_log_partition(arcs, single_root=single_root).isfinite().all()

@@ -63,7 +63,7 @@ def test_the_best_of_all_trees_of_six_words(decode, single_root):
 @decoders
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_ties_and_forbidden_arcs(decode, data):
+def test_ties_and_forbidden_arcs_give_the_best_tree(decode, data):
     words = data.draw(st.integers(1, 5))
     score = st.sampled_from([-torch.inf, -1000.0, 0.0, 1.0, 1.0 + 1e-6, 1000.0])
     row = st.lists(score, min_size=words + 1, max_size=words + 1)
@@ -163,7 +163,7 @@ def test_the_score_of_a_word_as_its_own_head_is_ignored(decode):
         assert torch.equal(decode(arcs), heads)
 
 
-def test_scores_between_words():
+def test_arc_scores_put_the_root_in_front():
     scores, root = draw(4, batch=(2,))[..., 1:], torch.tensor([0.0, 1.0, 2.0, 3.0])
     arcs = ops.arc_scores(scores, root)
     assert torch.equal(arcs[..., 1:], scores) and torch.equal(arcs[..., 0], root.expand(2, 4))
@@ -217,7 +217,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_clear_error(name, device):
+def test_bad_input_is_one_clear_error(name, device):
     if device != "cpu":
         pytest.skip("the arguments were made on the CPU")
     call, message = CASES[name]

@@ -18,7 +18,7 @@ GROUPS = {
 COORDS = {"query": ["the", "cat", "the"], "unit": ["left", "right"]}
 
 
-def test_groups_and_coords():
+def test_arrays_become_groups_with_coords():
     data = results.from_arrays(GROUPS, COORDS, {"method": "ECM"})
     assert data["point_estimate"]["attention"].sel(query="cat", unit="left").item() == 1.0
     assert data["iterations"]["objective"].coords["iteration"].values.tolist() == [0, 1, 2]

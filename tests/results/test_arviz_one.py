@@ -18,6 +18,8 @@ from probtx_pyro import results
 ROOT = Path(__file__).parents[2]
 MODERN = (3, 12)
 
+pytestmark = pytest.mark.slow  # makes an environment
+
 
 def version_of(python):
     code = "import sys; print(*sys.version_info[:2])"
@@ -97,7 +99,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # draws made by hand fit no data
 def test_files_cross_versions(python, tmp_path):
     given = samples(draws=200)
@@ -131,7 +132,6 @@ def test_files_cross_versions(python, tmp_path):
     assert results.diagnose(back).ok
 
 
-@pytest.mark.slow
 def test_numpy_tests_pass_there(python):
     """The tests that import neither torch nor pyro, as they are."""
     files = [ROOT / "tests" / "results" / name for name in ("test_arviz_groups.py", "test_diagnose.py")]

@@ -59,7 +59,7 @@ def test_titles_are_our_dims(file):
     assert [title for title in dict.fromkeys(titles) if title] == ["keys\n0, 0", "keys\n0, 1"]
 
 
-def test_loo_pit_of_labels():
+def test_loo_pit_takes_labels():
     """Labels are one number a query, so LOO-PIT takes them by name: log likelihood, new labels and labels share their dims."""
     keys = torch.tensor([[-2.0], [2.0]], dtype=DTYPE)
     mixture = models.GaussianMixture.categorical(keys, torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=DTYPE))

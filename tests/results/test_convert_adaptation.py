@@ -87,7 +87,7 @@ def test_netcdf_round_trip(tmp_path):
         assert loaded[group].identical(data[group])
 
 
-def test_labels_and_observed():
+def test_labels_and_what_is_observed_are_kept():
     probs = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=DTYPE)
     mixture = models.GaussianMixture.categorical(torch.tensor([[-1.0], [1.0]], dtype=DTYPE), probs)
     queries, labels = torch.zeros(3, 1, dtype=DTYPE), torch.tensor([0, 1, 0])
@@ -133,6 +133,7 @@ def test_errors_name_the_argument(arguments, message):
         results.to_inference_data(mixture, **arguments)
 
 
+@pytest.mark.slow
 def test_package_import_is_light():
     heavy = ("torch", "pyro", "matplotlib", "arviz")
     code = f"import sys, probtx_pyro, probtx_pyro.results; print([m for m in {heavy} if m in sys.modules])"

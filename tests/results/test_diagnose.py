@@ -177,6 +177,7 @@ def test_errors_name_the_argument(data, options, message):
         results.diagnose(results.from_arrays(data), **options)
 
 
+@pytest.mark.slow
 def test_relabelling_of_files_needs_no_torch():
     code = (
         "import sys; from probtx_pyro import results; results.diagnose, results.relabel; print('torch' in sys.modules)"

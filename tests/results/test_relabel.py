@@ -167,7 +167,7 @@ COLUMN = ORDERED.unsqueeze(-1)
         (program(keys=TransformedDistribution(Normal(ZERO, ONE), [transforms.AffineTransform(COLUMN, ONE)])), [0, 1, 2], ("the prior on keys",)),
     ],
 )  # fmt: skip
-def test_who_may_change_places(given, classes, because):
+def test_units_that_may_change_places_are_found(given, classes, because):
     found = exchangeable(given, (torch.zeros(4, 1, dtype=DTYPE),))
     dims, numbers = found.classes["unit"]
     assert dims == ("unit",)

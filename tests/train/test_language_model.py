@@ -29,6 +29,7 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", nn.ATTENTIONS)
 def test_learns_what_can_be_known(attention):
     """Ten letters in a circle: the next one is certain, given one of them, so the perplexity of a learner tends to 1."""
@@ -56,6 +57,7 @@ def test_perplexity_is_that_of_the_model_s_own_probabilities():
     assert model.training
 
 
+@pytest.mark.slow
 def test_equal_settings_give_equal_numbers_and_leave_the_random_state_alone():
     settings, before = replace(SMALL, dropout=0.2), torch.random.get_rng_state()
     SMALL.model(5)
@@ -66,6 +68,7 @@ def test_equal_settings_give_equal_numbers_and_leave_the_random_state_alone():
     assert other.results["losses"] != first.results["losses"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_stopped_and_resumed_is_never_stopped(tmp_path, dropout):
     settings = replace(SMALL, attention="gaussian-keys", dropout=dropout)
@@ -80,6 +83,7 @@ def test_stopped_and_resumed_is_never_stopped(tmp_path, dropout):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_on_two_processes_is_one_process_never_killed(tmp_path, capsys):
     steps = 400
     words = [*CLI, "--steps", str(steps), "--checkpoint-every", "5"]
@@ -204,7 +208,7 @@ def test_a_perplexity_too_large_for_a_number_is_infinite():
     assert perplexity(Hot(), tokens, 16) == torch.inf
 
 
-def test_one_clear_error(tmp_path, monkeypatch):
+def test_bad_settings_and_text_are_one_clear_error(monkeypatch):
     for change, message in (
         ({"attention": "warm"}, "attention must be one of softmax"),
         ({"num_steps": 0}, "num_steps must be 1 or more"),
@@ -214,6 +218,13 @@ def test_one_clear_error(tmp_path, monkeypatch):
             replace(SMALL, **change)
     with pytest.raises(ValueError, match=r"validation text has 5 tokens; a row needs 17"):
         train.train_language_model(SMALL, Text(TEXT.training, "a dog"))
+    monkeypatch.setattr(loop, "_fabric", lambda *_: TwoProcesses)
+    with pytest.raises(ValueError, match=r"batch 5 does not divide among 2 processes"):
+        train.train_language_model(replace(SMALL, batch=5), TEXT)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_run_is_one_clear_error(tmp_path):
     train.train_language_model(SMALL, TEXT, tmp_path, stop_after=1, progress=False)
     with pytest.raises(ValueError, match=r"earlier run; resume it, or choose another folder"):
         train.train_language_model(SMALL, TEXT, tmp_path)
@@ -226,9 +237,6 @@ def test_one_clear_error(tmp_path, monkeypatch):
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"cannot be read \(\w+\); remove it"):
         train.train_language_model(SMALL, TEXT, tmp_path, resume=True)
-    monkeypatch.setattr(loop, "_fabric", lambda *_: TwoProcesses)
-    with pytest.raises(ValueError, match=r"batch 5 does not divide among 2 processes"):
-        train.train_language_model(replace(SMALL, batch=5), TEXT)
 
 
 @pytest.mark.parametrize(

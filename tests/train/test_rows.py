@@ -37,13 +37,13 @@ def test_a_batch_is_a_function_of_seed_and_step():
     assert [other(step).tolist() for step in (25, 3, 11, 0)] != ahead
 
 
-def test_padding():
+def test_rows_are_padded_to_the_longest():
     words, targets = rows_of([2, 3]).pick([1, 0])
     assert words.tolist() == [[0, 1, 2], [0, 1, PADDING]]
     assert targets[..., 1].tolist() == [[3, 3, 3], [2, 2, NO_TARGET]]
 
 
-def test_words_that_are_known():
+def test_frequent_words_are_known_in_order():
     vocabulary, counts = known_words([["to", "be"], ["or"], ["to", "be", "to"]], rarest=2)
     assert vocabulary.tokens[1:] == ("be", "to") and counts.tolist() == [0, 2, 3]
     assert [x.tolist() for x in numbered(vocabulary, [["be", "me"], ["to"]], "test")] == [[1, 0], [2]]

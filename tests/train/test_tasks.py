@@ -57,6 +57,7 @@ def parts_of(*shifts):
     return {name: tagged(n, n, *shifts) for name, n in (("train", 400), ("dev", 60), ("test", 61))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", OPTIONS)
 @pytest.mark.parametrize("shifts", [(1,), (3, 0)], ids=["the word before", "the word three before, and the word"])
 def test_taggers_learn_what_the_context_tells(encoder, shifts):
@@ -70,6 +71,7 @@ def test_taggers_learn_what_the_context_tells(encoder, shifts):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", OPTIONS)
 def test_classifiers_learn_what_one_word_tells(encoder):
     parts = {
@@ -83,6 +85,7 @@ def test_classifiers_learn_what_one_word_tells(encoder):
     assert done.results["metrics"]["test"]["accuracy"] > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", OPTIONS)
 @pytest.mark.parametrize("rows", ["fixed", "sentence"])
 def test_masked_words_are_found_from_their_neighbours(encoder, rows):
@@ -95,6 +98,7 @@ def test_masked_words_are_found_from_their_neighbours(encoder, rows):
     assert done.results["perplexity"] == done.results["validation"][-1][1] < 1.1
 
 
+@pytest.mark.slow
 def test_perplexity_is_that_of_the_model_s_own_probabilities():
     settings = settings_of(MaskedSettings, "transformer", num_steps=3, context=5, mask=0.4, batch=2)
     done = train.train_masked_language_model(settings, Text("a b c d e f g h " * 9, "b c d a f g"), progress=False)
@@ -113,6 +117,7 @@ def test_perplexity_is_that_of_the_model_s_own_probabilities():
     assert min(abs(found - x) for x in possible) <= 64 * EPS32 * max(possible)
 
 
+@pytest.mark.slow
 def test_unknown_words_and_labels_of_other_parts():
     """A word outside the vocabulary is read as unknown, and a label outside it is never right."""
     training = [Example(("a", "b"), (("A",), ("B",)))] * 40
@@ -123,6 +128,7 @@ def test_unknown_words_and_labels_of_other_parts():
     assert done.results["metrics"]["gen"] == {"accuracy": 0.5, "sentence_accuracy": 0.0}
 
 
+@pytest.mark.slow
 def test_further_metrics_choose_what_is_kept():
     calls = []
 
@@ -156,6 +162,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", OPTIONS)
 @pytest.mark.parametrize("task", RUNS)
 def test_stopped_and_resumed_is_never_stopped(task, encoder, tmp_path):
@@ -176,7 +183,7 @@ def test_stopped_and_resumed_is_never_stopped(task, encoder, tmp_path):
     )
 
 
-def test_one_clear_error(tmp_path):
+def test_bad_settings_and_data_are_one_clear_error():
     for kind, change, message in (
         (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
         (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
@@ -208,6 +215,14 @@ def test_one_clear_error(tmp_path):
         train.train_classifier(
             settings, {"train": [(["a"], "x")] * 20, "dev": [(["a"], "x")], "test": [([], "x")]}, progress=False
         )
+    masked = settings_of(MaskedSettings, "transformer", num_steps=2)
+    with pytest.raises(ValueError, match=r"the validation text has no words"):
+        train.train_masked_language_model(masked, Text("a b\n" * 200, " "), progress=False)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_run_is_one_clear_error(tmp_path):
+    settings, parts = settings_of(LabellingSettings, "transformer", num_steps=2), parts_of(1)
     train.train_tagger(settings, parts, tmp_path, stop_after=1, progress=False)
     with pytest.raises(ValueError, match=r"run with another unknown; resume with the same"):
         train.train_tagger(replace(settings, unknown=0.5), parts, tmp_path, resume=True, progress=False)
@@ -216,8 +231,6 @@ def test_one_clear_error(tmp_path):
     masked = settings_of(MaskedSettings, "transformer", num_steps=2)
     with pytest.raises(ValueError, match=r"run with another rows, mask; resume"):
         train.train_masked_language_model(masked, Text("a b\n" * 200, "a b"), tmp_path, resume=True, progress=False)
-    with pytest.raises(ValueError, match=r"the validation text has no words"):
-        train.train_masked_language_model(masked, Text("a b\n" * 200, " "), progress=False)
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_an_initial_answer_with_shared_or_unequal_value_precision(beta):
         assert_equal(mixture.map_outputs(QUERIES, ANSWERS, num_steps=1), output)
 
 
-def test_linked_prior():
+def test_linked_prior_is_their_magnitude_term():
     mixture = models.GaussianMixture.linked(KEYS, VALUES, 0.7)
     assert_equal(mixture.expected_outputs(QUERIES), theirs(torch.tensor(0.7), magnitude=True)[1])
 
@@ -158,7 +158,7 @@ def test_position_terms_on_keys(magnitude):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_mask(linked):
+def test_a_mask_hides_what_theirs_hides(linked):
     mask = torch.zeros(N, N).masked_fill(~MASK, -torch.inf)
     if linked:
         mixture = models.GaussianMixture.linked(KEYS, VALUES, 0.7, log_prior=mask)

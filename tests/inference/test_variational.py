@@ -132,6 +132,7 @@ for path in {paths!r}:
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_what_was_saved(tmp_path, request):
     if torch.get_default_device().type != "cpu":
         pytest.skip("the other process works on the CPU")
@@ -202,7 +203,7 @@ BAD = {
 
 @pytest.mark.filterwarnings("ignore:Encountered NaN")  # Pyro's, before our error
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options(case):
+def test_bad_options_are_refused(case):
     options, message = BAD[case]
     program, args = small()
     with pytest.raises(ValueError, match=message):

@@ -84,7 +84,7 @@ def assert_encoded(field, n, found, words, heads=True):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options_of_the_encoders(case):
+def test_every_option_of_theirs_has_an_equivalent(case):
     ours, theirs = CASES[case]
     torch.manual_seed(len(case))
     encoder = DependencyCRFEncoder(L, C, **ours)

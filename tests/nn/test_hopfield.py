@@ -158,7 +158,7 @@ def test_what_is_masked_may_be_anything():
 
 @every
 @pytest.mark.parametrize("num_steps", [1, 3])
-def test_gradcheck(transformation, num_steps):
+def test_gradients_are_finite_differences(transformation, num_steps):
     inputs = [x[:1, :3].clone().requires_grad_() for x in tensors(7)]
     options = {"num_steps": num_steps, "transformation": transformation, "batch_first": True, "learn_beta": True}
     retrieval = nn.HopfieldRetrieval(H, 0.05, **options)  # so small that sparse maps have several patterns to weigh
@@ -172,7 +172,7 @@ def test_gradcheck(transformation, num_steps):
 
 @every
 @pytest.mark.parametrize("tol", [None, 1e-2])
-def test_autocast(transformation, tol):
+def test_autocast_is_close_to_float32(transformation, tol):
     state, patterns, values = (x.float() for x in tensors(11))
     padding = torch.arange(S).expand(B, S) > 3
     layer = nn.HopfieldRetrieval(H, 0.5, num_steps=3, tol=tol, transformation=transformation, batch_first=True)
@@ -200,7 +200,7 @@ def test_with_a_fixed_beta_the_state_is_that_of_multihead_attention():
     theirs.load_state_dict(ours.state_dict(), strict=True)
 
 
-def test_in_our_transformer():
+def test_our_transformer_with_it_is_causal_and_every_beta_has_a_gradient():
     torch.manual_seed(1)
     model = nn.TransformerLM(
         20, 6, width=E, num_heads=H, num_layers=2, attention=nn.HopfieldAttention, num_steps=2, learn_beta=True
@@ -232,7 +232,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_one_clear_error(name):
+def test_bad_input_is_one_clear_error(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

@@ -70,6 +70,6 @@ class Bad(NamedTuple):
         Bad(lambda: plots.attention_uncertainty(np.full((1, 1, 2, 2), np.nan)), "NaN"),
     ],
 )
-def test_refusals(bad):
+def test_bad_input_is_refused(bad):
     with pytest.raises(ValueError, match=bad.message):
         bad.call()

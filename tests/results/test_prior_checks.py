@@ -196,6 +196,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_arrays_alone_need_no_torch():
     code = "import sys; from probtx_pyro import results; results.prior_sensitivity; print('torch' in sys.modules)"
     assert (

@@ -154,6 +154,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_plots_import_no_torch():
     code = (
         "import sys; from probtx_pyro import plots; print([m for m in ('torch', 'pyro', 'arviz') if m in sys.modules])"

@@ -57,7 +57,7 @@ def test_an_arc_goes_above_those_inside_it():
     assert tops[1, 5] > max(tops[2, 1], tops[3, 2], tops[5, 4]) and tops[0, 3] > tops[1, 5]
 
 
-def test_arcs_against_gold():
+def test_arcs_say_whether_they_are_gold():
     ax = plots.dependency_arcs(WORDS, [3, 3, -1, 2], gold=[2, 3, 0, -1])
     assert arcs(ax) == [
         (3, 1, "not gold"), (3, 2, "as gold"), (2, 4, "as gold"), (2, 1, "gold, missed"), (0, 3, "gold, missed"),
@@ -67,7 +67,7 @@ def test_arcs_against_gold():
     assert ax.patches[0].get_linestyle() != ax.patches[1].get_linestyle()
 
 
-def test_labels_and_weights():
+def test_arcs_carry_their_labels_and_weights():
     ax = plots.dependency_arcs(WORDS, GOLD, labels=["det", "nsubj", "root", ""], weights=[0.0, 0.5, 1.0, 0.5])
     assert [x.get_text() for x in ax.texts] == ["det", "nsubj", "root"]
     for look in ("get_alpha", "get_linewidth"):
@@ -94,7 +94,7 @@ def test_given_axes_are_used():
 
 
 @pytest.mark.parametrize("root", [0, 1])
-def test_a_panel_a_channel(root):
+def test_each_channel_has_its_panel(root):
     marginals = np.random.default_rng(0).uniform(0, 1, (3, 4, 4 + root))
     marginals[2, 1] = 0
     axes = plots.channel_arcs(WORDS, marginals, gold=GOLD)

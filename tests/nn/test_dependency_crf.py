@@ -160,18 +160,16 @@ assert (compiled.update == encoder.update) == ("sequential" in sys.argv[2])  # w
 """
 
 
-SLOW = {"marks": pytest.mark.slow}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "backend", "lengths"),
     [
         ({"distances": (2, 3)}, "aot_eager", (5,)),
-        pytest.param({"distances": (2, 3)}, "inductor", (5, 7), **SLOW),
-        pytest.param({"rank": 2, "distances": (2,), "root_labels": 2}, "inductor", (5,), **SLOW),
-        pytest.param({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "inductor", (5,), **SLOW),
-        pytest.param({"head_step": 0.5, "head_damping": 0.3, "num_nodes": 1}, "inductor", (5,), **SLOW),
-        pytest.param({"schedule": "sequential", "num_steps": 1}, "aot_eager", (5,), **SLOW),
+        ({"distances": (2, 3)}, "inductor", (5, 7)),
+        ({"rank": 2, "distances": (2,), "root_labels": 2}, "inductor", (5,)),
+        ({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "inductor", (5,)),
+        ({"head_step": 0.5, "head_damping": 0.3, "num_nodes": 1}, "inductor", (5,)),
+        ({"schedule": "sequential", "num_steps": 1}, "aot_eager", (5,)),
     ],
     ids=str,
 )
@@ -198,13 +196,14 @@ for a, b in zip((outputs[0], *gradients[0]), (outputs[1], *gradients[1])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "backend"),
     [
         ({"num_steps": 1}, "aot_eager"),
-        pytest.param({"rank": 2, "distances": (2,), "root_labels": 2}, "aot_eager", **SLOW),
-        pytest.param({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "aot_eager", **SLOW),
-        pytest.param({"num_steps": 2}, "inductor", **SLOW),
+        ({"rank": 2, "distances": (2,), "root_labels": 2}, "aot_eager"),
+        ({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "aot_eager"),
+        ({"num_steps": 2}, "inductor"),
     ],
     ids=str,
 )

@@ -33,6 +33,7 @@ def written(tmp_path_factory):
     return out, shown.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_says_where_things_are(written):
     out, shown = written
     figures = sorted((out / "figures").iterdir())
@@ -45,6 +46,7 @@ def test_the_command_says_where_things_are(written):
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.slow
 def test_report_is_self_contained(written):
     out, _ = written
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -59,6 +61,7 @@ def test_report_is_self_contained(written):
     assert values and not any("nan" in value or "inf" in value for value in values)
 
 
+@pytest.mark.slow
 def test_inference_data_holds_the_adaptation(written):
     out, _ = written
     data = arviz.from_netcdf(str(out / "tour.nc"))
@@ -68,6 +71,7 @@ def test_inference_data_holds_the_adaptation(written):
     assert (data["iterations"]["objective"].diff("iteration") > -1e-6).all()
 
 
+@pytest.mark.slow
 def test_inference_data_holds_the_draws(written):
     out, _ = written
     data = arviz.from_netcdf(str(out / "posterior.nc"))

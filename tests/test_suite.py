@@ -1,0 +1,67 @@
+"""The suite itself: its folders, and what keeps its default part quick.
+
+The default suite starts no process and trains nothing: ``conftest.py`` stops a test that tries and is not marked slow.
+"""
+
+import os
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+import probtx_pyro
+from probtx_pyro import train
+from probtx_pyro.data.text import Text
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
+    "ignore:.*torch.jit.*:DeprecationWarning",
+)
+
+HEAVY = {
+    "a command": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+    "a shell": lambda: os.popen("true").close(),
+    **{
+        f"a process by {way}": lambda way=way: get_context(way).Process(target=os.getpid).start()
+        for way in ("fork", "forkserver", "spawn")
+    },
+    "training": lambda: train.train_language_model(
+        train.Settings(num_steps=1, batch=1, context=2, width=2, heads=1, layers=1),
+        Text("abcd", "abcd"),
+        progress=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("deed", HEAVY)
+def test_a_test_without_the_slow_mark_is_stopped_before_it_starts(deed):
+    with pytest.raises(
+        pytest.fail.Exception, match=rf"{deed}.* (starts a process|trains); mark it with pytest.mark.slow"
+    ):
+        HEAVY[deed]()
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    with pytest.raises(pytest.fail.Exception, match="starts a process") as found:
+        subprocess.run([sys.executable, "-c", ""], check=True)
+    return str(found.value)
+
+
+def test_a_fixture_of_a_module_is_stopped_like_its_test(stopped):
+    assert "mark it with pytest.mark.slow" in stopped
+
+
+@pytest.mark.slow
+def test_a_test_with_the_slow_mark_may_start_a_process():
+    assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, check=True).stdout.strip() == b"1"
+
+
+def test_folders_mirror_the_package():
+    folders, package = (
+        {path.name for path in Path(file).parent.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
+        for file in (__file__, probtx_pyro.__file__)
+    )
+    assert folders - {"contract", "errata"} == package
