@@ -37,7 +37,7 @@ def toy(units: int, features: int, queries: int, spread: float, seed: int) -> Pr
     mixture = models.GaussianMixture(keys, key_precision=torch.full((units,), 2.0, dtype=DTYPE))
     own = keys[torch.randint(units, (queries,), generator=draw)]
     points = own + 2.0**-0.5 * torch.randn(queries, features, generator=draw, dtype=DTYPE)
-    priors = models.MixturePriors(
+    priors = dict(
         keys=Normal(keys, 0.4), key_precision=Gamma(6.0, 3.0), weights=Dirichlet(torch.full((units,), 3.0, dtype=DTYPE))
     )
     return Problem(mixture, priors, points)
@@ -53,9 +53,7 @@ def captured() -> Problem:
     centers = queries.mean(0) + (chosen - chosen.mean(0)) * scale / float(chosen.std())
     precision = torch.full((6,), 2.0 / scale**2, dtype=DTYPE)
     mixture = models.GaussianMixture(centers, key_precision=precision)
-    priors = models.MixturePriors(
-        keys=Normal(centers, 0.1 * scale), key_precision=Gamma(6.0, 3.0 * scale**2), weights=Dirichlet(torch.full((6,), 3.0, dtype=DTYPE)),
-    )  # fmt: skip
+    priors = dict(keys=Normal(centers, 0.1 * scale), key_precision=Gamma(6.0, 3.0 * scale**2), weights=Dirichlet(torch.full((6,), 3.0, dtype=DTYPE)))  # fmt: skip
     return Problem(mixture, priors, queries)
 
 
@@ -70,11 +68,16 @@ def compared(name: str, scale: int) -> dict[str, Any]:
     posed = PROBLEMS[name]()
     start = time.perf_counter()
     nuts = inference.nuts(
-        models.bayesian(posed.mixture, posed.priors), posed.queries, num_samples=4000 // scale, num_warmup=600, num_chains=2, seed=0
+        models.bayesian(posed.mixture, **posed.priors), posed.queries, num_samples=4000 // scale, num_warmup=600, num_chains=2, seed=0
     )  # fmt: skip
     between = time.perf_counter()
     gibbs = inference.gibbs(
-        posed.mixture, posed.queries, posed.priors, num_samples=1500 // scale, num_warmup=300, num_chains=64, seed=0
+        models.bayesian(posed.mixture, **posed.priors),
+        posed.queries,
+        num_samples=1500 // scale,
+        num_warmup=300,
+        num_chains=64,
+        seed=0,
     )
     seconds = {"NUTS": between - start, "Gibbs": time.perf_counter() - between}
     gaps, ratios, rhat, ess = [], [], 0.0, {"NUTS": np.inf, "Gibbs": np.inf}

@@ -61,11 +61,8 @@ def mixture(x: Array, places: Array, weights: Array, sigma: float) -> Array:
 def fitted(places: Array, weights: Array, target: Array, x: Array, num_steps: int) -> tuple[Array, Array]:
     """Locations and weights after EM from the given ones, on the points ``x`` weighted by the density ``target`` there."""
     keys, start = torch.from_numpy(places), torch.from_numpy(weights).log().unsqueeze(0)
-    flat = inference.MixturePriors(keys=Normal(torch.zeros_like(keys), 1e6), weights=Dirichlet(torch.ones_like(start)))
-    fit = inference.adapt(
-        models.GaussianMixture(keys, key_precision=SIGMA**-2, log_prior=start), torch.from_numpy(x), flat,
-        num_steps=num_steps, query_weights=torch.from_numpy(target * len(x) / target.sum()), progress=False,
-    ).mixture  # fmt: skip
+    flat = dict(keys=Normal(torch.zeros_like(keys), 1e6), weights=Dirichlet(torch.ones_like(start)))
+    fit = inference.adapt(models.bayesian(models.GaussianMixture(keys, key_precision=SIGMA**-2, log_prior=start), **flat), torch.from_numpy(x), num_steps=num_steps, query_weights=torch.from_numpy(target * len(x) / target.sum()), progress=False).formulation  # fmt: skip
     return fit.keys.numpy(), fit.log_weights().exp().squeeze(0).numpy()
 
 

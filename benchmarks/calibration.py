@@ -7,6 +7,7 @@ draws of one chain. A right sampler fails one case in a hundred, so each case ha
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 
 from benchmarks.timing import machine, write
-from probtx_pyro import models, results
+from probtx_pyro import inference, models, results
 
 CACHE = Path(__file__).parent / "cache"
 DTYPE = torch.float64
@@ -58,10 +59,10 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[torch.Tensor, ...]]] = {
 
 def calibrated(name: str, sampler: str, simulations: int) -> dict[str, Any]:
     mixture, priors, arguments = CASES[name]
-    program = models.bayesian(mixture, models.MixturePriors(**priors))
+    program = models.bayesian(mixture, **priors)
     options: dict[str, Any] = {
-        "Gibbs": {"sampler": results.by_gibbs(num_chains=99, num_samples=1, num_warmup=200, progress=False), "batch_size": 50},
-        "NUTS": {"sampler": results.by_nuts(num_chains=1, num_samples=297, num_warmup=200, progress=False)},
+        "Gibbs": {"sampler": partial(inference.gibbs, num_chains=99, num_samples=1, num_warmup=200, progress=False), "batch_size": 50},
+        "NUTS": {"sampler": partial(inference.nuts, num_chains=1, num_samples=297, num_warmup=200, progress=False)},
     }[sampler]  # fmt: skip
     kept = CACHE / f"calibration-{sampler}-{name.replace(' ', '-')}-{simulations}"
     found = results.calibrate(
@@ -78,7 +79,7 @@ def calibrated(name: str, sampler: str, simulations: int) -> dict[str, Any]:
 
 def joint(name: str, chains: int) -> dict[str, Any]:
     mixture, priors, arguments = CASES[name]
-    program = models.bayesian(mixture, models.MixturePriors(**priors))
+    program = models.bayesian(mixture, **priors)
     scores = results.joint_test(program, *arguments, num_chains=chains, num_steps=50, seed=0)
     worst = max(float(np.abs(x).max()) for x in scores.values())
     count = sum(x.size for x in scores.values())

@@ -45,14 +45,16 @@ def candidates(units: int, device: str, dtype: torch.dtype) -> dict[str, Callabl
         mixture = models.GaussianMixture(keys[..., :half], values[..., :half], shared, value_precision)
         return mixture.map_outputs(queries[..., :half], init=values[..., :half], num_steps=STEPS)
 
-    priors = inference.MixturePriors(
+    priors = dict(
         keys=Normal(keys, 1.0),
         key_precision=Gamma(2.0, 1.0),
         weights=Dirichlet(torch.full((1, units), 1.5, device=device, dtype=dtype)),
     )
 
     def ecm(num_steps: int) -> object:
-        return inference.adapt(models.GaussianMixture(keys, values, each), queries, priors, num_steps=num_steps)
+        return inference.adapt(
+            models.bayesian(models.GaussianMixture(keys, values, each), **priors), queries, num_steps=num_steps
+        )
 
     names = iter(TARGETS)
     return {
@@ -107,7 +109,7 @@ def small_problems(count: int = 512) -> float:
     keys, queries = torch.randn(count, 6, 3), torch.randn(count, 20, 3)
 
     def adapt(k: torch.Tensor, q: torch.Tensor) -> object:
-        return inference.adapt(models.GaussianMixture(k), q, inference.MixturePriors(keys=Normal(k, 1.0)), num_steps=5)
+        return inference.adapt(models.bayesian(models.GaussianMixture(k), keys=Normal(k, 1.0)), q, num_steps=5)
 
     seconds = medians(
         {"one call": lambda: adapt(keys, queries), "loop": lambda: [adapt(keys[i], queries[i]) for i in range(count)]},

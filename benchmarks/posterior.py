@@ -39,7 +39,7 @@ def problem() -> Problem:
 
 def bayesian(posed: Problem) -> models.bayesian:
     mixture = models.GaussianMixture(posed.keys, key_precision=PRECISION)
-    return models.bayesian(mixture, models.MixturePriors(keys=Normal(posed.keys, PRIOR_PRECISION**-0.5)))
+    return models.bayesian(mixture, keys=Normal(posed.keys, PRIOR_PRECISION**-0.5))
 
 
 def gibbs(posed: Problem, chains: int, draws: int, warmup: int, seed: int) -> np.ndarray:
@@ -122,8 +122,8 @@ def main(argv: list[str] | None = None) -> None:
     scale = 4 if args.quick else 1
     numpyro = {chains: numpyro_nuts(posed, chains, 2000 // scale, 500 // scale) for chains in (1, 4, 16, 64)}
     samplers: dict[str, Callable[[int], np.ndarray]] = {
-        "Gibbs, 128 chains": lambda seed: gibbs(single, 128, 500 // scale, 100 // scale, seed),
-        "Gibbs, 128 chains, float64": lambda seed: gibbs(Problem(*(x.double() for x in posed)), 128, 500 // scale, 100 // scale, seed),
+        "Gibbs, 128 chains": lambda seed: gibbs(models.bayesian(single, **500 // scale), 128, 100 // scale, seed),
+        "Gibbs, 128 chains, float64": lambda seed: gibbs(models.bayesian(Problem(*(x.double() for x in posed)), **500 // scale), 128, 100 // scale, seed),
         "Pyro NUTS": lambda seed: pyro_nuts(single, 1, 1000 // scale, 500 // scale, seed),
         **{f"NumPyro NUTS, {chains} chains": run for chains, run in numpyro.items()},
     }  # fmt: skip

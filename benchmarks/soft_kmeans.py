@@ -44,9 +44,12 @@ def spherical(x: torch.Tensor, start: models.SoftKMeans, steps: int) -> Any:
     """Our EM for keys, a precision for each, and weights; the Gamma prior is as flat as a number can be."""
     each = start.mixture.key_precision.expand(len(start.centers)).clone()
     flat = Gamma(each.new_tensor(1.0), each.new_tensor(1e-12))
-    priors = dataclasses.replace(inference.MixturePriors.flat("keys", "weights"), key_precision=flat)
+    priors = dataclasses.replace(dict(keys=models.FLAT, weights=models.FLAT), key_precision=flat)
     return inference.adapt(
-        models.GaussianMixture(start.centers, key_precision=each), x, priors, num_steps=steps, progress=False
+        models.bayesian(models.GaussianMixture(start.centers, key_precision=each), **priors),
+        x,
+        num_steps=steps,
+        progress=False,
     )
 
 

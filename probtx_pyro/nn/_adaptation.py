@@ -84,7 +84,7 @@ def adapted(
     -------
     The adapted model; if ``causal``, to be asked with queries (B, H, L, 1, D).
     """
-    priors = dict(**{name: ADAPTED[name](model, strength) for name, strength in strengths.items()})
+    priors: dict[str, Any] = {name: ADAPTED[name](model, strength) for name, strength in strengths.items()}
     options: dict[str, Any] = {
         "num_steps": num_steps,
         "query_weights": query_weights,

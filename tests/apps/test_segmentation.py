@@ -8,6 +8,7 @@ import torch
 from pyro.distributions import Normal
 from scipy.sparse.csgraph import floyd_warshall
 
+from probtx_pyro import models
 from probtx_pyro.apps.segmentation import (
     InteractiveSegmenter,
     Segmentation,
@@ -21,7 +22,7 @@ from probtx_pyro.apps.segmentation import (
 from probtx_pyro.apps.segmentation._features import cut
 from probtx_pyro.inference import adapt
 from probtx_pyro.metrics import intersection_over_union
-from probtx_pyro.models import GaussianMixture, MixturePriors
+from probtx_pyro.models import GaussianMixture
 
 HEIGHT, WIDTH = 60, 80
 COLOURS = np.array([(200, 60, 50), (60, 140, 70), (50, 70, 190)])
@@ -219,8 +220,7 @@ def test_units_adapt_as_one_dense_mixture_would(block, slack, monkeypatch):
     weights = cells.inside.to(torch.float32)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
     start = GaussianMixture(initial, key_precision=settings.key_precision)
-    dense = adapt(start, cells.queries.flatten(0, 1), MixturePriors(keys=Normal(initial, settings.key_strength**-0.5)),
-                  num_steps=settings.num_steps, query_weights=weights.flatten()).mixture.keys  # fmt: skip
+    dense = adapt(models.bayesian(start, keys=Normal(initial, settings.key_strength**-0.5)), cells.queries.flatten(0, 1), num_steps=settings.num_steps, query_weights=weights.flatten()).formulation.keys  # fmt: skip
     moved = (dense - initial).norm(dim=-1).mean()
     assert moved > 0.02  # else the two would agree for nothing
     assert (_units.adapt_units(cells, settings) - dense).norm(dim=-1).max() < slack * settings.key_precision**-0.5

@@ -10,11 +10,12 @@ from pyro.distributions import Dirichlet
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from probtx_pyro import models
 from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 from probtx_pyro.apps.segmentation._units import PictureUnits, find_units
 from probtx_pyro.inference import adapt
-from probtx_pyro.models import GaussianMixture, MixturePriors
+from probtx_pyro.models import GaussianMixture
 
 _MARKS_OF_A_CLASS = 4096  # more marked pixels of one class are thinned evenly, each standing for several
 _ASKED_OF_A_CLASS = 512  # the same, where pixels attend to marked pixels
@@ -150,13 +151,19 @@ class InteractiveSegmenter:
         blank = GaussianMixture.categorical(
             keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
         )
-        priors = MixturePriors(
+        posterior = models.bayesian(
+            blank,
             answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)),
             weights=Dirichlet(keys.new_ones(1, len(keys))),
         )
         fit = adapt(
-            blank, marks.queries, priors, marks.labels, num_steps=1, query_weights=marks.weights, progress=False
-        ).mixture
+            posterior,
+            marks.queries,
+            marks.labels,
+            num_steps=1,
+            query_weights=marks.weights,
+            progress=False,
+        ).formulation
         answers, shares = fit.answer_probs, fit.parameter("weights")
         assert answers is not None
         assert shares is not None

@@ -9,10 +9,11 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
+from probtx_pyro import models
 from probtx_pyro.apps.segmentation._features import Cells, neighbours
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 from probtx_pyro.inference import adapt
-from probtx_pyro.models import GaussianMixture, MixturePriors
+from probtx_pyro.models import GaussianMixture
 
 _PIXELS_AT_ONCE = 1 << 20
 _SIDE = 4  # so many pixels of a cell a side take part in the adaptation; 8 scored alike and cost four times as much
@@ -76,17 +77,15 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     there, units = blocks >= 0, blocks.clamp_min(0)
     log_prior = (there / there.sum(-1, keepdim=True)).to(initial).log().unsqueeze(-2)
     mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
-    priors = MixturePriors(keys=Normal(mixture.keys, settings.key_strength**-0.5))
     fit = adapt(
-        mixture,
+        models.bayesian(mixture, keys=Normal(mixture.keys, settings.key_strength**-0.5)),
         cells.queries[:, sample][units].flatten(1, 2),
-        priors,
         num_steps=settings.num_steps,
         query_weights=(weights[units] * there.unsqueeze(-1)).flatten(1),
         progress=False,
     )
     keys = torch.empty_like(initial)
-    keys[blocks[inner & there]] = fit.mixture.keys[inner & there]
+    keys[blocks[inner & there]] = fit.formulation.keys[inner & there]
     return keys
 
 

@@ -32,11 +32,11 @@ def chapter(context: Context) -> Chapter:
     fits = {name: _adapt(mixture, images[stream], strengths, context) for name, images in changed.items()}
     table = {}
     for name, images in changed.items():
-        memories = (mixture, fits[name].mixture)
+        memories = (mixture, fits[name].formulation)
         before, after = (_score(x, images[unseen], digits.labels[unseen]) for x in memories)
         table[name] = np.concatenate([before[None], after])
     fit = fits[CHANGED]
-    best = int(fit.mixture.log_evidence(changed[CHANGED][choosing]).mean(-1).argmax())
+    best = int(fit.formulation.log_evidence(changed[CHANGED][choosing]).mean(-1).argmax())
     names = [f"{digit}{'abc'[i]}" for digit in range(10) for i in range(3)]
     return Chapter(
         "Keys that adapt",
@@ -55,7 +55,7 @@ def chapter(context: Context) -> Chapter:
             _plane(context, digits, memory, stream),
             _sweep(strengths, table, best, len(unseen)),
             _traces(fit.objective, strengths),
-            _pictures(mixture.keys, fit.mixture.keys[best]),
+            _pictures(mixture.keys, fit.formulation.keys[best]),
         ],
         {"tour": results.to_inference_data(fit, changed[CHANGED][stream], coords={"unit": names, "batch": strengths})},
     )
@@ -67,13 +67,15 @@ def _memory(context: Context, digits: data.Digits, rows: np.ndarray) -> models.G
     for digit in range(10):
         same = images[rows[digits.labels[rows] == digit]]
         start = models.GaussianMixture(same[:3], key_precision=20.0)
-        free = inference.MixturePriors.flat("keys")
-        keys.append(inference.adapt(start, same, free, num_steps=30, progress=False).mixture.keys)
+        free = dict(keys=models.FLAT)
+        keys.append(
+            inference.adapt(models.bayesian(start, **free), same, num_steps=30, progress=False).formulation.keys
+        )
     says = torch.full((30, 10), 0.01 / 9, dtype=images.dtype, device=images.device)
     says[torch.arange(30), torch.arange(30) // 3] = 0.99
     mixture = models.GaussianMixture.categorical(torch.cat(keys), says, key_precision=20.0)
-    prior = inference.MixturePriors(key_precision=Gamma(context.tensor(2.0), context.tensor(0.01)))
-    return inference.adapt(mixture, images[rows], prior, num_steps=30, progress=False).mixture
+    prior = dict(key_precision=Gamma(context.tensor(2.0), context.tensor(0.01)))
+    return inference.adapt(models.bayesian(mixture, **prior), images[rows], num_steps=30, progress=False).formulation
 
 
 def _adapt(
@@ -81,9 +83,11 @@ def _adapt(
 ) -> inference.Adaptation:
     """One problem for each strength, all as one batch: keys (strength, unit, feature)."""
     keys = mixture.keys.expand(len(strengths), *mixture.keys.shape)
-    priors = inference.MixturePriors(keys=Normal(keys, context.tensor(strengths**-0.5)[:, None, None]))
+    priors = dict(keys=Normal(keys, context.tensor(strengths**-0.5)[:, None, None]))
     num_steps = context.size(40, 5)
-    return inference.adapt(mixture.replace(keys=keys), queries, priors, num_steps=num_steps, progress=False)
+    return inference.adapt(
+        models.bayesian(mixture.replace(keys=keys), **priors), queries, num_steps=num_steps, progress=False
+    )
 
 
 def _score(mixture: models.GaussianMixture, queries: Tensor, labels: np.ndarray) -> np.ndarray:
@@ -160,14 +164,12 @@ def _plane(context: Context, digits: data.Digits, memory: np.ndarray, stream: np
         context.tensor(keys), key_precision=torch.full((5,), 6.0, dtype=torch.float64, device=context.device)
     )
     queries = context.tensor(second)
-    priors = inference.MixturePriors(
-        keys=Normal(before.keys, context.tensor(0.5)), key_precision=Gamma(context.tensor(7.0), context.tensor(1.0))
-    )
-    fit = inference.adapt(before, queries, priors, num_steps=100, tol=1e-6, progress=False)
+    posterior = models.bayesian(before, keys=Normal(before.keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))
+    fit = inference.adapt(posterior, queries, num_steps=100, tol=1e-6, progress=False)
     grid = plots.query_grid(np.concatenate([first, second]), num=context.size(120, 30), margin=0.05)
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     for ax, mixture, title in zip(
-        panels, (before, fit.mixture), ("old keys, turned digits", "keys adapted to them"), strict=True
+        panels, (before, fit.formulation), ("old keys, turned digits", "keys adapted to them"), strict=True
     ):
         weights = mixture.attention(context.tensor(grid.reshape(-1, 2))).reshape(*grid.shape[:2], -1)
         precision = torch.as_tensor(mixture.key_precision).numpy(force=True)
@@ -181,8 +183,8 @@ def _plane(context: Context, digits: data.Digits, memory: np.ndarray, stream: np
             queries=second,
         )
         ax.set(title=title, xlabel="first component", ylabel="second component")
-    moved = (fit.mixture.keys - before.keys).norm(dim=-1)
-    gain = fit.mixture.log_evidence(queries).mean() - before.log_evidence(queries).mean()
+    moved = (fit.formulation.keys - before.keys).norm(dim=-1)
+    gain = fit.formulation.log_evidence(queries).mean() - before.log_evidence(queries).mean()
     return Picture(
         "keys_in_the_plane",
         figure,

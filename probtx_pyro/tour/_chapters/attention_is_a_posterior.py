@@ -28,8 +28,10 @@ def chapter(context: Context) -> Chapter:
         for half in (slice(0, 4), slice(4, 8))
     )
     mixture = models.GaussianMixture(upper["memory"], lower["memory"])
-    prior = inference.MixturePriors(key_precision=Gamma(context.tensor(2.0), context.tensor(0.01)))
-    mixture = inference.adapt(mixture, upper["fitting"], prior, num_steps=100, tol=1e-8, progress=False).mixture
+    prior = dict(key_precision=Gamma(context.tensor(2.0), context.tensor(0.01)))
+    mixture = inference.adapt(
+        models.bayesian(mixture, **prior), upper["fitting"], num_steps=100, tol=1e-8, progress=False
+    ).formulation
     return Chapter(
         "Attention is a posterior",
         "What is an attention matrix a probability of?",

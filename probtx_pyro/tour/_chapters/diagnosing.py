@@ -1,6 +1,7 @@
 """Chapter 9: a posterior over the keys of a small memory, its credible bands of attention, and whether to believe it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import arviz
@@ -10,7 +11,6 @@ from pyro.distributions import Gamma, Normal
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
-from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.results._arviz import dataset
 from probtx_pyro.results._diagnose import Verdict
 from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
@@ -21,14 +21,12 @@ NAMES = [str(digit) for digit in SOME]
 
 def chapter(context: Context) -> Chapter:
     """Gibbs and NUTS on the same posterior, their verdicts, bands on attention, and the calibration of Gibbs."""
-    mixture, priors, queries = _memory(context)
-    program, rivals = models.bayesian(mixture, priors), mixture.attention(queries).topk(2).values
+    program, queries = _memory(context)
+    mixture = program.formulation
+    rivals = mixture.attention(queries).topk(2).values
     hardest = int((rivals[:, 0] - rivals[:, 1]).argmin())
     draws = {
-        "Gibbs": inference.gibbs(
-            mixture, queries, priors, num_samples=context.size(400, 10), num_warmup=context.size(200, 10),
-            num_chains=context.size(10, 3), thin=3, seed=context.seed, progress=False,
-        ),
+        "Gibbs": inference.gibbs(program, queries, num_samples=context.size(400, 10), num_warmup=context.size(200, 10), num_chains=context.size(10, 3), thin=3, seed=context.seed, progress=False),
         "NUTS": inference.nuts(
             program, queries, num_samples=context.size(120, 10), num_warmup=context.size(80, 10), num_chains=2,
             seed=context.seed, progress=False,
@@ -63,7 +61,7 @@ def chapter(context: Context) -> Chapter:
     )
 
 
-def _memory(context: Context) -> tuple[models.GaussianMixture, inference.MixturePriors, Tensor]:
+def _memory(context: Context) -> tuple[models.Bayesian[models.GaussianMixture], Tensor]:
     """A unit for each digit in the plane of two principal components, priors that expect them there, and unnamed queries."""
     digits = data.load_digits()
     rows = context.rng().permutation(np.flatnonzero(np.isin(digits.labels, SOME)))
@@ -74,10 +72,12 @@ def _memory(context: Context) -> tuple[models.GaussianMixture, inference.Mixture
     means = np.stack([flat[known][digits.labels[known] == digit].mean(0) for digit in SOME])
     expected, queries = (context.tensor((x - center) @ components) for x in (means, flat[asked]))
     mixture = models.GaussianMixture(expected, key_precision=expected.new_full((len(SOME),), 2.0))
-    priors = inference.MixturePriors(
-        keys=Normal(expected, context.tensor(0.3)), key_precision=Gamma(context.tensor(8.0), context.tensor(4.0))
+    posterior = models.bayesian(
+        mixture,
+        keys=Normal(expected, context.tensor(0.3)),
+        key_precision=Gamma(context.tensor(8.0), context.tensor(4.0)),
     )
-    return mixture, priors, queries
+    return posterior, queries
 
 
 def _spoken(name: str, draws: inference.Draws, verdict: Verdict) -> str:
@@ -160,11 +160,11 @@ def _flat(found: Any) -> np.ndarray:
     return np.concatenate([np.ravel(x.values) for x in found.data_vars.values()])
 
 
-def _calibration(context: Context, program: Bayesian, queries: Tensor) -> Picture:
+def _calibration(context: Context, program: models.Bayesian, queries: Tensor) -> Picture:
     """Simulation-based calibration of Gibbs, all simulations as one batch."""
     count, kept = context.size(200, 20), 19
     found = results.calibrate(
-        program, queries[:40], sampler=results.by_gibbs(num_chains=kept, num_samples=1, num_warmup=context.size(100, 5)),
+        program, queries[:40], sampler=partial(inference.gibbs, num_chains=kept, num_samples=1, num_warmup=context.size(100, 5)),
         num_simulations=count, num_draws=kept, seed=context.seed, batch_size=count, progress=False,
     )  # fmt: skip
     figure, ax = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")

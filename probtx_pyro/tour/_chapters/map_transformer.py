@@ -23,9 +23,11 @@ def chapter(context: Context) -> Chapter:
     answers = (whole - center) @ components.T
     mixture = models.GaussianMixture(upper[memory], answers[memory], key_precision=30.0, value_precision=4.0)
     vague = Gamma(context.tensor(2.0), context.tensor(0.01))
-    priors = inference.MixturePriors(key_precision=vague, value_precision=vague)
-    fit = inference.adapt(mixture, upper[fitting], priors, answers[fitting], num_steps=200, tol=1e-6, progress=False)
-    mixture, queries = fit.mixture, upper[asked]
+    priors = dict(key_precision=vague, value_precision=vague)
+    fit = inference.adapt(
+        models.bayesian(mixture, **priors), upper[fitting], answers[fitting], num_steps=200, tol=1e-6, progress=False
+    )
+    mixture, queries = fit.formulation, upper[asked]
     found = mixture.output_modes(queries, num_steps=context.size(200, 30), tol=1e-6)
     counts = found.is_mode.sum(-1)
     heights = found.log_density.masked_fill(~found.is_mode, -torch.inf).topk(2).values

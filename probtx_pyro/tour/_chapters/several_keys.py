@@ -73,15 +73,16 @@ def fit(context: Context, queries: Tensor, labels: Tensor, count: int) -> models
     start = models.GaussianKeys(
         queries[np.stack(rows)].unsqueeze(1), key_precision=queries.new_tensor(10.0), component_weights=weights
     )
-    priors = inference.MixturePriors(
+    posterior = models.bayesian(
+        start,
         keys=Normal(middle.expand_as(start.keys), HAND),
         key_precision=Gamma(queries.new_tensor(2.0), queries.new_tensor(0.1)),
         component_weights=Dirichlet(torch.full_like(weights, 2.0)),
     )
     steps = context.size(40, 5)
     found = inference.adapt(
-        start, queries, priors, num_steps=steps, tol=1e-5, query_weights=own, progress=False
-    ).mixture
+        posterior, queries, num_steps=steps, tol=1e-5, query_weights=own, progress=False
+    ).formulation
     assert found.component_weights is not None
     return models.GaussianKeys(found.keys[:, 0], None, found.key_precision, found.component_weights[:, 0])
 
@@ -90,11 +91,11 @@ def _score(counts: list[int], fits: list[models.GaussianKeys], queries: Tensor, 
     sweep = Sweep(counts, [], [], [], [])
     for keys in fits:
         for assignment, shares in (("soft", sweep.soft), ("hard", sweep.hard)):
-            named = keys.attention(queries, assignment).argmax(-1)
+            named = keys.attention(queries, assignment=assignment).argmax(-1)
             shares.append(float((named == labels).double().mean()))
         evidence = keys.log_evidence(queries)
         sweep.evidence.append(float(evidence.mean()))
-        sweep.shortfall.append(float((evidence - keys.log_evidence(queries, "hard")).mean()))
+        sweep.shortfall.append(float((evidence - keys.log_evidence(queries, assignment="hard")).mean()))
     return sweep
 
 
