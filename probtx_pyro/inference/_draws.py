@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 
@@ -24,6 +25,28 @@ class Draws(NamedTuple):
     arguments: tuple[Any, ...]
     method: str
     record: Mapping[str, str | int | float]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(x.shape[2:])}" for name, x in self.samples.items())
+        took = f", {self.record['seconds']:.3g} s" if "seconds" in self.record else ""
+        return f"Draws of {shapes} by {self.method}: {self.num_chains} chains of {self.num_draws}{took}"
+
+    def summary(self, most: int = 20) -> str:
+        """Return a table of means, standard deviations and 5 % and 95 % quantiles, of the first ``most`` numbers of each parameter.
+
+        Whether to believe them, `results.diagnose` says.
+        """
+        rows = [f"{'':24}{'mean':>11}{'sd':>11}{'5 %':>11}{'95 %':>11}"]
+        for name, x in self.samples.items():
+            flat = x.detach().double().flatten(0, 1).flatten(1) if x.dim() > 2 else x.detach().double().reshape(-1, 1)
+            own = [list(index) or "" for index in np.ndindex(tuple(x.shape[2:]))]
+            for i, index in enumerate(own[:most]):
+                low, high = flat[:, i].quantile(flat.new_tensor([0.05, 0.95])).tolist()
+                numbers = (float(flat[:, i].mean()), float(flat[:, i].std()), low, high)
+                rows.append(f"{f'{name}{index}':24}" + "".join(f"{number:11.4g}" for number in numbers))
+            if len(own) > most:
+                rows.append(f"... and {len(own) - most} more numbers of {name}")
+        return f"{self!r}\n" + "\n".join(rows)
 
     @property
     def num_chains(self) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,12 @@ def gradient_map(
     ValueError
         If a tensor involved requires a gradient: the result would silently lose it.
     """
+    for name, x in start.items():
+        support: Any = sites[name].distribution.support
+        if not _of_logits(sites[name]) and not bool(support.check(x).all()):
+            raise ValueError(
+                f"{name} starts outside the support of its prior, {support}; start the formulation inside it"
+            )
     if torch.is_grad_enabled() and objective(start).requires_grad:
         raise ValueError(
             "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
@@ -78,7 +85,8 @@ def gradient_map(
         )
     value = loss()
     slope = max(float(x.grad.abs().max()) for x in free.values() if x.grad is not None)
-    level = (tol or 0.0) ** 0.5 * (1 + abs(float(value.detach())))  # a stalled line search (a kink) is not convergence
+    precision = torch.finfo(value.dtype).eps ** 0.5 if tol is None else tol
+    level = precision**0.5 * (1 + abs(float(value.detach())))  # a stalled line search (a kink) is not convergence
     with torch.no_grad():
         return found._replace(
             state=constrained(found.state),

@@ -57,6 +57,13 @@ class Approximation(NamedTuple):
     median: dict[str, Tensor]
     state: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        return f"Approximation by {self.draws.method}: ELBO {-float(self.losses[-1]):.6g} after {len(self.losses)} steps; {self.draws!r}"
+
+    def summary(self) -> str:
+        """Return a table of the draws, see `Draws.summary`."""
+        return self.draws.summary()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep everything in one file, for `load`."""
         program, arguments = self.draws.program, self.draws.arguments

@@ -19,7 +19,7 @@ from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
 from probtx_pyro.models.formulation import Data
-from probtx_pyro.models.priors import require_modes
+from probtx_pyro.models.priors import in_dtype, require_modes
 from probtx_pyro.ops import fixed_point
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def adapt(
     given, closed = posterior.bind(*data, **named), posterior.conjugate()
     options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "implicit": implicit, "progress": progress}
     if (half := _half(given)) is not None:
-        low = Bayesian(posterior.formulation.to(torch.float32), posterior.priors, posterior.collapsed)
+        priors = {name: in_dtype(prior, torch.float32) for name, prior in posterior.priors.items()}
+        low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
         fit = adapt(low, *_cast(given, torch.float32), causal=causal, process_group=process_group, **options)
         return fit._replace(formulation=fit.formulation.to(half))
     together = Together(process_group)

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.models import GaussianMixture
 from probtx_pyro.models._plates import plate_names
 from probtx_pyro.models._validation import broadcastable, finite
 from probtx_pyro.results._arviz import Variable, from_arrays
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Captured:
     """What every head of a layer computed, in double precision. See `captured`, `inspection.capture`.
 
@@ -38,6 +39,9 @@ class Captured:
     present: Tensor
     dims: tuple[str, ...]
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
     @property
     def keys(self) -> Tensor:

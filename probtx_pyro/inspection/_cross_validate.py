@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyro.distributions import Gamma, Normal
 from torch import Tensor
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import Bayesian, Formulation, GaussianMixture, bayesian
 from probtx_pyro.ops._progress import progress_bar
@@ -67,6 +68,9 @@ class CrossValidation(NamedTuple):
     difference: Array
     difference_error: Array
     pointwise: Array
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
 
 def cross_validate(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyro import poutine
 from torch import Tensor
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.inspection._captured import Captured, stack_layers
 from probtx_pyro.models import MixtureDensity
 from probtx_pyro.ops._progress import progress_bar
@@ -80,6 +81,9 @@ class QueryCheck(NamedTuple):
     ranking: NDArray[np.int64]
     dims: tuple[str, ...]
     coords: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
 
 def query_check(

@@ -22,7 +22,7 @@ from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out
 F = TypeVar("F", bound=Formulation)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bayesian(Generic[F]):
     """A posterior program: a formulation with ``priors`` on some of its parameters. Made by `bayesian`, called with data."""
 
@@ -65,6 +65,9 @@ class Bayesian(Generic[F]):
         leading = [site.initial.shape[: max(0, site.initial.dim() - ranks[name])] for name, site in sites.items()]
         batch = torch.broadcast_shapes(plates.batch, *leading)
         return (plates if batch == plates.batch else Plates(batch, **plates.last)), sites
+
+    def __repr__(self) -> str:
+        return f"Bayesian({type(self.formulation).__name__}: {self.described() or 'no priors'})"
 
     def bind(self, *data: Any, **named: Any) -> Data:
         """Return the data in the order of the formulation's table, None for what is not given."""

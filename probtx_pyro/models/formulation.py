@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._plates import Plates
 
@@ -102,6 +103,9 @@ class Formulation:
     DATA: ClassVar[Mapping[str, Datum]]
     RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
     # -- parameters --------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_o
 from probtx_pyro.ops._numerics import center_of
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianKeys(Mixture):
     """A memory of U units with R Gaussian keys each. Immutable.
 

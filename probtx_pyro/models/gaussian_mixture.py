@@ -34,14 +34,14 @@ from torch.distributions import constraints
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
-from probtx_pyro.models._plates import given_unit, isotropic
+from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
 from probtx_pyro.models.mixture import WEIGHTS, Maybe, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianMixture(GaussianAnswers):
     """A memory of U units, each a Gaussian key and a Gaussian (or categorical) answer. Immutable.
 
@@ -231,13 +231,13 @@ class GaussianMixture(GaussianAnswers):
 
     def emission(self, unit: Tensor) -> TorchDistribution:
         """``q_i | u_i=j ~ N(ξ_j, I/α_j)``."""
-        return isotropic(given_unit(self.keys, unit, 1), given_unit(self.key_precision, unit, 0))
+        return isotropic(self.of_unit("keys", unit), self.of_unit("key_precision", unit))
 
     def answer(self, unit: Tensor) -> TorchDistribution:
         """``v_i | u_i=j ~ N(μ_j, I/β_j)``, or ``Categorical(ρ_j)``."""
         if self.answer_probs is not None:
-            return Categorical(probs=given_unit(self.answer_probs, unit, 1))
-        return isotropic(given_unit(self.unit_answers(), unit, 1), given_unit(self.value_precision, unit, 0))
+            return Categorical(probs=self.of_unit("answer_probs", unit))
+        return isotropic(self.of_unit("values", unit), self.of_unit("value_precision", unit))
 
     # -- the closed form ------------------------------------------------------------------------------------------------------
 

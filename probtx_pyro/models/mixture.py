@@ -27,7 +27,7 @@ from torch.nn.functional import one_hot
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
-from probtx_pyro.models._plates import PARALLEL, Plates, weighted_queries
+from probtx_pyro.models._plates import PARALLEL, Plates, given_unit, weighted_queries
 from probtx_pyro.models.formulation import Data, Datum, DirichletTerms, Formulation, Parameter, Terms
 from probtx_pyro.ops import (
     Factor,
@@ -121,6 +121,10 @@ class Mixture(Formulation):
     def unit_shape(self) -> tuple[int, ...]:
         """(U,): what the units of the factor are counted by."""
         return (self.num_units,)
+
+    def of_unit(self, name: str, unit: Tensor) -> Tensor:
+        """Return a parameter of the unit drawn, for the program: ``unit`` (...) of any shape gives (..., own axes but the first)."""
+        return given_unit(getattr(self, name), unit, len(self.PARAMETERS[name].names) - 1)
 
     # -- parameters -------------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,17 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
     return {name: getattr(prior, name) for name in given or prior.arg_constraints}
 
 
+def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
+    """Return a distribution with its floating point arguments converted; `FLAT` and functions as they are."""
+    if prior is FLAT or not isinstance(prior, Distribution):
+        return prior
+    if isinstance(prior, Independent):
+        return as_pyro(in_dtype(prior.base_dist, dtype)).to_event(prior.reinterpreted_batch_ndims)
+    prior = as_pyro(prior)
+    arguments = {key: x.to(dtype) if x.is_floating_point() else x for key, x in arguments_of(prior).items()}
+    return type(prior)(**arguments, validate_args=False) if arguments else prior
+
+
 def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
     """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior."""
     row = formulation._row(name)
@@ -151,12 +162,8 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
 def _correlated(name: str, prior: TorchDistribution, initial: Tensor, own: int) -> Site:
     """A prior that ties units together: one distribution over the whole parameter."""
     shape = prior.batch_shape + prior.event_shape
-    if (
-        prior.batch_shape
-        or initial.dim() > own
-        or len(shape) != own
-        or broadcastable(prior=shape, parameter=initial.shape) != shape
-    ):
+    fits = len(shape) == own and all(n == m or m == 1 for n, m in zip(shape[::-1], initial.shape[::-1], strict=False))
+    if prior.batch_shape or initial.dim() > own or not fits:
         raise ValueError(
             f"priors: {type(prior).__name__} on {name} has event shape {tuple(prior.event_shape)}, more than the axes of one unit; a prior across units must have the shape of {name}, {tuple(initial.shape)}, as one event, and the parameter no leading axes"
         )
@@ -218,14 +225,5 @@ def require_modes(sites: Mapping[str, Site]) -> None:
 
 
 __all__ = [
-    "FLAT",
-    "Prior",
-    "Site",
-    "arguments_of",
-    "as_pyro",
-    "bare",
-    "is_conjugate",
-    "lay_out",
-    "require_modes",
-    "require_prior",
-]
+    "FLAT", "Prior", "Site", "arguments_of", "as_pyro", "bare", "in_dtype", "is_conjugate", "lay_out", "require_modes", "require_prior",
+]  # fmt: skip

@@ -23,7 +23,8 @@ class FixedPoint(NamedTuple):
 
     state: the last state, its tensors keyed by name.
     objective: the trace, shape (num_steps + 1, *problems): at every state visited, the last included; None without one.
-    converged: which problems met the tolerance, a boolean tensor of shape (*problems,).
+    converged: which problems met the tolerance, a boolean tensor of shape (*problems,); without one, which problems the last step
+        moved by no more than the square root of the precision of their numbers.
     num_steps: steps that each problem took, an integer tensor of shape (*problems,).
     """
 
@@ -95,6 +96,7 @@ def fixed_point(
             )
         return _differentiable(step, found, objective)
     state, names = dict(state), tuple(state)
+    before = None
     some = next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
@@ -110,7 +112,7 @@ def fixed_point(
                 trace.append(value)
             taken = taken + active
             if tol is None:
-                state = dict(proposed)
+                before, state = state, dict(proposed)
             else:
                 moved = {name: x.detach() - state[name].detach() for name, x in proposed.items()}
                 sizes = over_all(torch.stack([_magnitudes(proposed, active), _magnitudes(moved, active)]))
@@ -124,9 +126,19 @@ def fixed_point(
                 break
     if objective is not None:
         trace.append(objective(state))
-    return FixedPoint(
-        state, torch.stack(trace) if trace else None, ~active if tol is not None else torch.zeros_like(active), taken
-    )
+    if tol is None:
+        active = _still_moving(before, state, active, over_all)
+    return FixedPoint(state, torch.stack(trace) if trace else None, ~active, taken)
+
+
+def _still_moving(before: State | None, state: State, active: Tensor, over_all: Callable[[Tensor], Tensor]) -> Tensor:
+    """Which problems the last step, if there was one, moved by more than the square root of the precision of their numbers."""
+    if before is None:
+        return active
+    moved = {name: x.detach() - before[name].detach() for name, x in state.items()}
+    sizes = over_all(torch.stack([_magnitudes(state, active), _magnitudes(moved, active)]))
+    precision = torch.finfo(next(iter(state.values())).dtype).eps
+    return (sizes[1] > precision**0.5 * sizes[0]).any(0)
 
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:

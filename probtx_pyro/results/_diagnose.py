@@ -115,6 +115,10 @@ def diagnose(
     Betancourt 2016, *Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo*; Vehtari, Simpson, Gelman,
     Yao & Gabry 2024, *Pareto smoothed importance sampling*.
     """
+    if hasattr(data, "samples") or hasattr(data, "draws"):
+        from probtx_pyro.results.convert import to_inference_data  # needs torch, which a file does not
+
+        data = to_inference_data(data)
     posterior = _chosen(dataset(data, "posterior"), var_names)
     chains, draws = (posterior.sizes[dim] for dim in SAMPLES)
     if draws < 4:

@@ -16,8 +16,7 @@ from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import Site, bare
 from probtx_pyro.results._arviz import Variable
 from probtx_pyro.results._dims import SAMPLES, Layout
-from probtx_pyro.results._matching import arranged, matched, problem_axes
-from probtx_pyro.results._relabel import highest, permuted, statement
+from probtx_pyro.results._matching import arranged, highest, matched, permuted, problem_axes, statement
 
 
 class Exchangeable(NamedTuple):

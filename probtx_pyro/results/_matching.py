@@ -224,4 +224,53 @@ def _least(cost: Array) -> Array:
     return rows
 
 
-__all__ = ["Permutations", "arranged", "matched", "problem_axes"]
+def highest(lp: np.ndarray) -> tuple[int, int]:
+    """Chain and draw of the highest log density (chain, draw)."""
+    chain, draw = np.unravel_index(int(np.argmax(lp)), lp.shape)
+    return int(chain), int(draw)
+
+
+def permuted(variables: Mapping[str, Variable], permutations: Permutations) -> dict[str, Variable]:
+    """Every variable with an axis ``unit`` in the new numbering."""
+    result: dict[str, Variable] = {}
+    for name, (dims, array) in variables.items():
+        if "unit" not in dims:
+            result[name] = (dims, array)
+            continue
+        order = ("chain", "draw", *permutations.problems, "unit", "component")
+        kept = [dim for dim in order if dim in dims]
+        axes = [dims.index(dim) for dim in kept]
+        front = np.moveaxis(array, axes, range(len(axes)))
+        work = arranged((dims, array), order)
+        shape = work.shape
+        unit = permutations.units.reshape(*shape[:-2], 1, 1)
+        work = np.take_along_axis(work, unit, -3)
+        if shape[-2] > 1:
+            work = np.take_along_axis(work, permutations.components.reshape(*shape[:-1], 1), -2)
+        result[name] = (dims, np.moveaxis(work.reshape(front.shape), range(len(axes)), axes))
+    return result
+
+
+def statement(
+    permutations: Permutations,
+    classes: Mapping[str, Variable],
+    separated_by: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """What was done, in words."""
+    said = []
+    for name, found in (("unit", permutations.units), ("component", permutations.components)):
+        if name in classes and found.shape[-1] > 1:
+            dims, numbers = classes[name]
+            ordered = np.sort(np.moveaxis(numbers, list(dims).index(name), -1), -1)
+            if not (ordered[..., 1:] == ordered[..., :-1]).any():
+                why = ", ".join((separated_by or {}).get(name, ()))
+                said.append(
+                    f"{name}s are not exchangeable{f' (they differ in {why})' if why else ''}: left as they are"
+                )
+                continue
+            moved = (found != np.arange(found.shape[-1])).reshape(len(found), -1).any(-1)
+            said.append(f"exchangeable {name}s relabelled: {moved.sum()} of {len(moved)} draws changed")
+    return "; ".join(said) or "a single unit: nothing to relabel"
+
+
+__all__ = ["Permutations", "arranged", "highest", "matched", "permuted", "problem_axes", "statement"]

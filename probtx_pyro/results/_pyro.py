@@ -1,12 +1,14 @@
 """Results of Pyro's own inference as `Draws`: Markov chains of ``MCMC``, draws of an ``AutoGuide``."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import MCMC
 from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
@@ -23,7 +25,7 @@ def as_draws(result: MCMC | AutoGuide, data: tuple[Any, ...], named: Mapping[str
     ValueError
         Chains that have not run, a program without its data, a guide without a seed.
     """
-    program: Any = result.kernel.model if isinstance(result, MCMC) else result.model
+    program: Any = _unwrapped(result.kernel.model if isinstance(result, MCMC) else result.model)
     if program is None:
         raise ValueError("fit: an MCMC on a potential function has no program; run it on models.bayesian(...)")
     if not data and not named:
@@ -54,6 +56,13 @@ def as_draws(result: MCMC | AutoGuide, data: tuple[Any, ...], named: Mapping[str
         ]
     statistics["lp"] = torch.stack([torch.stack(chain) for chain in lp])
     return Draws(samples, statistics, program, arguments, method, record)
+
+
+def _unwrapped(program: Any) -> Any:
+    """The program inside the handlers that Pyro wraps around it, which are partial applications."""
+    while isinstance(program, partial):
+        program = next((x for x in program.args if callable(x) and not isinstance(x, Messenger)), program.func)
+    return program
 
 
 def _chains(mcmc: MCMC) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

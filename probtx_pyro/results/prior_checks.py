@@ -11,6 +11,7 @@ import arviz
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.results._arviz import pareto_smoothed
 
 Array = NDArray[np.floating[Any]]
@@ -29,6 +30,9 @@ class Learned(NamedTuple):
     shrinkage: dict[str, Array]
     shift: dict[str, Array]
     overlap: dict[str, Array]
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
 
 def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[str, ArrayLike]) -> Learned:
@@ -101,6 +105,9 @@ class Sensitivity(NamedTuple):
     mean: dict[str, dict[str, Array]]
     sd: dict[str, dict[str, Array]]
     pareto_k: dict[str, float]
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
 
 def prior_sensitivity(
