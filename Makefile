@@ -40,7 +40,7 @@ bench: $(STAMP)         ## ratios to scaled_dot_product_attention, cost against 
 	$(BIN)/python -m benchmarks
 
 lab: $(STAMP)           ## the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 help:                   ## what each target does
 	@grep -E "^[a-z-]+:.*##" Makefile | sed "s/:.*##/\t/"
