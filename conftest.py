@@ -5,6 +5,7 @@ wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test wi
 """
 
 import os
+import platform
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
@@ -27,6 +28,7 @@ ONLY_SLOW = {
 def pytest_configure(config):
     torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    platform.processor()  # asks a command, once for all: h5py does so when it is imported, in whatever test that is
 
 
 def _refusal(test, deed):

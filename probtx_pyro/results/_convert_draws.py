@@ -1,5 +1,6 @@
 """Draws of a posterior as groups of named arrays: see `results.to_inference_data`."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
 
 Groups = dict[str, dict[str, Variable]]
 Attrs = dict[str, str | int | float]
+LARGE = 2**27  # bytes of attention above which a user should know that there is a choice
 MARKOV_CHAINS = ("NUTS", "Gibbs")  # other methods are guides, whose draws are independent
 
 
@@ -112,6 +114,11 @@ def _attention(
     observations = program.formulation.observations(data)
     thinned = {name: x[:, ::every] for name, x in samples.items()}
     found = over_draws(lambda adapted: {"attention": adapted.attention(*observations)}, program, data, thinned)
+    if (size := found["attention"].nbytes) > LARGE and every == 1:
+        warnings.warn(
+            f"attention of every draw takes {size / 2**20:.0f} MiB; attention=n keeps that of every n-th draw, attention=False none",
+            stacklevel=4,
+        )
     variable: dict[str, Variable] = {"attention": layout.variable("attention", found["attention"], samples=SAMPLES)}
     if every == 1:
         return {"posterior": groups["posterior"] | variable}

@@ -1,5 +1,6 @@
 """Draws as ArviZ data: groups, dims and values, against loops over draws with the oracles."""
 
+import sys
 import warnings
 
 import arviz
@@ -337,3 +338,12 @@ def test_errors_of_what_has_no_draws():
         results.to_inference_data(draws, seed=1, prior=3)
     with pytest.raises(ValueError, match=r"new data come from a program made by models.bayesian"):
         results.to_inference_data(draws._replace(program=None), seed=1)
+
+
+def test_attention_that_takes_much_memory_is_told(monkeypatch):
+    monkeypatch.setattr(sys.modules["probtx_pyro.results._convert_draws"], "LARGE", 1000)
+    draws = make(bayesian(), samples(), data())
+    with pytest.warns(UserWarning, match=r"attention of every draw takes .* MiB; attention=n keeps"):
+        results.to_inference_data(draws)
+    results.to_inference_data(draws, attention=False)
+    results.to_inference_data(draws, attention=7)
