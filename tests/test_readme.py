@@ -18,12 +18,12 @@ CITATIONS = {
 
 
 def cited(dotted):
-    """What the function and the module it lives in say of themselves."""
+    """What a function, the class it is a method of, and the modules these live in say of themselves."""
     head, *rest = dotted.split(".")
-    found = importlib.import_module(f"probtx_pyro.{head}")
+    steps = [importlib.import_module(f"probtx_pyro.{head}")]
     for name in rest:
-        found = getattr(found, name)
-    return f"{inspect.getdoc(found)}\n{inspect.getmodule(found).__doc__}"
+        steps.append(getattr(steps[-1], name))
+    return "\n".join(f"{inspect.getdoc(step)}\n{inspect.getmodule(step).__doc__}" for step in steps[1:])
 
 
 def numbers(text):
@@ -57,6 +57,17 @@ def test_a_wrong_row_is_seen():
     assert missing(("MGK 14, M-step", "models.GaussianMixture.to")) == {14, "M-step"}
     with pytest.raises(AttributeError):
         missing(("PT 5", "models.GaussianMixture.no_such_method"))
+
+
+def test_the_first_code_is_short_and_makes_a_posterior():
+    first = re.search(r"```python\n(.*?)```", TEXT, flags=re.S)
+    lines = [line for line in first[1].splitlines() if line.startswith((">>>", "..."))]
+    assert 8 <= len(lines) <= 12 and "models.bayesian" in first[1] and "quantile" in first[1]
+    assert TEXT.index("![") < first.start() < TEXT.index("\n## ")
+
+
+def test_only_public_names_are_imported():
+    assert re.findall(r"import .*\b_\w|from probtx_pyro\.\w+ import|import probtx_pyro\.\w+", TEXT) == []
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", TEXT))))
