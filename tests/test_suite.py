@@ -28,7 +28,7 @@ HEAVY = {
         for way in ("fork", "forkserver", "spawn")
     },
     "training": lambda: train.train_language_model(
-        train.Settings(num_steps=1, batch=1, context=2, width=2, heads=1, layers=1),
+        train.LanguageModelSettings(num_steps=1, batch=1, context=2, width=2, heads=1, layers=1),
         Text("abcd", "abcd"),
         progress=False,
     ),

@@ -254,11 +254,15 @@ class _Function:
 
 def _require_complete(found: Parameters, guide: Any) -> None:
     """Refuse a guide that leaves a parameter to its prior, and a program whose ``pyro.param`` nobody would keep."""
-    drawn = poutine.trace(guide).get_trace(*found.arguments).nodes
+    trace = poutine.trace(guide).get_trace(*found.arguments)
+    drawn = trace.nodes
     missing = [name for name in found.sites if name not in drawn]
     if missing:
         raise ValueError(f"guide has no site {missing[0]!r}; it must draw every parameter: {', '.join(found.sites)}")
-    nodes = poutine.trace(poutine.block(found.program, hide=found.discrete)).get_trace(*found.arguments).nodes
+    replayed = poutine.replay(
+        poutine.block(found.program, hide=found.discrete), trace=trace
+    )  # a flat prior cannot be drawn
+    nodes = poutine.trace(replayed).get_trace(*found.arguments).nodes
     learned = [name for name, node in nodes.items() if node["type"] == "param"]
     if learned:
         raise ValueError(f"program has the pyro.param {learned[0]!r}, which is no part of a posterior; give it a prior")

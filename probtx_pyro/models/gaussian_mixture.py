@@ -18,8 +18,9 @@ u_i     site ``unit``        (..., Q)                0..U-1
 w_ij    ``attention``        (..., Q, U)             rows on the simplex
 ======  ===================  ======================  ==============================================
 
-Leading axes are independent problems (batch, head) and broadcast. A position term is a prior or a key that depends on
-(i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with queries (..., Q, 1, D).
+Attention is the E-step, PT eq. 5, 27, 36 (erratum 4). Leading axes are independent problems (batch, head) and broadcast. A
+position term is a prior or a key that depends on (i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with
+queries (..., Q, 1, D).
 """
 
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ class Mixture(Formulation):
         "expected_outputs": "query answer",
     }
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "conditional": "take gradient MAP (inference.adapt does), inference.nuts or inference.variational",
+        "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
         "outputs": "drop them",
     }
     log_prior: Maybe

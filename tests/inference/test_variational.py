@@ -223,3 +223,13 @@ def test_a_learned_parameter_is_no_part_of_a_posterior():
     with pytest.raises(ValueError, match=r"pyro.param 'center'.*give it a prior"):
         fit(program)
     assert not list(pyro.get_param_store().keys())
+
+
+@pytest.mark.parametrize("guide", ["delta", "normal"])
+def test_a_flat_prior_is_fitted(guide):
+    mixture, queries, *_ = problem(generator(30), queries=30)
+    program = models.bayesian(mixture, keys=models.FLAT)
+    fit = inference.variational(program, queries, guide=guide, num_steps=400, learning_rate=0.05, num_samples=5, seed=0)
+    best = inference.adapt(program, queries, num_steps=2000, tol=1e-10)
+    # Adam's last steps of 5e-4, and for the normal guide the skewness of a posterior of 30 queries
+    assert (fit.median["keys"] - best.formulation.keys).abs().median() < (0.01 if guide == "delta" else 0.2)
