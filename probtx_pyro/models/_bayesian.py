@@ -98,7 +98,8 @@ class Bayesian(Generic[F]):
         """Draw the parameters, and hyperparameters, from their priors, for these data; by name of the site."""
         with torch.no_grad():
             trace = poutine.trace(self._sample).get_trace(self.formulation.plates(*data))
-        return {name: node["value"] for name, node in trace.iter_stochastic_nodes() if not site_is_subsample(node)}
+        nodes: list[tuple[str, Any]] = list(trace.iter_stochastic_nodes())
+        return {name: node["value"] for name, node in nodes if not site_is_subsample(node)}
 
     @property
     def hierarchical(self) -> list[str]:

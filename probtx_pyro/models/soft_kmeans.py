@@ -130,10 +130,9 @@ class SoftKMeans(ReducedMixture):
         """The likelihood of centers or of γ given the other and assignments: those of the mixture's keys and precision."""
         if name == "centers":
             return self.mixture.conditional("keys", seen)
-        shape, rate = self.mixture.conditional("key_precision", seen)[
-            :2
-        ]  # a Gamma of the precision is one of half of it
-        return GammaTerms(shape.sum(-1), 2 * rate.sum(-1))
+        terms = self.mixture.conditional("key_precision", seen)
+        assert isinstance(terms, GammaTerms)
+        return GammaTerms(terms.shape.sum(-1), 2 * terms.rate.sum(-1))  # the precision is 2γ, and all units share it
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """`assign`, in the words of the other formulations."""
