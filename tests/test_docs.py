@@ -31,7 +31,6 @@ NUMBERED = re.compile(
 )
 PENDING = {  # they cite docs/mathematics.md next; then take them off this list
     "probtx_pyro/apps/segmentation/__init__.py",
-    "probtx_pyro/apps/segmentation/picture.py",
 }
 PENDING_FILES = {"CONTRIBUTING.md"}  # tests/test_contract.py is in a folder now
 
