@@ -11,7 +11,7 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Maybe, Mixture
 from probtx_pyro.ops import Factor
 
-WITHOUT_DENSITY = ("attention", "expected_outputs", "plates")  # what the limit without a density still has
+WITHOUT_DENSITY = ("attention", "expected_outputs", "plates", "guide")  # what the limit without a density still has
 
 
 class ReducedMixture(Mixture):

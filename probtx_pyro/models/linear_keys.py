@@ -73,9 +73,7 @@ def linear_key_attention(
     [[8.0]]
     """
     _inputs(queries, keys, component_weights, causal, unit_weights, values)
-    if unit_weights is not None:
-        values = torch.where(unit_weights.unsqueeze(-1) > 0, values, 0.0)
-    return linear_attention(*_features(queries, keys, component_weights, feature_map, unit_weights), values, causal)
+    return _outputs(queries, keys, values, component_weights, feature_map, causal, unit_weights)
 
 
 def linear_key_weights(
@@ -88,9 +86,7 @@ def linear_key_weights(
 ) -> Tensor:
     """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U): the matrix that `linear_key_attention` never builds."""
     _inputs(queries, keys, component_weights, causal, unit_weights)
-    features = _features(queries, keys, component_weights, feature_map, unit_weights)
-    nothing = keys.new_zeros(keys.shape[-3], 1)
-    return explicit_linear_attention(*features, nothing, causal)[1]
+    return _weights(queries, keys, component_weights, feature_map, causal, unit_weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,23 +141,25 @@ class LinearKeys(Formulation):
 
     def attention(self, queries: Tensor, causal: bool = False) -> Tensor:  # type: ignore[override]
         """``p(unit=j | q_i)``, (..., Q, U): `linear_key_weights`."""
-        return linear_key_weights(
-            queries, self.keys, self.component_weights, self.feature_map, causal, self.unit_weights
-        )
+        self._validate_queries(queries, causal)
+        return _weights(queries, self.keys, self.component_weights, self.feature_map, causal, self.unit_weights)
 
     def expected_outputs(self, queries: Tensor, causal: bool = False) -> Tensor:  # type: ignore[override]
         """``h_i``, (..., Q, M), without a Q x U tensor: `linear_key_attention`."""
         if self.values is None:
             raise ValueError("values is None, so this LinearKeys has no answers; build it with values=")
-        return linear_key_attention(
-            queries, self.keys, self.values, self.component_weights, self.feature_map, causal, self.unit_weights
-        )
+        self._validate_queries(queries, causal)
+        mixing, units = self.component_weights, self.unit_weights
+        return _outputs(queries, self.keys, self.values, mixing, self.feature_map, causal, units)
+
+    def _validate_queries(self, queries: Tensor, causal: bool = False) -> None:
+        _inputs(queries, self.keys, None, causal, self.unit_weights)
 
     # -- Pyro programs ------------------------------------------------------------------------------------------------------
 
     def plates(self, queries: Tensor) -> Plates:  # type: ignore[override]
         """The plates of the problem that memory and queries make, both checked: the leading axes, and ``query``."""
-        _inputs(queries, self.keys, self.component_weights, False, self.unit_weights, self.values)
+        self._validate_queries(queries)
         batch = check.broadcastable(queries=queries.shape[:-2], memory=self.batch_shape)
         return Plates(batch, query=queries.shape[-2], units=self.keys.shape[-3])
 
@@ -207,6 +205,32 @@ class LinearKeys(Formulation):
         mixing = self.keys.new_ones(shape[-2:]) if self.component_weights is None else self.component_weights
         present = torch.where(units[..., None, None] > 0, self.keys, 0.0)
         return query_features(queries, self.feature_map), (self.feature_map or elu_plus_one)(present), units, mixing
+
+
+def _outputs(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    component_weights: Maybe,
+    feature_map: FeatureMap | None,
+    causal: bool,
+    unit_weights: Maybe,
+) -> Tensor:
+    if unit_weights is not None:
+        values = torch.where(unit_weights.unsqueeze(-1) > 0, values, 0.0)
+    return linear_attention(*_features(queries, keys, component_weights, feature_map, unit_weights), values, causal)
+
+
+def _weights(
+    queries: Tensor,
+    keys: Tensor,
+    component_weights: Maybe,
+    feature_map: FeatureMap | None,
+    causal: bool,
+    unit_weights: Maybe,
+) -> Tensor:
+    features = _features(queries, keys, component_weights, feature_map, unit_weights)
+    return explicit_linear_attention(*features, keys.new_zeros(keys.shape[-3], 1), causal)[1]
 
 
 def _features(
@@ -267,13 +291,13 @@ def _inputs(
     if unit_weights is None:
         check.finite(queries=queries, keys=keys, values=values)
     elif check.is_validation_enabled():
-        _weights(unit_weights, causal)
+        _validate_unit_weights(unit_weights, causal)
         present = unit_weights > 0
         heard = None if values is None else torch.where(present[..., None], values, 0.0)
         check.finite(queries=queries, keys=torch.where(present[..., None, None], keys, 0.0), values=heard)
 
 
-def _weights(unit_weights: Tensor, causal: bool) -> None:
+def _validate_unit_weights(unit_weights: Tensor, causal: bool) -> None:
     check.finite(unit_weights=unit_weights)
     if (unit_weights < 0).any():
         raise ValueError("unit_weights must be non-negative; 0 masks a unit")
