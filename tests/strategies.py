@@ -99,16 +99,6 @@ def hopfield_problem(seed=0, count=6, features=4, states=5, batch=(), **options)
     return models.Hopfield(patterns, beta, **options), torch.randn(*batch, states, features, generator=g)
 
 
-def memory_mixture(generator, *, batch=(), queries=5, units=4, features=3, answers=2, dtype=torch.float64):
-    """The mixture behind a random Hopfield memory with values of its own, and queries."""
-
-    def normal(*shape):
-        return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
-
-    memory = models.Hopfield(normal(units, features), 1.3, normal(units, answers))
-    return memory.mixture, normal(queries, features)
-
-
 def lists(mixture, queries, outputs=None, observed=None):
     """An unbatched problem as nested lists; of a mixture of Gaussian keys with a level more, of components."""
     units = mixture.num_units

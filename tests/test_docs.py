@@ -32,7 +32,6 @@ NUMBERED = re.compile(
 )
 PENDING = {  # they cite docs/mathematics.md next; then take them off this list
     "probtx_pyro/apps/segmentation/__init__.py",
-    "probtx_pyro/models/dependency_crf/crf.py",
 }
 
 

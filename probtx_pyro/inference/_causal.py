@@ -51,7 +51,7 @@ def prefix_result(adapted: F) -> F:
     for name, row in adapted.PARAMETERS.items():
         x = getattr(adapted, row.field or name)
         if (
-            row.names[0] == AXIS and x is not None and x.shape[-2] != 1
+            row.names[:1] == (AXIS,) and x is not None and x.shape[-2] != 1
         ):  # a row for each query: query i's row in prefix i
             several = x.shape[-3] != 1  # (..., prefix or 1, Q, U)
             own = torch.diagonal(x, dim1=-3, dim2=-2).transpose(-1, -2) if several else x.squeeze(-3)

@@ -100,7 +100,7 @@ def gibbs(
     num_warmup = max(200, num_samples * thin) if num_warmup is None else num_warmup
     if num_warmup < 0:
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
-    require_posterior(posterior, "gibbs")
+    require_posterior(posterior, "inference.gibbs")
     _require_conjugate(posterior)
     given = posterior.bind(*data, **named)
     weights = posterior.formulation.datum(given, "weights")

@@ -56,7 +56,8 @@ class LogJoint:
         total = next(iter(state.values())).new_zeros(self.problems)
         for name, (distribution, _) in self.sites.items():
             if local in (None, self._is_local(name)):
-                density = distribution.log_prob(state[name]).sum(-1)
+                density = distribution.log_prob(state[name])
+                density = density.sum(-1) if self.formulation.axes(name) else density
                 total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
                     self.problems
                 )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import Site, arguments_of, as_pyro, bare
 
 Program = Callable[..., Any]
@@ -144,9 +145,20 @@ def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]
     """Return the arguments of a program by place: the data of a `models.bayesian` may be given by name."""
     if isinstance(program, Bayesian):
         return program.bind(*arguments, **named)
+    require_priors(program)
     if named:
         raise ValueError(f"{min(named)} is no option; give the arguments of a program of your own by place")
     return arguments
+
+
+def require_priors(program: Any) -> None:
+    """Refuse a formulation by itself: with what it offers instead of a density of data, or with the call that gives it priors."""
+    if isinstance(program, Formulation):
+        if not program.offers("log_evidence"):
+            program.refuse("log_evidence")
+        raise ValueError(
+            f"a {type(program).__name__} has no priors yet; give models.bayesian(formulation, ...) with a prior on each parameter to infer"
+        )
 
 
 def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
@@ -180,4 +192,4 @@ def _full_name(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-__all__ = ["Parameters", "Potential", "Program", "bound", "identity", "parameters", "untouched"]
+__all__ = ["Parameters", "Potential", "Program", "bound", "identity", "parameters", "require_priors", "untouched"]

@@ -18,7 +18,7 @@ from probtx_pyro.inference._gradient_map import gradient_map
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
-from probtx_pyro.models.formulation import Data
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import in_dtype, require_modes
 from probtx_pyro.ops import fixed_point
 
@@ -132,7 +132,7 @@ def adapt(
     ----------
     Movellan & Gabbur 2020, eq. 26-38; Nguyen et al. 2022, E-step and M-step; Meng & Rubin 1993 for ECM.
     """
-    require_posterior(posterior, "adapt")
+    require_posterior(posterior, "inference.adapt")
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     if not posterior.priors:
@@ -197,8 +197,10 @@ def _climbed(posterior: Bayesian, joint: LogJoint, closed: bool, options: Mappin
 def require_posterior(posterior: Any, verb: str) -> None:
     """Refuse what is not made by `models.bayesian`."""
     if not isinstance(posterior, Bayesian):
+        if isinstance(posterior, Formulation) and not posterior.offers("log_evidence"):
+            posterior.refuse("log_evidence")
         raise ValueError(
-            f"inference.{verb} takes models.bayesian(formulation, ...), not a {type(posterior).__name__}; put priors on its parameters first"
+            f"{verb} takes models.bayesian(formulation, ...), not a {type(posterior).__name__}; put priors on its parameters first"
         )
 
 

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
+from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import Datum, DirichletTerms, Formulation, GammaTerms, NormalTerms, Parameter
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
-from probtx_pyro.models.linear_keys import linear_key_attention, linear_key_weights, linear_keys_program
-from probtx_pyro.models.log_normalizer import LogNormalizer, TiltedFamily
+from probtx_pyro.models.linear_keys import LinearKeys, linear_key_attention, linear_key_weights
+from probtx_pyro.models.log_normalizer import LogNormalizer
 from probtx_pyro.models.mixture import WEIGHTS, Mixture
 from probtx_pyro.models.positions import (
     alibi_slopes,
@@ -26,7 +27,7 @@ from probtx_pyro.models.priors import FLAT
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 if TYPE_CHECKING:
-    from probtx_pyro.models.soft_kmeans.estimator import SoftKMeansEstimator as SoftKMeansEstimator
+    from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator as SoftKMeansEstimator
 
 
 def __getattr__(name: str) -> Any:
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
     if name != "SoftKMeansEstimator":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from probtx_pyro.models.soft_kmeans.estimator import SoftKMeansEstimator
+        from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("sklearn"):
             raise
@@ -47,7 +48,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GaussianMixture", "OutputModes",
     "GaussianKeys",
-    "linear_key_attention", "linear_key_weights", "linear_keys_program",
+    "LinearKeys", "linear_key_attention", "linear_key_weights",
     "DependencyCRF", "LowRank",
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",

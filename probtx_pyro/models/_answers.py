@@ -98,17 +98,18 @@ class GaussianAnswers(Mixture):
         shared = precision.dim() == 0 or precision.shape[-1] == 1
         answer_factor = isotropic_factor if shared else gaussian_factor
         answer_statistics = isotropic_statistics if shared else gaussian_statistics
-        center = center_of(self.values)
+        values = self.unit_answers()
+        center = center_of(values)
         if not shared:  # attention weights proportional to w_j β_j
             keys = keys._replace(bias=keys.bias + precision.log())
 
-        factor = joint(keys, answer_factor(start - center, self.values - center, precision))
+        factor = joint(keys, answer_factor(start - center, values - center, precision))
         fixed = factor.statistics[..., : keys.statistics.shape[-1]]
 
         def step(state):  # only the answers' columns change
             moving = answer_statistics(state["outputs"] - center, precision)
             updated = factor._replace(statistics=torch.cat([fixed, moving], -1))
-            return {"outputs": attend(updated, self.values, self.log_prior)}, None
+            return {"outputs": attend(updated, values, self.log_prior)}, None
 
         return fixed_point(
             step, {"outputs": start}, problems=start.shape[:-1], num_steps=num_steps, tol=tol, progress=False
@@ -118,7 +119,7 @@ class GaussianAnswers(Mixture):
         """Gradient (..., Q, M) and Hessian (..., Q, M, M) of ``log p(v | q)`` at the outputs, and its value's attention-weighted β."""
         attention = self.attention(queries, outputs)
         precision = self.value_precision.expand(torch.broadcast_shapes(self.value_precision.shape, (self.num_units,)))
-        pull = precision.unsqueeze(-1).unsqueeze(-3) * (self.values.unsqueeze(-3) - outputs.unsqueeze(-2))
+        pull = precision.unsqueeze(-1).unsqueeze(-3) * (self.unit_answers().unsqueeze(-3) - outputs.unsqueeze(-2))
         gradient = (attention.unsqueeze(-1) * pull).sum(-2)
         pull = pull - gradient.unsqueeze(-2)
         spread = (attention.unsqueeze(-1) * pull).transpose(-1, -2) @ pull
@@ -130,7 +131,8 @@ class GaussianAnswers(Mixture):
     def _nudge(self, queries: Tensor, start: Tensor, first: Tensor) -> Tensor | None:
         """A small step along the rising direction for the answers that stand still on a saddle; None where there are none."""
         eps = torch.finfo(start.dtype).eps
-        spread = (self.values - center_of(self.values)).norm(dim=-1).amax()
+        values = self.unit_answers()
+        spread = (values - center_of(values)).norm(dim=-1).amax()
         suspect = (first - start).norm(dim=-1) <= 64 * eps * spread
         if not suspect.any():
             return None
@@ -194,8 +196,9 @@ class GaussianAnswers(Mixture):
         mean = self.expected_outputs(queries)
         if self.answer_probs is not None:
             return torch.diag_embed(mean) - mean.unsqueeze(-1) * mean.unsqueeze(-2)
-        size, center = self.values.shape[-1], center_of(self.values)
-        centered = self.values - center
+        values = self.unit_answers()
+        size, center = values.shape[-1], center_of(values)
+        centered = values - center
         second = (centered.unsqueeze(-1) * centered.unsqueeze(-2)).flatten(-2)
         variance = self.value_precision.reciprocal().expand(
             torch.broadcast_shapes(self.value_precision.shape, (self.num_units,))

@@ -1,7 +1,8 @@
 """A formulation with some of its parameters drawn from priors, as one Pyro program: the object of every verb of inference.
 
 The first axis of a parameter is a plate (``units`` at dim -1 of a mixture's), left of it the leading axes of the problem; what
-comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate.
+comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate; one without own axes, a
+number for each problem, is drawn outside of all plates.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,11 @@ class Bayesian(Generic[F]):
         plates, sites = self._problem(plates)
         drawn = {}
         for name, (distribution, _) in sites.items():
-            plate = plate_of(self.formulation.axes(name)[0])
+            axes = self.formulation.axes(name)
+            if not axes:
+                drawn[name] = pyro.sample(name, distribution.to_event())
+                continue
+            plate = plate_of(axes[0])
             with plates.enter(plate, like=distribution.batch_shape):
                 drawn[name] = pyro.sample(name, distribution)
         return plates, drawn
@@ -96,7 +101,8 @@ class Bayesian(Generic[F]):
         """Draw the parameters, and hyperparameters, from their priors, for these data; by name of the site."""
         with torch.no_grad():
             trace = poutine.trace(self._sample).get_trace(self.formulation.plates(*data))
-        return {name: node["value"] for name, node in trace.iter_stochastic_nodes() if not site_is_subsample(node)}
+        nodes: list[tuple[str, Any]] = list(trace.iter_stochastic_nodes())
+        return {name: node["value"] for name, node in nodes if not site_is_subsample(node)}
 
     @property
     def hierarchical(self) -> list[str]:

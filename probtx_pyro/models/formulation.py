@@ -28,7 +28,7 @@ class Parameter:
     ----------
     axes
         Names of its own axes, those after the leading ones: ``"unit feature"``. The first is a plate of the Pyro program, the
-        others belong to the event; a parameter with fewer axes is shared along those it lacks.
+        others belong to the event; a parameter with fewer axes is shared along those it lacks. ``""`` is one number for each problem.
     support
         Where a value of it lies; a simplex is over the last axis.
     conjugate
@@ -115,11 +115,18 @@ class Formulation:
 
     def with_parameters(self, parameters: Mapping[str, Tensor | None]) -> Self:
         """The formulation with some parameters changed, by the names of its table or its fields; not validated."""
-        return check.unchecked(type(self), **{**vars(self), **parameters})
+        fields = {name: row.field or name for name, row in self.PARAMETERS.items()}
+        return check.unchecked(
+            type(self), **{**vars(self), **{fields.get(name, name): x for name, x in parameters.items()}}
+        )
+
+    def held(self, name: str) -> Tensor | None:
+        """The tensor that a parameter is kept in, with the axes of its row (those shared of size 1, or absent); None where it is not there."""
+        return getattr(self, self._row(name).field or name)
 
     def parameter(self, name: str, batch: Sequence[int] = ()) -> Tensor | None:
         """The present value of a parameter; one that stands for a default is made for problems of shape ``batch``."""
-        return getattr(self, self._row(name).field or name)
+        return self.held(name)
 
     def parameters(self) -> dict[str, Tensor]:
         """All parameters that the formulation has, by name."""
@@ -145,12 +152,16 @@ class Formulation:
         """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
         return None
 
+    def traits(self) -> dict[str, tuple[str, Tensor]]:
+        """What tells units apart besides parameters and their masks, with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
+        return {}
+
     @property
     def batch_shape(self) -> torch.Size:
         """The problems: the leading axes of all parameters, broadcast."""
         leading = {}
         for name, row in self.PARAMETERS.items():
-            x = getattr(self, row.field or name)
+            x = self.held(name)
             if x is not None and x.dim() > len(row.names):
                 leading[row.field or name] = x.shape[: x.dim() - len(row.names)]
         return check.broadcastable(**leading)
@@ -173,7 +184,7 @@ class Formulation:
     def sizes(self, *data: Any) -> dict[str, int]:
         """How many entries each axis has, as far as parameters and data tell."""
         found: dict[str, int] = {}
-        tensors = {name: getattr(self, row.field or name) for name, row in self.PARAMETERS.items()}
+        tensors = {name: self.held(name) for name in self.PARAMETERS}
         tensors |= dict(zip(self.DATA, data, strict=False))
         for name, x in tensors.items():
             if x is not None:
@@ -266,10 +277,9 @@ class Formulation:
         """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family."""
         self.refuse("conditional")
 
-    @classmethod
-    def offers(cls, method: str) -> bool:
+    def offers(self, method: str) -> bool:
         """True if the formulation has the method, False if it refuses it."""
-        return getattr(cls, method) is not getattr(Formulation, method)
+        return getattr(type(self), method) is not getattr(Formulation, method)
 
     @classmethod
     def refuse(cls, method: str) -> NoReturn:

@@ -163,6 +163,10 @@ class GaussianMixture(GaussianAnswers):
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that the mixture does not have."""
         super().check_prior(name)
+        if name == "value_precision" and self.values is None:
+            raise ValueError(
+                "priors: there is a prior on value_precision, but the GaussianMixture has no values whose precision it is; give it values or drop the prior"
+            )
         if name == "value_precision" and not self.answer_density:
             raise ValueError(
                 "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"

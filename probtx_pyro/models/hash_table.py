@@ -8,27 +8,32 @@ symbol  name        shape                 support
 ======  ==========  ====================  ========================================
 k_j     ``keys``    (..., N, D)           real
 v_j     ``values``  (..., N, M)           real
-·       ``scale``   scalar                > 0, inf is a lookup; None is ``1/sqrt(D)``
+·       ``scale``   scalar or (...)       > 0, inf is a lookup; None is ``1/sqrt(D)``
 q_i     ``queries`` (..., Q, D)           real
 ======  ==========  ====================  ========================================
 
-Heads are channels: a leading axis of keys, values and queries, each pooled by itself.
+Heads are channels: a leading axis of keys, values and queries, each pooled by itself. The prior over notes follows from
+their keys, so that keys and scale have no conjugate prior (erratum 8).
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
+from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops.attention import dot_product_attention
 
 
 @dataclass(frozen=True, eq=False)
-class SoftHashTable(Formulation):
+class SoftHashTable(ReducedMixture):
     """A table of notes. Immutable: writing returns a longer one.
 
     Parameters
@@ -57,7 +62,21 @@ class SoftHashTable(Formulation):
 
     keys: Tensor
     values: Tensor
-    scale: float = None  # type: ignore[assignment]
+    scale: Tensor = None  # type: ignore[assignment]
+
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "keys": Parameter("unit feature", constraints.real),
+        "scale": Parameter("", constraints.positive, logarithmic=True),
+        "values": Parameter("unit answer", constraints.real),
+    }
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ReducedMixture.INSTEAD,
+        "log_evidence": "scale is infinite, where the mixture has no density; give a finite scale with replace(scale=...)",
+    }
+
+    if TYPE_CHECKING:  # numbers are accepted and become tensors
+
+        def __init__(self, keys: Tensor, values: Tensor, scale: Tensor | float | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         for name, x in (("keys", self.keys), ("values", self.values)):
@@ -66,17 +85,30 @@ class SoftHashTable(Formulation):
         check.same_dtype(keys=self.keys, values=self.values)
         check.same_size("keys", self.keys.shape[-2], "values", self.values.shape[-2], "notes")
         check.finite(keys=self.keys, values=self.values)
-        if self.scale is None:
-            object.__setattr__(self, "scale", self.keys.shape[-1] ** -0.5)
-        if not self.scale > 0:
-            raise ValueError(f"scale must be > 0 (inf for a lookup), not {self.scale}")
+        scale = self.keys.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scale = torch.as_tensor(scale, dtype=self.keys.dtype, device=self.keys.device)
+        object.__setattr__(self, "scale", scale)
+        if check.violated(~(scale > 0)):
+            raise ValueError(f"scale must be > 0 (inf for a lookup), not {float(scale.min())}")
+        if bool(scale.isinf().any()) != bool(scale.isinf().all()):
+            raise ValueError("scale is infinite for some problems only; keep lookups and soft tables apart")
+        _ = self.batch_shape
+
+    @property
+    def lookup(self) -> bool:
+        """True where the scale is infinite."""
+        return bool(self.scale.isinf().any())
 
     @property
     def mixture(self) -> GaussianMixture:
         """The memory whose posterior over units is the attention of a reading."""
-        if math.isinf(self.scale):
-            raise ValueError("scale is infinite, where the mixture has no density; give a finite scale")
-        return GaussianMixture.linked(self.keys, self.values, self.scale)
+        self.require_density()
+        return linked(self.keys, self.values, self.scale)
+
+    @property
+    def limit(self) -> str | None:
+        """Why there is no density: an infinite scale."""
+        return self.INSTEAD["log_evidence"] if self.lookup else None
 
     def write(self, keys: Tensor, values: Tensor) -> "SoftHashTable":
         """The table with more notes, keys (..., n, D) and values (..., n, M).
@@ -87,25 +119,24 @@ class SoftHashTable(Formulation):
             check.same_size(name, x.shape[-1], f"the table's {name}", old.shape[-1], "features")
         return self.replace(keys=torch.cat([self.keys, keys], -2), values=torch.cat([self.values, values], -2))
 
-    def attention(self, queries: Tensor) -> Tensor:
+    def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match, the first of several."""
-        scores = self._checked(queries) @ self.keys.mT
-        if math.isinf(self.scale):
+        self.check_data(queries, outputs, observed)
+        scores = queries @ self.keys.mT
+        if self.lookup:
             return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
-        return (self.scale * scores).softmax(-1)
+        return (for_each(self.scale, 2) * scores).softmax(-1)
 
     def read(self, queries: Tensor) -> Tensor:
         """``Σ_j α_ij v_j``, (..., Q, M); fused unless it is a lookup: no Q x N tensor."""
-        if math.isinf(self.scale):
+        if self.lookup:
             return self.attention(queries) @ self.values
-        return dot_product_attention(self.scale * self._checked(queries), self.keys, self.values)
+        self.check_data(queries)
+        return dot_product_attention(for_each(self.scale, 2) * queries, self.keys, self.values)
 
-    def _checked(self, queries: Tensor) -> Tensor:
-        check.floating("queries", queries)
-        check.same_size("queries", queries.shape[-1], "keys", self.keys.shape[-1], "features")
-        check.same_dtype(queries=queries, keys=self.keys)
-        check.finite(queries=queries)
-        return queries
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """`read`, in the words of the other formulations."""
+        return self.read(queries)
 
 
 __all__ = ["SoftHashTable"]

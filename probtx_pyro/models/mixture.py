@@ -131,7 +131,7 @@ class Mixture(Formulation):
     @property
     def num_units(self) -> int:
         """U."""
-        name, row = next((name, row) for name, row in self.PARAMETERS.items() if row.names[0] == "unit")
+        name, row = next((name, row) for name, row in self.PARAMETERS.items() if row.names[:1] == ("unit",))
         return getattr(self, row.field or name).shape[-len(row.names)]
 
     def parameter(self, name: str, batch: Sequence[int] = ()) -> Maybe:
@@ -164,7 +164,7 @@ class Mixture(Formulation):
 
     @classmethod
     def _featured(cls) -> str:
-        return next(name for name, row in cls.PARAMETERS.items() if row.names[-1] == "feature")
+        return next(name for name, row in cls.PARAMETERS.items() if row.names[-1:] == ("feature",))
 
     def _tensors(self, *names: str) -> None:
         """Numbers among the constructor arguments become tensors."""

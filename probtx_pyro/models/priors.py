@@ -134,7 +134,7 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
     if not isinstance(prior, Distribution):
         raise ValueError(f"priors: the function for {name} returned a {type(prior).__name__}, not a distribution")
     own = len(row.names)
-    event = min(own - 1, initial.dim())
+    event = min(max(0, own - 1), initial.dim())
     prior = bare(as_pyro(prior))
     if prior is FLAT and _kind(row.support) == "simplex":
         prior = Dirichlet(torch.ones_like(initial))
@@ -147,7 +147,7 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
     if prior.event_dim > event:
         return _correlated(name, prior, initial, own)
     shape = prior.batch_shape + prior.event_shape
-    if row.names[0] == "query":
+    if row.names[:1] == ("query",):
         shape = _rows(name, shape, initial, sizes["query"])
     shape = broadcastable(**{name: initial.shape, f"prior on {name}": shape})
     shape = torch.Size((1,) * max(0, own - len(shape) if len(shape) else 0) + tuple(shape))

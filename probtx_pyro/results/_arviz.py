@@ -91,7 +91,11 @@ def is_data(x: Any) -> bool:
 
 
 def group_names(data: Any) -> list[str]:
-    """Names of the groups of either kind of ArviZ data."""
+    """Names of the groups of either kind of ArviZ data; anything else is refused."""
+    if not is_data(data):
+        raise ValueError(
+            f"data must be ArviZ data, not a {type(data).__name__}; convert a result of inference with results.to_inference_data first"
+        )
     return [str(name) for name in (data.children if hasattr(data, "children") else data.groups())]
 
 

@@ -69,7 +69,7 @@ def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
 
 
 def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
-    """What could tell units apart: the arguments of priors, masks of weights, parameters that are not drawn."""
+    """What could tell units apart: the arguments of priors, masks, parameters that are not drawn."""
     formulation = program.formulation
     for name, row in formulation.PARAMETERS.items():
         own = layout.axes(name)
@@ -83,6 +83,9 @@ def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Ite
             source = f"{name}, which are given"
         if value is not None:
             yield source, (own[len(own) - value.dim() :], value.detach().cpu().numpy())
+    for source, (axes, x) in formulation.traits().items():
+        own = (*layout.names, *axes.split())
+        yield source, (own[len(own) - x.dim() :], x.detach().cpu().numpy())
 
 
 def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[tuple[str, ...], Tensor]]:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
+from probtx_pyro.inference._program import require_priors
+
 
 def prior_predictive(
     program: Callable[..., Any], *args: Any, num_draws: int, seed: int, **kwargs: Any
@@ -49,6 +51,7 @@ def prior_predictive(
     """
     if num_draws < 1:
         raise ValueError(f"num_draws must be 1 or more, not {num_draws}; it counts runs of the program")
+    require_priors(program)
     unobserved, draws = poutine.uncondition(program), dict[str, list[NDArray]]()
     with poutine.seed(rng_seed=seed), torch.no_grad():
         for _ in range(num_draws):

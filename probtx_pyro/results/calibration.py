@@ -21,6 +21,7 @@ from probtx_pyro.inference._gibbs import sweep
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import identity
 from probtx_pyro.inference._start import seeds
+from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.ops._progress import progress_bar
@@ -155,6 +156,7 @@ def calibrate(
     ):
         if number < 1:
             raise ValueError(f"{name} must be 1 or more, not {number}")
+    require_posterior(posterior, "results.calibrate")
     like, size = _like(posterior, posterior.bind(*data, **named)), batch_size or 1
     if posterior.hierarchical and batch_size:
         raise ValueError("batch_size: a hierarchy is calibrated one simulation at a time; leave batch_size out")
@@ -248,6 +250,7 @@ def joint_test(
         z-scores of first and second moments, ``parameter`` and ``parameter²``, (*shape): the last state of the chains against
         prior draws of their own; standard Normal for a right sampler.
     """
+    require_posterior(posterior, "results.joint_test")
     like = _like(posterior, posterior.bind(*data, **named))
     of_start, of_prior, of_data, of_sweeps = seeds(seed, 4, "simulations")
     many, truth, simulated = simulate(posterior, like, num_chains, of_start)

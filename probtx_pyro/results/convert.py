@@ -142,7 +142,11 @@ def _point_groups(
     fit: Any, formulation: Formulation, data: Data, dims: Mapping[str, Sequence[str]] | None
 ) -> tuple[Groups, dict[str, str | int | float]]:
     """The groups and attributes of one value of the parameters, with how it was found."""
-    if data[0] is None and (late := [name for name, x in zip(formulation.DATA, data, strict=True) if x is not None]):
+    if (
+        data
+        and data[0] is None
+        and (late := [name for name, x in zip(formulation.DATA, data, strict=True) if x is not None])
+    ):
         first = next(iter(formulation.DATA))
         raise ValueError(f"{' and '.join(late)} belong to {first}, which are missing; give {first} as well")
     layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
@@ -160,7 +164,7 @@ def _point_groups(
     estimate = groups["point_estimate"]
     for name, x in formulation.parameters().items():
         estimate[name] = layout.variable(name, x)
-    if data and data[0] is not None:
+    if not data or data[0] is not None:
         observations = formulation.observations(data)
         with torch.no_grad():
             for name in ("attention", "log_evidence"):

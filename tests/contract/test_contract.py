@@ -1,20 +1,16 @@
-"""The contract that every formulation keeps. A new formulation is one more row of `ROWS`.
+"""The contract that every formulation keeps: its closed forms. A new formulation is one more row of `formulations.ROWS`.
 
-Program = closed form = enumeration; the ELBO gap is the KL to the exact attention; attention is the gradient of the log
-normaliser; a batch is the stack of its singles; a masked unit is an absent unit; permuting units permutes attention;
-translation changes nothing (where the row says so); float32 is close to float64; gradcheck; fused = explicit; the named
-special case is scaled dot-product attention.
+The closed form is the oracle; attention is the gradient of the log normaliser; a batch is the stack of its singles; a masked unit is
+an absent unit; permuting units permutes attention; the invariance that the row names; float32 is close to float64; gradcheck;
+fused = explicit; the named special case is scaled dot-product attention. Programs and verbs have files of their own.
 """
 
 import math
-from typing import NamedTuple
 
-import oracles
 import pytest
 import torch
-from pyro import poutine
-from pyro.infer import TraceEnum_ELBO
-from strategies import generator, keys_problem, lists, memory_mixture, problem
+from formulations import ROWS, chosen, single
+from strategies import generator
 from tolerances import assert_equal
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -22,156 +18,104 @@ from probtx_pyro import models
 
 pytestmark = pytest.mark.usefixtures("device")
 
-PLATES = 3  # query and up to two leading axes
+PARTS = {0: "no data", 1: "queries", 2: "answers", 3: "some answers"}
 
 
-class Row(NamedTuple):
-    """A formulation under test: how to draw a problem of it, which invariances it has, and how many data it takes.
-
-    ``draw`` gives the model and its data; ``parts`` are the numbers of them that make a problem: queries, outputs, observed.
-    ``components`` names the axis of keys whose order means nothing, too.
-    """
-
-    draw: object
-    translation: bool = True
-    parts: tuple = (1, 2, 3)
-    components: int | None = None
+def rows(where=lambda row: True):
+    """The rows that have a capability."""
+    kept = {name: row for name, row in ROWS.items() if where(row)}
+    return pytest.mark.parametrize("row", kept.values(), ids=kept)
 
 
-ROWS = {
-    "gaussian mixture": Row(problem),
-    "gaussian mixture, shared precision": Row(lambda g, **k: problem(g, precision="shared", **k)),
-    "gaussian mixture, prior for each query": Row(lambda g, **k: problem(g, rows=5, **k)),
-    "gaussian mixture, masked": Row(lambda g, **k: problem(g, rows=5, masked=True, **k)),
-    "gaussian mixture, labels": Row(lambda g, **k: problem(g, answer="categorical", **k)),
-    "hopfield": Row(
-        memory_mixture, parts=(1,)
-    ),  # its mixture; the memory itself is tied to it in models/test_hopfield.py
-    "gaussian keys": Row(keys_problem, parts=(1,), components=-2),
-    "gaussian keys, shared precision and weights": Row(
-        lambda g, **k: keys_problem(g, precision="shared", weights="shared", **k), parts=(1,), components=-2
-    ),
-    "gaussian keys, prior for each query": Row(
-        lambda g, **k: keys_problem(g, precision="unit", weights=None, rows=5, **k), parts=(1,), components=-2
-    ),
-    "gaussian keys, masked": Row(lambda g, **k: keys_problem(g, rows=5, masked=True, **k), parts=(1,), components=-2),
-}
-PARTS = {1: "queries", 2: "answers", 3: "some answers"}
-rows = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-rows_and_data = pytest.mark.parametrize(
-    ("row", "parts"),
-    [pytest.param(row, n, id=f"{PARTS[n]}-{name}") for name, row in ROWS.items() for n in row.parts],
-)
+def rows_and_data(where=lambda row: True):
+    """The same with each number of data that makes a problem."""
+    kept = [(row, n, f"{PARTS[n]}-{name}") for name, row in ROWS.items() if where(row) for n in row.parts]
+    return pytest.mark.parametrize(("row", "parts"), [pytest.param(row, n, id=name) for row, n, name in kept])
 
 
-def single(mixture, index):
-    """One problem of a batch."""
-    return mixture.with_parameters(
-        {k: x[index] for k, x in vars(mixture).items() if isinstance(x, torch.Tensor) and x.dim() > 1}
-    )
+def has_units(row):
+    return row.given is not None
 
 
-@rows_and_data
+@rows_and_data(has_units)
 def test_closed_form_is_the_oracle(row, parts, device):
-    mixture, *everything = row.draw(generator(1))
+    formulation, *everything = row.draw(generator(1))
     args = everything[:parts]
-    expected = lists(mixture, *args)
-    assert_equal(
-        mixture.to(device).log_evidence(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.evidence(expected))
-    )
-    assert_equal(
-        mixture.to(device).attention(*(x.to(device) for x in args)).cpu(), torch.tensor(oracles.attention(expected))
-    )
-    mean = mixture.to(device).expected_outputs(args[0].to(device)).cpu()
-    assert_equal(mean, torch.tensor(oracles.posterior_mean(expected)))
+    truth, moved, asked = row.truth(formulation, *args), formulation.to(device), [x.to(device) for x in args]
+    if row.density:
+        assert_equal(moved.log_evidence(*asked).cpu(), torch.tensor(truth.evidence))
+    else:
+        assert_equal(row.evidence(formulation, *args), torch.tensor(truth.evidence).sum(), operations=256)
+    assert_equal(moved.attention(*asked).cpu(), torch.tensor(truth.attention))
+    assert_equal(moved.expected_outputs(asked[0]).cpu(), torch.tensor(truth.outputs))
 
 
-@rows_and_data
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
-def test_program_is_enumeration_is_closed_form(row, parts, batch):
-    mixture, *everything = row.draw(generator(2), batch=batch)
-    args = everything[:parts]
-    evidence = mixture.log_evidence(*args).sum()
-    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(mixture.model, mixture.guide, *args)
-    assert_equal(torch.tensor(elbo), evidence)
-    hidden = poutine.block(mixture.collapsed, hide=["outputs"]) if parts == 1 else mixture.collapsed
-    assert_equal(poutine.trace(hidden).get_trace(*args).log_prob_sum(), evidence)
-    if not batch:
-        assert_equal(torch.tensor(oracles.evidence_by_enumeration(lists(mixture, *args))), evidence)
-
-
-@rows_and_data
-def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
-    mixture, *everything = row.draw(generator(3))
-    args = everything[:parts]
-    exact = mixture.attention(*args)
-    other = torch.rand(exact.shape, generator=generator(4)) * (exact > 0)
-    other = other / other.sum(-1, keepdim=True)
-    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES).loss(
-        mixture.model, lambda *a: mixture.guide(*a, attention=other), *args
-    )
-    gap = torch.xlogy(other, other / exact).nan_to_num(0.0).sum()
-    assert gap > 0.05
-    assert_equal(mixture.log_evidence(*args).sum() - elbo, gap, mixture.log_evidence(*args).sum())
-
-
-@rows
+@rows(lambda row: row.density)
 def test_attention_is_the_gradient_of_the_log_normaliser(row):
-    mixture, *args = row.draw(generator(5))
-    logits = mixture.log_joint(*args).detach().requires_grad_()
+    formulation, *args = row.draw(generator(5))
+    args = args[: max(row.parts)]
+    logits = formulation.log_joint(*args).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(logits.flatten(1).logsumexp(-1).sum(), logits)
-    attention = mixture.attention(*args)
+    attention = formulation.attention(*args)
     assert_equal(attention, gradient.reshape(*attention.shape, -1).sum(-1))  # of the components of a unit, their sum
 
 
-@rows_and_data
+@rows_and_data()
 def test_batch_is_the_stack_of_its_singles(row, parts, device):
-    mixture, *everything = row.draw(generator(6), batch=(2, 3))
-    mixture, args = mixture.to(device), [x.to(device) for x in everything[:parts]]
+    formulation, *everything = row.draw(generator(6), batch=(2, 3))
+    formulation, args = formulation.to(device), [x.to(device) for x in everything[:parts]]
+    assert formulation.batch_shape == (2, 3)
     for index in ((0, 0), (1, 2)):
-        alone, own = single(mixture, index), [x[index] for x in args]
-        assert_equal(mixture.attention(*args)[index], alone.attention(*own))
-        assert_equal(mixture.log_evidence(*args)[index], alone.log_evidence(*own))
-        assert_equal(mixture.expected_outputs(args[0])[index], alone.expected_outputs(own[0]))
+        alone, own = single(formulation, index), [x[index] for x in args]
+        assert alone.batch_shape == ()
+        assert_equal(formulation.attention(*args)[index], alone.attention(*own))
+        assert_equal(formulation.expected_outputs(*args[:1])[index], alone.expected_outputs(*own[:1]))
+        if row.density:
+            assert_equal(formulation.log_evidence(*args)[index], alone.log_evidence(*own))
 
 
-@rows
+@rows(lambda row: row.masked)
 def test_masked_unit_is_an_absent_unit(row, device):
-    mixture, queries, *rest = row.draw(generator(7))
-    log_prior = mixture.log_weights().clone()
-    log_prior[..., 2] = -math.inf
-    masked = mixture.replace(log_prior=log_prior.log_softmax(-1))
-    keep = [0, 1, 3]
-    fewer = {
-        k: x[keep] if x.dim() and x.shape[0] == 4 else x
-        for k, x in vars(mixture).items()
-        if isinstance(x, torch.Tensor) and k != "log_prior"
-    }
-    absent = mixture.with_parameters({**fewer, "log_prior": log_prior[..., keep].log_softmax(-1)})
-    args = [queries, *rest]
+    formulation, *args = row.draw(generator(7))
+    args, keep = args[: max(row.parts)], [0, 1, 3]
+    masked, absent = row.masked(formulation, 2), chosen(formulation, keep)
     assert_equal(masked.attention(*args)[..., keep], absent.attention(*args))
     assert (masked.attention(*args)[..., 2] == 0).all()
-    assert_equal(masked.log_evidence(*args), absent.log_evidence(*args))
-    assert_equal(masked.to(device).expected_outputs(queries.to(device)).cpu(), absent.expected_outputs(queries))
+    found = masked.to(device).expected_outputs(args[0].to(device)).cpu()
+    assert_equal(found, absent.expected_outputs(args[0]))
+    if row.density:
+        assert_equal(masked.log_evidence(*args), absent.log_evidence(*args))
 
 
-@rows
+def test_masked_word_is_an_absent_word():
+    (crf,) = ROWS["dependency CRF"].draw(generator(7), queries=4)
+    masked = crf.replace(mask=torch.tensor([True, True, True, False]))
+    absent = crf.replace(unary=crf.unary[:3])
+    assert_equal(masked.attention()[:, :3, :3], absent.attention(), operations=256)
+    assert_equal(masked.expected_outputs()[:3], absent.expected_outputs(), operations=256)
+    assert (masked.attention()[:, 3] == 0).all() and (masked.attention()[..., 3] == 0).all()
+    assert_equal(masked.log_partition(), absent.log_partition())
+
+
+@rows(has_units)
 def test_permuting_units_permutes_attention(row):
-    mixture, *args = row.draw(generator(8))
-    order = torch.tensor([2, 0, 3, 1])
-    moved = {
-        k: x[order]
-        for k, x in vars(mixture).items()
-        if isinstance(x, torch.Tensor) and k != "log_prior" and x.dim() and x.shape[0] == 4
-    }
-    permuted = mixture.with_parameters({**moved, "log_prior": mixture.log_weights()[..., order]})
-    assert_equal(permuted.attention(*args), mixture.attention(*args)[..., order])
-    assert_equal(permuted.expected_outputs(args[0]), mixture.expected_outputs(args[0]))
+    formulation, *args = row.draw(generator(8))
+    args, order = args[: max(row.parts)], [2, 0, 3, 1]
+    permuted = chosen(formulation, order)
+    assert_equal(permuted.attention(*args), formulation.attention(*args)[..., order])
+    assert_equal(permuted.expected_outputs(args[0]), formulation.expected_outputs(args[0]))
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS.values() if row.components], ids=[n for n, r in ROWS.items() if r.components]
-)
+def test_permuting_labels_permutes_the_words_in_context():
+    (crf,) = ROWS["dependency CRF"].draw(generator(8), units=3)
+    order = torch.tensor([2, 0, 1])
+    permuted = crf.replace(unary=crf.unary[:, order], ternary=crf.ternary[:, :, order][:, :, :, order])
+    assert_equal(permuted.attention(), crf.attention(), operations=256)
+    assert_equal(permuted.expected_outputs(), crf.expected_outputs()[:, order], operations=256)
+    assert_equal(permuted.log_partition(), crf.log_partition())
+
+
+@rows(lambda row: row.components)
 def test_permuting_components_changes_nothing(row):
     mixture, *args = row.draw(generator(8), components=3)
     order = torch.tensor([2, 0, 1])
@@ -183,68 +127,83 @@ def test_permuting_components_changes_nothing(row):
     assert_equal(permuted.responsibilities(*args), mixture.responsibilities(*args)[..., order])
 
 
-@rows
-def test_translation_changes_nothing(row):
-    if not row.translation:
-        pytest.fail("name the invariance that this formulation has instead")
-    mixture, queries, *rest = row.draw(generator(9))
-    far = mixture.with_parameters({"keys": mixture.keys + 1000.0})
+@rows(lambda row: row.invariance)
+def test_the_named_invariance_leaves_attention_as_it_is(row):
+    formulation, *args = row.draw(generator(9))
+    args = args[: max(row.parts)]
+    moved, *moved_args = row.invariance(formulation, *args)
     # the inputs themselves lose digits at 1000: eps * 1000 each, squared distances of order 10 lose 20 times that
-    assert_equal(far.attention(queries + 1000.0, *rest), mixture.attention(queries, *rest), torch.tensor(20_000.0))
-    assert_equal(far.expected_outputs(queries + 1000.0), mixture.expected_outputs(queries), torch.tensor(20_000.0))
+    scale = torch.tensor(row.scale)
+    assert_equal(moved.attention(*moved_args), formulation.attention(*args), scale)
+    if formulation.axes("expected_outputs")[-1] != "feature":  # features move with their queries
+        assert_equal(moved.expected_outputs(*moved_args[:1]), formulation.expected_outputs(*args[:1]), scale)
 
 
-@rows
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_float32_is_close_to_float64(row, offset, device):
-    mixture, queries, *_ = row.draw(generator(10), queries=5, units=4)
-    low = mixture.with_parameters({"keys": mixture.keys + offset}).to(device, torch.float32)
-    asked = (queries + offset).to(device, torch.float32)
-    high = low.to(
-        torch.float64
-    )  # the same float32 inputs: what is measured is our arithmetic, not the inputs' rounding
-    assert (low.expected_outputs(asked).double() - high.expected_outputs(asked.double())).abs().max() < 1e-4
-    assert (low.attention(asked).double() - high.attention(asked.double())).abs().max() < 1e-4
+FAR = [pytest.param(row, far, id=f"{'far' if far else 'near'}-{name}") for name, row in ROWS.items() for far in (False, True)
+       if not far or row.scale > 1000]  # fmt: skip
 
 
-@rows
+@pytest.mark.parametrize(("row", "far"), FAR)
+def test_float32_is_close_to_float64(row, far, device):
+    formulation, *args = row.draw(generator(10))
+    args = args[: max(row.parts)][:1]
+    formulation, *args = row.invariance(formulation, *args) if far else (formulation, *args)
+    low, asked = formulation.to(device, torch.float32), [x.to(device, torch.float32) for x in args]
+    # the same float32 inputs: what is measured is our arithmetic, not the inputs' rounding
+    high, same = low.to(torch.float64), [x.double() for x in asked]
+    middle = 1000.0 if far and formulation.axes("expected_outputs")[-1] == "feature" else 1.0
+    assert (low.expected_outputs(*asked).double() - high.expected_outputs(*same)).abs().max() < 1e-4 * middle
+    assert (low.attention(*asked).double() - high.attention(*same)).abs().max() < 1e-4
+
+
+@rows()
 def test_gradients_are_finite_differences(row):
-    mixture, queries, *rest = row.draw(generator(11))
-    labels = getattr(mixture, "answer_probs", None) is not None
-    names = [
-        k
-        for k in ("keys", "values", "key_precision", "value_precision", "answer_probs")
-        if isinstance(getattr(mixture, k, None), torch.Tensor)
-    ]
-    names = [k for k in names if k != "value_precision" or not labels]
-    inputs = [queries.clone().requires_grad_(), *(getattr(mixture, k).clone().requires_grad_() for k in names)]
+    formulation, *everything = row.draw(generator(11))
+    args = everything[: max(row.parts)]
+    kinds = {row.field or name: row.support for name, row in formulation.PARAMETERS.items()}
+    constrained = (torch.distributions.constraints.simplex, torch.distributions.constraints.positive_definite)
+    labels = getattr(formulation, "answer_probs", None) is not None
+    names = [name for name, x in vars(formulation).items() if isinstance(x, torch.Tensor) and name in kinds]
+    names = [name for name in names if not any(kinds[name] is c for c in constrained) and name != "variance"]
+    names = [name for name in names if name != "value_precision" or not labels]
+    inputs = [getattr(formulation, name).clone().requires_grad_() for name in names]
+    queries = [x.clone().requires_grad_() for x in args[:1]]
+    options = {} if row.given else {"num_steps": 3, "tol": None}
 
-    def fused(q, *parameters):
-        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).expected_outputs(q)
+    def of(method, data, **named):
+        def function(*tensors):
+            made = formulation.with_parameters(dict(zip(names, tensors, strict=False)))
+            return getattr(made, method)(*tensors[len(names) :], *data, **named)
 
-    def log_evidence(q, *parameters):
-        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).log_evidence(q, *rest)
+        return function
 
-    def explicit(q, *parameters):
-        return mixture.with_parameters(dict(zip(names, parameters, strict=True))).explicit_outputs(q)[0]
+    both = (*inputs, *queries)
+    assert torch.autograd.gradcheck(of("expected_outputs", (), **options), both, check_undefined_grad=False)
+    assert torch.autograd.gradcheck(of("attention", args[1:], **options), both, check_undefined_grad=False)
+    if hasattr(formulation, "explicit_outputs"):
 
-    check = {"check_undefined_grad": False}
-    assert torch.autograd.gradcheck(fused, inputs, **check)
-    assert torch.autograd.gradcheck(explicit, inputs, **check)
-    assert torch.autograd.gradgradcheck(explicit, inputs)
-    if not labels:  # a simplex cannot be perturbed one entry at a time
-        assert torch.autograd.gradcheck(log_evidence, inputs, **check)
+        def explicit(*tensors):
+            return of("explicit_outputs", ())(*tensors)[0]
+
+        assert torch.autograd.gradgradcheck(explicit, both)
+    if row.density:
+        assert torch.autograd.gradcheck(of("log_evidence", args[1:]), both, check_undefined_grad=False)
 
 
-@rows
+@rows(lambda row: row.answers)
 @pytest.mark.parametrize("train", [False, True])
 def test_fused_is_explicit(row, train, device):
-    mixture, queries, *_ = row.draw(generator(12), batch=(2, 3), features=4, answers=7)
-    mixture, queries = mixture.to(device), queries.to(device).requires_grad_(train)
-    output, weights, lse = mixture.explicit_outputs(queries)
-    assert_equal(mixture.expected_outputs(queries), output)
-    assert_equal(weights.sum(-1), torch.ones_like(lse))
-    assert_equal(lse, mixture.log_evidence(queries))
+    formulation, queries, *_ = row.draw(generator(12), batch=(2, 3), features=4, answers=7)
+    formulation, queries = formulation.to(device), queries.to(device).requires_grad_(train)
+    weights = formulation.attention(queries)
+    output = weights @ row.answers(formulation)
+    assert_equal(formulation.expected_outputs(queries), output)
+    assert_equal(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    if row.density:
+        explicit, own, lse = formulation.explicit_outputs(queries)
+        assert_equal(explicit, output)
+        assert_equal(own, weights)
+        assert_equal(lse, formulation.log_evidence(queries))
 
 
 @pytest.mark.parametrize("mask", [None, "causal", "padding", "both"])

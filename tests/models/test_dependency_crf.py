@@ -1,7 +1,7 @@
-"""The dependency CRF as a model: the contract of the other formulations where it can hold, and what only it promises.
+"""The dependency CRF as a model: what only it promises, in the terms of its mean field.
 
-It has no row in `test_contract`: there a row draws queries and keys, and every check asks for ``attention(queries)``; here labels
-are inferred with the heads, and the words are queries, keys and data at once. The clauses that make sense are kept below.
+Its row in `tests/contract` asks what every formulation is asked; here labels are inferred with the heads, and the words are
+queries, keys and data at once, so that batches, padding and schedules have clauses of their own.
 """
 
 import pytest

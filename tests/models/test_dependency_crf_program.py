@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import SVI, Predictive, Trace_ELBO, TraceEnum_ELBO
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.optim import Adam
 from strategies import crf_lists, crf_problem, crf_sentence, generator
 from tolerances import assert_equal
@@ -109,10 +109,11 @@ BATCHES = {"one sentence": (), "batch": (3,), "two axes": (2, 2)}
 def trace_values(trace):
     """Sites of the plated program without the axes of its plates that `log_joint` does not have."""
     value = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+    label, root = value["label"], value.get("root_label")
     return (
-        value["label"].squeeze(-2),
+        label.squeeze(-2) if label.dim() > 1 else label,
         value["head"],
-        value["root_label"].squeeze((-2, -1)) if "root_label" in value else None,
+        root.squeeze((-2, -1)) if root is not None and root.dim() else root,
         value.get("node"),
     )
 
@@ -166,6 +167,33 @@ def test_conditioning_and_prediction():
     error = (field.head_marginals * (1 - field.head_marginals) / 2000).sqrt()
     assert ((frequency - field.head_marginals).abs() <= 5 * error).all()
     assert draws["label"].shape == (2000, 2, 1, 3)
+
+
+def test_labels_of_one_sentence_condition_the_program_as_they_are():
+    crf = crf_problem(generator(8), words=3, labels=2, root=2)
+    labels = torch.tensor([0, 1, 1])
+    trace = poutine.trace(poutine.condition(crf.model, {"label": labels})).get_trace()
+    _, heads, root, _ = trace_values(trace)
+    assert trace.nodes["label"]["fn"].batch_shape == (3,) and heads.shape == (2, 3) and root.shape == ()
+    assert_equal(trace.log_prob_sum(), crf.log_joint(labels, heads, root))
+
+
+def test_a_guide_without_a_field_is_the_mean_field_of_attention():
+    crf = crf_problem(generator(8), batch=(2,), words=3, labels=2)
+    loss = SVI(crf.model, crf.guide, Adam({"lr": 0.1}), Trace_ELBO()).step()
+    assert torch.isfinite(torch.tensor(loss))
+    trace = poutine.trace(crf.guide).get_trace()
+    assert_equal(trace.nodes["head"]["fn"].probs, crf.attention())
+    assert_equal(trace.nodes["label"]["fn"].probs.squeeze(-3), crf.expected_outputs())
+
+
+@pytest.mark.parametrize("name", ["plain", "root", "one word"])
+def test_enumerating_the_plated_program_is_refused_and_the_enumerated_one_named(name):
+    crf = crf_problem(generator(8), **{**PROBLEMS[name], "words": max(2, PROBLEMS[name]["words"])})
+    with pytest.raises(NotImplementedError, match=r"cannot be enumerated.*crf\.enumerated"):
+        MCMC(NUTS(crf.model), num_samples=2, warmup_steps=2, disable_progbar=True).run()
+    with pytest.raises(NotImplementedError, match=r"cannot be enumerated.*crf\.enumerated"):
+        TraceEnum_ELBO(max_plate_nesting=3).loss(config_enumerate(crf.model), nothing)
 
 
 def test_render_model_names_sites_and_plates():

@@ -187,11 +187,15 @@ def test_memories_move_between_kinds_of_numbers(device):
     ("arguments", "message"),
     [
         (lambda: {"beta": 0.0}, "beta must be > 0"),
-        (lambda: {"beta": torch.ones(2)}, "beta must be one number"),
+        (
+            lambda: {"patterns": torch.zeros(2, 3, 2), "beta": torch.ones(3)},
+            r"do not broadcast: patterns \(2,\), beta \(3,\)",
+        ),
         (lambda: {"patterns": torch.full((3, 2), math.inf)}, "patterns contains infinity"),
         (lambda: {"values": torch.zeros(2, 1)}, "patterns have 3 units but values have 2"),
         (lambda: {"mask": torch.ones(3)}, "mask must be boolean"),
         (lambda: {"mask": torch.zeros(3, dtype=torch.bool)}, "forbids every pattern"),
+        (lambda: {"patterns": torch.zeros(0, 2)}, "patterns has no units; give at least one"),
         (lambda: {"transformation": "hardmax"}, "transformation must be one of"),
     ],
 )

@@ -75,29 +75,29 @@ def test_weights_are_the_enumerated_posterior_of_the_unit(name, masked):
     queries, keys, _, mixing, unit_weights = draw(3, queries=4, units=3)
     if masked:
         unit_weights[1], keys[1] = 0.0, math.nan
-    arguments = (queries, keys, mixing, FEATURE_MAPS[name])
-    program = models.linear_keys_program
-    found = TraceEnum_ELBO(max_plate_nesting=1).compute_marginals(program, lambda *a, **k: None, *arguments, unit_weights=unit_weights)  # fmt: skip
-    weights = models.linear_key_weights(*arguments, unit_weights=unit_weights)
-    assert_equal(found["unit"].probs.expand(4, 3), weights)
+    memory = models.LinearKeys(keys, None, mixing, FEATURE_MAPS[name], unit_weights)
+    found = TraceEnum_ELBO(max_plate_nesting=1).compute_marginals(memory.model, lambda *a: None, queries)
+    assert_equal(found["unit"].probs.expand(4, 3), memory.attention(queries))
+    weights = models.linear_key_weights(queries, keys, mixing, FEATURE_MAPS[name], unit_weights=unit_weights)
+    assert torch.equal(memory.attention(queries), weights)
 
 
 @maps
 def test_weights_are_the_gradient_of_the_log_normaliser(name):
     queries, keys, _, mixing, unit_weights = draw(4, queries=4, units=3)
     logits = unit_weights.log().requires_grad_()
-    arguments = (queries, keys, mixing, FEATURE_MAPS[name])
     elbo = TraceEnum_ELBO(max_plate_nesting=1)
-    loss = elbo.differentiable_loss(models.linear_keys_program, lambda *a, **k: None, *arguments, unit_weights=logits.exp())  # fmt: skip
+    memory = models.LinearKeys(keys, None, mixing, FEATURE_MAPS[name], logits.exp())
+    loss = elbo.differentiable_loss(memory.model, lambda *a: None, queries)
     (gradient,) = torch.autograd.grad(-loss, logits)
-    weights = models.linear_key_weights(*arguments, unit_weights=unit_weights)
+    weights = memory.attention(queries).detach()
     prior = 4 * unit_weights / unit_weights.sum()  # the program's own weights are normalised, for each of the 4 queries
     assert_equal(gradient, weights.sum(0) - prior)
 
 
 def test_the_program_is_drawn_from():
     queries, keys, *_ = draw(5, queries=4)
-    trace = poutine.trace(models.linear_keys_program).get_trace(queries, keys)
+    trace = poutine.trace(models.LinearKeys(keys).model).get_trace(queries)
     assert trace.nodes["unit"]["value"].shape == (4,) and torch.isfinite(trace.log_prob_sum())
 
 
@@ -147,8 +147,12 @@ CASES = {
     "infinite features": (lambda: ATTEND(1000 * Q.abs(), K, V, feature_map=torch.exp), r"feature_map contains infinity"),
     "a feature map that drops axes": (lambda: ATTEND(Q, K, V, feature_map=lambda x: x.exp().sum(-2)), r"feature_map turned \(5, 3\) into \(3,\); it must keep"),
     "weights of bad keys": (lambda: models.linear_key_weights(Q, K * math.nan), r"keys contains NaN"),
-    "program of a batch": (lambda: models.linear_keys_program(Q, K.expand(2, 5, 2, 3)), r"one problem.*keys \(2, 5, 2, 3\).*one at a time"),
-    "program of bad keys": (lambda: models.linear_keys_program(Q, K[:, 0]), r"keys must have shape"),
+    "memory of bad keys": (lambda: models.LinearKeys(K[:, 0]), r"keys must have shape"),
+    "memory without units": (lambda: models.LinearKeys(K[:0]), r"keys \(0, 2, 3\) have no units"),
+    "memory with values of other units": (lambda: models.LinearKeys(K, V[:4]), r"keys have 5 units but values have 4"),
+    "memory without answers": (lambda: models.LinearKeys(K).expected_outputs(Q), r"values is None.*build it with values="),
+    "program of queries of another width": (lambda: models.LinearKeys(K).model(Q[:, :2]), r"queries have 2 features but keys have 3"),
+    "guide off the simplex": (lambda: models.LinearKeys(K).guide(Q, torch.ones(5, 5)), r"attention must have.*sum to 1"),
 }  # fmt: skip
 
 

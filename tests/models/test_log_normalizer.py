@@ -177,9 +177,10 @@ def test_a_masked_location_is_an_absent_one_and_a_batch_its_singles(kind):
     absent = models.LogNormalizer(base.locations[keep], log_weights=base.log_weights[keep], **spread)
     for method in ("log_normalizer", "mean", "covariance", "entropy"):
         assert_equal(getattr(masked, method)(eta), getattr(absent, method)(eta), operations=1024)
-    both = base.replace(locations=torch.stack([base.locations, base.locations + 1.0]))
+    wide = {"locations": torch.stack([base.locations, base.locations + 1.0])}
     if "covariance" in spread:
-        both = both.replace(covariance=base.base_covariance.expand(2, *base.base_covariance.shape).contiguous())
+        wide["covariance"] = base.base_covariance.expand(2, *base.base_covariance.shape).contiguous()
+    both = base.replace(**wide)
     for i, own in enumerate((base, base.replace(locations=base.locations + 1.0))):
         for method in ("log_normalizer", "mean", "covariance"):
             assert_equal(getattr(both, method)(eta)[i], getattr(own, method)(eta), operations=1024)
@@ -270,6 +271,8 @@ def test_measures_without_a_tilt_are_refused():
         (lambda: {"locations": torch.zeros(3)}, "locations must have shape"),
         (lambda: {"covariance": torch.eye(3)}, "covariance must end in"),
         (lambda: {"covariance": -torch.eye(2)}, "positive definite"),
+        (lambda: {"covariance": torch.tensor([[2.0, 0.5], [0.4, 2.0]])}, r"covariance must be symmetric; the mean"),
+        (lambda: {"locations": torch.zeros(0, 2)}, "locations has no units; give at least one"),
         (lambda: {"covariance": torch.eye(2).expand(3, 2, 2)}, "3 matrices but there are 4"),
         (lambda: {"covariance": torch.eye(2), "variance": 1.0}, "give one of them"),
         (lambda: {"variance": torch.ones(3, 2)}, "variance must end in"),
@@ -286,7 +289,7 @@ def test_bad_input_is_refused(arguments, message):
 
 def test_it_is_immutable_and_refuses_queries_that_do_not_fit():
     base, eta = measure("points")
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match="cannot assign to field"):
         base.locations = eta
     with pytest.raises(ValueError, match="eta have 3 coordinates but locations have 2"):
         base.mean(torch.zeros(1, 3))

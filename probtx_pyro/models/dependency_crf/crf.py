@@ -21,22 +21,78 @@ Distance groups g(i, j): ``|i - j|`` cut by ``distances`` into [1, s_1), [s_1, s
 the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, which share T, R and B.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import pyro
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.dependency_crf import checks, exact, program
-from probtx_pyro.models.dependency_crf.field import MeanField
+from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact
+from probtx_pyro.models.dependency_crf._choices import Choices
+from probtx_pyro.models.dependency_crf._exact import Marginals
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
+from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, group_of, start
+
+NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
+
+
+@dataclass(frozen=True, eq=False)
+class MeanField:
+    """``Q(Z, H) = Π Q(Z_i) Π Q(H^c_i)`` after some sweeps.
+
+    Attributes
+    ----------
+    label_marginals : Tensor
+        Q(Z), (..., N, L): the contextual representation of every word; zero for padding.
+    head_marginals : Tensor
+        Q(H), (..., C, N, S): the self-attention matrices. Slots: the root (if there is one), the N words, the M global nodes, which
+        with ``memory_split`` are a distribution of their own.
+    label_logits : Tensor
+        (S + G) / λ_Z, damped, (..., N, L).
+    root_marginals, root_logits : Tensor or None
+        Of the root's label, (..., K).
+    objective : Tensor or None
+        The objective at the start and after every sweep, (num_steps + 1, ...), with ``history=True``.
+    converged, num_steps : Tensor
+        Which sentences met ``tol``, and how many sweeps each took, (...).
+    """
+
+    crf: "DependencyCRF"
+    label_marginals: Tensor
+    head_marginals: Tensor
+    label_logits: Tensor
+    root_marginals: Tensor | None
+    root_logits: Tensor | None
+    objective: Tensor | None
+    converged: Tensor
+    num_steps: Tensor
+    label_temperature: float | Tensor = 1.0
+    head_temperature: float | Tensor = 1.0
+
+    @property
+    def elbo(self) -> Tensor:
+        """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...): a lower bound of log Z where both temperatures are at most 1."""
+        lead = self.crf.unary.dim() - 2
+        flat = {
+            name: x if lead == 1 else (x.flatten(0, lead - 1) if lead else x.unsqueeze(0))
+            for name, x in {
+                "labels": self.label_marginals,
+                "heads": self.head_marginals,
+                "root": self.root_marginals,
+            }.items()
+            if x is not None
+        }
+        prepared = kernel.Prepared.of(self.crf.potentials())
+        rules = Rule(self.label_temperature), Rule(self.head_temperature)
+        return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +140,25 @@ class DependencyCRF(Formulation):
     memory: Tensor | None = None
     memory_split: bool = False
 
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "unary": Parameter("word label", constraints.real),
+        "ternary": Parameter("channel group label head_label", constraints.real),
+        "root_ternary": Parameter("channel label root_label", constraints.real),
+        "memory": Parameter("node_channel node label", constraints.real),
+    }
+    DATA: ClassVar[Mapping[str, Datum]] = {}
+    RESULTS: ClassVar[Mapping[str, str]] = {"attention": "channel word slot", "expected_outputs": "word label"}
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "": "its labels and heads are latent and it explains no data; take crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
+    }
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "distances", tuple(self.distances))
-        checks.parameters(self)
+        _checks.validate_parameters(**vars(self))
+
+    def held(self, name: str) -> Tensor | None:
+        """The tensor of a parameter; of factors of low rank their product."""
+        return self.full_ternary() if name == "ternary" else super().held(name)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``; the mask stays boolean."""
@@ -130,7 +202,7 @@ class DependencyCRF(Formulation):
         implicit: bool = False,
         progress: bool | None = None,
     ) -> MeanField:
-        """Iterate the mean-field equations (mathematics 5.2) from ``Q(Z) ∝ exp(S)`` and uniform heads.
+        """Iterate the mean-field equations (docs/mathematics.md, section 5.2) from ``Q(Z) ∝ exp(S)`` and uniform heads.
 
         Parameters
         ----------
@@ -163,7 +235,7 @@ class DependencyCRF(Formulation):
         ValueError
             An unknown schedule, a tolerance or temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
         """
-        checks.options(
+        _checks.validate_options(
             num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
             steps=(label_step, head_step), damping=(label_damping, head_damping),
         )  # fmt: skip
@@ -199,13 +271,128 @@ class DependencyCRF(Formulation):
             label_temperature, head_temperature,
         )  # fmt: skip
 
-    log_joint = program.log_joint
-    model = program.model
-    guide = program.guide
-    enumerated = program.enumerated
-    enumerated_guide = program.enumerated_guide
-    log_partition = exact.log_partition
-    marginals = exact.marginals
+    def attention(self, num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE) -> Tensor:  # type: ignore[override]
+        """The mean-field marginals of the heads, (..., C, N, S), after at most so many asynchronous sweeps."""
+        return self.mean_field(num_steps, tol=tol, progress=False).head_marginals
+
+    def expected_outputs(self, num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE) -> Tensor:  # type: ignore[override]
+        """The mean-field marginals of the labels, (..., N, L): the words in context."""
+        return self.mean_field(num_steps, tol=tol, progress=False).label_marginals
+
+    # -- exact inference ----------------------------------------------------------------------------------------------------
+
+    def log_partition(self) -> Tensor:
+        """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), by a sum over all labellings; refused where there are too many."""
+        return _exact.log_partition(self.potentials()).reshape(self.batch_shape)
+
+    def marginals(self) -> Marginals:
+        """Exact marginals of labels, heads and root, by the same sum."""
+        found = _exact.marginals(self.potentials())
+        labels, heads = (x.reshape(*self.batch_shape, *x.shape[1:]) for x in found[:2])
+        return Marginals(labels, heads, None if found.root is None else found.root.reshape(*self.batch_shape, -1))
+
+    # -- Pyro programs ------------------------------------------------------------------------------------------------------
+
+    def log_joint(
+        self, labels: Tensor, heads: Tensor, root_label: Tensor | None = None, nodes: Tensor | None = None
+    ) -> Tensor:
+        """``log φ(Z, H)``, (...): of labels (..., N), heads (..., C, N) as slot numbers, and what the CRF has of these:
+
+        root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. A word that has no head
+        to choose (alone, without a root) counts nothing in that channel, whatever its number.
+        """
+        for name, given, needed in (
+            ("root_label", root_label, self.root_ternary is not None),
+            ("nodes", nodes, self.memory_split),
+        ):
+            if (given is not None) != needed:
+                raise ValueError(
+                    f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
+                )
+        potentials, length, batch = self.potentials(), self.unary.shape[-2], self.batch_shape
+        words = potentials.words.reshape(*batch, length)
+        unary = self.unary.masked_fill(~words.unsqueeze(-1), 0.0).expand(*labels.shape, -1)
+        total = unary.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(-1)
+        of = labels.unsqueeze(-2).expand_as(heads)
+        channel = torch.arange(potentials.channels, device=labels.device).unsqueeze(-1)
+        first, (slots, *_) = int(self.root_ternary is not None), potentials.parts
+        word = (heads - first).clamp(0, length - 1)
+        group = group_of(self.distances, length, labels.device)[torch.arange(length, device=labels.device), word]
+        score = self.full_ternary()[channel, group, of, of.gather(-1, word)]
+        if self.root_ternary is not None and root_label is not None:
+            above = root_label.unsqueeze(-1).unsqueeze(-1)
+            score = torch.where(heads == 0, self.root_ternary[channel, of, above], score)
+        if self.memory is not None and not self.memory_split:
+            node = (heads - first - length).clamp(min=0)
+            rows = channel.clamp(max=len(self.memory) - 1)
+            score = torch.where(heads >= first + length, self.memory[rows, node, of], score)
+        allowed = potentials.allowed()[..., :slots].reshape(*batch, -1, length, slots)
+        chosen = allowed.expand(*heads.shape, -1).gather(-1, heads.unsqueeze(-1)).squeeze(-1)
+        score = score.masked_fill(~chosen, -torch.inf).masked_fill(~allowed.any(-1), 0.0)
+        total = total + score.sum((-2, -1))
+        if self.memory is not None and nodes is not None:
+            own = torch.arange(len(self.memory), device=labels.device).unsqueeze(-1)
+            of = labels.unsqueeze(-2).expand_as(nodes)
+            total = total + (self.memory[own, nodes, of] * words.unsqueeze(-2)).sum((-2, -1))
+        return total
+
+    def model(self) -> None:  # type: ignore[override]
+        """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
+
+        ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N).
+        """
+        potentials = self.potentials()
+        choices = Choices(potentials, self.batch_shape)
+        heads = potentials.allowed().expand(-1, potentials.channels, -1, -1).to(self.unary.dtype)
+        root = (
+            None if self.root_ternary is None else self.unary.new_ones(*self.batch_shape, self.root_ternary.shape[-1])
+        )
+        heads = heads.reshape(*self.batch_shape, *heads.shape[1:])
+        found = choices.sample(torch.ones_like(self.unary), heads, root, False)
+        labels, above = found["label"], found.get("root_label")
+        if labels.shape[-1] != self.unary.shape[-2] or found["head"].shape[-2:] != heads.shape[-3:-1]:
+            raise NotImplementedError(
+                "DependencyCRF.model cannot be enumerated, because all its choices depend on each other; give crf.enumerated, which sums out one short sentence, or take crf.log_partition or crf.mean_field"
+            )
+        labels = labels.squeeze(-2) if labels.dim() > 1 else labels
+        above = None if above is None else above.squeeze((-2, -1)) if above.dim() else above
+        value = self.log_joint(labels, found["head"], above, found.get("node"))
+        with choices.within():
+            pyro.factor("potential", value[..., None, None])
+
+    def guide(self, field: MeanField | None = None) -> None:  # type: ignore[override]
+        """The factorised family: every label, head, root label and node by itself, with the marginals of ``field``.
+
+        Without one, it is that of ``mean_field`` as `attention` takes it.
+        """
+        field = self.mean_field(NUM_SWEEPS, tol=TOLERANCE, progress=False) if field is None else field
+        Choices(self.potentials(), self.batch_shape).sample(
+            field.label_marginals, field.head_marginals, field.root_marginals, True
+        )
+
+    def enumerated(self) -> None:
+        """The CRF of one sentence, a site for every choice and a factor for every pair of words in a channel.
+
+        ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
+        values of a head count the slots allowed to it, in order.
+        """
+        self._require_one_sentence()
+        _enumerated.model(self.potentials())
+
+    def enumerated_guide(self, field: MeanField | None = None) -> None:
+        """The factorised family for `enumerated`: the marginals of ``field``, or free logits for SVI.
+
+        Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
+        """
+        self._require_one_sentence()
+        given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
+        _enumerated.guide(self.potentials(), *given)
+
+    def _require_one_sentence(self) -> None:
+        if self.batch_shape:
+            raise ValueError(
+                f"the enumerated program takes one sentence, not batch axes {tuple(self.batch_shape)}; index one of them"
+            )
 
 
-__all__ = ["DependencyCRF"]
+__all__ = ["DependencyCRF", "MeanField"]

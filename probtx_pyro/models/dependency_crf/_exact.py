@@ -1,17 +1,14 @@
 """Exact inference by summing over all labellings: the heads, given the labels, are independent and sum out in closed form."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops.dependency_crf import group_of
-
-if TYPE_CHECKING:
-    from probtx_pyro.models.dependency_crf.crf import DependencyCRF
+from probtx_pyro.ops.dependency_crf import Potentials, group_of
 
 LARGEST = 2**26  # numbers in the table of head marginals
 
@@ -33,43 +30,41 @@ class _Table(NamedTuple):
     heads: Tensor
 
 
-def log_partition(crf: "DependencyCRF") -> Tensor:
-    """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...)."""
-    return torch.stack([table.log.logsumexp(0) for table in _tables(crf)]).reshape(crf.batch_shape)
+def log_partition(potentials: Potentials) -> Tensor:
+    """``log Z = log Σ_Z Σ_H φ(Z, H)``, (B,)."""
+    return torch.stack([table.log.logsumexp(0) for table in _tables(potentials)])
 
 
-def marginals(crf: "DependencyCRF") -> Marginals:
-    """Exact marginals of labels, heads and root."""
-    found, batch = [], crf.batch_shape
-    roots = 1 if crf.root_ternary is None else crf.root_ternary.shape[-1]
-    words = crf.potentials().words
-    for n, table in enumerate(_tables(crf)):
+def marginals(potentials: Potentials) -> Marginals:
+    """Exact marginals of labels, heads and root, of B sentences."""
+    found, roots = [], 1 if potentials.root is None else potentials.root.shape[-1]
+    for n, table in enumerate(_tables(potentials)):
         weights = table.log.softmax(0)
-        labels = torch.einsum("m,mia->ia", weights, F.one_hot(table.labels, crf.unary.shape[-1]).to(weights.dtype))
+        one_hot = F.one_hot(table.labels, potentials.unary.shape[-1]).to(weights.dtype)
+        labels = torch.einsum("m,mia->ia", weights, one_hot) * potentials.words[n].unsqueeze(-1)
         heads = torch.einsum("m,mcis->cis", weights, table.heads)
-        root = weights @ F.one_hot(table.root, roots).to(weights.dtype)
-        found.append((labels * words[n].unsqueeze(-1), heads, root))
-    labels, heads, root = (torch.stack(x).reshape(*batch, *x[0].shape) for x in zip(*found, strict=True))
-    return Marginals(labels, heads, None if crf.root_ternary is None else root)
+        found.append((labels, heads, weights @ F.one_hot(table.root, roots).to(weights.dtype)))
+    labels, heads, root = (torch.stack(x) for x in zip(*found, strict=True))
+    return Marginals(labels, heads, None if potentials.root is None else root)
 
 
-def _tables(crf: "DependencyCRF") -> list[_Table]:
+def _tables(potentials: Potentials) -> list[_Table]:
     """One table a sentence; refused where it would be too large."""
-    potentials = crf.potentials()
     roots = 1 if potentials.root is None else potentials.root.shape[-1]
-    labellings = crf.unary.shape[-1] ** int(potentials.words.sum(-1).max()) * roots
-    numbers = labellings * potentials.channels * crf.unary.shape[-2] * sum(potentials.parts)
+    length, count = potentials.unary.shape[-2:]
+    labellings = count ** int(potentials.words.sum(-1).max()) * roots
+    numbers = labellings * potentials.channels * length * sum(potentials.parts)
     if numbers > LARGEST:
         raise ValueError(
             f"exact inference over {labellings:.3g} labellings (labels ** words) needs a table of {numbers:.3g} numbers, more than {LARGEST}; give a shorter sentence, or use mean_field"
         )
-    groups = group_of(crf.distances, crf.unary.shape[-2], crf.unary.device)
+    groups = group_of(potentials.distances, length, potentials.unary.device)
     allowed = potentials.allowed()
-    return [_table(crf, n, groups, allowed[n], roots) for n in range(len(potentials.unary))]
+    return [_table(potentials, n, groups, allowed[n], roots) for n in range(len(potentials.unary))]
 
 
-def _table(crf: "DependencyCRF", n: int, groups: Tensor, allowed: Tensor, roots: int) -> _Table:
-    potentials, ternary = crf.potentials(), crf.full_ternary()
+def _table(potentials: Potentials, n: int, groups: Tensor, allowed: Tensor, roots: int) -> _Table:
+    ternary = potentials.full_ternary()
     words, unary = potentials.words[n], potentials.unary[n]
     length, count = unary.shape
     axes = [torch.arange(count if word else 1, device=unary.device) for word in words.tolist()]

@@ -7,27 +7,31 @@
 symbol  name                shape                 support
 ======  ==================  ====================  ==========================================
 x_n     ``patterns``        (..., N, D)           real
-β       ``beta``            scalar                > 0
+β       ``beta``            scalar or (...)       > 0
 v_n     ``values``          (..., N, M)           real; what is read out in place of patterns
 ·       ``mask``            (..., N)              boolean, True for a pattern that is stored
 s       ``state``           (..., Q, D)           real: the queries
 ======  ==================  ====================  ==========================================
+
+Leading axes are independent memories and broadcast. The prior over units follows from the patterns, so that patterns and β
+have no conjugate prior (erratum 8).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
+from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.hopfield import measures
+from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops import FixedPoint
-from probtx_pyro.ops.retrieval import POOLING, Pooling, iterate
-
-Maybe = Tensor | None  # an argument that may be left out
+from probtx_pyro.ops.retrieval import POOLING, Pooling, by_chunks, iterate
 
 
 class Retrieval(NamedTuple):
@@ -55,8 +59,24 @@ class Movement(NamedTuple):
     num_steps: Tensor
 
 
+class FixedPoints(NamedTuple):
+    """Where each pattern ends when retrieval starts from itself.
+
+    state: the fixed point, (..., N, D).
+    error: its distance from the pattern, (..., N); a pattern is stored where this is small.
+    num_patterns: how many patterns the fixed point averages, see `Hopfield.effective_patterns`; (..., N). 1 is a pattern by itself, more
+        is a metastable state, N the average of all.
+    converged: whether the fixed point was reached, (..., N).
+    """
+
+    state: Tensor
+    error: Tensor
+    num_patterns: Tensor
+    converged: Tensor
+
+
 @dataclass(frozen=True, eq=False)
-class Hopfield(Formulation):
+class Hopfield(ReducedMixture):
     """An associative memory. Immutable.
 
     Parameters
@@ -64,7 +84,8 @@ class Hopfield(Formulation):
     patterns, beta, values, mask
         As in the table above.
     transformation
-        "softmax", "entmax15" or "sparsemax", which retrieve sparsely: a pattern alone, exactly, where it is separated enough.
+        "softmax", "entmax15" or "sparsemax", which retrieve sparsely: a pattern alone, exactly, where it is separated enough. Only
+        softmax is the attention of a mixture, with a density.
 
     Raises
     ------
@@ -89,7 +110,17 @@ class Hopfield(Formulation):
     mask: Maybe = None
     transformation: str = "softmax"
 
-    if TYPE_CHECKING:
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "patterns": Parameter("unit feature", constraints.real),
+        "beta": Parameter("", constraints.positive, logarithmic=True),
+        "values": Parameter("unit answer", constraints.real),
+    }
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ReducedMixture.INSTEAD,
+        "log_evidence": "a sparse transformation has no density; take replace(transformation='softmax')",
+    }
+
+    if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(
             self,
@@ -105,8 +136,6 @@ class Hopfield(Formulation):
         check.at_least("patterns", self.patterns, 2, "(..., N, D)")
         beta = torch.as_tensor(self.beta, dtype=self.patterns.dtype, device=self.patterns.device)
         object.__setattr__(self, "beta", beta)
-        if beta.dim():
-            raise ValueError(f"beta must be one number but has shape {tuple(beta.shape)}; give a memory to each")
         check.same_dtype(patterns=self.patterns, values=self.values)
         check.finite(patterns=self.patterns, values=self.values, beta=beta)
         check.positive("beta", beta)
@@ -121,21 +150,44 @@ class Hopfield(Formulation):
                 raise ValueError("mask forbids every pattern; store at least one")
         if self.transformation not in POOLING:
             raise ValueError(f"transformation must be one of {', '.join(POOLING)}, not {self.transformation!r}")
+        self._validate_weights()
+
+    # -- the mixture behind it --------------------------------------------------------------------------------------------
 
     @property
     def mixture(self) -> GaussianMixture:
-        """The mixture whose attention is retrieval (softmax's): its log evidence is ``-β E(s)`` but for a constant."""
-        return GaussianMixture.linked(self.patterns, self.values, self.beta, 0.0, self.log_mask())
+        """The mixture whose attention is retrieval: its log evidence is ``-β E(s)`` but for a constant."""
+        self.require_density()
+        return linked(self.patterns, self.values, self.beta, self.log_mask())
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``; the mask stays boolean."""
-        patterns = self.patterns.to(*args, **kwargs)
-        return self.replace(
-            patterns=patterns,
-            beta=self.beta.to(*args, **kwargs),
-            values=None if self.values is None else self.values.to(*args, **kwargs),
-            mask=None if self.mask is None else self.mask.to(patterns.device),
-        )
+    @property
+    def limit(self) -> str | None:
+        """Why there is no density: a sparse transformation is not the attention of a mixture."""
+        if self.transformation == "softmax":
+            return None
+        return f"transformation is {self.transformation!r}, which is the attention of no mixture, so that there is no density; take replace(transformation='softmax')"
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The problems: the leading axes of parameters and mask, broadcast."""
+        leading = super().batch_shape
+        return leading if self.mask is None else check.broadcastable(parameters=leading, mask=self.mask.shape[:-1])
+
+    def traits(self) -> dict[str, tuple[str, Tensor]]:
+        """The mask tells patterns apart."""
+        return {} if self.mask is None else {"the mask": ("unit", self.mask)}
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Names of the own axes; without values, patterns are read out."""
+        if name == "expected_outputs" and self.values is None:
+            return ("query", "feature")
+        return super().axes(name)
+
+    def unit_answers(self) -> Tensor:
+        """What is read out, (..., N, M): values, or the patterns themselves."""
+        return self.patterns if self.values is None else self.values
+
+    # -- retrieval -----------------------------------------------------------------------------------------------------------
 
     @property
     def pooling(self) -> Pooling:
@@ -152,16 +204,22 @@ class Hopfield(Formulation):
         """``βs``, whose products with the patterns are the scores; refuses a state that does not fit."""
         check.same_size("state", state.shape[-1], "patterns", self.patterns.shape[-1], "coordinates")
         check.same_dtype(state=state, patterns=self.patterns)
-        return self.beta * state
+        return for_each(self.beta, 2) * state
 
-    def attention(self, state: Tensor) -> Tensor:
+    def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """How much each pattern is retrieved, rows on the simplex, (..., Q, N): the explicit path, twice differentiable."""
-        scores, mask = self.scaled(state) @ self.patterns.mT, self.log_mask()
+        if outputs is not None:
+            self._check_outputs(queries, outputs, observed)
+        scores, mask = self.scaled(queries) @ self.patterns.mT, self.log_mask()
         return self.pooling.function(scores if mask is None else scores + mask)
+
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """What one step reads out, (..., Q, M): `retrieve`."""
+        return self.retrieve(queries)
 
     def energy(self, state: Tensor) -> Tensor:
         """``E(s)``, shape (..., Q), with the published constant; at least 0 for softmax. Of patterns alone, whatever the values."""
-        free = self.pooling.conjugate(self.scaled(state), self.patterns, self.log_mask()) / self.beta
+        free = self.pooling.conjugate(self.scaled(state), self.patterns, self.log_mask()) / for_each(self.beta, 1)
         size = self.patterns.square().sum(-1)
         stored = torch.ones_like(size) if self.mask is None else self.mask.to(size)
         constant = stored.sum(-1).log() / self.beta + 0.5 * (size * stored).amax(-1)
@@ -188,15 +246,11 @@ class Hopfield(Formulation):
         assert found.objective is not None
         return Retrieval(found.state["state"], found.objective, found.converged, found.num_steps)
 
-    def _batch(self, **more: torch.Size) -> torch.Size:
-        own = {"patterns": self.patterns.shape[:-2]} | ({} if self.mask is None else {"mask": self.mask.shape[:-1]})
-        return check.broadcastable(**own, **more)
-
     def _pool(self, state: Tensor, values: Tensor) -> Tensor:
         return self.pooling.pool(self.scaled(state), self.patterns, values, self.log_mask())
 
     def _iterate(self, state: Tensor, num_steps: int, tol: float | None, traced: bool = False) -> FixedPoint:
-        batch = self._batch(state=state.shape[:-2])
+        batch = check.broadcastable(memory=self.batch_shape, state=state.shape[:-2])
         state = state.expand(*batch, *state.shape[-2:])
         return iterate(
             lambda now: self._pool(now, self.patterns), state, problems=state.shape[:-1], num_steps=num_steps, tol=tol,
@@ -216,21 +270,82 @@ class Hopfield(Formulation):
         mask, log_mask = self.mask, self.log_mask()
 
         def step(patterns: Tensor) -> Tensor:
-            moved = self.pooling.pool(self.beta * patterns, patterns, patterns, log_mask)
+            moved = self.pooling.pool(for_each(self.beta, 2) * patterns, patterns, patterns, log_mask)
             return moved if mask is None else torch.where(mask.unsqueeze(-1), moved, patterns)
 
-        batch = self._batch()
+        batch = self.batch_shape
         patterns = self.patterns.expand(*batch, *self.patterns.shape[-2:])
         found = iterate(step, patterns, problems=batch, num_steps=num_steps, tol=tol, trace=lambda now: now)
         assert found.objective is not None
         return Movement(self.replace(patterns=found.state["state"]), found.objective, found.converged, found.num_steps)
 
-    # -- what is stored, and how well (measures.py) ---------------------------------------------------------------------
+    # -- what is stored, and how well: Ramsauer et al., Definitions 1 and 2, Theorem 5 -----------------------------------------
 
-    separation = measures.separation
-    retrieval_error_bound = measures.retrieval_error_bound
-    effective_patterns = measures.effective_patterns
-    fixed_points = measures.fixed_points
+    def separation(self) -> Tensor:
+        """``Δ_n = x_n'x_n - max_{m≠n} x_n'x_m``, (..., N): patterns with β Δ_n large are fixed points and retrieved in one step."""
+        products = self.patterns @ self.patterns.mT
+        mask = self.log_mask()
+        other = products.masked_fill(_itself(products), -torch.inf)
+        other = other if mask is None else other + mask
+        return products.diagonal(dim1=-2, dim2=-1) - other.amax(-1)
+
+    def retrieval_error_bound(self, distance: Tensor | float = 0.0) -> Tensor:
+        """How far from pattern n one step may end, ``|f(s) - x_n|``, from any state within ``distance`` of it: (..., N).
+
+        There every other pattern scores less than pattern n by at least ``m = β (Δ_n - 2 M distance)``, M the largest norm. So the
+        others get at most what they get when all are m behind, and each is at most 2M away. For softmax the bound is
+        ``2M (N-1) / (N - 1 + exp(m))``; sparse retrieval is exact, bound 0, from m = 1 (sparsemax) or m = 2 (entmax15) on.
+
+        Parameters
+        ----------
+        distance
+            A number, or one for each pattern (..., N).
+
+        Notes
+        -----
+        Theorem 5 prints ``2M (N-1) exp(-m)``, which is larger, and in m the larger of the distances of the state and of the fixed point
+        from the pattern; the proof of one step needs no fixed point. A pattern that is not stored has no bound: infinity.
+
+        Raises
+        ------
+        ValueError
+            A distance that is negative or not finite.
+        """
+        distance = torch.as_tensor(distance, dtype=self.patterns.dtype, device=self.patterns.device)
+        if not ((distance >= 0) & distance.isfinite()).all():
+            raise ValueError("distance must be finite and at least 0; it is that of a state from a pattern")
+        norm = self.patterns.norm(dim=-1)
+        norm = norm if self.mask is None else norm.where(self.mask, 0.0)
+        largest = norm.amax(-1, keepdim=True)
+        lead = for_each(self.beta, 1) * (self.separation() - 2 * largest * distance)
+        number = self.patterns.shape[-2]
+        scores = (-lead).unsqueeze(-1).expand(*lead.shape, number)
+        itself, mask = _itself(scores), self.log_mask()
+        scores = scores.masked_fill(itself, 0.0)
+        scores = scores if mask is None else scores + mask
+        bound = 2 * largest * self.pooling.function(scores).masked_fill(itself, 0.0).sum(-1)
+        return bound if self.mask is None else bound.where(self.mask, torch.inf)
+
+    def effective_patterns(self, state: Tensor) -> Tensor:
+        """How many patterns a state retrieves, the exponential of the entropy of its attention: 1 to N, (..., Q)."""
+
+        def entropy(scores: Tensor) -> Tensor:
+            return torch.special.entr(self.pooling.function(scores)).sum(-1, keepdim=True)
+
+        return by_chunks(entropy, self.scaled(state), self.patterns, self.log_mask()).squeeze(-1).exp()
+
+    def fixed_points(self, num_steps: int = 1000, tol: float = 1e-6) -> FixedPoints:
+        """Retrieval from every pattern, until it stays: which patterns are stored, alone or in a metastable state with others.
+
+        ``num_steps`` and ``tol`` as in `fixed_point`. Where patterns share a metastable state they end in the same point.
+        """
+        found = self.settle(self.patterns, num_steps, tol)
+        error = (found.state - self.patterns).norm(dim=-1)
+        return FixedPoints(found.state, error, self.effective_patterns(found.state), found.converged)
 
 
-__all__ = ["Hopfield", "Movement", "Retrieval"]
+def _itself(square: Tensor) -> Tensor:
+    return torch.eye(square.shape[-1], dtype=torch.bool, device=square.device)
+
+
+__all__ = ["FixedPoints", "Hopfield", "Movement", "Retrieval"]

@@ -21,15 +21,21 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
+import pyro
 import torch
+from pyro.distributions import Categorical, Delta, MultivariateNormal, Normal, TorchDistribution
+from pyro.ops.indexing import Vindex
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.formulation import Formulation
-from probtx_pyro.models.log_normalizer import checks, program
-from probtx_pyro.models.log_normalizer.families import from_distribution
+from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
+from probtx_pyro.models._tilted_families import from_distribution
+from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
 from probtx_pyro.ops._numerics import center_of
 
@@ -49,6 +55,7 @@ class Conjugate(NamedTuple):
     converged: Tensor
 
 
+@dataclass(frozen=True, eq=False, init=False)
 class LogNormalizer(Formulation):
     """A base measure on N points, or a mixture of N Gaussians, and its log normaliser. Immutable.
 
@@ -62,7 +69,8 @@ class LogNormalizer(Formulation):
     Raises
     ------
     ValueError
-        Shapes or dtypes that do not fit, NaN or infinity, a covariance that is not positive definite, both kinds of it.
+        Shapes or dtypes that do not fit, NaN or infinity, no locations, a covariance that is not symmetric and positive definite, both
+        kinds of it.
 
     Examples
     --------
@@ -83,6 +91,22 @@ class LogNormalizer(Formulation):
     log_weights: Maybe
     variance: Maybe
 
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "locations": Parameter("unit feature", constraints.real),
+        "covariance": Parameter("unit feature other_feature", constraints.positive_definite, field="base_covariance"),
+        "variance": Parameter("unit feature", constraints.positive, logarithmic=True),
+        "log_weights": Parameter("unit", constraints.real),
+    }
+    DATA: ClassVar[Mapping[str, Datum]] = {"eta": Datum("query feature", "given")}
+    RESULTS: ClassVar[Mapping[str, str]] = {
+        "attention": "query unit",
+        "expected_outputs": "query feature",
+        "log_normalizer": "query",
+    }
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "": "it is given its queries and explains no data; take log_normalizer(eta) and its gradients, or its Pyro programs model and guide",
+    }
+
     def __init__(
         self,
         locations: Tensor,
@@ -93,39 +117,83 @@ class LogNormalizer(Formulation):
         check.floating("locations", locations)
         if isinstance(variance, float | int):
             variance = locations.new_full((1, 1), variance)
-        given = {
-            "locations": locations,
-            "base_covariance": covariance,
-            "log_weights": log_weights,
-            "variance": variance,
-        }
-        for name, x in given.items():
+        fields = {"locations": locations, "base_covariance": covariance, "log_weights": log_weights}
+        for name, x in {**fields, "variance": variance}.items():
             object.__setattr__(self, name, x)
-        checks.parameters(self)
+        self._validate()
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a LogNormalizer is immutable; make another by replace({name}=...)")
+    def _validate(self) -> None:
+        covariance, variance = self.base_covariance, self.variance
+        check.at_least("locations", self.locations, 2, "(..., N, D)")
+        if covariance is not None and variance is not None:
+            raise ValueError("covariance and variance say the same thing; give one of them")
+        tensors = {"locations": self.locations, "covariance": covariance, "variance": variance}
+        check.same_dtype(**tensors, log_weights=self.log_weights)
+        check.finite(**tensors)
+        number, features = self.locations.shape[-2:]
+        if number < 1:
+            raise ValueError("locations has no units; give at least one")
+        if covariance is not None:
+            if covariance.shape[-2:] != (features, features):
+                raise ValueError(
+                    f"covariance must end in ({features}, {features}) but has shape {tuple(covariance.shape)}"
+                )
+            if self.each and covariance.shape[-3] != number:
+                raise ValueError(
+                    f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
+                )
+            lopsided = (covariance - covariance.mT).abs().amax((-2, -1))
+            rounding = torch.finfo(covariance.dtype).eps ** 0.5 * covariance.abs().amax((-2, -1))  # as of an inverse
+            if check.violated(lopsided > rounding):
+                raise ValueError(
+                    "covariance must be symmetric; the mean of it and its transpose is, 0.5 * (covariance + covariance.mT)"
+                )
+            if check.violated(torch.linalg.cholesky_ex(covariance)[1] > 0):
+                raise ValueError("covariance must be symmetric positive definite; add a multiple of the identity")
+        if variance is not None:
+            check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
+            if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):
+                raise ValueError(
+                    f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(variance.shape)}"
+                )
+            check.positive("variance", variance)
+        if self.log_weights is not None:
+            if self.log_weights.shape[-1:] != (number,):
+                raise ValueError(
+                    f"log_weights must have shape (..., {number}), one for each location, not {tuple(self.log_weights.shape)}"
+                )
+            if check.violated(~torch.isfinite(self.log_weights.detach().logsumexp(-1))):
+                raise ValueError(
+                    "log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only"
+                )
+        _ = self.batch_shape
 
-    def replace(self, **changes: Any) -> "LogNormalizer":
+    def _validate_queries(self, eta: Tensor) -> None:
+        check.at_least("eta", eta, 2, "(..., Q, D)")
+        check.same_size("eta", eta.shape[-1], "locations", self.locations.shape[-1], "coordinates")
+        check.same_dtype(eta=eta, locations=self.locations)
+        check.finite(eta=eta)
+
+    def replace(self, **changes: Any) -> Self:
         """A measure with some constructor arguments changed, validated."""
         present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
-        return LogNormalizer(**{**present, **changes})
+        return type(self)(**{**present, **changes})
 
-    def to(self, *args: Any, **kwargs: Any) -> "LogNormalizer":
-        """Move and convert every tensor, as ``torch.Tensor.to``."""
-        present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
-        return LogNormalizer(**{name: None if x is None else x.to(*args, **kwargs) for name, x in present.items()})
+    def held(self, name: str) -> Maybe:
+        """The tensor that a parameter is kept in; a covariance that is shared has an axis of one unit."""
+        x = super().held(name)
+        return x.unsqueeze(-3) if name == "covariance" and x is not None and not self.each else x
 
     from_distribution = staticmethod(from_distribution)
 
     @property
     def each(self) -> bool:
-        """Whether every location has a covariance of its own."""
+        """True if every location has a covariance of its own."""
         if self.base_covariance is not None:
             return self.base_covariance.dim() > self.locations.dim()
         return self.variance is not None and self.variance.shape[-2] > 1
 
-    def log_prior(self) -> Tensor:
+    def _log_weights(self) -> Tensor:
         """``log π_n`` as a row, (..., 1, N)."""
         if self.log_weights is not None:
             return self.log_weights.unsqueeze(-2)
@@ -159,7 +227,7 @@ class LogNormalizer(Formulation):
 
     def _factor(self, eta: Tensor) -> Factor:
         """Scores ``μ_n'η + ½ η'Σ_nη`` but for ``c'η`` (c the mean location) and for what all locations share."""
-        checks.queries(self, eta)
+        self._validate_queries(eta)
         centered = self.locations - center_of(self.locations)
         statistics, parameters = eta, centered
         if self.each:
@@ -174,24 +242,32 @@ class LogNormalizer(Formulation):
 
     def log_normalizer(self, eta: Tensor) -> Tensor:
         """``log Z(η)``, shape (..., Q), in chunks of queries."""
-        total = log_evidence(self._factor(eta), self.log_prior()) + (eta * center_of(self.locations)).sum(-1)
+        total = log_evidence(self._factor(eta), self._log_weights()) + (eta * center_of(self.locations)).sum(-1)
         spread = self._spread()
         return total if spread is None or self.each else total + (self._products(eta) * spread).sum(-1)
 
     def weights(self, eta: Tensor) -> Tensor:
         """``w_n(η)``, the attention over locations, shape (..., Q, N)."""
-        return safe_softmax(log_joint(self._factor(eta), self.log_prior()))[0]
+        return safe_softmax(log_joint(self._factor(eta), self._log_weights()))[0]
+
+    def attention(self, eta: Tensor) -> Tensor:  # type: ignore[override]
+        """`weights`, in the words of the other formulations."""
+        return self.weights(eta)
+
+    def expected_outputs(self, eta: Tensor) -> Tensor:  # type: ignore[override]
+        """`mean`, in the words of the other formulations."""
+        return self.mean(eta)
 
     def mean(self, eta: Tensor) -> Tensor:
         """``∇ log Z(η) = Σ_n w_n (μ_n + Σ_n η)``, shape (..., Q, D), by fused attention: no Q x N tensor."""
         factor, spread = self._factor(eta), self._spread()
         if spread is None:
-            return attend(factor, self.locations, self.log_prior())
+            return attend(factor, self.locations, self._log_weights())
         if not self.each:
-            return attend(factor, self.locations, self.log_prior()) + self._applied(spread, eta)
+            return attend(factor, self.locations, self._log_weights()) + self._applied(spread, eta)
         shape = torch.broadcast_shapes(self.locations.shape[:-1], spread.shape[:-1])
         values = torch.cat([self.locations.expand(*shape, -1), spread.expand(*shape, -1)], -1)
-        found = attend(factor, values, self.log_prior())
+        found = attend(factor, values, self._log_weights())
         features = eta.shape[-1]
         return found[..., :features] + self._applied(found[..., features:], eta)
 
@@ -224,7 +300,7 @@ class LogNormalizer(Formulation):
 
     def conjugate(self, mean: Tensor, num_steps: int = 100, tol: float | None = None) -> Conjugate:
         """The convex conjugate ``log Z*(m) = sup_η η'm - log Z(η)`` by damped Newton steps, for means (..., Q, D)."""
-        checks.queries(self, mean)
+        self._validate_queries(mean)
         tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
         sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
 
@@ -258,7 +334,55 @@ class LogNormalizer(Formulation):
         gap = torch.where(weights > 0, weights * (safe_log(weights) - log_weights), 0.0).sum(-1)
         return self.log_normalizer(eta) - gap
 
-    model, guide = program.model, program.guide
+    # -- the tilted distribution as Pyro programs: a base measure with a factor, and what it is once normalised ----------
+
+    def plates(self, eta: Tensor) -> Plates:  # type: ignore[override]
+        """The plates of the problem that measure and queries make: the leading axes, and ``query``."""
+        self._validate_queries(eta)
+        return Plates(check.broadcastable(eta=eta.shape[:-2], measure=self.batch_shape), query=eta.shape[-2])
+
+    def model(self, eta: Tensor) -> None:  # type: ignore[override]
+        """``unit ~ Categorical(π)``, ``x | unit`` from the base measure, and a factor ``exp(x'η)`` times the measure's mass.
+
+        Its evidence is ``Z(η)``. The posterior of ``unit`` is attention, that of ``x`` the tilted distribution.
+        """
+        self.generate(self.plates(eta), (eta,), collapsed=False)
+
+    def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
+        """Sites of `model` within plates that the caller has made."""
+        if collapsed:
+            self.refuse("collapsed")
+        log_weights = self._log_weights()
+        with plates.enter("query"):
+            unit = pyro.sample("unit", Categorical(logits=log_weights), infer=PARALLEL)
+            x = pyro.sample("x", self._emission(unit, None))
+            pyro.factor("tilt", (x * data[0]).sum(-1) + log_weights.logsumexp(-1))
+
+    def guide(self, eta: Tensor, weights: Maybe = None) -> None:  # type: ignore[override]
+        """``unit ~ Categorical(weights)``, ``x | unit`` tilted: the exact posterior of `model`, with attention as its weights.
+
+        With the exact weights ELBO = log Z; with others on the simplex (..., Q, N) it is `bound`. Draws of the tilted distribution
+        are ``Predictive(base.guide, num_samples=...)(eta)["x"]``.
+        """
+        plates = self.plates(eta)
+        weights = self.weights(eta) if weights is None else weights
+        check.simplex("weights", weights)
+        with plates.enter("query"):
+            unit = pyro.sample("unit", Categorical(logits=safe_log(weights)), infer=PARALLEL)
+            pyro.sample("x", self._emission(unit, eta))
+
+    def _emission(self, unit: Tensor, eta: Maybe) -> TorchDistribution:
+        """The distribution of x given the unit drawn; tilted by ``eta``, if given: ``N(μ_n + Σ_n η, Σ_n)``."""
+        mean, covariance, variance = given_unit(self.locations, unit, 1), self.base_covariance, self.variance
+        if covariance is not None:
+            matrix = Vindex(covariance.unsqueeze(-4))[..., unit, :, :] if self.each else covariance.unsqueeze(-3)
+            mean = mean if eta is None else mean + (matrix @ eta.unsqueeze(-1)).squeeze(-1)
+            return MultivariateNormal(mean, matrix)
+        if variance is not None:
+            spread = given_unit(variance, unit, 1) if self.each else variance
+            spread = spread.expand(torch.broadcast_shapes(spread.shape, mean.shape))
+            return Normal(mean if eta is None else mean + spread * eta, spread.sqrt()).to_event(1)
+        return Delta(mean, event_dim=1)
 
 
 __all__ = ["Conjugate", "LogNormalizer"]

@@ -13,23 +13,28 @@ x_i     ``x``                (..., N, D)           real: the queries
 ω_i     ``point_weights``    (..., N)              >= 0: multiplicities, 0 is an absent point
 ======  ===================  ====================  ==================================================
 
-γ is often called a temperature; it is an inverse one (erratum 23). Leading axes are independent problems and broadcast.
+γ is often called a temperature; it is an inverse one (erratum 23). Leading axes are independent problems and broadcast. A Normal
+prior on centers and a Gamma prior on γ, half a precision, are conjugate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
+from pyro.distributions import Gamma, Normal
 from torch import Tensor
+from torch.distributions import constraints
 
+from probtx_pyro.models import _kmeans_descent as descent
+from probtx_pyro.models import _kmeans_em as expectation
+from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models._reduced import ReducedMixture, for_each
+from probtx_pyro.models.formulation import GammaTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.soft_kmeans import descent, expectation, start
+from probtx_pyro.models.mixture import Maybe, Seen
 from probtx_pyro.ops._numerics import center_of
-
-Maybe = Tensor | None  # an argument that may be left out
 
 
 class Clustering(NamedTuple):
@@ -46,7 +51,7 @@ class Clustering(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftKMeans(Formulation):
+class SoftKMeans(ReducedMixture):
     """Centers and how sharply points choose among them. Immutable.
 
     Parameters
@@ -77,7 +82,17 @@ class SoftKMeans(Formulation):
     centers: Tensor
     gamma: Tensor
 
-    if TYPE_CHECKING:
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        "centers": Parameter("unit feature", constraints.real, Normal),
+        "gamma": Parameter("", constraints.positive, Gamma, logarithmic=True),
+    }
+    RESULTS: ClassVar[Mapping[str, str]] = {**ReducedMixture.RESULTS, "expected_outputs": "query feature"}
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ReducedMixture.INSTEAD,
+        "log_evidence": "gamma is infinite, where the mixture has no density; give a finite gamma with replace(gamma=...)",
+    }
+
+    if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(self, centers: Tensor, gamma: Tensor | float) -> None: ...
 
@@ -91,30 +106,42 @@ class SoftKMeans(Formulation):
             raise ValueError("gamma must be > 0 (inf for Lloyd's k-means); it is an inverse squared distance")
         if bool(gamma.isinf().any()) != bool(gamma.isinf().all()):
             raise ValueError("gamma is infinite for some problems only; fit k-means and soft k-means apart")
-        check.broadcastable(centers=self.centers.shape[:-2], gamma=gamma.shape)
+        self._validate_weights()
 
     @property
     def hard(self) -> bool:
-        """Whether this is Lloyd's limit."""
+        """True in Lloyd's limit."""
         return bool(self.gamma.isinf().any())
 
     @property
     def mixture(self) -> GaussianMixture:
         """The mixture whose attention is `assign`: keys and values are the centers, the precision is 2γ."""
-        if self.hard:
-            raise ValueError(
-                "gamma is infinite, where the mixture has no density; give a finite gamma with replace(gamma=...)"
-            )
-        precision = 2 * (self.gamma.unsqueeze(-1) if self.gamma.dim() else self.gamma)
-        return GaussianMixture(self.centers, self.centers, precision)
+        self.require_density()
+        return check.unchecked(GaussianMixture, keys=self.centers, values=self.centers,
+                               key_precision=2 * for_each(self.gamma, 1), value_precision=self.centers.new_zeros(()),
+                               log_prior=None, answer_probs=None)  # fmt: skip
 
-    def model(self, x: Tensor) -> None:
-        """The Pyro program of the mixture, which clusters x; see `GaussianMixture.model`."""
-        self.mixture.model(x)
+    @property
+    def limit(self) -> str | None:
+        """Why there is no density: an infinite γ."""
+        return self.INSTEAD["log_evidence"] if self.hard else None
 
-    def guide(self, x: Tensor, attention: Maybe = None) -> None:
-        """Its exact E-step, or the assignment given."""
-        self.mixture.guide(x, attention=attention)
+    def conditional(self, name: str, seen: Seen) -> Terms:
+        """The likelihood of centers or of γ given the other and assignments: those of the mixture's keys and precision."""
+        if name == "centers":
+            return self.mixture.conditional("keys", seen)
+        terms = self.mixture.conditional("key_precision", seen)
+        assert isinstance(terms, GammaTerms)
+        return GammaTerms(terms.shape.sum(-1), 2 * terms.rate.sum(-1))  # the precision is 2γ, and all units share it
+
+    def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """`assign`, in the words of the other formulations."""
+        self.check_data(queries, outputs, observed)
+        return self.assign(queries)
+
+    def expected_outputs(self, queries: Tensor) -> Tensor:
+        """`reconstruct`, in the words of the other formulations."""
+        return self.reconstruct(queries)
 
     # -- what centers and points are to each other -----------------------------------------------------------------------
 
@@ -137,7 +164,7 @@ class SoftKMeans(Formulation):
     def reconstruct(self, x: Tensor) -> Tensor:
         """``Σ_j α_ij r_j``, attention with values = keys, (..., N, D); fused where γ is finite: no N x K tensor."""
         self._fits(x)
-        return self.assign(x) @ self.centers if self.hard else self.mixture.expected_outputs(x)
+        return self.assign(x) @ self.centers if self.hard else super().expected_outputs(x)
 
     def free_energy(self, x: Tensor) -> Tensor:
         """``-γ⁻¹ log Σ_j exp(-γ |x_i - r_j|²)``, (..., N): what EM lowers. The distortion less γ⁻¹ times the entropy of α."""
@@ -166,9 +193,9 @@ class SoftKMeans(Formulation):
         return weights * (1 - self._sharpness * (distances - (weights * distances).sum(-1, keepdim=True)))
 
     def gradient(self, x: Tensor, objective: str = "free_energy") -> Tensor:
-        """Of the mean over the points of an objective of `OBJECTIVES` with respect to the centers, (..., K, D).
+        """Return the gradient of an objective's mean over the points with respect to the centers, (..., K, D).
 
-        For ``"free_energy"`` it is ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
+        The objective is "free_energy", "distortion" or "reconstruction_error". For ``"free_energy"`` it is ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
         """
         self._fits(x)
         return descent.gradient(self, x, objective)
@@ -241,7 +268,9 @@ class SoftKMeans(Formulation):
             Shapes that do not fit, NaN or infinity, ``learn_gamma`` in Lloyd's limit or where all points lie on centers.
         """
         self._fits(x, point_weights)
-        centers, gamma, found = expectation.em(self, x, num_steps, tol, learn_gamma, point_weights, implicit, progress)
+        centers, gamma, found = expectation.em(
+            self.centers, self.gamma, x, num_steps, tol, learn_gamma, point_weights, implicit, progress
+        )
         return Clustering(check.unchecked(SoftKMeans, centers=centers, gamma=gamma), *found)
 
     def descend(
@@ -255,7 +284,7 @@ class SoftKMeans(Formulation):
         learning_rate: float | None = None,
         progress: bool | None = None,
     ) -> Clustering:
-        """Mini-batch SGD on the mean of an objective: a name of `OBJECTIVES`, or a callable of (model, points) -> (..., N).
+        """Mini-batch SGD on the mean of an objective: a name as in `gradient`, or a callable of (model, points) -> (..., N).
 
         Parameters
         ----------
@@ -279,7 +308,7 @@ class SoftKMeans(Formulation):
     @property
     def _sharpness(self) -> Tensor:
         """γ, to multiply (..., N, K)."""
-        return self.gamma[..., None, None] if self.gamma.dim() else self.gamma.view(1, 1)
+        return self.gamma[..., None, None]
 
     def _fits(self, x: Tensor, point_weights: Maybe = None) -> None:
         check.floating("x", x)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-
-Maybe = Tensor | None  # an argument that may be left out
+from probtx_pyro.models.mixture import Maybe
 
 
 def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_trials: int | None) -> Tensor:

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from probtx_pyro.models.soft_kmeans.clusters import Clustering, SoftKMeans
+from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 
 class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -108,7 +108,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 
     def _fit_once(self, x: torch.Tensor, weights: torch.Tensor | None, random: np.random.RandomState) -> Clustering:
         learn = self.gamma is None
-        start = SoftKMeans(self._start(x, weights, random), 1.0 if learn else float(self.gamma))
+        start = SoftKMeans(self._start(x, weights, random), 1.0 if self.gamma is None else float(self.gamma))
         if learn:
             start = start.replace(gamma=_scale(start, x, weights))
         learn = learn and bool(start.gamma.isfinite())  # else every point is a center, where k-means is the limit

@@ -1,7 +1,7 @@
 """Objectives of soft k-means as data, and mini-batch gradient descent on them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,10 +9,7 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 from probtx_pyro.ops._progress import progress_bar
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.soft_kmeans.clusters import SoftKMeans
-
-Objective = Callable[["SoftKMeans", Tensor], Tensor]  # of every point, (..., N)
+Objective = Callable[[Any, Tensor], Tensor]  # a `SoftKMeans` and points to a number for every point, (..., N)
 
 OBJECTIVES: dict[str, Objective] = {
     "free_energy": lambda model, x: model.free_energy(x),
@@ -32,12 +29,12 @@ def named(objective: str | Objective) -> Objective:
     return OBJECTIVES[objective]
 
 
-def gradient(model: "SoftKMeans", x: Tensor, objective: str | Objective) -> Tensor:
-    """Of the mean over points with respect to the centers, (..., K, D)."""
+def gradient(model: Any, x: Tensor, objective: str | Objective) -> Tensor:
+    """Return the gradient of the mean over points with respect to the centers, (..., K, D)."""
     return _slope(model, x, named(objective))[0]
 
 
-def _slope(model: "SoftKMeans", x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def _slope(model: Any, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The gradient, and the objective's mean over the points, (...)."""
     batch = torch.broadcast_shapes(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     with torch.enable_grad():
@@ -47,7 +44,7 @@ def _slope(model: "SoftKMeans", x: Tensor, objective: Objective) -> tuple[Tensor
 
 
 def descend(
-    model: "SoftKMeans",
+    model: Any,
     x: Tensor,
     objective: str | Objective,
     num_steps: int,

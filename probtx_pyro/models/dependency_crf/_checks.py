@@ -1,7 +1,5 @@
 """What a dependency CRF must be, and what to do where it is not."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -9,23 +7,26 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.ops.dependency_crf import SCHEDULES
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.dependency_crf.crf import DependencyCRF
 
-
-def parameters(crf: "DependencyCRF") -> None:
-    """Refuse potentials that do not make a CRF."""
-    unary = crf.unary
+def validate_parameters(
+    unary: Tensor,
+    ternary: Tensor | LowRank,
+    mask: Tensor | None,
+    distances: tuple[int, ...],
+    root_ternary: Tensor | None,
+    memory: Tensor | None,
+    memory_split: bool,
+) -> None:
+    """Refuse potentials that do not make a CRF; arguments as `DependencyCRF` takes them."""
     check.floating("unary", unary)
     check.at_least("unary", unary, 2, "(..., N, L)")
     if 0 in unary.shape:
         raise ValueError(
             f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such sentences out"
         )
-    words = _mask(crf)
+    words = _words(unary, mask)
     check.finite(unary=unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0))
-    labels, groups = unary.shape[-1], _groups(crf)
-    ternary = crf.ternary
+    labels, groups = unary.shape[-1], _groups(distances)
     if isinstance(ternary, LowRank):
         parts = {"ternary.left": ternary.left, "ternary.right": ternary.right}
         shape = (*ternary.left.shape[:3], ternary.left.shape[2])
@@ -34,19 +35,20 @@ def parameters(crf: "DependencyCRF") -> None:
         parts, shape = {"ternary": ternary}, tuple(ternary.shape)
     if len(shape) != 4 or not shape[0] or shape[1:] != (groups, labels, labels):
         raise ValueError(
-            f"ternary has shape {shape} but distances {crf.distances} and unary {tuple(unary.shape)} need (C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
+            f"ternary has shape {shape} but distances {distances} and unary {tuple(unary.shape)} need (C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
         )
-    for name in ("root_ternary", "memory"):
-        if (x := getattr(crf, name)) is not None:
+    for name, x in (("root_ternary", root_ternary), ("memory", memory)):
+        if x is not None:
             check.floating(name, x)
             parts[name] = x
     check.same_dtype(unary=unary, **parts)
     check.finite(**parts)
-    _options(crf, shape[0], labels)
+    _validate_extras(shape[0], labels, root_ternary, memory, memory_split)
 
 
-def _mask(crf: "DependencyCRF") -> Tensor | None:
-    mask, shape = crf.mask, crf.unary.shape[:-1]
+def _words(unary: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask at the shape of the sentences."""
+    shape = unary.shape[:-1]
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape[-1:] != shape[-1:]:
@@ -54,24 +56,21 @@ def _mask(crf: "DependencyCRF") -> Tensor | None:
         raise ValueError(f"mask must be a boolean tensor {tuple(shape)}, True for a word, not {what}")
     words = mask.expand(check.broadcastable(unary=shape, mask=mask.shape))
     if words.shape != shape:
-        raise ValueError(
-            f"mask {tuple(mask.shape)} has more batch axes than unary {tuple(crf.unary.shape)}; expand unary"
-        )
+        raise ValueError(f"mask {tuple(mask.shape)} has more batch axes than unary {tuple(unary.shape)}; expand unary")
     if check.is_validation_enabled() and not words.any(-1).all():
         raise ValueError("mask leaves a sentence without words; leave empty sentences out")
     return words
 
 
-def _groups(crf: "DependencyCRF") -> int:
-    distances = crf.distances
+def _groups(distances: tuple[int, ...]) -> int:
+    """Number of distance groups."""
     rising = all(b > a for a, b in zip((1, *distances), distances, strict=False))
     if not all(isinstance(s, int) for s in distances) or not rising:
         raise ValueError(f"distances must be integers of 2 or more that rise, like (2, 3, 4), not {distances}")
     return 2 * (len(distances) + 1)
 
 
-def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
-    root, memory = crf.root_ternary, crf.memory
+def _validate_extras(channels: int, labels: int, root: Tensor | None, memory: Tensor | None, split: bool) -> None:
     if root is not None and (root.dim() != 3 or root.shape[:2] != (channels, labels) or not root.shape[2]):
         raise ValueError(
             f"root_ternary has shape {tuple(root.shape)} but must be ({channels}, {labels}, K): channels, labels of words, labels of the root"
@@ -82,11 +81,11 @@ def _options(crf: "DependencyCRF", channels: int, labels: int) -> None:
         raise ValueError(
             f"memory has shape {tuple(memory.shape)} but must be (C', M, {labels}), global nodes of the first C' of {channels} channels"
         )
-    if crf.memory_split and memory is None:
+    if split and memory is None:
         raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
 
 
-def options(
+def validate_options(
     num_steps: int, tol: float | None, schedule: object, temperatures: tuple, steps: tuple, damping: tuple
 ) -> None:
     """Refuse options of the iteration that mean nothing."""
@@ -106,4 +105,4 @@ def options(
                 raise ValueError(f"{name}_{what} must be {said}, not {number}")
 
 
-__all__ = ["options", "parameters"]
+__all__ = ["validate_options", "validate_parameters"]

@@ -1,25 +1,22 @@
 """EM of soft k-means and, in its limit, Lloyd's algorithm: one loop, with the assignment as the only difference."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops import expected_statistics, fixed_point, isotropic_factor, safe_ratio
 from probtx_pyro.ops._fixed_point import State
 from probtx_pyro.ops.statistics import over_chunks
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.soft_kmeans.clusters import SoftKMeans
-
-Maybe = Tensor | None  # an argument that may be left out
 Found = tuple[Tensor, Tensor, Tensor]
 
 
 def em(
-    model: "SoftKMeans",
+    centers: Tensor,
+    gamma: Tensor,
     x: Tensor,
     num_steps: int,
     tol: float | None,
@@ -31,23 +28,24 @@ def em(
     """Centers, γ, and the trace, convergence and steps of each problem; see `SoftKMeans.em`."""
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
-    if learn_gamma and model.hard:
+    limit = bool(gamma.isinf().any())
+    if learn_gamma and limit:
         raise ValueError("learn_gamma needs a finite gamma to start from; give one with replace(gamma=...)")
     weighted = () if point_weights is None else (point_weights.shape[:-1],)
-    problems = torch.broadcast_shapes(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape, *weighted)
+    problems = torch.broadcast_shapes(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
     middle = x.detach().mean(-2, keepdim=True)  # far from the origin the products would lose digits
     points = x - middle
     squares = points.square().sum(-1)
     weights = torch.ones_like(squares) if point_weights is None else point_weights
     total, second = weights.sum(-1), (weights * squares).sum(-1)
 
-    fixed = model.gamma.expand(problems)
+    fixed, number = gamma.expand(problems), centers.shape[-2]
+    assigned = hard if limit else soft
 
     def step(state: State) -> tuple[State, Tensor]:
-        centers, gamma = state["centers"], state.get("gamma", fixed)
-        assigned = hard if model.hard else soft
-        counts, sums, energy = assigned(points, centers, gamma, point_weights)
-        moved = safe_ratio(sums, counts.unsqueeze(-1), centers)
+        present, sharpness = state["centers"], state.get("gamma", fixed)
+        counts, sums, energy = assigned(points, present, sharpness, point_weights)
+        moved = safe_ratio(sums, counts.unsqueeze(-1), present)
         value = second + energy
         if not learn_gamma:
             return {"centers": moved}, value
@@ -57,14 +55,14 @@ def em(
                 "learn_gamma: the points lie on the centers, where gamma grows without bound; use fewer centers, or keep gamma fixed"
             )
         learned = 0.5 * x.shape[-1] * total / around
-        return {"centers": moved, "gamma": learned}, likelihood(value, gamma)
+        return {"centers": moved, "gamma": learned}, likelihood(value, sharpness)
 
-    def likelihood(energy: Tensor, gamma: Tensor) -> Tensor:
+    def likelihood(energy: Tensor, sharpness: Tensor) -> Tensor:
         """Minus the log likelihood of the mixture with precision 2γ and equal weights."""
-        density = math.log(model.centers.shape[-2]) - 0.5 * x.shape[-1] * (gamma / math.pi).log()
-        return gamma * energy + total * density
+        density = math.log(number) - 0.5 * x.shape[-1] * (sharpness / math.pi).log()
+        return sharpness * energy + total * density
 
-    begin = {"centers": (model.centers - middle).expand(*problems, -1, -1)}
+    begin = {"centers": (centers - middle).expand(*problems, -1, -1)}
     if learn_gamma:  # what is fixed is no part of the state, where it would be a flat direction
         begin["gamma"] = fixed
     found = fixed_point(
@@ -72,8 +70,8 @@ def em(
         implicit=implicit, progress=progress, label="EM",
     )  # fmt: skip
     assert found.objective is not None
-    gamma = found.state["gamma"] if learn_gamma else model.gamma
-    return found.state["centers"] + middle, gamma, (found.objective, found.converged, found.num_steps)
+    learned = found.state["gamma"] if learn_gamma else gamma
+    return found.state["centers"] + middle, learned, (found.objective, found.converged, found.num_steps)
 
 
 def soft(points: Tensor, centers: Tensor, gamma: Tensor, point_weights: Maybe) -> Found:

@@ -1,0 +1,107 @@
+"""Mixtures in other words: a formulation with parameters of its own that is, for inference, a `GaussianMixture`."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from probtx_pyro.models import _validation as check
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.mixture import Maybe, Mixture
+from probtx_pyro.ops import Factor
+
+WITHOUT_DENSITY = ("attention", "expected_outputs", "plates", "guide")  # what the limit without a density still has
+
+
+class ReducedMixture(Mixture):
+    """Base of the formulations that are a Gaussian mixture in other words; data are those of a `Mixture`.
+
+    A subclass defines `mixture`, from which everything else follows, and `limit` where its parameters may leave no density. Its units'
+    prior is fixed, or follows from its parameters. Answers have no density.
+    """
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **Mixture.INSTEAD,
+        "outputs": "drop them, or ask the mixture itself, formulation.mixture.replace(values=..., value_precision=...)",
+        "output_distribution": "give the mixture itself a density of answers, formulation.mixture.replace(value_precision=...)",
+    }
+    log_prior: Maybe = None
+
+    @property
+    def mixture(self) -> GaussianMixture:
+        """The mixture that this is."""
+        raise NotImplementedError
+
+    @property
+    def limit(self) -> str | None:
+        """Why there is no density, with the repair; None where there is one."""
+        return None
+
+    def require_density(self) -> None:
+        """Refuse the limit in which there is no mixture."""
+        if self.limit is not None:
+            raise ValueError(self.limit)
+
+    def offers(self, method: str) -> bool:
+        """True if the formulation has the method, False if it refuses it."""
+        return super().offers(method) and (self.limit is None or method in WITHOUT_DENSITY)
+
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that is not there, or that the data say nothing of."""
+        self.require_density()
+        super().check_prior(name)
+        if name == "values":
+            raise ValueError(
+                f"priors: there is a prior on values, but the answers of a {type(self).__name__} have no density, so that nothing would inform them; put it on the mixture itself, formulation.mixture.replace(value_precision=...)"
+            )
+
+    # -- what the mixture says ------------------------------------------------------------------------------------------
+
+    @property
+    def flat(self) -> Mixture:
+        """The mixture itself."""
+        return self.mixture
+
+    def log_weights(self) -> Tensor:
+        """``log π`` of the mixture, shape (..., 1, U)."""
+        return self.mixture.log_weights()
+
+    def origins(self) -> dict[str, Tensor]:
+        """The mean key and value of the mixture."""
+        return self.mixture.origins()
+
+    def lowered(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Factor, Tensor]:
+        """The factor and the log weights of the mixture."""
+        return self.mixture.lowered(queries, outputs, observed, centers)
+
+    def emission(self, unit: Tensor) -> TorchDistribution:
+        """Return the distribution of a query given its unit."""
+        return self.mixture.emission(unit)
+
+    def unit_answers(self) -> Tensor:
+        """What the units answer, (..., U, M)."""
+        return self.mixture.unit_answers()
+
+
+def linked(keys: Tensor, values: Maybe, precision: Tensor, log_mask: Maybe = None) -> GaussianMixture:
+    """`GaussianMixture.linked` of arguments that are known to be valid; ``precision`` is one number for each problem, (...)."""
+    precision = precision.unsqueeze(-1) if precision.dim() else precision
+    weights = (0.5 * precision * keys.square().sum(-1)).unsqueeze(-2)
+    weights = weights if log_mask is None else weights + log_mask
+    return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=precision,
+                           value_precision=keys.new_zeros(()), log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip
+
+
+def for_each(x: Tensor, axes: int) -> Tensor:
+    """A number for each problem, (...), with so many axes more, to multiply what the problem has."""
+    return x.reshape(*x.shape, *(1,) * axes) if x.dim() else x
+
+
+__all__ = ["ReducedMixture", "for_each", "linked"]

@@ -1,0 +1,149 @@
+"""The contract that every formulation keeps: its Pyro programs, and its conditionals against their log density.
+
+Program = closed form = enumeration; the ELBO gap is the KL to the exact attention; a conditional is the likelihood of its parameter;
+what ECM climbs is the log density of the posterior program.
+"""
+
+import itertools
+
+import oracles
+import pytest
+import torch
+from formulations import ROWS, priors_of, single
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from strategies import generator
+from tolerances import assert_equal
+
+from probtx_pyro import models
+from probtx_pyro.inference._log_joint import LogJoint
+from probtx_pyro.models import DirichletTerms, GammaTerms, NormalTerms
+
+pytestmark = pytest.mark.usefixtures("device")
+
+PLATES = 3  # query and up to two leading axes
+
+
+def of_rows(where, *lists):
+    """Rows that have a capability, and numbers of their data."""
+    return [pytest.param(row, n, id=f"{n}-{name}") for name, row in ROWS.items() if where(row) for n in row.parts]
+
+
+def evidence(row, formulation, args, batch):
+    """The log normaliser, summed over the problems of a batch."""
+    if row.density or not batch:
+        return row.evidence(formulation, *args)
+    every = itertools.product(*map(range, batch))
+    return sum(row.evidence(single(formulation, i), *(x[i] for x in args)) for i in every)
+
+
+@pytest.mark.parametrize(("row", "parts"), of_rows(lambda row: True))
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_program_is_enumeration_is_closed_form(row, parts, batch):
+    formulation, *everything = row.draw(generator(2), batch=batch)
+    if batch and row.given is None:
+        with pytest.raises(ValueError, match="takes one sentence"):
+            formulation.enumerated()
+        return
+    args = everything[:parts]
+    expected, (model, guide) = evidence(row, formulation, args, batch), row.programs(formulation)
+    elbo = -TraceEnum_ELBO(max_plate_nesting=PLATES if row.given else 0).loss(model, guide, *args)
+    # the guide of a tilted Gaussian draws x, whose log densities are of order 100 and cancel
+    scale = {} if row.density else {"operations": 1024}
+    assert_equal(torch.tensor(elbo), expected, torch.tensor(1.0 if row.density else 100.0), **scale)
+    if row.density:
+        hidden = poutine.block(formulation.collapsed, hide=["outputs"]) if parts == 1 else formulation.collapsed
+        assert_equal(poutine.trace(hidden).get_trace(*args).log_prob_sum(), expected)
+        if not batch:
+            assert_equal(torch.tensor(oracles.evidence_by_enumeration(row.lists(formulation, *args))), expected)
+
+
+@pytest.mark.parametrize(("row", "parts"), of_rows(lambda row: row.given))
+def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
+    formulation, *everything = row.draw(generator(3))
+    args = everything[:parts]
+    exact = formulation.attention(*args)
+    other = torch.rand(exact.shape, generator=generator(4)) * (exact > 0)
+    other = other / other.sum(-1, keepdim=True)
+    expected, (model, guide) = row.evidence(formulation, *args), row.programs(formulation)
+    loss = TraceEnum_ELBO(max_plate_nesting=PLATES).loss
+    elbo = -loss(model, lambda *data: guide(*data, **{row.given: other}), *args)
+    gap = torch.xlogy(other, other / exact).nan_to_num(0.0).sum()
+    assert gap > 0.05
+    scale = {} if row.density else {"operations": 1024}
+    assert_equal(expected - elbo, gap, expected, torch.tensor(1.0 if row.density else 100.0), **scale)
+
+
+def test_elbo_of_a_mean_field_falls_short_by_its_divergence():
+    (crf,) = ROWS["dependency CRF"].draw(generator(3))
+    field = crf.mean_field(2)
+    elbo = -TraceEnum_ELBO(max_plate_nesting=0).loss(crf.enumerated, lambda: crf.enumerated_guide(field))
+    assert_equal(torch.tensor(elbo), field.elbo)
+    assert field.elbo < crf.log_partition() - 1e-3
+
+
+CONDITIONALS = [
+    pytest.param(row, name, id=f"{name}-{label}")
+    for label, row in ROWS.items()
+    if row.conjugate
+    for name in priors_of(row.draw(generator(0))[0])
+]
+
+
+@pytest.mark.parametrize(("row", "name"), CONDITIONALS)
+def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
+    """Against the expected complete log density, by loops, at four other values: equal but for a constant."""
+    formulation, *data = row.draw(generator(21))
+    data = data[: max(row.parts)]
+    given = formulation.bind(*data)
+    terms = formulation.conditional(name, formulation.expect(given))
+    p, present = row.lists(formulation, *data), formulation.parameter(name)
+    every = [(i, state) for i in range(len(p["queries"])) for state in oracles.states(p)]
+    total = oracles.evidence(p)
+
+    def complete(lists, i, state):
+        return oracles.log_joint(lists, i, *state) if len(state) == 1 else oracles.log_complete(lists, i, state)
+
+    weights = {(i, state): torch.tensor(complete(p, i, state) - total[i]).exp() for i, state in every}
+    found, expected = [], []
+    g = generator(22)
+    for _ in range(5):
+        noise = 0.5 * torch.randn(present.shape, generator=g)
+        x = {
+            "real": present + noise,
+            "positive": present * noise.exp(),
+            "simplex": (present.log() + noise).softmax(-1),
+        }["simplex" if isinstance(terms, DirichletTerms) else "positive" if isinstance(terms, GammaTerms) else "real"]
+        moved = row.lists(formulation.with_parameters({name: x}), *data)
+        expected.append(sum(w * complete(moved, *place) for place, w in weights.items() if w > 0))
+        found.append(log_likelihood(terms, x))
+    found, expected = torch.stack(found), torch.stack(expected)
+    assert (expected[1:] - expected[0]).abs().max() > 1e-3
+    assert_equal(found[1:] - found[0], expected[1:] - expected[0], expected, found, operations=256)
+
+
+def log_likelihood(terms, x):
+    """What the terms say, by their documented formulas."""
+    if isinstance(terms, NormalTerms):
+        centered = x - terms.center
+        return (-0.5 * terms.precision * centered.square() + terms.pull * centered).sum()
+    if isinstance(terms, GammaTerms):
+        return (terms.shape * x.log() - terms.rate * x).sum()
+    return torch.xlogy(terms.counts, x).sum()
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS.values() if row.density], ids=[n for n, r in ROWS.items() if r.density]
+)
+def test_what_adapt_climbs_is_the_log_density_of_the_posterior_program(row, batch):
+    formulation, *data = row.draw(generator(23), batch=batch)
+    data = data[: max(row.parts)]
+    posterior = models.bayesian(formulation, **priors_of(formulation))
+    joint = LogJoint(posterior, posterior.bind(*data))
+    present = {name: site.initial for name, site in joint.sites.items()}
+    program = poutine.condition(posterior, present)
+    program = program if max(row.parts) > 1 else poutine.block(program, hide=["outputs"])
+    trace = poutine.trace(program).get_trace(*data)
+    assert joint.objective(joint.start).shape == batch
+    assert_equal(joint.objective(joint.start).sum(), trace.log_prob_sum())

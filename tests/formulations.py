@@ -1,0 +1,371 @@
+"""Every formulation as a row of one table, with the capabilities that it declares; `tests/contract` holds each row to them."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import oracles
+import oracles_crf
+import torch
+from pyro.distributions import Dirichlet, Gamma, Normal
+from strategies import crf_lists, crf_problem, keys_problem, lists, problem
+from torch.distributions import constraints
+
+from probtx_pyro import models
+
+
+def hopfield(g, *, batch=(), queries=5, units=4, features=3, answers=2, values=False, mask=False, transformation="softmax"):  # fmt: skip
+    """A random memory, each problem with a β of its own, and states."""
+    patterns = torch.randn(*batch, units, features, generator=g)
+    beta = torch.rand(batch, generator=g) + 0.7
+    read = torch.randn(*batch, units, answers, generator=g) if values else None
+    stored = (torch.arange(units) != 1).expand(*batch, units) if mask else None
+    memory = models.Hopfield(patterns, beta, read, stored, transformation)
+    return memory, torch.randn(*batch, queries, features, generator=g)
+
+
+def soft_kmeans(g, *, batch=(), queries=5, units=4, features=3, answers=2):
+    """Random clusters, each problem with a γ of its own, and points."""
+    clusters = models.SoftKMeans(
+        torch.randn(*batch, units, features, generator=g), torch.rand(batch, generator=g) + 0.4
+    )
+    return clusters, torch.randn(*batch, queries, features, generator=g)
+
+
+def hash_table(g, *, batch=(), queries=5, units=4, features=3, answers=2):
+    """Random notes, each table with a scale of its own, and queries."""
+    keys, values = (torch.randn(*batch, units, n, generator=g) for n in (features, answers))
+    table = models.SoftHashTable(keys, values, torch.rand(batch, generator=g) + 0.5)
+    return table, torch.randn(*batch, queries, features, generator=g)
+
+
+def log_normalizer(g, *, batch=(), queries=5, units=4, features=3, answers=2, kind="points"):
+    """A random base measure with weights, and queries."""
+    locations = torch.randn(*batch, units, features, generator=g)
+    root = 0.4 * torch.randn(*batch, units, features, features, generator=g)
+    covariance = root @ root.mT + 0.2 * torch.eye(features)
+    spread = {
+        "points": {},
+        "shared": {"covariance": covariance[..., 0, :, :]},
+        "each": {"covariance": covariance},
+        "diagonal": {"variance": covariance.diagonal(dim1=-2, dim2=-1)},
+    }[kind]
+    log_weights = torch.randn(*batch, units, generator=g)
+    base = models.LogNormalizer(locations, log_weights=log_weights, **spread)
+    return base, torch.randn(*batch, queries, features, generator=g)
+
+
+def linear_keys(g, *, batch=(), queries=5, units=4, components=2, features=3, answers=2):
+    """A random memory of linear keys with weights, and queries."""
+    keys = torch.randn(*batch, units, components, features, generator=g)
+    values = torch.randn(*batch, units, answers, generator=g)
+    mixing = torch.randn(*batch, units, components, generator=g).softmax(-1)
+    memory = models.LinearKeys(keys, values, mixing, None, torch.rand(*batch, units, generator=g) + 0.5)
+    return memory, torch.randn(*batch, queries, features, generator=g)
+
+
+def crf(g, *, batch=(), queries=3, units=2, features=0, answers=0, **options):
+    """A random dependency CRF: ``queries`` are its words and ``units`` its labels; it takes no data."""
+    return (crf_problem(g, batch=batch, words=queries, labels=units, channels=2, distances=(2,), **options),)
+
+
+# -- oracles: attention, log evidence and answers of one problem, by loops ----------------------------------------------------
+
+
+class Truth(NamedTuple):
+    attention: list
+    evidence: list
+    outputs: list
+
+
+def of_lists(make, formulation, *data):
+    """A mixture by `oracles`."""
+    p = make(formulation, *data)
+    return Truth(oracles.attention(p), oracles.evidence(p), oracles.posterior_mean(p))
+
+
+def linked(keys, values, precision, stored=None):
+    """Lists of the mixture whose prior is ``exp(precision |key|² / 2)``, normalised."""
+    weights = [0.5 * precision * sum(a * a for a in key) for key in keys]
+    weights = [w if stored is None or stored[j] else -math.inf for j, w in enumerate(weights)]
+    total = oracles.logsumexp(weights)
+    return plain(keys, values, precision) | {"log_prior": [[w - total for w in weights]]}
+
+
+def plain(keys, values, precision):
+    """Lists of the mixture with one precision and equal weights."""
+    return {
+        "keys": keys,
+        "values": values,
+        "key_precision": [precision] * len(keys),
+        "log_prior": [[-math.log(len(keys))] * len(keys)],
+        "outputs": None,
+    }
+
+
+def hopfield_lists(memory, queries):
+    patterns = memory.patterns.tolist()
+    values = patterns if memory.values is None else memory.values.tolist()
+    stored = None if memory.mask is None else memory.mask.tolist()
+    return {"queries": queries.tolist(), **linked(patterns, values, float(memory.beta), stored)}
+
+
+def kmeans_lists(clusters, queries):
+    centers = clusters.centers.tolist()
+    return {"queries": queries.tolist(), **plain(centers, centers, 2 * float(clusters.gamma))}
+
+
+def table_lists(table, queries):
+    return {"queries": queries.tolist(), **linked(table.keys.tolist(), table.values.tolist(), float(table.scale))}
+
+
+def tilted(base, eta):
+    """log Z by its definition: each location's weight times the integral of its Gaussian against exp(x'η)."""
+    rows = []
+    number, features = base.locations.shape
+    if base.base_covariance is not None:
+        matrices = base.base_covariance.expand(number, features, features).tolist()
+    elif base.variance is not None:
+        matrices = torch.diag_embed(base.variance.expand(number, features)).tolist()
+    else:
+        matrices = [[[0.0] * features] * features] * number
+    weights, evidence, means = [], [], []
+    for e in eta.tolist():
+        moved = [
+            [a + sum(s * b for s, b in zip(line, e, strict=True)) for a, line in zip(x, matrix, strict=True)]
+            for x, matrix in zip(base.locations.tolist(), matrices, strict=True)
+        ]
+        rows = [
+            w + sum(0.5 * (a + b) * c for a, b, c in zip(x, m, e, strict=True))
+            for w, x, m in zip(base.log_weights.tolist(), base.locations.tolist(), moved, strict=True)
+        ]
+        evidence.append(oracles.logsumexp(rows))
+        weights.append([math.exp(r - evidence[-1]) for r in rows])
+        means.append([sum(w * m[d] for w, m in zip(weights[-1], moved, strict=True)) for d in range(features)])
+    return Truth(weights, evidence, means)
+
+
+def assigned(memory, queries):
+    """Linear keys, one assignment to a unit, a component and a feature at a time; the program's first choices are normalised."""
+
+    def phi(x):
+        return [math.exp(a) if a < 0 else a + 1 for a in x]
+
+    keys, values, mixing, weights = (
+        x.tolist() for x in (memory.keys, memory.values, memory.component_weights, memory.unit_weights)
+    )
+    attention, evidence, outputs = [], [], []
+    for q in queries.tolist():
+        asked = [a / sum(phi(q)) for a in phi(q)]
+        row = [
+            w / sum(weights) * sum(p * sum(a * b for a, b in zip(asked, phi(k), strict=True)) for p, k in zip(ps, ks, strict=True))
+            for w, ps, ks in zip(weights, mixing, keys, strict=True)
+        ]  # fmt: skip
+        evidence.append(math.log(sum(row)))
+        attention.append([w / sum(row) for w in row])
+        outputs.append(
+            [sum(w * v[m] for w, v in zip(attention[-1], values, strict=True)) for m in range(len(values[0]))]
+        )
+    return Truth(attention, evidence, outputs)
+
+
+def enumerated(formulation):
+    """The log partition of a CRF, by loops; its attention is a mean field, which no enumeration gives."""
+    return Truth([], oracles_crf.enumerate_all(crf_lists(formulation))["log_partition"], [])
+
+
+# -- masks and invariances ----------------------------------------------------------------------------------------------------
+
+
+def single(formulation, index):
+    """One problem of a batch."""
+    ranks = {row.field or name: (name, len(row.names)) for name, row in formulation.PARAMETERS.items()}
+    own = {}
+    for field, x in vars(formulation).items():
+        if isinstance(x, torch.Tensor):
+            name, rank = ranks.get(field, (None, 1))  # what is no parameter is a mask
+            if (x if name is None else formulation.held(name)).dim() > rank:
+                own[field] = x[index]
+    return formulation.with_parameters(own)
+
+
+def units_of(formulation):
+    """The number of units."""
+    return next(
+        formulation.held(n).shape[-len(r.names)] for n, r in formulation.PARAMETERS.items() if r.names[0] == "unit"
+    )
+
+
+def chosen(formulation, order):
+    """The formulation with these units, in this order."""
+    order, changes, units = torch.as_tensor(order), {}, units_of(formulation)
+    for name, row in formulation.PARAMETERS.items():
+        field = row.field or name
+        x, rank = getattr(formulation, field), len(row.names)
+        if x is not None and "unit" in row.names and name != "covariance":
+            axis = row.names.index("unit") - rank
+            if x.dim() >= -axis and x.shape[axis] == units:
+                changes[field] = x.index_select(axis, order)
+    if "log_prior" in changes:  # rows that lost a unit are no longer normalised
+        changes["log_prior"] = changes["log_prior"].log_softmax(-1)
+    covariance, mask = getattr(formulation, "base_covariance", None), getattr(formulation, "mask", None)
+    if covariance is not None and formulation.each:
+        changes["base_covariance"] = covariance.index_select(-3, order)
+    if mask is not None:
+        changes["mask"] = mask.index_select(-1, order)
+    return formulation.with_parameters(changes)
+
+
+def by_prior(mixture, unit):
+    log_prior = mixture.log_weights().clone()
+    log_prior[..., unit] = -math.inf
+    return mixture.replace(log_prior=log_prior.log_softmax(-1))
+
+
+def by_mask(memory, unit):
+    return memory.replace(mask=torch.arange(units_of(memory)) != unit)
+
+
+def by_log_weights(base, unit):
+    return base.replace(log_weights=base.log_weights.index_fill(-1, torch.tensor([unit]), -math.inf))
+
+
+def by_unit_weights(memory, unit):
+    return memory.replace(unit_weights=memory.unit_weights.index_fill(-1, torch.tensor([unit]), 0.0))
+
+
+def translated(name, formulation, queries, *rest):
+    """Units and queries moved alike."""
+    return (formulation.with_parameters({name: getattr(formulation, name) + 1000.0}), queries + 1000.0, *rest)
+
+
+def rotated(name, formulation, queries):
+    """Units and queries turned alike."""
+    turn = torch.linalg.qr(torch.randn(queries.shape[-1], queries.shape[-1]))[0]
+    return formulation.with_parameters({name: getattr(formulation, name) @ turn}), queries @ turn
+
+
+def reweighted(memory, queries):
+    """All unit weights times a number."""
+    return memory.replace(unit_weights=7.0 * memory.unit_weights), queries
+
+
+def shifted_scores(formulation):
+    """A number added to the scores of all labels of each word."""
+    return (formulation.replace(unary=formulation.unary + torch.arange(3.0)[:, None]),)
+
+
+def priors_of(formulation):
+    """A conjugate or other proper prior on every parameter that data inform; weights as they are given."""
+    found = {}
+    for name, row in formulation.PARAMETERS.items():
+        x = formulation.parameter(name, formulation.batch_shape)
+        try:
+            formulation.check_prior(name)
+        except ValueError:  # it is not there, or nothing would inform it
+            continue
+        if row.support is constraints.simplex:
+            found[name] = Dirichlet(torch.full_like(x, 2.0))
+        elif row.support is constraints.positive:
+            found[name] = Gamma(torch.full_like(x, 3.0), 2.0)
+        else:
+            found[name] = Normal(x, 1.0)
+    return found
+
+
+class Row(NamedTuple):
+    """A formulation under test.
+
+    draw: from a generator (and ``batch``, ``queries``, ...) to the formulation and its data.
+    truth: from one problem to `Truth`, by loops. evidence: the log normaliser of its Pyro program, summed.
+    invariance: to a formulation and data with the same attention. scale: how much larger numbers the invariance passes through.
+    parts: numbers of data that make a problem: queries, outputs, observed. components: the axis of keys whose order means nothing.
+    masked: the formulation with a unit masked; None where it has no masks. density: whether it is a density of data, which the verbs
+    of inference need. conjugate: whether all its parameters have closed-form conditionals. lists: a problem as `oracles` takes it.
+    given: the argument of the guide that takes another attention. answers: what a unit answers, where that does not depend on the query.
+    """
+
+    draw: Callable
+    truth: Callable
+    invariance: Callable | None
+    scale: float = 1.0
+    evidence: Callable = lambda formulation, *data: formulation.log_evidence(*data).sum()
+    parts: tuple[int, ...] = (1,)
+    components: int | None = None
+    masked: Callable | None = None
+    density: bool = True
+    conjugate: bool = False
+    lists: Callable | None = None
+    given: str | None = "attention"
+    answers: Callable | None = lambda formulation: formulation.unit_answers()
+
+    def programs(self, formulation: Any) -> tuple[Callable, Callable]:
+        """The Pyro program whose evidence is ``evidence`` once enumerated, and its exact guide."""
+        if self.given is None:  # every choice of a CRF is enumerated
+            return formulation.enumerated, lambda: None
+        return formulation.model, formulation.guide
+
+
+def mixture_row(draw, **options):
+    far = functools.partial(translated, "keys")
+    return Row(
+        draw, functools.partial(of_lists, lists), far, 20_000.0, masked=by_prior, conjugate=True, lists=lists, **options
+    )
+
+
+def reduced_row(draw, make, invariance, scale=1.0, **options):
+    return Row(draw, functools.partial(of_lists, make), invariance, scale, lists=make, **options)
+
+
+def measure_row(kind):
+    return Row(
+        functools.partial(log_normalizer, kind=kind), tilted, functools.partial(rotated, "locations") if kind == "points" else None,
+        evidence=lambda base, eta: base.log_normalizer(eta).sum(), masked=by_log_weights, density=False, given="weights",
+        answers=(lambda base: base.locations) if kind == "points" else None,
+    )  # fmt: skip
+
+
+def crf_row(**options):
+    return Row(
+        functools.partial(crf, **options), enumerated, shifted_scores, 3.0, evidence=lambda f: f.log_partition(), parts=(0,),
+        density=False, given=None, answers=None,
+    )  # fmt: skip
+
+
+with_options = functools.partial
+keys_row = functools.partial(mixture_row, components=-2)
+DATA = {"parts": (1, 2, 3)}
+ROWS = {
+    "gaussian mixture": mixture_row(problem, **DATA),
+    "gaussian mixture, shared precision": mixture_row(with_options(problem, precision="shared"), **DATA),
+    "gaussian mixture, prior for each query": mixture_row(with_options(problem, rows=5), **DATA),
+    "gaussian mixture, masked": mixture_row(with_options(problem, rows=5, masked=True), **DATA),
+    "gaussian mixture, labels": mixture_row(with_options(problem, answer="categorical"), **DATA),
+    "gaussian keys": keys_row(keys_problem),
+    "gaussian keys, shared precision and weights": keys_row(
+        with_options(keys_problem, precision="shared", weights="shared")
+    ),
+    "gaussian keys, prior for each query": keys_row(
+        with_options(keys_problem, precision="unit", weights=None, rows=5)
+    ),
+    "gaussian keys, masked": keys_row(with_options(keys_problem, rows=5, masked=True)),
+    "hopfield": reduced_row(hopfield, hopfield_lists, functools.partial(rotated, "patterns"), masked=by_mask),
+    "hopfield, values and a mask": reduced_row(
+        with_options(hopfield, values=True, mask=True), hopfield_lists, functools.partial(rotated, "patterns")
+    ),
+    "soft k-means": reduced_row(
+        soft_kmeans, kmeans_lists, functools.partial(translated, "centers"), 20_000.0, conjugate=True
+    ),
+    "soft hash table": reduced_row(hash_table, table_lists, functools.partial(rotated, "keys")),
+    "log normaliser, points": measure_row("points"),
+    "log normaliser, one covariance": measure_row("shared"),
+    "log normaliser, a covariance each": measure_row("each"),
+    "log normaliser, a diagonal each": measure_row("diagonal"),
+    "linear keys": Row(
+        linear_keys, assigned, reweighted, evidence=lambda f, q: torch.tensor(assigned(f, q).evidence).sum(),
+        masked=by_unit_weights, density=False, answers=lambda memory: memory.values,
+    ),
+    "dependency CRF": crf_row(),
+    "dependency CRF, root and nodes": crf_row(root=2, nodes=2, masked=True),
+}  # fmt: skip
