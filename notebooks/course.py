@@ -1,4 +1,8 @@
-"""What every notebook of the course shares: sizes that shrink for a quick run, and a readable figure style."""
+"""What every notebook of the course shares: sizes that shrink for a quick run, claims that are checked, a readable figure style.
+
+Two environment variables change a run: ``PROBTX_SMOKE=1`` makes it quick, and ``PROBTX_CLAIMS=0`` lets claims that fail print
+a line instead of stopping it, for those who change a text, a number or a seed.
+"""
 
 import os
 from pathlib import Path
@@ -6,12 +10,40 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 SMOKE = os.environ.get("PROBTX_SMOKE") == "1"
+FULL = not SMOKE  # the sizes that the text is about
 COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]  # Okabe & Ito, colour-blind safe
 
 
 def size(full, smoke):
     """``full``, or ``smoke`` in a quick run (environment variable ``PROBTX_SMOKE=1``)."""
     return smoke if SMOKE else full
+
+
+def claim(text: str, *conditions, when: bool = True) -> None:
+    """Check what the text says: every condition has to hold.
+
+    Parameters
+    ----------
+    text
+        The claim, as a sentence.
+    conditions
+        Truth values, or tensors and arrays of one.
+    when
+        False in a run that the claim is not about, such as a quick one; the conditions have been computed, and no more is asked.
+
+    Raises
+    ------
+    AssertionError
+        With the sentence. With ``PROBTX_CLAIMS=0`` in the environment (``%env PROBTX_CLAIMS=0`` in a cell) it is printed instead.
+    """
+    failed = [number for number, condition in enumerate(conditions, 1) if not bool(condition)]
+    if not failed or not when:
+        return
+    which = f" (condition {failed[0]} of {len(conditions)})" if len(conditions) > 1 else ""
+    message = f"the text says: {text}. In this run it does not hold{which}."
+    if os.environ.get("PROBTX_CLAIMS") != "0":
+        raise AssertionError(f"{message} If you have changed something, go on with %env PROBTX_CLAIMS=0 in a cell")
+    print(message[0].upper() + message[1:])
 
 
 def data_folder() -> Path | None:
@@ -55,4 +87,4 @@ def style() -> None:
     )
 
 
-__all__ = ["COLORS", "SMOKE", "data_folder", "interact", "size", "style"]
+__all__ = ["COLORS", "FULL", "SMOKE", "claim", "data_folder", "interact", "size", "style"]

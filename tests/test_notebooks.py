@@ -1,5 +1,6 @@
 """Every notebook runs (short, by ``PROBTX_SMOKE``), and every committed one keeps the course's promises."""
 
+import ast
 import asyncio
 import importlib.util
 import re
@@ -7,7 +8,9 @@ import time
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+import torch
 import zmq
 import zmq.asyncio
 from jupyter_client.session import Session
@@ -18,14 +21,37 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def load_runner():
-    specification = importlib.util.spec_from_file_location("notebooks_run", FOLDER / "run.py")
+def load(name):
+    specification = importlib.util.spec_from_file_location(f"notebooks_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
 
 
-runner = load_runner()
+runner, course = load("run"), load("course")
+
+
+def claims(source):
+    """The statements that check what the text says."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    return [node for node in calls if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "claim"]
+
+
+def length(source):
+    """Lines of a cell, those of its claims left out."""
+    return len(source.splitlines()) - sum(node.end_lineno - node.lineno + 1 for node in claims(source))
+
+
+def deep_imports(source):
+    """Imports that go deeper than the package's public modules: ``probtx_pyro.x.y``, or a name that starts with an underscore."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" if alias.name[0] == "_" else node.module for alias in node.names]
+    public = "probtx_pyro.apps.segmentation"
+    return [name for name in names if name.startswith("probtx_pyro.") and name.count(".") > 1 and name != public]
 
 
 def broken_promises(notebook):
@@ -33,7 +59,7 @@ def broken_promises(notebook):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     outputs = [output for cell in code for output in cell.outputs]
-    long_cells = [cell.source.splitlines()[0] for cell in code if len(cell.source.splitlines()) > 15]
+    long_cells = [cell.source.splitlines()[0] for cell in code if length(cell.source) > 15]
     title = next((cell.source.splitlines()[0] for cell in notebook.cells if cell.source), "")
     counts = [cell.execution_count for cell in code]
     promises = {
@@ -42,9 +68,13 @@ def broken_promises(notebook):
         "it has figures": any("image/png" in output.get("data", {}) for output in outputs),
         "no output is an error": not any(output.output_type == "error" for output in outputs),
         "every code cell was run, in order": counts == list(range(1, len(code) + 1)),
-        "claims are asserted": sum("assert " in cell.source for cell in code) >= 3,
+        "claims are checked": sum(bool(claims(cell.source)) for cell in code) >= 3,
+        "no bare assert": not any(
+            isinstance(node, ast.Assert) for cell in code for node in ast.walk(ast.parse(cell.source))
+        ),
+        "no deep import": not any(deep_imports(cell.source) for cell in code),
         "three exercises with folded solutions": len(re.findall(r"<details>.*?</details>", prose, re.DOTALL)) == 3,
-        "cells have at most 15 lines": not long_cells,
+        "cells have at most 15 lines beside their claims": not long_cells,
         "metadata is scrubbed": notebook == runner.scrub(nbformat.from_dict(notebook)),
     }
     return [promise for promise, kept in promises.items() if not kept]
@@ -76,7 +106,7 @@ def good():
     fold = "<details><summary>Solution</summary>Yes.</details>\n"
     cells = [nbformat.v4.new_markdown_cell("# 00 · Is it so?\n**Predict.**\n" + 3 * fold)]
     for number in range(3):
-        cells.append(nbformat.v4.new_code_cell("assert True", execution_count=number + 1, outputs=[image]))
+        cells.append(nbformat.v4.new_code_cell('claim("it is so", True)', execution_count=number + 1, outputs=[image]))
     return runner.scrub(nbformat.v4.new_notebook(cells=cells))
 
 
@@ -92,9 +122,11 @@ BREAKS = {
         nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
     ),
     "every code cell was run, in order": lambda notebook: notebook.cells[2].update(execution_count=None),
-    "claims are asserted": set_source(3, lambda _: "print()"),
+    "claims are checked": set_source(3, lambda _: "print()"),
+    "no bare assert": set_source(3, lambda text: text + "\nassert True"),
+    "no deep import": set_source(3, lambda text: text + "\nfrom probtx_pyro.models.printed import printed_attention"),
     "three exercises with folded solutions": set_source(0, lambda text: text.replace("</details>", "", 1)),
-    "cells have at most 15 lines": set_source(1, lambda text: "\n".join([text] * 16)),
+    "cells have at most 15 lines beside their claims": set_source(1, lambda text: text + 16 * "\nprint()"),
     "metadata is scrubbed": lambda notebook: notebook.metadata.update(language_info={"version": "3.11"}),
 }
 
@@ -108,6 +140,40 @@ def test_a_broken_promise_is_found(promise):
     notebook = good()
     BREAKS[promise](notebook)
     assert broken_promises(notebook) == [promise]
+
+
+def test_fifteen_lines_beside_any_number_of_claims_are_not_too_long():
+    notebook = good()
+    set_source(1, lambda text: "\n".join(15 * ["print()"] + 20 * [text]))(notebook)
+    assert broken_promises(notebook) == []
+
+
+TRUE = [True, torch.tensor(True), np.bool_(True), torch.ones(1) > 0]
+
+
+def test_a_claim_that_holds_says_nothing(capsys):
+    course.claim("it is so", *TRUE)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("false", [False, torch.tensor(False), np.bool_(False)])
+def test_a_claim_that_fails_says_its_sentence(false, monkeypatch):
+    monkeypatch.delenv("PROBTX_CLAIMS", raising=False)
+    with pytest.raises(
+        AssertionError, match=r"the text says: it is so\. In this run it does not hold \(condition 5 of 5\)"
+    ):
+        course.claim("it is so", *TRUE, false)
+
+
+def test_claims_that_are_switched_off_print_and_go_on(monkeypatch, capsys):
+    monkeypatch.setenv("PROBTX_CLAIMS", "0")
+    course.claim("it is so", False)
+    assert capsys.readouterr().out == "The text says: it is so. In this run it does not hold.\n"
+
+
+def test_a_claim_about_another_run_asks_nothing(monkeypatch):
+    monkeypatch.delenv("PROBTX_CLAIMS", raising=False)
+    course.claim("it is so", False, when=False)
 
 
 @pytest.fixture
