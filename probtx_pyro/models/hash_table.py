@@ -32,7 +32,7 @@ from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops.attention import dot_product_attention
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SoftHashTable(ReducedMixture):
     """A table of notes. Immutable: writing returns a longer one.
 

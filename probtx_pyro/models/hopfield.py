@@ -75,7 +75,7 @@ class FixedPoints(NamedTuple):
     converged: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Hopfield(ReducedMixture):
     """An associative memory. Immutable.
 

@@ -89,7 +89,7 @@ def linear_key_weights(
     return _weights(queries, keys, component_weights, feature_map, causal, unit_weights)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearKeys(Formulation):
     """A memory of U units with R linear keys each. Immutable.
 

@@ -50,7 +50,7 @@ class Clustering(NamedTuple):
     num_steps: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SoftKMeans(ReducedMixture):
     """Centers and how sharply points choose among them. Immutable.
 

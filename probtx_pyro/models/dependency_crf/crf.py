@@ -44,7 +44,7 @@ from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, gr
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MeanField:
     """``Q(Z, H) = Π Q(Z_i) Π Q(H^c_i)`` after some sweeps.
 
@@ -95,7 +95,7 @@ class MeanField:
         return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DependencyCRF(Formulation):
     """Sentences of N words with L labels and C channels of dependencies. Immutable.
 
