@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
         with options.names_of_options(training.OPTION_NAMES):
-            arguments.train(arguments)
+            arguments.train(arguments, training.run_options(arguments))
     except KeyboardInterrupt:
         if (arguments.out / "checkpoint.pt").exists():
             raise KeyboardInterrupt("the same command with --resume goes on from the last checkpoint") from None
