@@ -1,7 +1,6 @@
 """Labels of words or of whole texts: the task that taggers and classifiers share."""
 
 import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -141,7 +140,7 @@ def labelling(
     return Task(
         label=settings.encoder, settings=settings, model=build(settings, len(vocabulary.tokens), tuple(map(len, labels))),
         texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
-        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, better=operator.gt,
+        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, keep_best=True,
         parts=tuple(name for name in rows if name != "train"),
         unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip

@@ -85,7 +85,7 @@ def train_task(
                     raise ValueError(f"the validation {task.metric} is not finite at step {state['step']}; lower lr")
                 bar.set_postfix({task.metric: f"{found:.4g}"})
                 state["validation"].append([state["step"], found])
-                if task.better and (state["kept"] is None or task.better(found, state["kept"]["score"])):
+                if task.keep_best and (state["kept"] is None or found > state["kept"]["score"]):
                     weights = {name: x.detach().cpu().clone() for name, x in model.module.state_dict().items()}
                     state["kept"] = {"step": state["step"], "score": found, "weights": weights}
             bar.update()

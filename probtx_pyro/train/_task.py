@@ -85,7 +85,7 @@ class Task:
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
     metric: the name of the metric that is validated by.
-    better: None keeps the last parameters; ``operator.gt`` or ``operator.lt`` keeps those of the validation with the best metric.
+    keep_best: keeps the parameters of the validation with the largest metric, else the last.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
     log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
@@ -101,7 +101,7 @@ class Task:
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str
-    better: Callable[[float, float], bool] | None = None
+    keep_best: bool = False
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()
     ready: Callable[[nn.Module], None] = lambda model: None
