@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(path)
 
 
-def _outputs(mask: Path) -> tuple[Path, Path, Path, Path]:
+def _outputs(mask: Path) -> tuple[Path, ...]:
     """Paths of mask, overlay, probability picture and probabilities; refused before any work if they cannot be written."""
     if mask.suffix.lower() != ".png":
         raise ValueError(f"--out {mask}: a mask must be a .png file, as labels do not survive other formats")
@@ -106,7 +106,7 @@ def _outputs(mask: Path) -> tuple[Path, Path, Path, Path]:
     for path in outputs:
         if path.is_dir():
             raise ValueError(f"--out: {path} is a folder; choose another name")
-    return outputs  # type: ignore[return-value]
+    return outputs
 
 
 def _click(text: str) -> tuple[int, int, int]:
