@@ -320,16 +320,6 @@ def _marginals(name: str, given: ArrayLike) -> NDArray[np.floating[Any]]:
 
 
 __all__ = [
-    "BASELINES",
-    "BIO_TAG",
-    "ChannelScores",
-    "attachment_score",
-    "baseline_scores",
-    "channel_scores",
-    "intersection_over_union",
-    "left_arc",
-    "likeliest_heads",
-    "random_heads",
-    "right_arc",
-    "span_f1",
-]
+    "attachment_score", "left_arc", "right_arc", "random_heads", "BASELINES", "baseline_scores",
+    "ChannelScores", "channel_scores", "likeliest_heads", "BIO_TAG", "span_f1", "intersection_over_union",
+]  # fmt: skip

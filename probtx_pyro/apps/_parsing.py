@@ -1,6 +1,6 @@
 """Unlabelled dependency parsing by reading the attention of a dependency CRF encoder that never saw a tree."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arboresce
 DECODERS: dict[str, Callable[..., Tensor]] = {
     "tree": spanning_arborescence,
     "projective": eisner,
-    "word": lambda arcs: argmax_heads(arcs),
+    "word": argmax_heads,
 }
 
 
@@ -51,14 +51,14 @@ class AttentionParser:
         if encoder is None:
             raise ValueError(f"the model is a {type(self.model).__name__}; give one with a DependencyCRFEncoder")
         if not isinstance(encoder, DependencyCRFEncoder):
-            raise ValueError(
-                f"the model's encoder is a {type(encoder).__name__}; only a DependencyCRFEncoder has heads of words"
-            )
+            kind = type(encoder).__name__
+            raise ValueError(f"the model's encoder is a {kind}; only a DependencyCRFEncoder has heads of words")
         if self.decoder not in DECODERS:
             raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, not {self.decoder!r}")
         if self.channel is not None and not 0 <= self.channel < encoder.num_channels:
             raise ValueError(f"channel must be from 0 to {encoder.num_channels - 1}, not {self.channel}")
 
+    @torch.no_grad()
     def head_marginals(self, sentences: Sequence[Sequence[str]], batch: int = 32) -> list[np.ndarray]:
         """Return ``Q(H)`` of each sentence: (C, N, N), or (C, N, N + 1) with the root first if the CRF has one.
 
@@ -69,11 +69,21 @@ class AttentionParser:
         batch
             Sentences that are computed at once.
         """
+        number = {word: i for i, word in enumerate(self.vocabulary.tokens)}
+        device, encoder = next(self.model.parameters()).device, self.model.encoder
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # of like length together
         found: list[Any] = [None] * len(sentences)
-        for index, marginals in self._batches(sentences, batch):
-            for i, x in zip(index, marginals, strict=True):
-                words = len(sentences[i])
-                found[i] = x[:, :words, : words + self._root].cpu().numpy()
+        training = self.model.training
+        self.model.eval()
+        for start in range(0, len(order), batch):
+            index = order[start : start + batch]
+            rows = [torch.tensor([number.get(word, 0) for word in sentences[i]]) for i in index]
+            words = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+            x = self.model.embedded(words.clamp(min=0))
+            marginals = encoder.field(x, words < 0).head_marginals.cpu().numpy()  # type: ignore[operator]
+            for i, row, own in zip(index, rows, marginals, strict=True):
+                found[i] = own[:, : len(row), : len(row) + self._root]
+        self.model.train(training)
         return found
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
@@ -95,22 +105,6 @@ class AttentionParser:
     @property
     def _root(self) -> bool:
         return getattr(self.model.encoder, "root_ternary", None) is not None
-
-    @torch.no_grad()
-    def _batches(self, sentences: Sequence[Sequence[str]], size: int) -> Iterator[tuple[list[int], Tensor]]:
-        """Sentences of like length together, padded, and their head marginals."""
-        number = {word: i for i, word in enumerate(self.vocabulary.tokens)}
-        device = next(self.model.parameters()).device
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        training = self.model.training
-        self.model.eval()
-        for start in range(0, len(order), size):
-            index = order[start : start + size]
-            rows = [torch.tensor([number.get(word, 0) for word in sentences[i]]) for i in index]
-            words = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
-            x, encoder = self.model.embedded(words.clamp(min=0)), self.model.encoder
-            yield index, encoder.field(x, words < 0).head_marginals  # type: ignore[operator]
-        self.model.train(training)
 
 
 __all__ = ["DECODERS", "AttentionParser"]

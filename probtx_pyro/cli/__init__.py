@@ -1,22 +1,4 @@
-"""The command line: ``probtx``, or ``python -m probtx_pyro``.
-
-A command is a file of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments)``, and one entry of
-``COMMANDS``. Command files import what is heavy inside the two functions, and only the chosen command's are called, so that
-``probtx --help`` answers at once. Exit codes: 0 done (bare ``probtx`` prints its help), 2 wrong usage or input (one line on
-stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in ``probtx ... | head -1``.
-"""
-
-import os
-import sys
-from collections.abc import Sequence
-from importlib import import_module
-from importlib.metadata import version
-
-from probtx_pyro.cli import _options as options
-
-COMMANDS = ("tour", "segment", "train", "parse")
-
-DESCRIPTION = """Attention and transformers as Pyro programs: the attention matrix is a posterior.
+"""Attention and transformers as Pyro programs: the attention matrix is a posterior.
 
 Start with the guided run, which explains the library on real data in under two minutes:
 
@@ -41,10 +23,25 @@ Dependency trees of sentences, read out of such a model's attention:
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
+# A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments), its docstring the description in
+# its help, and one entry of COMMANDS. Command files import what is heavy inside the two functions, and only the chosen
+# command's are called, so that probtx --help answers at once. Exit codes: 0 done (bare probtx prints its help), 2 wrong usage
+# or input (one line on stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in probtx ... | head -1.
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+from probtx_pyro.cli import _options as options
+
+COMMANDS = ("tour", "segment", "train", "parse")
+
 
 def parser() -> options.Parser:
     """Return the parser of all commands; it imports neither torch nor matplotlib."""
-    top = options.Parser(prog="probtx", description=DESCRIPTION)
+    top = options.Parser(prog="probtx", description=__doc__)
     top.add_argument("--version", action="version", version=f"probtx {version('probtx_pyro')}")
     top.set_defaults(run=lambda _: top.print_help())
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
@@ -76,9 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # here, where a reader that is gone can be handled
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else the interpreter flushes again, and complains
+        # else the interpreter flushes again, and complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if str(getattr(error, "name", "")).startswith("probtx_pyro"):

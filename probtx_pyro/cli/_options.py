@@ -5,6 +5,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 MANY_UNKNOWN = 0.3
@@ -48,31 +50,66 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def count(text: str) -> int:
-    """Read a whole number from 1.
+def whole(text: str, least: int) -> int:
+    """Read a whole number.
 
-    >>> count("3")
+    Parameters
+    ----------
+    text
+        Word of the command line.
+    least
+        Smallest number that is taken.
+
+    Examples
+    --------
+    >>> whole("3", 1)
     3
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
     return int(text)
 
 
-def natural(text: str) -> int:
-    """Read a whole number from 0.
+count, natural = partial(whole, least=1), partial(whole, least=0)
 
-    >>> natural("0")
-    0
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "--seed": {"type": seed, "default": 0, "metavar": "N", "help": "seed of every random choice (default 0)"},
+    "--no-progress": {"action": "store_true", "help": "no progress bar"},
+    "--device": {"default": "cpu", "metavar": "NAME", "help": "cpu (default), cuda, cuda:1 or mps"},
+    "--threads": {
+        "type": count,
+        "metavar": "N",
+        "help": "CPU threads (default: as many as torch chooses). Give 1 when other programs use the same cores, or a "
+        "small model leaves each thread little to do: threads that wait for each other can cost ten times the time",
+    },
+}
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of `SHARED`.
+
+    Parameters
+    ----------
+    parser
+        Parser of a command.
+    names
+        Names of the options, in the order of the help.
     """
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
+    for name in names:
+        parser.add_argument(name, **SHARED[name])
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add ``--device``."""
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or mps")
+def folder(path: Path) -> Path:
+    """Return the folder that ``--out`` names, which need not be there.
+
+    Raises
+    ------
+    ValueError
+        It is a file.
+    """
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"--out {path} is a file; give the name of a folder")
+    return path
 
 
 def device(name: str) -> str:
@@ -91,17 +128,6 @@ def device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"--device {name}: this torch cannot use it here; try --device cpu") from None
     return str(found)
-
-
-def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Add ``--threads``."""
-    parser.add_argument(
-        "--threads",
-        type=count,
-        metavar="N",
-        help="CPU threads (default: as many as torch chooses). Give 1 when other programs use the same cores, or a "
-        "small model leaves each thread little to do: threads that wait for each other can cost ten times the time",
-    )
 
 
 @contextmanager
@@ -188,6 +214,6 @@ def warn_unknown(share: float, where: str, what: str = "words") -> None:
 
 
 __all__ = [
-    "MANY_UNKNOWN", "Parser", "add_device", "add_threads", "count", "natural", "device", "names_of_options", "seed", "threads", "warn",
-    "warn_unknown", "with_options",
+    "MANY_UNKNOWN", "SHARED", "Parser", "add_shared", "count", "natural", "device", "folder", "names_of_options", "seed", "threads",
+    "warn", "warn_unknown", "whole", "with_options",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ COMMON: Numbers = {
     "validate-every": (options.count, 500, "steps between validations"),
     "checkpoint-every": (options.count, 200, "steps between checkpoints"),
 }
+# of all tasks on words
 WORDS: Numbers = {
     **COMMON,
     "width": (options.count, 128, "channels of the words; for crf, labels"),
@@ -39,6 +41,14 @@ def distances(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
+
+
+def labelled(what: str) -> Numbers:
+    """Return the numbers of the tasks on labels, of words or of whole texts; ``what`` is cut at so many words."""
+    return {
+        "context": (options.count, 256, f"most words of a {what}, for transformer"),
+        "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
+    }
 
 
 class Option(NamedTuple):
@@ -106,39 +116,44 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true", help="arithmetic (default 32-true)")
-    parser.add_argument(
-        "--seed", type=options.seed, default=0, metavar="N", help="seed of every random choice (default 0)"
-    )
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    options.add_device(parser)
-    options.add_threads(parser)
+    options.add_shared(parser, "--seed", "--no-progress", "--device", "--threads")
 
 
 def add_attention(parser: argparse.ArgumentParser) -> None:
     """Add ``--attention``, a name of `nn.ATTENTIONS`, and the options of those layers."""
     from probtx_pyro import nn
 
-    takes = {name: _arguments(layer) for name, layer in nn.ATTENTIONS.items()}
-    _add_choice(parser, "attention", "softmax", "the attention layer", ATTENTION_OPTIONS, takes)
+    _add_choice(parser, "attention", "softmax", "the attention layer", ATTENTION_OPTIONS, nn.ATTENTIONS)
 
 
-def add_encoder(parser: argparse.ArgumentParser) -> None:
-    """Add ``--encoder``, a name of `nn.ENCODERS`, and the options of those encoders."""
+def add_words(parser: argparse.ArgumentParser, numbers: Numbers) -> None:
+    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, numbers, and what every run has.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task on words.
+    numbers
+        Numbers of the task, which stand before those of all tasks on words.
+    """
     import torch
 
     from probtx_pyro import nn
 
     with torch.random.fork_rng(devices=[]):
         made = {name: of.build(8, context=1, dropout=0.0, root=False) for name, of in nn.ENCODERS.items()}
-    takes = {name: _arguments(type(module)) for name, module in made.items()}
-    _add_choice(parser, "encoder", "crf", "the encoder", ENCODER_OPTIONS, takes)
+    kinds = {name: type(module) for name, module in made.items()}
+    _add_choice(parser, "encoder", "crf", "the encoder", ENCODER_OPTIONS, kinds)
+    add_numbers(parser, {**numbers, **WORDS})
+    add_run(parser)
 
 
 def _add_choice(
     parser: argparse.ArgumentParser, choice: str, default: str, text: str, table: Mapping[str, Option],
-    takes: Mapping[str, set[str]],
+    kinds: Mapping[str, type],
 ) -> None:  # fmt: skip
-    """Add ``--choice`` among the names of ``takes``, and the options that set an argument of one of these at least."""
+    """Add ``--choice`` among the names of ``kinds``, and the options that set an argument of one of these at least."""
+    takes = {name: set(inspect.signature(kind).parameters) for name, kind in kinds.items()}
     parser.add_argument(f"--{choice}", choices=tuple(takes), default=default, help=f"{text} (default {default})")
     for name, option in table.items():
         of = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
@@ -146,19 +161,7 @@ def _add_choice(
             f"--{name}", type=option.kind, choices=option.values, metavar=None if option.values else "N",
             help=f"{option.text}; for {', '.join(of)}",
         )  # fmt: skip
-    parser.set_defaults(takes=takes)
-
-
-def _arguments(kind: type) -> set[str]:
-    """Names of the arguments of a class, with those that it passes on to its bases."""
-    names: set[str] = set()
-    for base in kind.__mro__:
-        if "__init__" in vars(base):
-            found = inspect.signature(vars(base)["__init__"]).parameters
-            names |= set(found)
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in found.values()):
-                break
-    return names
+    parser.set_defaults(takes=takes, choice=(choice, table))
 
 
 def given(arguments: argparse.Namespace, choice: str, table: Mapping[str, Option]) -> dict[str, Any]:
@@ -189,20 +192,25 @@ def given(arguments: argparse.Namespace, choice: str, table: Mapping[str, Option
     return found
 
 
-def encoder_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of all settings with an encoder, from the options of `WORDS` and `add_encoder`."""
-    return {
-        "encoder": arguments.encoder,
-        "options": given(arguments, "encoder", ENCODER_OPTIONS),
-        "context": arguments.context,
-        **common_settings(arguments),
-    }
+def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
+    """Return the settings of a run: every field has the value of the option of its name, where there is one.
 
+    Parameters
+    ----------
+    kind
+        Class of the settings.
+    arguments
+        Words of the command line, parsed.
+    others
+        Fields that have no option of their name.
 
-def common_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of all settings, from the options of `COMMON`."""
-    names = ("batch", "width", "dropout", "lr", "rarest", "validate_every", "seed")
-    return {"num_steps": arguments.steps, **{name: getattr(arguments, name) for name in names}}
+    Raises
+    ------
+    ValueError
+        An option that means nothing to the chosen layer or encoder, and what ``kind`` refuses.
+    """
+    named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
+    return kind(num_steps=arguments.steps, options=given(arguments, *arguments.choice), **named, **others)
 
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -213,31 +221,25 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     ValueError
         A folder that is a file, or a device that is not here.
     """
-    if arguments.out.exists() and not arguments.out.is_dir():
-        raise ValueError(f"--out {arguments.out} is a file; give the name of a folder")
     return {
-        "out": arguments.out,
-        "resume": arguments.resume,
+        "out": options.folder(arguments.out),
         "device": options.device(arguments.device),
-        "precision": arguments.precision,
-        "checkpoint_every": arguments.checkpoint_every,
         "progress": False if arguments.no_progress else None,
+        **{name: getattr(arguments, name) for name in ("resume", "precision", "checkpoint_every")},
     }
 
 
-def report(label: str, found: str, results: Mapping[str, Any], folder: Path, parse: bool = False) -> None:
+def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str = "", parse: bool = False) -> None:
     """Print how the run went, where its results are and what can be done next; one process of many does.
 
     Parameters
     ----------
-    label
-        Name of the attention layer or encoder.
-    found
-        Its scores.
+    arguments
+        Words of the command line, parsed.
     results
         Results of the run.
-    folder
-        Folder of the run.
+    found
+        Its scores; its metrics, part by part, if empty.
     parse
         Whether ``probtx parse`` reads it.
     """
@@ -245,29 +247,24 @@ def report(label: str, found: str, results: Mapping[str, Any], folder: Path, par
         return
     from probtx_pyro.train import RESULTS
 
-    what = "tokens" if "level" in results["settings"] else "words"
+    label, what = getattr(arguments, arguments.choice[0]), "tokens" if "level" in results["settings"] else "words"
+    found = found or "; ".join(
+        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}"
+        for part, metrics in results["metrics"].items()
+    )
     print(
         f"{label}: {found} after {results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
     )
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
-    print(folder / RESULTS)
+    print(arguments.out / RESULTS)
     if parse:
-        print(f"Next: probtx parse sentences.conllu --model {shlex.quote(str(folder))} --out trees.conllu")
-    print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(folder)!r}) loads the model")
+        print(f"Next: probtx parse sentences.conllu --model {shlex.quote(str(arguments.out))} --out trees.conllu")
+    print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
     for part, share in results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)
 
 
-def scores(results: Mapping[str, Any]) -> str:
-    """Return the metrics of a finished run, part by part."""
-    return "; ".join(
-        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in found.items())}"
-        for part, found in results["metrics"].items()
-    )
-
-
 __all__ = [
-    "ATTENTION_OPTIONS", "COMMON", "ENCODER_OPTIONS", "OPTION_NAMES", "PRECISIONS", "WORDS", "Numbers", "Option", "add_attention",
-    "add_encoder", "add_numbers", "add_run", "common_settings", "distances", "encoder_settings", "given", "report",
-    "run_options", "scores",
+    "ATTENTION_OPTIONS", "COMMON", "ENCODER_OPTIONS", "OPTION_NAMES", "PRECISIONS", "WORDS", "Numbers", "Option",
+    "add_attention", "add_numbers", "add_run", "add_words", "distances", "given", "labelled", "report", "run_options", "settings",
 ]  # fmt: skip

@@ -11,14 +11,9 @@ arcs, right arcs and random heads.
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from probtx_pyro.cli import _options as options
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from probtx_pyro.nn.tasks import WordModel
 
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
 DECODERS = ("tree", "projective", "word")
@@ -40,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", type=int, metavar="N", help="the channel to read, from 0 (default: their mean)")
     parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
     parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
-    options.add_device(parser)
-    options.add_threads(parser)
+    options.add_shared(parser, "--device", "--threads")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -61,11 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.sentences} has no sentences")
     if not 1 <= arguments.sentence <= len(sentences):
         raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
-    loaded = load_run(arguments.model, device)
+    loaded: Any = load_run(arguments.model, device)
     with options.names_of_options({"channel": "--channel"}):
-        parser = AttentionParser(
-            cast("WordModel", loaded.model), loaded.vocabulary, arguments.decoder, arguments.channel
-        )
+        parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
     heads = parser.parse([sentence.words for sentence in sentences])
     write_conllu(sentences, arguments.out, heads)
     print(arguments.out)
@@ -77,19 +69,16 @@ def run(arguments: argparse.Namespace) -> None:
         scores = {"attention": attachment_score(heads, gold), **baseline_scores(gold, seed=0)}
         print("unlabelled attachment: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
     if arguments.draw is not None:
-        _draw(arguments.draw, sentences[arguments.sentence - 1].words, heads, gold, arguments.sentence - 1)
+        import matplotlib
 
+        matplotlib.use("agg")
+        from probtx_pyro.plots import dependency_arcs
 
-def _draw(path: Path, words: tuple[str, ...], heads: list, gold: list, index: int) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from probtx_pyro.plots import dependency_arcs
-
-    known = gold[index] if max(gold[index]) >= 0 else None
-    axes = dependency_arcs(words, heads[index], gold=known)
-    cast("Figure", axes.figure).savefig(path, bbox_inches="tight", dpi=150)
-    print(path)
+        index = arguments.sentence - 1
+        known = gold[index] if max(gold[index]) >= 0 else None
+        axes: Any = dependency_arcs(sentences[index].words, heads[index], gold=known)
+        axes.figure.savefig(arguments.draw, bbox_inches="tight", dpi=150)
+        print(arguments.draw)
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

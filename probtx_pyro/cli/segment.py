@@ -32,16 +32,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
 _LARGE = 4_000_000
 # below so many pixels threads cost more than they save: 4.7 s with two, 2.5 s with one (500 x 375)
 _ONE_THREAD = 2_000_000
-_BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    KeyError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)  # what PIL raises on a damaged file
+# what PIL raises on a damaged file
+_BROKEN = (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error, zlib.error)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scribbles and earlier clicks",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="MASK", help="the mask, a .png file")
-    options.add_threads(parser)
+    options.add_shared(parser, "--threads")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -103,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(path)
 
 
-def _outputs(mask: Path) -> tuple[Path, Path, Path, Path]:
+def _outputs(mask: Path) -> tuple[Path, ...]:
     """Paths of mask, overlay, probability picture and probabilities; refused before any work if they cannot be written."""
     if mask.suffix.lower() != ".png":
         raise ValueError(f"--out {mask}: a mask must be a .png file, as labels do not survive other formats")
@@ -114,7 +106,7 @@ def _outputs(mask: Path) -> tuple[Path, Path, Path, Path]:
     for path in outputs:
         if path.is_dir():
             raise ValueError(f"--out: {path} is a folder; choose another name")
-    return outputs  # type: ignore[return-value]
+    return outputs
 
 
 def _click(text: str) -> tuple[int, int, int]:
@@ -134,10 +126,8 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
 
     too_large = f"more than {MAX_PIXELS // 10**6} million pixels; shrink it first"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # the limit below is lower and says what to do
+        # the limit below is lower than Pillow's and says what to do
+        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
             picture = Image.open(path, formats=formats)
     except UnidentifiedImageError:
         wanted = " or ".join(", ".join(formats).rsplit(", ", 1))

@@ -19,19 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help=f"folder for the results, made if missing (default {OUT})"
     )
-    parser.add_argument(
-        "--seed", type=options.seed, default=0, metavar="N", help="seed of every random choice (default 0)"
-    )
-    options.add_device(parser)
-    options.add_threads(parser)
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    options.add_shared(parser, "--seed", "--device", "--threads", "--no-progress")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the tour and say where its results are."""
-    out: Path = arguments.out or OUT
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give the name of a folder")
+    out = options.folder(arguments.out or OUT)
     device = options.device(arguments.device)
     if arguments.out is None:
         options.warn(f"the results go to {out}; --out DIR chooses another folder")

@@ -22,7 +22,10 @@ TASKS = ("lm", "tagger", "mlm", "classifier")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a command for each of `TASKS`, in a file of its own (``train_lm.py``, ...) made like those of `probtx_pyro.cli`."""
+    """Add a command for each of `TASKS`, in a file of its own (``train_lm.py``, ...) made like those of `probtx_pyro.cli`.
+
+    The ``run`` of a task also takes the options of the run, from `run_options`.
+    """
     parser.set_defaults(train=None, show_help=parser.print_help)
     tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
         with options.names_of_options(training.OPTION_NAMES):
-            arguments.train(arguments)
+            arguments.train(arguments, training.run_options(arguments))
     except KeyboardInterrupt:
         if (arguments.out / "checkpoint.pt").exists():
             raise KeyboardInterrupt("the same command with --resume goes on from the last checkpoint") from None

@@ -9,16 +9,11 @@ results as in `probtx train --help`.
 """
 
 import argparse
+from typing import Any
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a classifier of texts"
-NUMBERS: training.Numbers = {
-    "context": (options.count, 256, "most words of a text, for transformer"),
-    "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
-    **training.WORDS,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,20 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a CSV or TSV file, a folder with train, dev and test files, or banking77 (default; $PROBTX_DATA, or downloaded)",
     )
-    training.add_encoder(parser)
-    training.add_numbers(parser, NUMBERS)
-    training.add_run(parser)
+    training.add_words(parser, training.labelled("text"))
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are."""
-    of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
-
+def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
+    """Train as ``how`` says, and say where the results are."""
     from probtx_pyro import train
 
-    settings = train.LabellingSettings(unknown=arguments.unknown, **of_encoder)
+    settings = training.settings(train.LabellingSettings, arguments)
     results = train.train_classifier(settings, train.classified_texts(arguments.data), **how).results
-    training.report(arguments.encoder, training.scores(results), results, arguments.out)
+    training.report(arguments, results)
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

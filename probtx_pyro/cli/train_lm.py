@@ -11,6 +11,7 @@ pip install 'probtx_pyro[train]'
 """
 
 import argparse
+from typing import Any
 
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
@@ -40,22 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_run(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are."""
-    chosen = training.given(arguments, "attention", training.ATTENTION_OPTIONS)
-    how = training.run_options(arguments)
-
+def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
+    """Train as ``how`` says, and say where the results are."""
     from probtx_pyro import train
     from probtx_pyro.data import load_text
 
-    settings = train.LanguageModelSettings(
-        attention=arguments.attention, options=chosen, level=arguments.level, context=arguments.context,
-        heads=arguments.heads, head_dim=arguments.head_dim, layers=arguments.layers, map_training=arguments.map,
-        **training.common_settings(arguments),
-    )  # fmt: skip
+    settings = training.settings(train.LanguageModelSettings, arguments, map_training=arguments.map)
     results = train.train_language_model(settings, load_text(arguments.text), **how).results
     found = f"validation perplexity {results['perplexity']:.4f}"
-    training.report(arguments.attention, found, results, arguments.out)
+    training.report(arguments, results, found)
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

@@ -9,6 +9,7 @@ of the validation part, chosen once for a seed. Resume, several processes and re
 """
 
 import argparse
+from typing import Any
 
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
@@ -17,7 +18,6 @@ SUMMARY = "a masked language model of words"
 NUMBERS: training.Numbers = {
     "mask": (float, 0.15, "share of the words of a row that are hidden"),
     "context": (options.count, 64, "words of a row"),
-    **training.WORDS,
 }
 
 
@@ -33,22 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", choices=("fixed", "sentence"), default="fixed", help="fixed (default): --context words; or the lines"
     )
-    training.add_encoder(parser)
-    training.add_numbers(parser, NUMBERS)
-    training.add_run(parser)
+    training.add_words(parser, NUMBERS)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are."""
-    of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
-
+def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
+    """Train as ``how`` says, and say where the results are."""
     from probtx_pyro import train
     from probtx_pyro.data import load_text
 
-    settings = train.MaskedSettings(rows=arguments.rows, mask=arguments.mask, **of_encoder)
+    settings = training.settings(train.MaskedSettings, arguments)
     results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
     found = f"validation perplexity of hidden words {results['perplexity']:.4f}"
-    training.report(arguments.encoder, found, results, arguments.out, arguments.encoder == "crf")
+    training.report(arguments, results, found, arguments.encoder == "crf")
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

@@ -10,16 +10,11 @@ where there is a test part. Resume, several processes and results as in `probtx 
 """
 
 import argparse
+from typing import Any
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a tagger of words: parts of speech, named entities, COGS"
-NUMBERS: training.Numbers = {
-    "context": (options.count, 256, "most words of a sentence, for transformer"),
-    "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
-    **training.WORDS,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,21 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ewt, wnut17, cogs ($PROBTX_DATA, or downloaded)",
     )
     parser.add_argument("--column", choices=("upos", "xpos"), default="upos", help="tags of a treebank (default upos)")
-    training.add_encoder(parser)
-    training.add_numbers(parser, NUMBERS)
-    training.add_run(parser)
+    training.add_words(parser, training.labelled("sentence"))
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are."""
-    of_encoder, how = training.encoder_settings(arguments), training.run_options(arguments)
-
+def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
+    """Train as ``how`` says, and say where the results are."""
     from probtx_pyro import train
 
     data = train.tagged_sentences(arguments.data, arguments.column)
-    settings = train.LabellingSettings(unknown=arguments.unknown, select=data.select, **of_encoder)
+    settings = training.settings(train.LabellingSettings, arguments, select=data.select)
     results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
-    training.report(arguments.encoder, training.scores(results), results, arguments.out, arguments.encoder == "crf")
+    training.report(arguments, results, parse=arguments.encoder == "crf")
 
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

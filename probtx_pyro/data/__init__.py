@@ -11,41 +11,14 @@ from probtx_pyro.data.text import Text, Vocabulary, load_text
 from probtx_pyro.data.treebank import Sentence, load_treebank, read_conllu, write_conllu
 
 __all__ = [
-    # images
-    "Digits",
-    "load_digits",
-    "Photograph",
-    "load_pagoda",
-    "Fashion",
-    "load_fashion",
-    "read_idx",
+    "Digits", "load_digits", "Photograph", "load_pagoda", "Fashion", "load_fashion", "read_idx",
     # text, its tokens, and a transformer that was trained on it
-    "Text",
-    "load_text",
-    "Vocabulary",
-    "text_transformer",
+    "Text", "load_text", "Vocabulary", "text_transformer",
     # every corpus of sentences comes in these parts
     "Splits",
-    # dependency trees
-    "Sentence",
-    "load_treebank",
-    "read_conllu",
-    "write_conllu",
-    # a tag for each word
-    "Tagged",
-    "load_entities",
-    "read_tagged",
-    # a label for each text
-    "Labelled",
-    "load_labelled",
-    "read_labelled",
-    "tokenize",
-    # compositional generalisation
-    "Cogs",
-    "CogsExample",
-    "Tags",
-    "load_cogs",
-    "read_cogs",
-    "tags_of",
-    "logical_form_of",
-]
+    # dependency trees; a tag for each word; a label for each text; compositional generalisation
+    "Sentence", "load_treebank", "read_conllu", "write_conllu",
+    "Tagged", "load_entities", "read_tagged",
+    "Labelled", "load_labelled", "read_labelled", "tokenize",
+    "Cogs", "CogsExample", "Tags", "load_cogs", "read_cogs", "tags_of", "logical_form_of",
+]  # fmt: skip

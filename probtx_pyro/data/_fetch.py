@@ -4,11 +4,14 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 GITHUB = "https://raw.githubusercontent.com/"
+Block = list[tuple[int, str]]
+Item = TypeVar("Item")
 
 
 class Remote(NamedTuple):
@@ -22,6 +25,23 @@ class Remote(NamedTuple):
     name: str
     url: str
     sha256: str
+
+
+def on_github(folder: str, place: str, **files: tuple[str, str]) -> dict[str, Remote]:
+    """Return files of a GitHub repository by their parts of a corpus.
+
+    Parameters
+    ----------
+    folder
+        Folder under ``$PROBTX_DATA``.
+    place
+        Owner, repository, commit and folder there, between slashes.
+    files
+        Name and SHA-256 of the file of each part.
+    """
+    return {
+        part: Remote(f"{folder}/{name}", f"{GITHUB}{place}/{name}", sha256) for part, (name, sha256) in files.items()
+    }
 
 
 def fetch(remote: Remote) -> Path:
@@ -170,4 +190,39 @@ def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") ->
     return name, [line.removesuffix("\n").removesuffix("\r") for line in lines]
 
 
-__all__ = ["GITHUB", "Remote", "checked", "download", "fetch", "own_folder", "read_bytes", "read_lines", "read_text"]
+class BadLine(ValueError):
+    """Error in a line of a file: its arguments are the number of the line and what is wrong with it."""
+
+
+def read_blocks(
+    source: str | Path | Iterable[str], wanted: str, read: Callable[[Block], Item], spaces: str | None = None
+) -> list[Item]:
+    """Return what ``read`` makes of each block of lines between blank ones.
+
+    Parameters
+    ----------
+    source, wanted
+        As in `read_lines`.
+    read
+        From the numbered lines of a block to an item; it refuses a line by `BadLine`.
+    spaces
+        Characters that a blank line may have; None are all white space.
+
+    Raises
+    ------
+    ValueError
+        ``FILE, line N: what is wrong``; see also `read_text`.
+    """
+    name, lines = read_lines(source, wanted)
+    blocks = groupby(enumerate(lines, 1), lambda numbered: bool(numbered[1].strip(spaces)))
+    try:
+        return [read(list(block)) for has_words, block in blocks if has_words]
+    except BadLine as error:
+        number, wrong = error.args
+        raise ValueError(f"{name}, line {number}: {wrong}") from None
+
+
+__all__ = [
+    "GITHUB", "BadLine", "Block", "Remote", "checked", "download", "fetch", "on_github", "own_folder", "read_blocks", "read_bytes",
+    "read_lines", "read_text",
+]  # fmt: skip

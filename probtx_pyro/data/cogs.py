@@ -17,22 +17,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_lines
+from probtx_pyro.data._fetch import fetch, on_github, read_lines
 
 NONE = "_"
 _NOUN = re.compile(r"(\* )?(\w+) \( x _ (\d+) \)")
 _ARC = re.compile(r"(\w+) \. (\w+(?: \. \w+)?) \( x _ (\d+) , (?:x _ (\d+)|(\w+)) \)")
 _LAMBDA = "LAMBDA a . "
-_URL = f"{GITHUB}najoungkim/COGS/165a7b669eade971fa47bf568a2e51925360fed8/data/"
-PUBLISHED = {
-    part: Remote(f"cogs/{part}.tsv", f"{_URL}{part}.tsv", sha256)
-    for part, sha256 in {
-        "train": "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78",
-        "dev": "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21",
-        "test": "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035",
-        "gen": "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
-    }.items()
-}
+PUBLISHED = on_github(
+    "cogs",
+    "najoungkim/COGS/165a7b669eade971fa47bf568a2e51925360fed8/data",
+    train=("train.tsv", "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78"),
+    dev=("dev.tsv", "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21"),
+    test=("test.tsv", "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035"),
+    gen=("gen.tsv", "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361"),
+)
 
 
 class Tags(NamedTuple):
@@ -193,10 +191,10 @@ def read_cogs(source: str | Path | Iterable[str]) -> list[CogsExample]:
         if not line:
             continue
         columns = line.split("\t")
-        if len(columns) != 3 or not columns[0].strip():
-            raise ValueError(f"{name}, line {number}: {len(columns)} columns; give sentence, logical form, category")
-        words = tuple(columns[0].split())
         try:
+            if len(columns) != 3 or not columns[0].strip():
+                raise ValueError(f"{len(columns)} columns; give sentence, logical form, category")
+            words = tuple(columns[0].split())
             examples.append(CogsExample(words, columns[1], columns[2], tags_of(words, columns[1])))
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None

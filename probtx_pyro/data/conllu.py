@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import read_lines
+from probtx_pyro.data._fetch import BadLine, Block, read_blocks
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _MAY_HAVE_SPACES = {"FORM", "LEMMA", "MISC"}
@@ -95,18 +95,7 @@ def read_conllu(source: str | Path | Iterable[str], check_tree: bool = True) -> 
     >>> sentence.words, sentence.heads
     (('Attend',), (0,))
     """
-    name, lines = read_lines(source, "CoNLL-U file")
-    sentences, block = [], []
-    for number, line in enumerate([*lines, ""], 1):
-        if line.strip(" \t"):
-            block.append((number, line))
-        elif block:
-            try:
-                sentences.append(_sentence(block, check_tree))
-            except _BadLine as error:
-                raise ValueError(f"{name}, line {error}") from None
-            block = []
-    return sentences
+    return read_blocks(source, "CoNLL-U file", lambda block: _sentence(block, check_tree), " \t")
 
 
 def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequence[Sequence[int]] | None = None) -> None:
@@ -136,21 +125,13 @@ def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequenc
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-class _BadLine(ValueError):
-    """Error in a line of a file: the number of the line, then what is wrong with it."""
-
-    def __init__(self, number: int, wrong: str):
-        super().__init__(f"{number}: {wrong}")
-
-
-def _sentence(block: list[tuple[int, str]], check_tree: bool) -> Sentence:
+def _sentence(block: Block, check_tree: bool) -> Sentence:
     """A sentence from its numbered lines."""
     comments = tuple(takewhile(lambda line: line.startswith("#"), (line for _, line in block)))
     rows = block[len(comments) :]
     if not rows:
-        raise _BadLine(block[0][0], "comments without words; remove them, or the blank line after them")
-    words: list[list[str]] = []
-    numbers: list[int] = []  # of the lines of words
+        raise BadLine(block[0][0], "comments without words; remove them, or the blank line after them")
+    words: list[tuple[int, list[str]]] = []  # the number of the line, and its columns
     span_end = span_line = empty_nodes = 0
     for number, line in rows:
         fields = _fields(number, line)
@@ -158,52 +139,48 @@ def _sentence(block: list[tuple[int, str]], check_tree: bool) -> Sentence:
         expected = len(words) + (mark != ".")
         if first != expected:
             what = "an empty node's ID must begin with" if mark == "." else "the next ID must be"
-            raise _BadLine(number, f"ID {fields[0]}, but {what} {expected}; number the words 1, 2, 3, ...")
+            raise BadLine(number, f"ID {fields[0]}, but {what} {expected}; number the words 1, 2, 3, ...")
         if mark == "-":
             if last < expected or expected <= span_end:
-                raise _BadLine(
+                raise BadLine(
                     number, f"multiword token {fields[0]} runs backwards or overlaps the one before; mend its range"
                 )
             span_end, span_line = last, number
         elif mark == ".":
             empty_nodes += 1
             if last != empty_nodes:
-                raise _BadLine(
+                raise BadLine(
                     number, f"ID {fields[0]}, but the next empty node here is {first}.{empty_nodes}; number them so"
                 )
         else:
-            words.append(fields)
-            numbers.append(number)
+            words.append((number, fields))
             empty_nodes = 0
     if not words:
-        raise _BadLine(rows[0][0], "a sentence without words; remove its lines")
+        raise BadLine(rows[0][0], "a sentence without words; remove its lines")
     if span_end > len(words):
-        raise _BadLine(span_line, f"multiword token ends at {span_end}, the sentence at {len(words)}; mend its range")
-    heads = tuple(
-        _head(number, fields[6], i, len(words))
-        for i, (number, fields) in enumerate(zip(numbers, words, strict=True), 1)
-    )
+        raise BadLine(span_line, f"multiword token ends at {span_end}, the sentence at {len(words)}; mend its range")
+    heads = tuple(_head(number, fields[6], word, len(words)) for word, (number, fields) in enumerate(words, 1))
     if check_tree:
-        _check_tree(heads, numbers)
-    _, forms, lemmas, upos, xpos, _, _, relations, _, _ = zip(*words, strict=True)
+        _check_tree(heads, [number for number, _ in words])
+    _, forms, lemmas, upos, xpos, _, _, relations, _, _ = zip(*(fields for _, fields in words), strict=True)
     return Sentence(forms, lemmas, upos, xpos, heads, relations, comments, tuple(line for _, line in rows))
 
 
 def _fields(number: int, line: str) -> list[str]:
     """The ten columns of a line."""
     if line.startswith("#"):
-        raise _BadLine(number, "a comment between words; move it before the first word of the sentence")
+        raise BadLine(number, "a comment between words; move it before the first word of the sentence")
     fields = line.split("\t")
     if len(fields) != len(COLUMNS):
         repair = (
             "put tabs, not spaces, between them" if len(line.split()) == len(COLUMNS) else "write _ for what is missing"
         )
-        raise _BadLine(number, f"{len(fields)} columns between tabs instead of {len(COLUMNS)}; {repair}")
+        raise BadLine(number, f"{len(fields)} columns between tabs instead of {len(COLUMNS)}; {repair}")
     for column, field in zip(COLUMNS, fields, strict=True):
         if not field.strip():
-            raise _BadLine(number, f"column {column} is empty; write _ for what is missing")
+            raise BadLine(number, f"column {column} is empty; write _ for what is missing")
         if " " in field and column not in _MAY_HAVE_SPACES:
-            raise _BadLine(number, f"column {column} has a space in {field!r}; remove it")
+            raise BadLine(number, f"column {column} has a space in {field!r}; remove it")
     return fields
 
 
@@ -211,7 +188,7 @@ def _id(number: int, field: str) -> tuple[int, str, int]:
     """An ID in parts: 3 is (3, "", 0), 1-2 is (1, "-", 2), 8.1 is (8, ".", 1)."""
     match = _ID.fullmatch(field)
     if not match or (match[1] == "0" and match[2] != "."):
-        raise _BadLine(number, f"ID {field!r} is no word (3), multiword token (1-2) or empty node (8.1); mend it")
+        raise BadLine(number, f"ID {field!r} is no word (3), multiword token (1-2) or empty node (8.1); mend it")
     return int(match[1]), match[2] or "", int(match[3] or 0)
 
 
@@ -220,17 +197,17 @@ def _head(number: int, field: str, word: int, length: int) -> int | None:
     if field == "_":
         return None
     if not re.fullmatch(_NUMBER, field) or int(field) > length:
-        raise _BadLine(number, f"HEAD {field!r} is no word of the sentence; give 0 to {length}, or _ for none")
+        raise BadLine(number, f"HEAD {field!r} is no word of the sentence; give 0 to {length}, or _ for none")
     if int(field) == word:
-        raise _BadLine(number, f"word {word} is its own head; give another word, or 0 for the root")
+        raise BadLine(number, f"word {word} is its own head; give another word, or 0 for the root")
     return int(field)
 
 
-def _check_tree(heads: tuple[int | None, ...], numbers: list[int]) -> None:
+def _check_tree(heads: tuple[int | None, ...], numbers: Sequence[int]) -> None:
     """Refuse heads of some words only, and cycles."""
     if None in heads and any(head is not None for head in heads):
         missing = heads.index(None)
-        raise _BadLine(
+        raise BadLine(
             numbers[missing], "no HEAD, but other words of the sentence have one; give it, or check_tree=False"
         )
     safe: set[int | None] = {0, None}
@@ -240,7 +217,7 @@ def _check_tree(heads: tuple[int | None, ...], numbers: list[int]) -> None:
         while word is not None and word not in safe:
             if word in path:
                 circle = " -> ".join(map(str, [*path[path.index(word) :], word]))
-                raise _BadLine(numbers[word - 1], f"heads run in a circle, {circle}; give one of them another head")
+                raise BadLine(numbers[word - 1], f"heads run in a circle, {circle}; give one of them another head")
             path.append(word)
             word = heads[word - 1]
         safe.update(path)

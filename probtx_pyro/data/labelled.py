@@ -7,18 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import GITHUB, Remote, read_text
+from probtx_pyro.data._fetch import on_github, read_text
 from probtx_pyro.data._splits import Published, Splits, load_splits
 
-_BANKING = GITHUB + "PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data/"
 PUBLISHED: Published = {
-    "banking77": {
-        part: Remote(f"banking77/{part}.csv", f"{_BANKING}{part}.csv", sha256)
-        for part, sha256 in (
-            ("train", "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b"),
-            ("test", "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d"),
-        )
-    }
+    "banking77": on_github(
+        "banking77",
+        "PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data",
+        train=("train.csv", "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b"),
+        test=("test.csv", "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d"),
+    ),
 }
 
 

@@ -5,20 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import GITHUB, Remote, read_lines
+from probtx_pyro.data._fetch import BadLine, Block, on_github, read_blocks
 from probtx_pyro.data._splits import Published, Splits, load_splits
 from probtx_pyro.metrics import BIO_TAG
 
-_WNUT = GITHUB + "leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603/"
 PUBLISHED: Published = {
-    "wnut17": {
-        part: Remote(f"wnut17/{file}", _WNUT + file, sha256)
-        for part, file, sha256 in (
-            ("train", "wnut17train.conll", "731820e13f71af324c6b55a1575ec2ce59fbaa2a0806f8f0400b98d56cd6a7a5"),
-            ("dev", "emerging.dev.conll", "e053b752b8155113ca66e7db08af5f2f5f43ab993694e4774f1ec5bad42312d8"),
-            ("test", "emerging.test.annotated", "2aa79b764e56ec9264a1b30fdd9b70195bd00ff400b62edd8f399d5f13c178f0"),
-        )
-    }
+    "wnut17": on_github(
+        "wnut17",
+        "leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603",
+        train=("wnut17train.conll", "731820e13f71af324c6b55a1575ec2ce59fbaa2a0806f8f0400b98d56cd6a7a5"),
+        dev=("emerging.dev.conll", "e053b752b8155113ca66e7db08af5f2f5f43ab993694e4774f1ec5bad42312d8"),
+        test=("emerging.test.annotated", "2aa79b764e56ec9264a1b30fdd9b70195bd00ff400b62edd8f399d5f13c178f0"),
+    ),
 }
 
 
@@ -51,22 +49,19 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
     >>> read_tagged(["In O", "New B-location", "York I-location", "", "Yes O"])[0].tags
     ('O', 'B-location', 'I-location')
     """
-    name, lines = read_lines(source, "file of words and tags")
-    sentences: list[Tagged] = []
-    rows: list[list[str]] = []
-    for number, line in enumerate([*lines, ""], 1):
-        if not line.strip():
-            if rows:
-                sentences.append(Tagged(*zip(*rows, strict=True)))
-            rows = []
-            continue
-        columns = [column.strip(" ") for column in (line.split("\t") if "\t" in line else line.split())]
-        if len(columns) != 2 or not all(columns):
-            raise ValueError(f"{name}, line {number}: {line!r} is not a word, a tab and its tag; write them so")
-        if bio and not BIO_TAG.fullmatch(columns[1]):
-            raise ValueError(f"{name}, line {number}: {columns[1]!r} is no BIO tag; give O, B-type or I-type")
-        rows.append(columns)
-    return sentences
+
+    def sentence(block: Block) -> Tagged:
+        rows = []
+        for number, line in block:
+            columns = [column.strip(" ") for column in (line.split("\t") if "\t" in line else line.split())]
+            if len(columns) != 2 or not all(columns):
+                raise BadLine(number, f"{line!r} is not a word, a tab and its tag; write them so")
+            if bio and not BIO_TAG.fullmatch(columns[1]):
+                raise BadLine(number, f"{columns[1]!r} is no BIO tag; give O, B-type or I-type")
+            rows.append(columns)
+        return Tagged(*zip(*rows, strict=True))
+
+    return read_blocks(source, "file of words and tags", sentence)
 
 
 def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Splits[Tagged]:

@@ -278,15 +278,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 if __name__ == "__main__":
     main()
 
-__all__ = [
-    "CONTEXT",
-    "UNKNOWN",
-    "Heads",
-    "TextTransformer",
-    "load",
-    "loss",
-    "save",
-    "split",
-    "topics_text",
-    "train",
-]
+__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "loss", "save", "split", "topics_text", "train"]

@@ -2,23 +2,21 @@
 
 from pathlib import Path
 
-from probtx_pyro.data._fetch import GITHUB, Remote
+from probtx_pyro.data._fetch import on_github
 from probtx_pyro.data._splits import Published, Splits, load_splits
 from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 
 # Each address serves the part's CoNLL-U file of the repository at that commit, uncompressed, as text.
-_EWT = GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-"
 PUBLISHED: Published = {
     "small": {"train": Path(__file__).with_name("small_treebank.conllu")},
-    "ewt": {
-        part: Remote(f"ud_english_ewt/en_ewt-ud-{part}.conllu", f"{_EWT}{part}.conllu", sha256)
-        for part, sha256 in {
-            "train": "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-            "dev": "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-            "test": "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
-        }.items()
-    },
-}  # fmt: skip
+    "ewt": on_github(
+        "ud_english_ewt",
+        "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb",
+        train=("en_ewt-ud-train.conllu", "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b"),
+        dev=("en_ewt-ud-dev.conllu", "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6"),
+        test=("en_ewt-ud-test.conllu", "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd"),
+    ),
+}
 
 
 def load_treebank(source: str | Path = "small", dev_share: float = 0.2) -> Splits[Sentence]:

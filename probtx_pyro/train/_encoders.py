@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from probtx_pyro import nn
-from probtx_pyro.train._task import LoopSettings
+from probtx_pyro.train._task import COUNT, LoopSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,7 @@ class EncoderSettings(LoopSettings):
     context: int = 256
     rarest: int = 1
 
-    def __post_init__(self) -> None:
-        if self.encoder not in nn.ENCODERS:
-            raise ValueError(f"encoder must be one of {', '.join(nn.ENCODERS)}, not {self.encoder!r}")
-        super().__post_init__()
-        self.check_counts("context", "rarest")
+    RULES = {"encoder": nn.ENCODERS, **LoopSettings.RULES, **dict.fromkeys(("context", "rarest"), COUNT)}
 
     def model(self, head: Callable[..., torch.nn.Module], vocabulary: int, root: bool = False, **parts: Any) -> Any:
         """Return the untrained model, the same for the same seed; the random state is left as it was.

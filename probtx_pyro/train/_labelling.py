@@ -1,7 +1,6 @@
 """Labels of words or of whole texts: the task that taggers and classifiers share."""
 
 import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,18 +11,8 @@ from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.train._encoders import EncoderSettings
-from probtx_pyro.train._rows import (
-    NO_TARGET,
-    PADDING,
-    WordRows,
-    answers,
-    drawn_rows,
-    drop_words,
-    known_words,
-    numbered,
-    unknown_share,
-)  # fmt: skip
-from probtx_pyro.train._task import Task, TrainingBatch
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
+from probtx_pyro.train._task import Task, TrainingBatch, unknown_share
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -53,10 +42,7 @@ class LabellingSettings(EncoderSettings):
     unknown: float = 0.25
     select: str = "accuracy"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.unknown >= 0:
-            raise ValueError(f"unknown must be 0 or more, not {self.unknown}")
+    RULES = {**EncoderSettings.RULES, "unknown": (lambda value: value >= 0, "0 or more")}
 
 
 def accuracy(right: Tensor, real: Tensor) -> float:
@@ -86,7 +72,7 @@ def sentence_accuracy(right: Tensor, real: Tensor) -> float:
 def labelling(
     settings: LabellingSettings,
     parts: Parts,
-    build: Callable[[int, tuple[int, ...]], torch.nn.Module],
+    build: Callable[[Any, int, tuple[int, ...]], torch.nn.Module],
     read: Callable[[Any], Sequence[Tensor]],
     counted: Mapping[str, Callable[[Tensor, Tensor], float]],
     metrics: Mapping[str, Metric] | None = None,
@@ -98,7 +84,7 @@ def labelling(
     settings, parts
         Settings, and the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept model is tested.
     build
-        The model, from the number of words and the numbers of labels in the columns.
+        The model, from the settings, the number of words and the numbers of labels in the columns.
     read
         From the output of the model to logits (row, thing, label), one tensor a column.
     counted
@@ -152,9 +138,9 @@ def labelling(
         return found
 
     return Task(
-        label=settings.encoder, settings=settings, model=build(len(vocabulary.tokens), tuple(map(len, labels))),
+        label=settings.encoder, settings=settings, model=build(settings, len(vocabulary.tokens), tuple(map(len, labels))),
         texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
-        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, better=operator.gt,
+        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, keep_best=True,
         parts=tuple(name for name in rows if name != "train"),
         unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip
@@ -185,6 +171,4 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
     return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
 
 
-__all__ = [
-    "Example", "LabellingSettings", "Metric", "Parts", "accuracy", "labelling", "sentence_accuracy",
-]  # fmt: skip
+__all__ = ["Example", "LabellingSettings", "Metric", "Parts", "accuracy", "labelling", "sentence_accuracy"]

@@ -1,17 +1,19 @@
 """Trained models from the folder of their run."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from probtx_pyro import nn
 from probtx_pyro.data import Vocabulary
+from probtx_pyro.nn import MaskedLanguageModel
 from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._labelling import LabellingSettings
 from probtx_pyro.train._loop import CHECKPOINT
+from probtx_pyro.train.classification import text_classifier
 from probtx_pyro.train.language_model import LanguageModelSettings
 from probtx_pyro.train.masked import MaskedSettings
+from probtx_pyro.train.tagging import word_tagger
 
 
 class LoadedRun(NamedTuple):
@@ -54,24 +56,18 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     settings, weights = state["settings"], state["kept"]["weights"] if state["kept"] else state["model"]
     tokens, labels = tuple(state["tokens"]), tuple(tuple(column) for column in state["labels"])
     made: LanguageModelSettings | EncoderSettings
+    model: torch.nn.Module
     if "encoder" not in settings:
         made = LanguageModelSettings(**settings)
-        model, level = made.model(len(tokens)), made.level
+        model = made.model(len(tokens))
+    elif "mask" in settings:
+        made = MaskedSettings(**settings)
+        model = made.model(MaskedLanguageModel, len(tokens))
     else:
-        made = MaskedSettings(**settings) if "mask" in settings else LabellingSettings(**settings)
-        model, level = _word_model(made, len(tokens), tuple(map(len, labels)), "categories.weight" in weights), "word"
+        made, build = LabellingSettings(**settings), text_classifier if "categories.weight" in weights else word_tagger
+        model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
-    return LoadedRun(model.to(device).eval(), Vocabulary(level, tokens), labels, made)
-
-
-def _word_model(settings: EncoderSettings, words: int, sizes: tuple[int, ...], of_texts: bool) -> Any:
-    """The untrained model of a task on words, from the numbers of its labels."""
-    if of_texts:
-        summary = nn.ENCODERS[settings.encoder].summary
-        return settings.model(nn.TextClassifier, words, root=True, num_categories=sizes[0], summary=summary)
-    return (
-        settings.model(nn.WordTagger, words, num_tags=sizes) if sizes else settings.model(nn.MaskedLanguageModel, words)
-    )
+    return LoadedRun(model.to(device).eval(), Vocabulary(getattr(made, "level", "word"), tokens), labels, made)
 
 
 __all__ = ["LoadedRun", "load_run"]

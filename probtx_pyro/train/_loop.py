@@ -10,7 +10,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,14 +61,14 @@ def train_task(
         raise ValueError(
             f"batch {settings.batch} does not divide among {fabric.world_size} processes; choose a multiple"
         )
-    parameters = sum(p.numel() for p in task.model.parameters())
     model, optimizer = fabric.setup(
         task.model,
         torch.optim.AdamW(task.model.parameters(), settings.lr, (0.9, 0.98), weight_decay=settings.weight_decay),
     )
     task.ready(model.module)
+    digest = hashlib.sha256("\0".join(task.texts).encode()).hexdigest()  # a checkpoint belongs to one text
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": asdict(settings), "step": 0,
-                             "tokens": task.tokens, "labels": task.labels, "text": digest(task.texts), "losses": [], "validation": [],
+                             "tokens": task.tokens, "labels": task.labels, "text": digest, "losses": [], "validation": [],
                              "kept": None, "seconds": 0.0}  # fmt: skip
     if out is not None:
         _prepare(fabric, out, state, resume)
@@ -86,7 +85,7 @@ def train_task(
                     raise ValueError(f"the validation {task.metric} is not finite at step {state['step']}; lower lr")
                 bar.set_postfix({task.metric: f"{found:.4g}"})
                 state["validation"].append([state["step"], found])
-                if task.better and (state["kept"] is None or task.better(found, state["kept"]["score"])):
+                if task.keep_best and (state["kept"] is None or found > state["kept"]["score"]):
                     weights = {name: x.detach().cpu().clone() for name, x in model.module.state_dict().items()}
                     state["kept"] = {"step": state["step"], "score": found, "weights": weights}
             bar.update()
@@ -95,7 +94,7 @@ def train_task(
                 _save(fabric, out / CHECKPOINT, state)
     if state["kept"] is not None:
         model.module.load_state_dict(state["kept"]["weights"])
-    results = _results(task, state, parameters, fabric, precision)
+    results = _results(task, state, fabric, precision)
     if state["step"] == settings.num_steps and task.parts:
         results["metrics"] = {part: dict(task.evaluate(model, part, fabric)) for part in task.parts}
     if out is not None and fabric.is_global_zero:
@@ -115,13 +114,8 @@ def _fabric(device: str, precision: Any) -> Any:
     kind, _, index = device.partition(":")
     devices = [int(index)] if index and world == 1 and kind != "cpu" else local
     strategy = "ddp" if world > 1 else "auto"
-    fabric = Fabric(
-        accelerator=kind,
-        devices=devices,
-        num_nodes=world // local,
-        strategy=strategy,
-        precision=precision,
-    )
+    nodes = world // local
+    fabric = Fabric(accelerator=kind, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision)
     fabric.launch()
     return fabric
 
@@ -148,9 +142,8 @@ def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> flo
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(step)
     optimizer.zero_grad()
-    loss = (
-        task.loss(model, *own) * fabric.world_size / batch.targets
-    )  # the mean over the processes is that over targets
+    # the mean over the processes is that over targets
+    loss = task.loss(model, *own) * fabric.world_size / batch.targets
     fabric.backward(loss - task.log_prior_density(model.module))
     norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
     value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
@@ -186,11 +179,6 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     state.update(saved)
 
 
-def digest(texts: Iterable[str]) -> str:
-    """Return the SHA-256 of all that a run reads: a checkpoint belongs to one text."""
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
     """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
     new = path.with_suffix(".new")
@@ -204,12 +192,12 @@ def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
     fabric.barrier()
 
 
-def _results(task: Task, state: dict[str, Any], parameters: int, fabric: Any, precision: str) -> dict[str, Any]:
+def _results(task: Task, state: dict[str, Any], fabric: Any, precision: str) -> dict[str, Any]:
     validation, kept = state["validation"], state["kept"]
     return {
         "settings": state["settings"],
         "vocabulary": len(state["tokens"]),
-        "parameters": parameters,
+        "parameters": sum(p.numel() for p in task.model.parameters()),
         "steps": state["step"],
         **({"kept": kept["step"]} if kept else {}),
         task.metric: kept["score"] if kept else validation[-1][1] if validation else None,
@@ -227,4 +215,4 @@ def _results(task: Task, state: dict[str, Any], parameters: int, fabric: Any, pr
     }
 
 
-__all__ = ["CHECKPOINT", "RESULTS", "digest", "summed", "train_task"]
+__all__ = ["CHECKPOINT", "RESULTS", "summed", "train_task"]

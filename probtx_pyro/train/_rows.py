@@ -75,11 +75,6 @@ def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: s
     return [torch.tensor([number.get(word, 0) for word in words]) for words in sentences]
 
 
-def unknown_share(rows: Sequence[Tensor]) -> float:
-    """Share of the words of all rows that are unknown, from their numbers."""
-    return float((torch.cat(list(rows)) == 0).double().mean())
-
-
 def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
     """Return a function from a step to the rows of its batch, which depend on the seed and the step alone.
 
@@ -176,7 +171,4 @@ def answers(
     return summed(fabric, into)
 
 
-__all__ = [
-    "NO_TARGET", "PADDING", "WordRows", "answers", "drawn_rows", "drop_words", "known_words", "numbered",
-    "unknown_share",
-]  # fmt: skip
+__all__ = ["NO_TARGET", "PADDING", "WordRows", "answers", "drawn_rows", "drop_words", "known_words", "numbered"]

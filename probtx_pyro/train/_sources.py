@@ -1,8 +1,8 @@
 """Data of ``probtx train``, by name or from the user's files, in the form that the training functions take."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probtx_pyro.data._splits import load_splits
 from probtx_pyro.data.cogs import NONE, CogsExample, load_cogs
@@ -28,44 +28,36 @@ class TaggedData(NamedTuple):
     select: str
 
 
+def _parts(corpus: Any, tags: Callable[[Any], Iterable[tuple[str, ...]]]) -> Parts:
+    """Examples of each part of a corpus, from the tags of all words of a row."""
+    return {name: [Example(row.words, tuple(tags(row))) for row in part] for name, part in corpus._asdict().items()}
+
+
 def _treebank(source: str, column: str) -> TaggedData:
-    parts = {
-        name: [Example(sentence.words, tuple((tag,) for tag in getattr(sentence, column))) for sentence in part]
-        for name, part in load_treebank(source)._asdict().items()
-    }
+    parts = _parts(load_treebank(source), lambda row: zip(getattr(row, column), strict=True))
     if all(tags == ("_",) for row in parts["train"] for tags in row.labels):
         raise ValueError(f"{source} has no tags in its column {column}; choose another column")
     return TaggedData(parts, {}, "accuracy")
 
 
 def _two_columns(source: str, column: str) -> TaggedData:
-    splits = load_splits(source, ENTITIES, read_tagged, 0.1)._asdict()
-    parts = {
-        name: [Example(words, tuple((tag,) for tag in tags)) for words, tags in part] for name, part in splits.items()
-    }
-    entities = all(
-        tag == "O" or tag[:2] in ("B-", "I-") for part in splits.values() for row in part for tag in row.tags
-    )
+    parts = _parts(load_splits(source, ENTITIES, read_tagged, 0.1), lambda row: zip(row.tags, strict=True))
+    tags = {tag for part in parts.values() for row in part for (tag,) in row.labels}
+    entities = all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags)
     return TaggedData(parts, {"span_f1": span_f1}, "span_f1") if entities else TaggedData(parts, {}, "accuracy")
 
 
 def _cogs(source: str, column: str) -> TaggedData:
     """The parent of a word as its distance, so that a tag means the same everywhere in a sentence."""
 
-    def tags(row: CogsExample) -> tuple[tuple[str, ...], ...]:
+    def tags(row: CogsExample) -> Iterable[tuple[str, ...]]:
         distances = (str(parent - i - 1) if parent else NONE for i, parent in enumerate(row.tags.parents))
-        return tuple(zip(distances, *row.tags[1:], strict=True))
+        return zip(distances, *row.tags[1:], strict=True)
 
-    parts = {name: [Example(row.words, tags(row)) for row in part] for name, part in load_cogs()._asdict().items()}
-    return TaggedData(parts, {}, "sentence_accuracy")
+    return TaggedData(_parts(load_cogs(), tags), {}, "sentence_accuracy")
 
 
-NAMED = {
-    "small": _treebank,
-    **dict.fromkeys(TREEBANKS, _treebank),
-    **dict.fromkeys(ENTITIES, _two_columns),
-    "cogs": _cogs,
-}
+NAMED = {**dict.fromkeys(TREEBANKS, _treebank), **dict.fromkeys(ENTITIES, _two_columns), "cogs": _cogs}
 
 
 def tagged_sentences(source: str, column: str = "upos") -> TaggedData:

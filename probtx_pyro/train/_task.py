@@ -1,12 +1,16 @@
 """Parts of a task that the training loop needs, and the settings that the runs of all tasks have."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
+
+# of a setting: when it holds, and what it must be in words; or the names that it chooses among
+Rule = tuple[Callable[[Any], bool], str] | Mapping[str, Any]
+COUNT: Rule = (lambda value: value >= 1, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,8 @@ class LoopSettings:
         tenth), AdamW's weight decay, largest norm of a gradient.
     validate_every: steps between validations; the last step validates in any case.
     seed: of weights, batches and dropout.
+
+    ``RULES`` has what the settings of a class must be.
     """
 
     num_steps: int = 2000
@@ -32,25 +38,17 @@ class LoopSettings:
     validate_every: int = 500
     seed: int = 0
 
+    RULES: ClassVar[Mapping[str, Rule]] = {
+        **dict.fromkeys(("num_steps", "batch", "width", "validate_every"), COUNT),
+        "dropout": (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+        **dict.fromkeys(("lr", "clip"), (lambda value: value > 0, "positive")),
+    }
+
     def __post_init__(self) -> None:
-        self.check_counts("num_steps", "batch", "width", "validate_every")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
-        for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
-
-    def check_counts(self, *names: str) -> None:
-        """Refuse settings below 1.
-
-        Raises
-        ------
-        ValueError
-            The first of ``names`` that is below 1.
-        """
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name, rule in self.RULES.items():
+            holds, words = rule if isinstance(rule, tuple) else (rule.__contains__, f"one of {', '.join(rule)}")
+            if not holds(getattr(self, name)):
+                raise ValueError(f"{name} must be {words}, not {getattr(self, name)!r}")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step."""
@@ -87,7 +85,7 @@ class Task:
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
     metric: the name of the metric that is validated by.
-    better: None keeps the last parameters; ``operator.gt`` or ``operator.lt`` keeps those of the validation with the best metric.
+    keep_best: keeps the parameters of the validation with the largest metric, else the last.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
     log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
@@ -103,7 +101,7 @@ class Task:
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str
-    better: Callable[[float, float], bool] | None = None
+    keep_best: bool = False
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()
     ready: Callable[[nn.Module], None] = lambda model: None
@@ -122,4 +120,9 @@ class RunOptions(TypedDict, total=False):
     progress: bool | None
 
 
-__all__ = ["TrainingBatch", "LoopSettings", "RunOptions", "Task"]
+def unknown_share(rows: Sequence[Tensor]) -> float:
+    """Share of the words of all rows that are unknown, from their numbers."""
+    return float((torch.cat(list(rows)) == 0).double().mean())
+
+
+__all__ = ["COUNT", "LoopSettings", "Rule", "RunOptions", "Task", "TrainingBatch", "unknown_share"]

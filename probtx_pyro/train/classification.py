@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Unpack
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import ENCODERS, TextClassifier
+from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._labelling import Example, LabellingSettings, accuracy, labelling
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._task import RunOptions
@@ -24,6 +25,22 @@ class ClassifierRun(NamedTuple):
     vocabulary: Vocabulary
     categories: tuple[str, ...]
     results: dict[str, Any]
+
+
+def text_classifier(settings: EncoderSettings, words: int, categories: Sequence[int]) -> TextClassifier:
+    """Return an untrained classifier.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    words
+        Number of words.
+    categories
+        Number of the categories, alone.
+    """
+    summary = ENCODERS[settings.encoder].summary
+    return settings.model(TextClassifier, words, root=True, num_categories=categories[0], summary=summary)
 
 
 def train_classifier(
@@ -46,13 +63,9 @@ def train_classifier(
     """
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
 
-    def build(words: int, categories: tuple[int, ...]) -> TextClassifier:
-        summary = ENCODERS[settings.encoder].summary
-        return settings.model(TextClassifier, words, root=True, num_categories=categories[0], summary=summary)
-
-    task = labelling(settings, rows, build, lambda logits: [logits[:, None]], {"accuracy": accuracy})
+    task = labelling(settings, rows, text_classifier, lambda logits: [logits[:, None]], {"accuracy": accuracy})
     model, results = train_task(task, out, **run)
     return ClassifierRun(model, Vocabulary("word", task.tokens), task.labels[0], results)
 
 
-__all__ = ["ClassifierRun", "train_classifier"]
+__all__ = ["ClassifierRun", "text_classifier", "train_classifier"]

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.train._loop import summed, train_task
-from probtx_pyro.train._rows import unknown_share
-from probtx_pyro.train._task import LoopSettings, RunOptions, Task, TrainingBatch
+from probtx_pyro.train._task import COUNT, LoopSettings, RunOptions, Task, TrainingBatch, unknown_share
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,11 @@ class LanguageModelSettings(LoopSettings):
     layers: int = 4
     map_training: bool = False
 
-    def __post_init__(self) -> None:
-        if self.attention not in nn.ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(nn.ATTENTIONS)}, not {self.attention!r}")
-        super().__post_init__()
-        self.check_counts("context", "heads", "layers", "rarest")
+    RULES = {
+        "attention": nn.ATTENTIONS,
+        **LoopSettings.RULES,
+        **dict.fromkeys(("context", "heads", "layers", "rarest"), COUNT),
+    }
 
     def model(self, vocabulary: int) -> nn.TransformerLM:
         """The untrained model, the same for the same seed; the random state is left as it was."""
@@ -146,9 +145,8 @@ def task(
 
     def batch(step: int) -> TrainingBatch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
-        return TrainingBatch(
-            (training[starts + torch.arange(settings.context + 1)],), settings.batch * settings.context
-        )
+        rows = training[starts + torch.arange(settings.context + 1)]
+        return TrainingBatch((rows,), settings.batch * settings.context)
 
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
@@ -192,11 +190,4 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, 
     return float((total / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
 
 
-__all__ = [
-    "LanguageModelRun",
-    "LanguageModelSettings",
-    "perplexity",
-    "standard_priors",
-    "task",
-    "train_language_model",
-]
+__all__ = ["LanguageModelRun", "LanguageModelSettings", "perplexity", "standard_priors", "task", "train_language_model"]

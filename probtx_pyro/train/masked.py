@@ -13,19 +13,14 @@ from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
 from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._loop import train_task
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, unknown_share
-from probtx_pyro.train._task import RunOptions, Task, TrainingBatch
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
+from probtx_pyro.train._task import RunOptions, Task, TrainingBatch, unknown_share
 
-
-def _fixed(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
-    return list(vocabulary.encode(text).split(context))
-
-
-def _sentences(text: str, vocabulary: Vocabulary, context: int) -> list[Tensor]:
-    return [part for line in text.split("\n") if line.strip() for part in vocabulary.encode(line).split(context)]
-
-
-ROWS: dict[str, Callable[[str, Vocabulary, int], list[Tensor]]] = {"fixed": _fixed, "sentence": _sentences}
+# from a text to the pieces that are cut into rows
+ROWS: dict[str, Callable[[str], list[str]]] = {
+    "fixed": lambda text: [text],
+    "sentence": lambda text: [line for line in text.split("\n") if line.strip()],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +35,11 @@ class MaskedSettings(EncoderSettings):
     mask: float = 0.15
     context: int = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rows not in ROWS:
-            raise ValueError(f"rows must be one of {', '.join(ROWS)}, not {self.rows!r}")
-        if not 0 < self.mask < 1:
-            raise ValueError(f"mask must be more than 0 and less than 1, not {self.mask}")
+    RULES = {
+        **EncoderSettings.RULES,
+        "rows": ROWS,
+        "mask": (lambda value: 0 < value < 1, "more than 0 and less than 1"),
+    }
 
 
 class MaskedRun(NamedTuple):
@@ -97,7 +91,10 @@ def train_masked_language_model(
         A text without words or with fewer rows than a batch, and as in `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
-    training, validation = (ROWS[settings.rows](part, vocabulary, settings.context) for part in text)
+    training, validation = (
+        [row for piece in ROWS[settings.rows](part) for row in vocabulary.encode(piece).split(settings.context)]
+        for part in text
+    )
     for name, part in (("training", training), ("validation", validation)):
         if not sum(map(len, part)):
             raise ValueError(f"the {name} text has no words; give a longer text")

@@ -1,11 +1,12 @@
 """Taggers: one or several tags for every word of a sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import WordTagger
+from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._labelling import LabellingSettings, Metric, Parts, accuracy, labelling, sentence_accuracy
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._task import RunOptions
@@ -26,6 +27,21 @@ class TaggerRun(NamedTuple):
     vocabulary: Vocabulary
     tags: tuple[tuple[str, ...], ...]
     results: dict[str, Any]
+
+
+def word_tagger(settings: EncoderSettings, words: int, tags: Sequence[int]) -> WordTagger:
+    """Return an untrained tagger.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    words
+        Number of words.
+    tags
+        Number of the tags of each column.
+    """
+    return settings.model(WordTagger, words, num_tags=tags)
 
 
 def train_tagger(
@@ -62,12 +78,9 @@ def train_tagger(
                     f"sentence {i + 1} of the {name} part has {len(words)} words and tags for {len(tags)}; mend it"
                 )
 
-    def build(words: int, tags: tuple[int, ...]) -> WordTagger:
-        return settings.model(WordTagger, words, num_tags=tags)
-
-    task = labelling(settings, parts, build, lambda logits: logits, COUNTED, metrics)
+    task = labelling(settings, parts, word_tagger, lambda logits: logits, COUNTED, metrics)
     model, results = train_task(task, out, **run)
     return TaggerRun(model, Vocabulary("word", task.tokens), task.labels, results)
 
 
-__all__ = ["TaggerRun", "train_tagger"]
+__all__ = ["TaggerRun", "train_tagger", "word_tagger"]

@@ -238,4 +238,4 @@ def test_distances_are_whole_numbers_between_commas():
     with pytest.raises(argparse.ArgumentTypeError, match="'2,x' are no distances; give whole numbers like 2,3,4"):
         training.distances("2,x")
     arguments = cli.parser().parse_args(["train", "tagger", "--distances", "2,3,4", "--rank", "5", "--out", "x"])
-    assert training.encoder_settings(arguments)["options"] == {"distances": (2, 3, 4), "rank": 5}
+    assert training.given(arguments, "encoder", training.ENCODER_OPTIONS) == {"distances": (2, 3, 4), "rank": 5}

@@ -127,6 +127,4 @@ def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray,
     return ClickGame(clicks, counts, np.array(scores))
 
 
-__all__ = [
-    "Click", "ClickGame", "first_clicks", "marks_from_clicks", "middle", "next_click", "play_clicks",
-]  # fmt: skip
+__all__ = ["Click", "ClickGame", "first_clicks", "marks_from_clicks", "middle", "next_click", "play_clicks"]

@@ -27,9 +27,8 @@ def lab_colours(image: np.ndarray) -> np.ndarray:
     linear = np.where(rgb > 0.04045, ((rgb.clip(0) + 0.055) / 1.055) ** np.float32(2.4), rgb / 12.92)
     xyz = linear @ _XYZ.T / _WHITE
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], -1).astype(
-        np.float32
-    )
+    x, y, z = np.moveaxis(f, -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1).astype(np.float32)
 
 
 class Cells(NamedTuple):
@@ -51,11 +50,8 @@ class Cells(NamedTuple):
         (down, across), step = self.shape, self.step
         rows = torch.arange(down * step).clamp_max(picture.shape[0] - 1)
         columns = torch.arange(across * step).clamp_max(picture.shape[1] - 1)
-        padded = picture[rows][:, columns]
-        rest = picture.shape[2:]
-        return (
-            padded.reshape(down, step, across, step, *rest).transpose(1, 2).reshape(down * across, step * step, *rest)
-        )
+        padded = picture[rows][:, columns].unflatten(1, (across, step)).unflatten(0, (down, step))
+        return padded.transpose(1, 2).flatten(2, 3).flatten(0, 1)
 
     def picture(self, cells: Tensor, height: int, width: int) -> Tensor:
         """Invert `flat`, from (cell, pixel of the cell, ...) to (H, W, ...).
@@ -67,9 +63,8 @@ class Cells(NamedTuple):
         height, width
             Size of the picture.
         """
-        (down, across), step, rest = self.shape, self.step, cells.shape[2:]
-        padded = cells.reshape(down, across, step, step, *rest).transpose(1, 2)
-        return padded.reshape(down * step, across * step, *rest)[:height, :width]
+        padded = cells.unflatten(1, (self.step, self.step)).unflatten(0, self.shape).transpose(1, 2)
+        return padded.flatten(2, 3).flatten(0, 1)[:height, :width]
 
 
 def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -> Cells:

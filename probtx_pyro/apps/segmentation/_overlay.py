@@ -1,6 +1,7 @@
 """The answer drawn over the picture."""
 
 import numpy as np
+from scipy import ndimage
 
 from probtx_pyro.apps.segmentation._segmenter import Segmentation
 
@@ -11,13 +12,9 @@ COLOURS = np.array(
 )  # fmt: skip
 
 
-def _label_colours() -> np.ndarray:
-    """A colour for each label, uint8 (256, 3): black for 0, then the seven colours pure, lighter and darker, over and over."""
-    shades = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)
-    return np.concatenate([np.zeros((1, 3), np.uint8), np.resize(shades, (255, 3))])
-
-
-LABEL_COLOURS = _label_colours()
+_SHADES = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)
+# A colour for each label, uint8 (256, 3): black for 0, then the seven colours pure, lighter and darker, over and over.
+LABEL_COLOURS = np.concatenate([np.zeros((1, 3), np.uint8), np.resize(_SHADES, (255, 3))])
 
 
 def overlay(
@@ -38,8 +35,7 @@ def overlay(
     """
     colours = COLOURS[np.arange(len(answer.classes)) % len(COLOURS)] if palette is None else palette[answer.classes]
     best = answer.probabilities.argmax(-1)
-    sure = answer.probabilities.max(-1, keepdims=True)
-    strength = 0.55 * sure
+    strength = 0.55 * answer.probabilities.max(-1, keepdims=True)
     drawn = (1 - strength) * image + strength * colours[best]
     mask, edge = answer.mask, np.zeros(best.shape, bool)
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
@@ -48,17 +44,9 @@ def overlay(
     if marks is not None:
         for class_number, label in enumerate(answer.classes):
             given = marks == label
-            drawn[_grown(given, 3)] = 255
-            drawn[_grown(given, 2)] = colours[class_number]
+            drawn[ndimage.binary_dilation(given, iterations=3)] = 255  # by 4-connected steps
+            drawn[ndimage.binary_dilation(given, iterations=2)] = colours[class_number]
     return drawn.round().clip(0, 255).astype(np.uint8)
-
-
-def _grown(region: np.ndarray, by: int) -> np.ndarray:
-    """The pixels at most ``by`` steps (4-connected) from a region."""
-    for _ in range(by):
-        padded = np.pad(region, 1)
-        region = padded[1:-1, 1:-1] | padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
-    return region
 
 
 __all__ = ["COLOURS", "LABEL_COLOURS", "overlay"]

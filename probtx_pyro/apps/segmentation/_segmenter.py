@@ -114,9 +114,8 @@ class InteractiveSegmenter:
         """
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
-            raise ValueError(
-                f"marks must be integers of the picture's shape {self.shape}, not {marks.dtype} {marks.shape}"
-            )
+            found = f"{marks.dtype} {marks.shape}"
+            raise ValueError(f"marks must be integers of the picture's shape {self.shape}, not {found}")
         if (marks < 0).any():
             raise ValueError("marks must be 0 (unmarked) or positive labels")
         classes = np.unique(marks[marks > 0])
@@ -126,9 +125,8 @@ class InteractiveSegmenter:
         given = self._marks(np.where(marks > 0, numbers, -1))
         probabilities = self._answer(given).numpy()
         y, x = np.nonzero(marks)
-        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[
-            numbers[y, x]
-        ]  # a mark is kept, whatever its unit says
+        # a mark is kept, whatever its unit says
+        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
         return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
 
     def _marks(self, numbers: np.ndarray) -> _Marks:
@@ -146,28 +144,17 @@ class InteractiveSegmenter:
 
     def _answer(self, marks: _Marks) -> Tensor:
         """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
-        settings, keys, classes = self.settings, self.units.keys, marks.num_classes
+        settings, keys = self.settings, self.units.keys
+        queries, labels, weights, classes = marks
         # Answers and weights of the annotated units: one ECM step on the marked pixels only (PT 38).
-        blank = GaussianMixture.categorical(
-            keys, keys.new_full((len(keys), classes), 1 / classes), settings.key_precision
-        )
-        posterior = models.bayesian(
-            blank,
-            answer_probs=Dirichlet(keys.new_full((classes,), settings.concentration)),
-            weights=Dirichlet(keys.new_ones(1, len(keys))),
-        )
-        fit = adapt(
-            posterior,
-            marks.queries,
-            marks.labels,
-            num_steps=1,
-            query_weights=marks.weights,
-            progress=False,
-        ).formulation
+        flat = keys.new_full((len(keys), classes), 1 / classes)
+        blank = GaussianMixture.categorical(keys, flat, settings.key_precision)
+        prior = Dirichlet(keys.new_full((classes,), settings.concentration))
+        posterior = models.bayesian(blank, answer_probs=prior, weights=Dirichlet(keys.new_ones(1, len(keys))))
+        fit = adapt(posterior, queries, labels, query_weights=weights, num_steps=1, progress=False).formulation
         answers, shares = fit.answer_probs, fit.parameter("weights")
-        assert answers is not None
-        assert shares is not None
-        counts = shares[0] * marks.weights.sum()
+        assert answers is not None and shares is not None
+        counts = shares[0] * weights.sum()
         annotated = counts > min(settings.least_count, float(counts.max()) / 2)
         by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
         torn = annotated & (by_class[:, 1] > settings.least_count)
@@ -197,13 +184,8 @@ class InteractiveSegmenter:
         if not torn.any():
             return None
         here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
-        kept = torch.cat(
-            [
-                some[:: -(-len(some) // _ASKED_OF_A_CLASS)]
-                for c in range(marks.num_classes)
-                if len(some := here[marks.labels[here] == c])
-            ]
-        )
+        of_classes = (here[marks.labels[here] == c] for c in range(marks.num_classes))
+        kept = torch.cat([some[:: -(-len(some) // _ASKED_OF_A_CLASS)] for some in of_classes if len(some)])
         onehot = one_hot(marks.labels[kept], marks.num_classes).to(marks.queries)
         precision = max(self.settings.key_precision, float(self.cells.step**2))
         return GaussianMixture.categorical(marks.queries[kept], onehot, precision)
@@ -215,11 +197,8 @@ class InteractiveSegmenter:
         mass = (units.counts.unsqueeze(-1) * replies).mT  # (class, unit)
         total = mass.sum(-1, keepdim=True)
         present = total[:, 0] > 0
-        models = GaussianMixture(
-            colours,
-            key_precision=settings.colour_precision,
-            log_prior=(mass[present] / total[present]).log().unsqueeze(-2),
-        )
+        log_prior = (mass[present] / total[present]).log().unsqueeze(-2)
+        models = GaussianMixture(colours, key_precision=settings.colour_precision, log_prior=log_prior)
         shrink = total / (total + settings.class_mass * units.counts.sum())
         likely = torch.full_like(mass, -torch.inf)
         likely[present] = models.log_evidence(colours) + shrink[present].log()

@@ -70,10 +70,8 @@ class SegmentationSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, may_be_zero = (
-                getattr(self, field.name),
-                field.name in ("blur", "num_steps", "hop_cost", "frame_cost"),
-            )
+            value = getattr(self, field.name)
+            may_be_zero = field.name in ("blur", "num_steps", "hop_cost", "frame_cost")
             if not (value >= 0 if may_be_zero else value > 0):
                 raise ValueError(f"{field.name} must be {'0 or more' if may_be_zero else 'positive'}, not {value}")
         if self.concentration < 1:

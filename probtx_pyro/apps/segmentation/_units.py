@@ -48,9 +48,8 @@ class PictureUnits(NamedTuple):
             (unit, class) probabilities; None for units without answers.
         """
         near = None if answers is None else answers[self.near]
-        return GaussianMixture(
-            self.keys[self.near], key_precision=precision, log_prior=self.log_prior, answer_probs=near
-        )
+        keys, log_prior = self.keys[self.near], self.log_prior
+        return GaussianMixture(keys, key_precision=precision, log_prior=log_prior, answer_probs=near)
 
 
 def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
@@ -77,13 +76,9 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     there, units = blocks >= 0, blocks.clamp_min(0)
     log_prior = (there / there.sum(-1, keepdim=True)).to(initial).log().unsqueeze(-2)
     mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
-    fit = adapt(
-        models.bayesian(mixture, keys=Normal(mixture.keys, settings.key_strength**-0.5)),
-        cells.queries[:, sample][units].flatten(1, 2),
-        num_steps=settings.num_steps,
-        query_weights=(weights[units] * there.unsqueeze(-1)).flatten(1),
-        progress=False,
-    )
+    posterior = models.bayesian(mixture, keys=Normal(mixture.keys, settings.key_strength**-0.5))
+    queries, weights = cells.queries[:, sample][units].flatten(1, 2), (weights[units] * there.unsqueeze(-1)).flatten(1)
+    fit = adapt(posterior, queries, num_steps=settings.num_steps, query_weights=weights, progress=False)
     keys = torch.empty_like(initial)
     keys[blocks[inner & there]] = fit.formulation.keys[inner & there]
     return keys
@@ -119,10 +114,8 @@ def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -
     """
     units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
-    pairs = np.concatenate(
-        [np.stack([a.ravel(), b.ravel()], 1) for a, b in ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))]
-    )
-    pairs = np.sort(pairs, 1)
+    touching = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
+    pairs = np.sort(np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching]), 1)
     code = np.unique(pairs[:, 0].astype(np.int64) * units + pairs[:, 1])
     j, k = code // units, code % units
     j, k = j[j != k], k[j != k]
