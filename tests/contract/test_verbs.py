@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
+from pyro import poutine
 from pyro.distributions import Gamma, Normal
 from strategies import generator
 
@@ -251,6 +252,15 @@ def test_a_prior_on_answers_without_a_density_is_refused(made):
         models.bayesian(formulation, values=Normal(0.0, 1.0))
     with pytest.raises(ValueError, match=r"outputs are given, but the answers of a \w+ have no density"):
         formulation.attention(queries, torch.zeros(5, 2))
+
+
+def test_a_number_for_each_problem_is_drawn_outside_of_all_plates():
+    clusters, points = soft_kmeans(generator(38), batch=(2,))
+    posterior = models.bayesian(clusters, collapsed=False, **priors_of(clusters))
+    node = poutine.trace(posterior).get_trace(points).nodes["gamma"]
+    assert node["fn"].batch_shape == () and node["fn"].event_shape == (2,) and not node["cond_indep_stack"]
+    fit = inference.variational(posterior, points, num_steps=2, **DRAWS)  # Pyro checks the shapes of all sites
+    assert fit.median["gamma"].shape == (2,)
 
 
 def test_a_mask_tells_patterns_apart():
