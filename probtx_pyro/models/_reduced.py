@@ -86,7 +86,7 @@ class ReducedMixture(Mixture):
         return self.mixture.emission(unit)
 
     def unit_answers(self) -> Tensor:
-        """What the units answer, (..., U, M)."""
+        """Return what the units answer, (..., U, M)."""
         return self.mixture.unit_answers()
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 
 class Tilt(NamedTuple):
-    """What a family does under a tilt.
+    """A family under a tilt.
 
     tilted: the distribution with its natural parameter moved by η. log_normalizer: ``log E[exp(x'η)]``.
     limit: η must be below it, None for no bound.

@@ -35,7 +35,7 @@ from probtx_pyro.ops.retrieval import POOLING, Pooling, by_chunks, iterate
 
 
 class Retrieval(NamedTuple):
-    """Where states went.
+    """The path of states that retrieve.
 
     state: (..., Q, D). energy: at the start and after every step, (num_steps + 1, ..., Q). converged, num_steps: of each, (..., Q).
     """
@@ -47,7 +47,7 @@ class Retrieval(NamedTuple):
 
 
 class Movement(NamedTuple):
-    """Where patterns went that retrieved each other.
+    """The path of patterns that retrieve each other.
 
     memory: of the patterns where they are now. path: the patterns at the start and after every step, (num_steps + 1, ..., N, D).
     converged, num_steps: of each problem, (...).
@@ -60,7 +60,7 @@ class Movement(NamedTuple):
 
 
 class FixedPoints(NamedTuple):
-    """Where each pattern ends when retrieval starts from itself.
+    """The ends of retrieval from each pattern itself.
 
     state: the fixed point, (..., N, D).
     error: its distance from the pattern, (..., N); a pattern is stored where this is small.
@@ -184,14 +184,14 @@ class Hopfield(ReducedMixture):
         return super().axes(name)
 
     def unit_answers(self) -> Tensor:
-        """What is read out, (..., N, M): values, or the patterns themselves."""
+        """Return what is read out, (..., N, M): values, or the patterns themselves."""
         return self.patterns if self.values is None else self.values
 
     # -- retrieval -----------------------------------------------------------------------------------------------------------
 
     @property
     def pooling(self) -> Pooling:
-        """What the transformation makes of the products of states and patterns."""
+        """The map from products of states and patterns onto the simplex, with its sums."""
         return POOLING[self.transformation]
 
     def log_mask(self) -> Tensor | None:
@@ -207,14 +207,14 @@ class Hopfield(ReducedMixture):
         return for_each(self.beta, 2) * state
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
-        """How much each pattern is retrieved, rows on the simplex, (..., Q, N): the explicit path, twice differentiable."""
+        """Return the share of each pattern in what is retrieved, rows on the simplex, (..., Q, N): the explicit path, twice differentiable."""
         if outputs is not None:
             self._check_outputs(queries, outputs, observed)
         scores, mask = self.scaled(queries) @ self.patterns.mT, self.log_mask()
         return self.pooling.function(scores if mask is None else scores + mask)
 
     def expected_outputs(self, queries: Tensor) -> Tensor:
-        """What one step reads out, (..., Q, M): `retrieve`."""
+        """`retrieve` by one step, in the words of the other formulations, (..., Q, M)."""
         return self.retrieve(queries)
 
     def energy(self, state: Tensor) -> Tensor:
@@ -226,10 +226,27 @@ class Hopfield(ReducedMixture):
         return 0.5 * state.square().sum(-1) - free + constant.unsqueeze(-1)
 
     def retrieve(self, state: Tensor, num_steps: int = 1, tol: float | None = None) -> Tensor:
-        """The state after so many steps ``s <- X' attention(s)``, (..., Q, D); with ``tol`` each state stops by itself.
+        """Retrieve from states: so many steps ``s <- X' attention(s)``. One step is attention.
 
-        With values, what the last of these steps reads out: (..., Q, M). One step is attention.
+        Parameters
+        ----------
+        state
+            (..., Q, D).
+        num_steps, tol
+            At most so many steps; with ``tol`` each state stops by itself.
 
+        Returns
+        -------
+        Tensor
+            The state, (..., Q, D); with values, what the last of these steps reads out, (..., Q, M).
+
+        Raises
+        ------
+        ValueError
+            No steps, or a state that does not fit the patterns.
+
+        Notes
+        -----
         Softmax is fused, and its kernel has no second derivative on a CPU: for one, take the explicit
         ``memory.attention(state) @ memory.patterns``. `energy` has one.
         """
@@ -290,7 +307,7 @@ class Hopfield(ReducedMixture):
         return products.diagonal(dim1=-2, dim2=-1) - other.amax(-1)
 
     def retrieval_error_bound(self, distance: Tensor | float = 0.0) -> Tensor:
-        """How far from pattern n one step may end, ``|f(s) - x_n|``, from any state within ``distance`` of it: (..., N).
+        """Bound the distance from pattern n after one step, ``|f(s) - x_n|``, from any state within ``distance`` of it: (..., N).
 
         There every other pattern scores less than pattern n by at least ``m = β (Δ_n - 2 M distance)``, M the largest norm. So the
         others get at most what they get when all are m behind, and each is at most 2M away. For softmax the bound is
@@ -301,10 +318,15 @@ class Hopfield(ReducedMixture):
         distance
             A number, or one for each pattern (..., N).
 
+        Returns
+        -------
+        Tensor
+            (..., N); infinity for a pattern that is not stored.
+
         Notes
         -----
         Theorem 5 prints ``2M (N-1) exp(-m)``, which is larger, and in m the larger of the distances of the state and of the fixed point
-        from the pattern; the proof of one step needs no fixed point. A pattern that is not stored has no bound: infinity.
+        from the pattern; the proof of one step needs no fixed point.
 
         Raises
         ------
@@ -327,7 +349,7 @@ class Hopfield(ReducedMixture):
         return bound if self.mask is None else bound.where(self.mask, torch.inf)
 
     def effective_patterns(self, state: Tensor) -> Tensor:
-        """How many patterns a state retrieves, the exponential of the entropy of its attention: 1 to N, (..., Q)."""
+        """Return how many patterns a state retrieves, the exponential of the entropy of its attention: 1 to N, (..., Q)."""
 
         def entropy(scores: Tensor) -> Tensor:
             return torch.special.entr(self.pooling.function(scores)).sum(-1, keepdim=True)

@@ -210,7 +210,7 @@ class LogNormalizer(Formulation):
         return (self.base_covariance if self.each else self.base_covariance.unsqueeze(-3)).flatten(-2)
 
     def _products(self, eta: Tensor) -> Tensor:
-        """What a row of `_spread` is multiplied with in ``½ η'Ση``, (..., Q, K)."""
+        """The factor of a row of `_spread` in ``½ η'Ση``, (..., Q, K)."""
         if self.base_covariance is not None:
             return 0.5 * (eta.unsqueeze(-1) * eta.unsqueeze(-2)).flatten(-2)
         assert self.variance is not None

@@ -38,7 +38,7 @@ from probtx_pyro.ops._numerics import center_of
 
 
 class Clustering(NamedTuple):
-    """Where a fit ended.
+    """The end of a fit, and its way there.
 
     model: the fitted `SoftKMeans`. objective: what the steps lower, at the start and after every step, (num_steps + 1, ...);
     of mini-batches, at every step on the batch it saw, (num_steps, ...). converged, num_steps: of each problem, (...).

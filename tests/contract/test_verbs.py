@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
+from pyro import poutine
 from pyro.distributions import Gamma, Normal
 from strategies import generator
 
@@ -138,17 +139,17 @@ def test_calibration_ranks_every_parameter(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sampler"), [
-    ("soft k-means", functools.partial(inference.gibbs, num_chains=39, num_samples=1, num_warmup=60)),
-    ("hopfield", functools.partial(inference.nuts, num_chains=1, num_samples=156, num_warmup=150, start="prior")),
+    ("soft k-means", functools.partial(inference.gibbs, num_chains=19, num_samples=1, num_warmup=60)),
+    ("hopfield", functools.partial(inference.nuts, num_chains=1, num_samples=57, num_warmup=60, start="prior")),
 ])  # fmt: skip
 def test_samplers_of_reduced_mixtures_are_calibrated(kind, sampler):
     centers = torch.tensor([[-2.0], [2.0]])
     made = {"soft k-means": (models.SoftKMeans(centers, 0.7), {"centers": Normal(centers, 0.7), "gamma": Gamma(6.0, 8.0)}),
             "hopfield": (models.Hopfield(centers, 1.0), {"patterns": Normal(centers, 0.7), "beta": Gamma(6.0, 5.0)})}  # fmt: skip
     formulation, priors = made[kind]
-    batch_size, count = (200, 200) if kind == "soft k-means" else (None, 60)
+    batch_size, count = (200, 200) if kind == "soft k-means" else (None, 20)
     found = results.calibrate(
-        models.bayesian(formulation, **priors), (8, 1), sampler=functools.partial(sampler, progress=False), num_draws=39,
+        models.bayesian(formulation, **priors), (8, 1), sampler=functools.partial(sampler, progress=False), num_draws=19,
         num_simulations=count, seed=0, batch_size=batch_size, progress=False,
     )  # fmt: skip
     assert found.ok(), str(found)
@@ -251,6 +252,15 @@ def test_a_prior_on_answers_without_a_density_is_refused(made):
         models.bayesian(formulation, values=Normal(0.0, 1.0))
     with pytest.raises(ValueError, match=r"outputs are given, but the answers of a \w+ have no density"):
         formulation.attention(queries, torch.zeros(5, 2))
+
+
+def test_a_number_for_each_problem_is_drawn_outside_of_all_plates():
+    clusters, points = soft_kmeans(generator(38), batch=(2,))
+    posterior = models.bayesian(clusters, collapsed=False, **priors_of(clusters))
+    node = poutine.trace(posterior).get_trace(points).nodes["gamma"]
+    assert node["fn"].batch_shape == () and node["fn"].event_shape == (2,) and not node["cond_indep_stack"]
+    fit = inference.variational(posterior, points, num_steps=2, **DRAWS)  # Pyro checks the shapes of all sites
+    assert fit.median["gamma"].shape == (2,)
 
 
 def test_a_mask_tells_patterns_apart():

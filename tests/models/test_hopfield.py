@@ -204,3 +204,16 @@ def test_bad_input_is_refused(arguments, message):
         models.Hopfield(**{"patterns": torch.zeros(3, 2), "beta": 1.0} | arguments())
     with pytest.raises(ValueError, match="num_steps must be 1"):
         models.Hopfield(torch.zeros(3, 2), 1.0).retrieve(torch.zeros(1, 2), 0)
+
+
+@pytest.mark.parametrize("transformation", ["softmax", "entmax15"])
+def test_each_problem_may_have_a_beta_of_its_own(transformation):
+    memory, state = hopfield_problem(8, batch=(2,), transformation=transformation)
+    many = memory.replace(beta=torch.tensor([0.7, 3.0]))
+    for i in range(2):
+        alone, own = models.Hopfield(memory.patterns[i], many.beta[i], transformation=transformation), state[i]
+        assert_equal(many.energy(state)[i], alone.energy(own), operations=256)
+        assert_equal(many.retrieve(state, 3)[i], alone.retrieve(own, 3), operations=256)
+        assert_equal(many.effective_patterns(state)[i], alone.effective_patterns(own), operations=256)
+        assert_equal(many.retrieval_error_bound(0.1)[i], alone.retrieval_error_bound(0.1), operations=256)
+        assert_equal(many.move(3).memory.patterns[i], alone.move(3).memory.patterns, operations=256)
