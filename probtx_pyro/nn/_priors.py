@@ -64,17 +64,15 @@ class WithPriors(nn.Module):
 
 
 def _log_prob(name: str, prior: Distribution, value: Tensor) -> Tensor:
-    batch, event = (
-        value.shape[: value.dim() - len(prior.event_shape)],
-        value.shape[len(value.shape) - len(prior.event_shape) :],
-    )
+    shape, events = prior.batch_shape + prior.event_shape, prior.event_shape
     try:
-        fits = event == prior.event_shape and torch.broadcast_shapes(batch, prior.batch_shape) == batch
+        torch.empty(shape, device="meta").expand(value.shape)
+        fits = value.shape[value.dim() - len(events) :] == events
     except RuntimeError:  # they do not broadcast
         fits = False
     if not fits:
         raise ValueError(
-            f"priors: the prior on {name!r} has shape {tuple(prior.batch_shape + prior.event_shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
+            f"priors: the prior on {name!r} has shape {tuple(shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
         )
     return prior.log_prob(value).sum()
 

@@ -93,6 +93,12 @@ def visible(num_queries: int, num_units: int, start: int = 0, device: torch.devi
     return torch.arange(num_units, device=device) <= rows.unsqueeze(-1)
 
 
+def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, like: Tensor) -> Tensor:
+    """Return ``log_prior`` (..., Q or 1, U) with -inf where `visible` is False; None is 0, of the dtype of ``like``."""
+    future = ~visible(num_queries, num_units, device=like.device)
+    return (like.new_zeros(()) if log_prior is None else log_prior).masked_fill(future, -math.inf)
+
+
 class _MixedKeys(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -128,4 +134,4 @@ class _MixedKeys(torch.autograd.Function):
         return of_queries[0], torch.stack(of_keys, -2).flatten(-3, -2), of_values[0], None, None, None
 
 
-__all__ = ["mixed_keys_attention", "visible"]
+__all__ = ["causal_prior", "mixed_keys_attention", "visible"]

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._mixed_keys import mixed_keys_attention, visible
+from probtx_pyro.ops._mixed_keys import causal_prior, mixed_keys_attention
 from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
@@ -254,8 +254,7 @@ def attend(
     mask, allowed = None, None
     if log_prior is not None:
         if causal and log_prior.shape[-2] > 1:
-            future = ~visible(log_prior.shape[-2], log_prior.shape[-1], device=log_prior.device)
-            log_prior, causal = log_prior.masked_fill(future, -math.inf), False
+            log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
         permitted = log_prior > -math.inf
         allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)
         if causal:
