@@ -276,9 +276,7 @@ def attend(
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
         columns = _columns(bias, values.dtype)
         parameters = _join(parameters, columns)
-        statistics = torch.cat(
-            [statistics, statistics.new_ones(()).expand(*statistics.shape[:-1], columns.shape[-1])], -1
-        )
+        statistics = pad(statistics, (0, columns.shape[-1]), value=1.0)
     else:  # a mask expanded with stride 0 costs no memory
         mask = bias.unsqueeze(-2)
     output = _fused(statistics, parameters, values, mask, components, causal, dropout)
@@ -353,31 +351,30 @@ def gaussian_attention(
     outputs
         (..., Q, M).
     """
-    row = [None if x is None or not x.dim() else x.unsqueeze(-2) for x in (precision, key_weights)]
-    tensors: list[Any] = [queries, keys, values, precision if row[0] is None else row[0], log_prior, row[1]]
+    row = precision.unsqueeze(-2) if precision.dim() else precision
+    tensors: list[Any] = [
+        queries,
+        keys,
+        values,
+        row,
+        log_prior,
+        None if key_weights is None else key_weights.unsqueeze(-2),
+    ]
     given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
     if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
         return _gaussian_attention(components, *tensors)
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
-    output = values.new_empty(*batch, num_queries, values.shape[-1])
+    output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
+    each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
     for index in itertools.product(*map(range, batch)):
-        alone: list[Any] = [None if x is None else _problem(x, index) for x in tensors]
-        for rows in torch.arange(num_queries).split(max(1, ONE_AT_A_TIME // features)):
-            part = slice(int(rows[0]), int(rows[-1]) + 1)
-            if log_prior is not None and log_prior.shape[-2] > 1:
-                own = [alone[0][part], *alone[1:4], alone[4][part], alone[5]]
-            else:
-                own = [alone[0][part], *alone[1:]]
+        alone = [x[index] if x is not None and x.dim() else x for x in each]
+        for start in range(0, num_queries, size):
+            part = slice(start, start + size)
+            of_rows = [x[part] if x is not None and len(x) == num_queries else x for x in (alone[0], alone[4])]
+            own = [of_rows[0], *alone[1:4], of_rows[1], alone[5]]
             output[index][part] = _gaussian_attention(components, *own)
     return output
-
-
-def _problem(x: Tensor, index: tuple[int, ...]) -> Tensor:
-    """One problem of a batch; axes of size 1 and missing ones are shared."""
-    rank = x.dim() - 2
-    own = index[len(index) - rank :] if rank > 0 else ()
-    return x[tuple(i if n > 1 else 0 for i, n in zip(own, x.shape, strict=False))]
 
 
 def _gaussian_attention(
@@ -433,14 +430,13 @@ def _fused(
     parameters: Tensor,
     values: Tensor,
     mask: Tensor | None,
-    components: int = 1,
-    causal: bool = False,
-    dropout: float = 0.0,
+    components: int,
+    causal: bool,
+    dropout: float,
 ) -> Tensor:
     """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
-    batch = torch.broadcast_shapes(
-        statistics.shape[:-2], parameters.shape[:-2], values.shape[:-2], () if mask is None else mask.shape[:-2]
-    )
+    given = [x for x in (statistics, parameters, values, mask) if x is not None]
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
     queries, answers = statistics.shape[-2], values.shape[-1]
     width = max(statistics.shape[-1], answers)
     width = -(-width // 8) * 8 if statistics.is_cuda else width
@@ -461,18 +457,6 @@ def _fused(
 
 
 __all__ = [
-    "Factor",
-    "attend",
-    "categorical_factor",
-    "dot_product_attention",
-    "explicit_attention",
-    "gaussian_attention",
-    "gaussian_factor",
-    "gaussian_statistics",
-    "isotropic_factor",
-    "isotropic_statistics",
-    "joint",
-    "key_factor",
-    "log_joint",
-    "single",
-]
+    "Factor", "attend", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
+    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint", "single",
+]  # fmt: skip
