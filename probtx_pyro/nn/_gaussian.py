@@ -171,7 +171,7 @@ class GaussianAttention(Attention):
     def _asked(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         if self.adapt_steps:
             check_masks(masks)
-        alive, dtype = masks.alive(queries.shape[-2], values.shape[-2], queries), values.dtype
+        alive, dtype = masks.alive(queries.shape[-2]), values.dtype
         with torch.autocast(queries.device.type, enabled=False):
             queries, values = single(queries), single(values)
             present = None if alive is None else alive.squeeze(-1).expand(queries.shape[:-1])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops._mixed_keys import causal_prior
+from probtx_pyro.ops._mixed_keys import causal_prior, reachable
 
 
 class Masks(NamedTuple):
@@ -24,9 +24,7 @@ class Masks(NamedTuple):
 
     def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
-        if not self.causal:
-            return self.log_prior
-        return causal_prior(self.log_prior, num_queries, num_units, like)
+        return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
 
     def present(self) -> Tensor | None:
         """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
@@ -35,16 +33,9 @@ class Masks(NamedTuple):
         """
         return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
 
-    def alive(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
+    def alive(self, num_queries: int) -> Tensor | None:
         """Return True at queries that may attend to something, (B or 1, 1 or H, L or 1, 1); None where all may."""
-        if self.log_prior is None:
-            return None
-        if self.causal and self.log_prior.shape[-2] == 1:
-            seen = torch.arange(num_queries, device=like.device).clamp_max(num_units - 1)
-            return ((self.log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
-        rows = self.explicit(num_queries, num_units, like)
-        assert rows is not None
-        return (rows > -math.inf).any(-1, keepdim=True)
+        return None if self.log_prior is None else reachable(self.log_prior, num_queries, self.causal)
 
 
 def combine(

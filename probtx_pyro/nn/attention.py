@@ -5,17 +5,16 @@ they are asked for, weights) out.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import options, printed
-from probtx_pyro.nn._priors import WithPriors
+from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.nn._torch_layer import settings_of
 
 Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked for
@@ -99,7 +98,7 @@ class Attention(WithPriors):
         dtype: torch.dtype | None = None,
         *,
         head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
     ):
         super().__init__(priors)
         if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
@@ -211,7 +210,7 @@ class Attention(WithPriors):
         queries, units, values, masks = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
         answers, weights = self.attend(queries, units, values, masks, need_weights)
         output = self.out_proj(answers.transpose(1, 2).flatten(-2))
-        alive = masks.alive(queries.shape[-2], values.shape[-2], queries)
+        alive = masks.alive(queries.shape[-2])
         if alive is not None:  # without the bias of out_proj, too
             output = torch.where(alive.any(1), output, 0.0)
         if weights is not None and average_attn_weights:

@@ -1,18 +1,16 @@
 """The dependency CRF as an encoder: mean-field inference unrolled into a network (Wu & Tu)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
 from probtx_pyro.nn._options import arguments_of, printed
-from probtx_pyro.nn._priors import WithPriors
+from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
@@ -89,7 +87,7 @@ class DependencyCRFEncoder(WithPriors):
         head_damping: float = 0.0,
         normalizer: str = "softmax",
         dropout: float = 0.0,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):

@@ -1,15 +1,15 @@
 """The attention layer of a mixture of Gaussian keys (Nguyen et al.)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops._assignment import Reduction, reduction
 
@@ -55,7 +55,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
         assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
         adapt_steps: int = 0, adapted: Sequence[str] = ("keys",),
     ):  # fmt: skip

@@ -1,14 +1,14 @@
 """The attention layer of one Gaussian key a unit (Movellan & Gabbur)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention
 from probtx_pyro.ops.attention import single
 
@@ -68,7 +68,7 @@ class GaussianMixtureAttention(GaussianAttention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, linked: bool = True, unit_weights: bool = False,
+        priors: Priors | None = None, linked: bool = True, unit_weights: bool = False,
         unit_precision: bool = False, adapt_steps: int = 0, adapted: Sequence[str] = ("keys",), map_steps: int = 0,
     ):  # fmt: skip
         if map_steps < 0:

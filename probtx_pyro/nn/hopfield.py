@@ -3,17 +3,15 @@
 Batch and heads keep their places throughout, (B, H, L, D): no item of a batch meets another (erratum 18).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import arguments_of, options, printed
-from probtx_pyro.nn._priors import WithPriors
+from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.nn.attention import Answers, Attention, Units
 
 
@@ -72,7 +70,7 @@ class HopfieldAttention(Attention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_steps: int = 1, tol: float | None = None,
+        priors: Priors | None = None, num_steps: int = 1, tol: float | None = None,
         beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
     ):  # fmt: skip
         super().__init__(**arguments_of(Attention, locals()))
@@ -151,7 +149,7 @@ class HopfieldRetrieval(WithPriors):
         patterns: Tensor | None = None,
         values: Tensor | None = None,
         batch_first: bool = False,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
     ):
         super().__init__(priors)
         if num_heads < 1:

@@ -1,15 +1,13 @@
 """The attention layer of linear keys: O(L + S) in time and memory."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
@@ -54,7 +52,7 @@ class LinearKeysAttention(SeveralKeys):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
         feature_map: FeatureMap | None = None,
     ):  # fmt: skip
         check_components(num_components, share)

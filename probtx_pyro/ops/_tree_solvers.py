@@ -79,9 +79,8 @@ def best_projective_tree(scores: Scores, single_root: bool) -> Heads | None:
     chart = np.full((6, size, size), -np.inf)
     right_from, right_to, left_from, left_to, open_right, open_left = chart  # headed by the left end: "right"
     chart[:4, :, 0] = 0.0
-    splits = np.zeros(
-        (3, size, size), np.int64
-    )  # by [start, width]: of open spans, closed right ones, closed left ones
+    # by [start, width]: of open spans, closed right ones, closed left ones
+    splits = np.zeros((3, size, size), np.int64)
     arcs = np.vstack([np.full(size, -np.inf), scores])  # (dependent, head)
     for width in range(1, size):
         spans = np.arange(size - width)

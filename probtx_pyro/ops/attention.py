@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._mixed_keys import causal_prior, mixed_keys_attention
+from probtx_pyro.ops._mixed_keys import causal_prior, mixed_keys_attention, reachable
 from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
@@ -73,7 +73,7 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     statistics = gaussian_statistics(points)
     square = (centers * centers).sum(-1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * precision * square
-    parameters = _join(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
+    parameters = beside(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
     return _switched(Factor(statistics, parameters, bias), observed)
 
 
@@ -137,8 +137,8 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
         return factor
     statistics, parameters, bias, _ = factor
     switch = observed.unsqueeze(-1).to(statistics.dtype)
-    statistics = _join(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
-    return Factor(statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
+    statistics = beside(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
+    return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
 
 
 def single(x: Tensor) -> Tensor:
@@ -146,7 +146,8 @@ def single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in _HALF else x
 
 
-def _join(left: Tensor, right: Tensor) -> Tensor:
+def beside(left: Tensor, right: Tensor) -> Tensor:
+    """Return (..., A) and (..., B), whose leading axes broadcast, as (..., A + B)."""
     shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
     return torch.cat([left.expand(*shape, left.shape[-1]), right.expand(*shape, right.shape[-1])], -1)
 
@@ -165,8 +166,8 @@ def joint(first: Factor, second: Factor) -> Factor:
         As wide as both together.
     """
     return Factor(
-        _join(first.statistics, second.statistics),
-        _join(first.parameters, second.parameters),
+        beside(first.statistics, second.statistics),
+        beside(first.parameters, second.parameters),
         first.bias + second.bias,
         first.base if second.base is None else second.base if first.base is None else first.base + second.base,
     )
@@ -255,11 +256,7 @@ def attend(
     if log_prior is not None:
         if causal and log_prior.shape[-2] > 1:
             log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
-        permitted = log_prior > -math.inf
-        allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)
-        if causal:
-            seen = torch.arange(statistics.shape[-2], device=present.device).clamp_max(present.shape[-1] - 1)
-            allowed = (present.cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior > -math.inf).any(-2)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
         each = present.repeat_interleave(components, -1)
         parameters = torch.where(each.unsqueeze(-1), parameters, 0.0)
@@ -275,8 +272,8 @@ def attend(
     if training or mask is not None or causal or components > 1 or bias.is_cuda or -(-used // 16) == -(-needed // 16):
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
         columns = _columns(bias, values.dtype)
-        parameters = _join(parameters, columns)
-        statistics = pad(statistics, (0, columns.shape[-1]), value=1.0)
+        parameters = beside(parameters, columns)
+        statistics = beside(statistics, statistics.new_ones(columns.shape[-1]))
     else:  # a mask expanded with stride 0 costs no memory
         mask = bias.unsqueeze(-2)
     output = _fused(statistics, parameters, values, mask, components, causal, dropout)
@@ -457,6 +454,6 @@ def _fused(
 
 
 __all__ = [
-    "Factor", "attend", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
+    "Factor", "attend", "beside", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
     "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint", "single",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._numerics import known
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
@@ -195,10 +195,8 @@ def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor
         bias = bias + log_prior.squeeze(-2)
     elif log_prior is not None:
         row_prior = log_prior
-    column = bias.clamp_min(MASKED_COLUMN).unsqueeze(-1)
-    shape = torch.broadcast_shapes(column.shape[:-1], factor.parameters.shape[:-1])
-    parameters = torch.cat([factor.parameters.expand(*shape, -1), column.expand(*shape, 1)], -1)
-    return torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1), parameters, row_prior
+    parameters = beside(factor.parameters, bias.clamp_min(MASKED_COLUMN).unsqueeze(-1))
+    return beside(factor.statistics, factor.statistics.new_ones(1)), parameters, row_prior
 
 
 def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
