@@ -286,7 +286,7 @@ class Attention(WithPriors):
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
         units, extra = self.units_of(k, key), []
         if self.bias_k is not None and self.bias_v is not None:
-            extra.append([b.view(1, 1, self.num_heads, -1).transpose(1, 2) for b in (self.bias_k, self.bias_v)])
+            extra.append([b.view(1, self.num_heads, 1, -1) for b in (self.bias_k, self.bias_v)])
         if self.add_zero_attn:
             extra.append([k.new_zeros(1, self.num_heads, 1, self.head_dim)] * 2)
         for more_keys, more_values in extra:
