@@ -1,4 +1,4 @@
-"""Adaptation of units to the queries of a call: a model of `probtx_pyro.models` for every head, and `inference.adapt` on it."""
+"""The probability model of every head, and the priors under which `inference.adapt` adapts it to the queries of a call."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,15 +8,16 @@ from pyro.distributions import Gamma, Normal, TorchDistribution
 from torch import Tensor
 
 from probtx_pyro import models
-from probtx_pyro.inference import adapt
 from probtx_pyro.nn._masks import Masks
 
+Model = models.GaussianMixture | models.GaussianKeys
 
-def _keys(model: models.GaussianMixture | models.GaussianKeys, strength: Tensor) -> TorchDistribution:
+
+def _keys(model: Model, strength: Tensor) -> TorchDistribution:
     return Normal(model.keys, _beside(strength, model.keys).rsqrt().expand_as(model.keys))
 
 
-def _key_precision(model: models.GaussianMixture | models.GaussianKeys, strength: Tensor) -> TorchDistribution:
+def _key_precision(model: Model, strength: Tensor) -> TorchDistribution:
     strength = _beside(strength, model.key_precision).expand_as(model.key_precision)
     return Gamma(1 + strength, strength / model.key_precision)
 
@@ -29,13 +30,7 @@ def _beside(strength: Tensor, parameter: Tensor) -> Tensor:
     return strength.view(-1, *(1,) * (parameter.dim() - 2))
 
 
-def model_of(
-    keys: Tensor,
-    values: Tensor,
-    precision: Tensor,
-    key_weights: Tensor,
-    log_prior: Tensor | None,
-) -> models.GaussianMixture | models.GaussianKeys:
+def model_of(keys: Tensor, values: Tensor, precision: Tensor, key_weights: Tensor, log_prior: Tensor | None) -> Model:
     """Return the probability model of every head.
 
     Parameters
@@ -53,45 +48,6 @@ def model_of(
     units = key_weights.logsumexp(-1).unsqueeze(-2)
     weights = units if log_prior is None else units + log_prior
     return models.GaussianKeys(keys, values, precision, key_weights.softmax(-1), log_prior=weights.log_softmax(-1))
-
-
-def adapted(
-    model: Any,
-    queries: Tensor,
-    strengths: Mapping[str, Tensor],
-    num_steps: int,
-    *,
-    query_weights: Tensor | None = None,
-    causal: bool = False,
-) -> Any:
-    """Adapt ``model`` to the queries.
-
-    Parameters
-    ----------
-    model, queries
-        The probability model of every head, and queries (B, H, L, D).
-    strengths
-        Strength (H,) of the prior on each parameter, by name: a Normal on the keys has this precision, a Gamma on the key
-        precision counts as so many halves of observed coordinates; both have their mode at the parameter as it was.
-    num_steps
-        Number of ECM steps.
-    query_weights
-        (B, H, L), how much each query counts; None is 1.
-    causal
-        Query i meets units that adapted to queries up to i.
-
-    Returns
-    -------
-    The adapted model; if ``causal``, to be asked with queries (B, H, L, 1, D).
-    """
-    priors: dict[str, Any] = {name: ADAPTED[name](model, strength) for name, strength in strengths.items()}
-    options: dict[str, Any] = {
-        "num_steps": num_steps,
-        "query_weights": query_weights,
-        "causal": causal,
-        "progress": False,
-    }
-    return adapt(models.bayesian(model, **priors), queries, **options).formulation
 
 
 def check_masks(masks: Masks) -> None:
@@ -112,4 +68,4 @@ def check_masks(masks: Masks) -> None:
         )
 
 
-__all__ = ["ADAPTED", "adapted", "check_masks", "model_of"]
+__all__ = ["ADAPTED", "Model", "check_masks", "model_of"]

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probtx_pyro.nn.attention import Attention
+
 
 class Shifts(nn.Module):
     """``k_jr = k_j + b_r`` (sMGK): R vectors a head and no further projection.
@@ -48,11 +50,36 @@ class Projections(nn.Module):
 SHARES: dict[str | None, type[nn.Module]] = {"shift": Shifts, None: Projections}
 
 
-def components(share: str | None) -> type[nn.Module]:
-    """Return the class of module that makes the keys of a unit, by the name of what its keys share."""
+def check_components(num_components: int, share: str | None) -> None:
+    """Refuse a number of keys that is not positive, and a ``share`` that is not one of `SHARES`."""
+    if num_components < 1:
+        raise ValueError(f"num_components must be 1 or more, not {num_components}")
     if share not in SHARES:
         raise ValueError(f"share must be one of {', '.join(map(repr, SHARES))}, not {share!r}")
-    return SHARES[share]
 
 
-__all__ = ["Projections", "Shifts", "components"]
+class SeveralKeys(Attention):
+    """Base of the layers with R keys a unit: where the keys come from, and their weights."""
+
+    num_components: int
+    share: str | None
+
+    def _make_components(self) -> None:
+        made: Any = {"kdim": self.kdim, "bias": self.bias, **self._made}
+        self.components = SHARES[self.share](self.num_heads, self.head_dim, self.num_components, **made)
+        logits = torch.zeros((self.num_heads, self.num_components), **self._made)
+        self.component_logits = nn.Parameter(logits) if self.num_components > 1 else None
+
+    def component_log_weights(self) -> Tensor | None:
+        """Return the log of ``component_weights``, (H, R); None for R = 1."""
+        return None if self.component_logits is None else self.component_logits.log_softmax(-1)
+
+    def constrained(self) -> dict[str, Tensor]:
+        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        values = super().constrained()
+        if self.component_logits is not None:
+            values["component_weights"] = self.component_logits.softmax(-1)
+        return values | dict(self.components.named_parameters(recurse=False))
+
+
+__all__ = ["SeveralKeys", "check_components"]

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro import models
-from probtx_pyro.nn._adaptation import ADAPTED, adapted, check_masks, model_of
+from probtx_pyro.inference import adapt
+from probtx_pyro.nn._adaptation import ADAPTED, Model, check_masks, model_of
 from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.nn.softmax import explicit
 from probtx_pyro.ops import Factor, attend, log_joint
 from probtx_pyro.ops._assignment import Reduction, assigned_outputs, log_sum
@@ -24,7 +25,7 @@ class GaussianAttention(Attention):
     reduce: Reduction = staticmethod(log_sum)
 
     def _start(
-        self, *, linked: bool, unit_weights: bool, unit_precision: bool, adapt_steps: int, adapted: Sequence[str]
+        self, linked: bool, unit_weights: bool, unit_precision: bool, adapt_steps: int, adapted: Sequence[str]
     ) -> None:
         """Check the arguments of both layers, and make their parameters."""
         if linked and unit_precision:
@@ -48,11 +49,6 @@ class GaussianAttention(Attention):
         nn.init.zeros_(linear.weight)
         return linear
 
-    def _options(self) -> dict[str, Any]:
-        per_unit = {name: getattr(self, name) is not None for name in ("unit_weights", "unit_precision")}
-        own = {"linked": self.linked, "adapt_steps": self.adapt_steps, "adapted": self.adapted}
-        return super()._options() | own | per_unit
-
     def constrained(self) -> dict[str, Tensor]:
         """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and ``strength_key_precision`` (H,), and the weights ``unit_weights`` and ``unit_precision`` (H, kdim)."""
         values = {"key_precision": self.log_key_precision.exp()}
@@ -68,11 +64,8 @@ class GaussianAttention(Attention):
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """Return the projected keys, with each unit's weight and precision as its source decides them."""
-        weights, precision = (
-            None if linear is None else linear(source).transpose(-1, -2)
-            for linear in (self.unit_weights, self.unit_precision)
-        )
-        return Units(keys, weights, precision)
+        own = self.unit_weights, self.unit_precision
+        return Units(keys, *(None if linear is None else linear(source).transpose(-1, -2) for linear in own))
 
     def component_log_weights(self) -> Tensor | None:
         """Return the log weights of the components, (H, R); None for one key a unit."""
@@ -81,36 +74,34 @@ class GaussianAttention(Attention):
     def precision(self, units: Units) -> Tensor:
         """Return the precision of every key, (H, 1) where they share one, else (..., S·R)."""
         precision = self.log_key_precision.exp()
-        if units.log_precision is not None:
-            precision = precision.unsqueeze(-2) * units.log_precision.exp().unsqueeze(-1)  # (B, H, S, R)
-        elif precision.shape[-1] > 1:
-            precision = precision.unsqueeze(-2).expand(-1, units.keys.shape[2], -1)
-        else:
-            return precision
-        return precision.expand(*precision.shape[:-1], self.num_components).flatten(-2)
+        if units.log_precision is None:
+            return precision if precision.shape[-1] == 1 else self._of_keys(precision.unsqueeze(-2), units)
+        return self._of_keys(precision.unsqueeze(-2) * units.log_precision.exp().unsqueeze(-1), units)
+
+    def _of_keys(self, x: Tensor, units: Units) -> Tensor:
+        """Return numbers (..., S or 1, R or 1) for every key, (..., S·R)."""
+        return x.expand(*x.shape[:-2], units.keys.shape[2], self.num_components).flatten(-2)
 
     def log_weights(self, units: Units) -> Tensor | None:
         """Return the log weight of every key, (..., S·R), not normalised, without the linked part; None where all are equal."""
         own = self.component_log_weights()
-        if own is not None:
-            own = own.unsqueeze(-2)
-            own = own if units.log_weights is None else own + units.log_weights.unsqueeze(-1)
-            return own.expand(*own.shape[:-2], units.keys.shape[2], -1).flatten(-2)
-        return units.log_weights
+        if own is None:
+            return units.log_weights
+        own = own.unsqueeze(-2)
+        return self._of_keys(own if units.log_weights is None else own + units.log_weights.unsqueeze(-1), units)
 
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Return the posterior mean of the answers; fused where no weights are asked for. See `Attention.attend`."""
         if self.by_model:
             return self._asked(queries, units, values, masks, need_weights)
         keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
         precision, weights = self.precision(units), self.log_weights(units)
         how: Any = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
-        if self.linked and weights is None and not need_weights:
-            return dot_product_attention(queries * precision.unsqueeze(-1), keys, values, masks.log_prior, **how), None
         if self.linked:
-            factor = Factor(queries * precision.unsqueeze(-1), keys, keys.new_zeros(keys.shape[:-1]))
+            scaled = queries * precision.unsqueeze(-1)
+            if weights is None and not need_weights:
+                return dot_product_attention(scaled, keys, values, masks.log_prior, **how), None
+            factor = Factor(scaled, keys, keys.new_zeros(keys.shape[:-1]))
         else:
             factor = key_factor(queries, keys, precision)
         if weights is not None:
@@ -130,7 +121,7 @@ class GaussianAttention(Attention):
         """True if a call goes through the probability model itself, False if the fused kernels serve it."""
         return self.adapt_steps > 0
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> Answers:
         """Return the answers, and the weights if asked for, of the probability model of every head."""
         return model.expected_outputs(queries), model.attention(queries) if need_weights else None
 
@@ -142,7 +133,7 @@ class GaussianAttention(Attention):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-    ) -> tuple[models.GaussianMixture | models.GaussianKeys, Tensor]:
+    ) -> tuple[Model, Tensor]:
         """Return the probability model whose posterior is this layer's attention, and its queries.
 
         Parameters
@@ -162,37 +153,26 @@ class GaussianAttention(Attention):
         queries, units, values, found = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
         return self._model(units, values, found, queries.shape[-2]), single(queries)
 
-    def _model(
-        self, units: Units, values: Tensor, masks: Masks, num_queries: int
-    ) -> models.GaussianMixture | models.GaussianKeys:
-        units, values = units._replace(keys=single(units.keys)), single(values)
-        several = units.keys.dim() == 5
-        precision = single(self.precision(units))
-        weights = self.log_weights(units)
-        weights = units.keys.new_zeros(units.keys.shape[:-1]) if weights is None else single(weights)
-        if several:
-            precision = (
-                precision.unflatten(-1, (-1, self.num_components))
-                if precision.shape[-1] > 1
-                else precision.unsqueeze(-1)
-            )
-            weights = weights.unflatten(-1, (-1, self.num_components)) if weights.dim() < 4 + several else weights
+    def _model(self, units: Units, values: Tensor, masks: Masks, num_queries: int) -> Model:
+        units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
+        keys, values, precision, weights = units.keys, single(values), self.precision(units), self.log_weights(units)
+        precision, weights = single(precision), keys.new_zeros(()) if weights is None else single(weights)
+        if self.num_components > 1:
+            count = self.num_components
+            precision, weights = (x.unflatten(-1, (-1, count if x.shape[-1] > 1 else 1)) for x in (precision, weights))
         if self.linked:
-            weights = weights + 0.5 * precision * units.keys.square().sum(-1)
+            weights = weights + 0.5 * precision * keys.square().sum(-1)
         rows = masks.explicit(num_queries, values.shape[-2], values)
         if rows is not None:  # a query that may attend to nothing gets equal weights here; its answer is discarded
             rows = torch.where((rows > -torch.inf).any(-1, keepdim=True), rows, 0.0)
-        shape = units.keys.shape[:-1]
-        return model_of(units.keys, values, precision.expand(shape), weights.expand(shape), rows)
+        shape = keys.shape[:-1]
+        return model_of(keys, values, precision.expand(shape), weights.expand(shape), rows)
 
-    def _asked(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _asked(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         if self.adapt_steps:
             check_masks(masks)
-        alive, dtype = masks.alive(queries.shape[-2], values.shape[-2], queries), values.dtype
+        alive, dtype = masks.alive(queries.shape[-2]), values.dtype
         with torch.autocast(queries.device.type, enabled=False):
-            units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
             queries, values = single(queries), single(values)
             present = None if alive is None else alive.squeeze(-1).expand(queries.shape[:-1])
             if present is not None and masks.padded is not None:
@@ -200,10 +180,10 @@ class GaussianAttention(Attention):
                 queries = torch.where(present.unsqueeze(-1), queries, 0.0)
             model = self._model(units, values, masks, queries.shape[-2])
             if self.adapt_steps:
+                priors: dict[str, Any] = {name: ADAPTED[name](model, x) for name, x in self._strengths().items()}
+                how: Any = {"num_steps": self.adapt_steps, "causal": masks.causal, "progress": False}
                 heard = None if present is None else present.to(queries.dtype)
-                model = adapted(
-                    model, queries, self._strengths(), self.adapt_steps, query_weights=heard, causal=masks.causal
-                )
+                model = adapt(models.bayesian(model, **priors), queries, query_weights=heard, **how).formulation
             alone = bool(self.adapt_steps) and masks.causal  # every query has units of its own
             answers, weights = self.ask(model, queries.unsqueeze(-2) if alone else queries, need_weights)
             if alone:

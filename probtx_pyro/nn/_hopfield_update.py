@@ -49,12 +49,17 @@ class StateUpdate(nn.Module):
             raise ValueError(f"transformation must be one of {', '.join(POOLING)}, not {transformation!r}")
         if beta is not None and not (0 < beta < math.inf):
             raise ValueError(f"beta must be positive and finite, not {beta}; it is an inverse temperature")
-        self.beta, self.num_steps, self.tol, self.transformation = beta, num_steps, tol, transformation
+        self.beta, self.learn_beta, self.num_steps, self.tol = beta, learn_beta, num_steps, tol
+        self.transformation = transformation
         self.log_beta = None
         if learn_beta:
             if beta is None:
                 raise ValueError("learn_beta needs a number to start from; give beta")
             self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
+
+    def constrained(self) -> dict[str, Tensor]:
+        """Return ``beta`` (H, 1) where it is learned."""
+        return {} if self.log_beta is None else {"beta": self.log_beta.exp()}
 
     def inverse_temperature(self, width: int) -> Tensor | float:
         """Return β of heads of this width: a number, or (H, 1) where it is learned."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops._mixed_keys import visible
+from probtx_pyro.ops._mixed_keys import causal_prior, reachable
 
 
 class Masks(NamedTuple):
@@ -24,11 +24,7 @@ class Masks(NamedTuple):
 
     def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
-        if not self.causal:
-            return self.log_prior
-        future = ~visible(num_queries, num_units, device=like.device)
-        rows = torch.zeros_like(future, dtype=like.dtype) if self.log_prior is None else self.log_prior
-        return rows.masked_fill(future, -math.inf)
+        return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
 
     def present(self) -> Tensor | None:
         """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
@@ -37,29 +33,18 @@ class Masks(NamedTuple):
         """
         return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
 
-    def alive(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
+    def alive(self, num_queries: int) -> Tensor | None:
         """Return True at queries that may attend to something, (B or 1, 1 or H, L or 1, 1); None where all may."""
-        if self.log_prior is None:
-            return None
-        if self.causal and self.log_prior.shape[-2] == 1:
-            seen = torch.arange(num_queries, device=like.device).clamp_max(num_units - 1)
-            return ((self.log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
-        rows = self.explicit(num_queries, num_units, like)
-        assert rows is not None
-        return (rows > -math.inf).any(-1, keepdim=True)
+        return None if self.log_prior is None else reachable(self.log_prior, num_queries, self.causal)
 
 
 def combine(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
     is_causal: bool,
-    *,
-    batch: int,
-    heads: int,
-    queries: int,
-    units: int,
-    extra: int,
-    dtype: torch.dtype,
+    queries: Tensor,
+    num_units: int,
+    extra: int = 0,
 ) -> Masks:
     """Combine the masks of a call, and allow ``extra`` units behind the others to every query.
 
@@ -71,33 +56,30 @@ def combine(
         (B, S), likewise.
     is_causal
         As in torch, True says that ``attn_mask`` is the causal mask; without ``attn_mask`` it asks for one.
-    batch, heads, queries, units
-        B, H, L and S, without the extra units.
+    queries
+        (B, H, L, D).
+    num_units
+        S, without the extra units.
     extra
         Number of units behind those of the input.
-    dtype
-        Of the queries.
 
     Raises
     ------
     ValueError
         A mask of another shape, or one that is neither boolean nor floating.
     """
-    rows = _additive("attn_mask", attn_mask, {(queries, units), (batch * heads, queries, units)}, dtype)
-    columns = _additive("key_padding_mask", key_padding_mask, {(batch, units)}, dtype)
-    if is_causal:
-        rows = None
-    elif rows is not None:
-        rows = rows.view(1, 1, queries, units) if rows.dim() == 2 else rows.view(batch, heads, queries, units)
+    batch, heads, length, _ = queries.shape
+    shape = length, num_units
+    rows = _additive("attn_mask", attn_mask, {shape, (batch * heads, *shape)}, queries.dtype)
+    columns = _additive("key_padding_mask", key_padding_mask, {(batch, num_units)}, queries.dtype)
+    if rows is not None:
+        rows = None if is_causal else rows.view(1, 1, *shape) if rows.dim() == 2 else rows.view(batch, heads, *shape)
     if columns is not None:
-        columns = columns.view(batch, 1, 1, units)
+        columns = columns.view(batch, 1, 1, num_units)
         rows = columns if rows is None else rows + columns
     if extra and is_causal:
-        like = torch.zeros((), dtype=dtype, device=None if rows is None else rows.device)
-        rows, is_causal = Masks(rows, causal=True).explicit(queries, units, like), False
-    if extra and rows is not None:
-        rows = pad(rows, (0, extra))
-    return Masks(rows, is_causal)
+        rows, is_causal = causal_prior(queries.new_zeros(1, 1, 1, 1) if rows is None else rows, *shape, queries), False
+    return Masks(pad(rows, (0, extra)) if extra and rows is not None else rows, is_causal)
 
 
 def _additive(name: str, mask: Tensor | None, shapes: set[tuple[int, ...]], dtype: torch.dtype) -> Tensor | None:

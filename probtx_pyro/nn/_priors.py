@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+Priors = Mapping[str, Distribution]
+
 
 class WithPriors(nn.Module):
     """Base of the modules that take ``priors`` over parameters of their own.
@@ -21,17 +23,17 @@ class WithPriors(nn.Module):
         ``priors`` is not a mapping to distributions.
     """
 
-    def __init__(self, priors: Mapping[str, Distribution] | None = None):
+    def __init__(self, priors: Priors | None = None):
         super().__init__()
         self.priors = {} if priors is None else priors
 
     @property
-    def priors(self) -> Mapping[str, Distribution]:
+    def priors(self) -> Priors:
         """Distributions over parameters, by name."""
         return self._priors
 
     @priors.setter
-    def priors(self, priors: Mapping[str, Distribution]) -> None:
+    def priors(self, priors: Priors) -> None:
         if not isinstance(priors, Mapping):
             raise TypeError(f"priors must map names to distributions, but is of type {type(priors).__name__}")
         for name, prior in priors.items():
@@ -64,17 +66,15 @@ class WithPriors(nn.Module):
 
 
 def _log_prob(name: str, prior: Distribution, value: Tensor) -> Tensor:
-    batch, event = (
-        value.shape[: value.dim() - len(prior.event_shape)],
-        value.shape[len(value.shape) - len(prior.event_shape) :],
-    )
+    shape, events = prior.batch_shape + prior.event_shape, prior.event_shape
     try:
-        fits = event == prior.event_shape and torch.broadcast_shapes(batch, prior.batch_shape) == batch
+        torch.empty(shape, device="meta").expand(value.shape)
+        fits = value.shape[value.dim() - len(events) :] == events
     except RuntimeError:  # they do not broadcast
         fits = False
     if not fits:
         raise ValueError(
-            f"priors: the prior on {name!r} has shape {tuple(prior.batch_shape + prior.event_shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
+            f"priors: the prior on {name!r} has shape {tuple(shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
         )
     return prior.log_prob(value).sum()
 
@@ -116,4 +116,4 @@ def log_prior_density(model: nn.Module) -> Tensor:
     return torch.stack(terms).sum()
 
 
-__all__ = ["WithPriors", "log_prior_density"]
+__all__ = ["Priors", "WithPriors", "log_prior_density"]

@@ -1,19 +1,21 @@
-"""Checks and settings of a ``torch.nn.MultiheadAttention`` that another layer is to stand for."""
+"""Settings of a ``torch.nn.MultiheadAttention`` that another layer is to stand for."""
 
 from typing import Any
 
 from torch import nn
 
+from probtx_pyro.nn._options import options
 
-def check_forward(layer: nn.MultiheadAttention) -> None:
-    """Refuse a layer that does something else than ``MultiheadAttention`` with its weights.
+
+def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
+    """Return the arguments that the constructor of ``layer`` was given.
 
     Raises
     ------
     TypeError
         ``layer`` is not a ``MultiheadAttention``.
     ValueError
-        Its ``forward`` is its own.
+        A ``forward`` of its own, which does something else with the weights, or other parameters than the constructor makes.
     """
     if not isinstance(layer, nn.MultiheadAttention):
         raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")
@@ -22,28 +24,12 @@ def check_forward(layer: nn.MultiheadAttention) -> None:
             f"{type(layer).__name__} has a forward of its own, which another layer would not run; replace it by hand"
         )
 
-
-def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return the arguments that the constructor of ``layer`` was given.
-
-    Raises
-    ------
-    ValueError
-        Parameters other than those that the constructor makes.
-    """
-    settings = {
-        "embed_dim": layer.embed_dim,
-        "num_heads": layer.num_heads,
-        "dropout": layer.dropout,
-        "bias": layer.in_proj_bias is not None,
-        "add_bias_kv": layer.bias_k is not None,
-        "add_zero_attn": layer.add_zero_attn,
-        "kdim": layer.kdim,
-        "vdim": layer.vdim,
-        "batch_first": layer.batch_first,
-        "device": layer.out_proj.weight.device,
-        "dtype": layer.out_proj.weight.dtype,
-    }
+    parts = {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
+    settings = (
+        options(layer, nn.MultiheadAttention)
+        | parts
+        | {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
+    )
     usual, found = (_names(x) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
     if usual != found:
         raise ValueError(
@@ -58,4 +44,4 @@ def _names(layer: nn.Module) -> set[str]:
     }
 
 
-__all__ = ["check_forward", "settings_of"]
+__all__ = ["settings_of"]

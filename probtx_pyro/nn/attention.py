@@ -5,18 +5,19 @@ they are asked for, weights) out.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks, combine
-from probtx_pyro.nn._options import printed
-from probtx_pyro.nn._priors import WithPriors
-from probtx_pyro.nn._torch_layer import check_forward, settings_of
+from probtx_pyro.nn._options import options, printed
+from probtx_pyro.nn._priors import Priors, WithPriors
+from probtx_pyro.nn._torch_layer import settings_of
+
+Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked for
 
 
 class Units(NamedTuple):
@@ -97,7 +98,7 @@ class Attention(WithPriors):
         dtype: torch.dtype | None = None,
         *,
         head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
     ):
         super().__init__(priors)
         if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
@@ -109,38 +110,28 @@ class Attention(WithPriors):
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        self.add_zero_attn = add_zero_attn
+        self.bias, self.add_bias_kv, self.add_zero_attn = bias, add_bias_kv, add_zero_attn
         inner = num_heads * self.head_dim
         made: Any = {"device": device, "dtype": dtype}
         self._made = made
 
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, **made))
+        def register(name: str, start: Callable[[Tensor], Tensor], *shape: int, where: bool) -> None:
+            self.register_parameter(name, nn.Parameter(start(torch.empty(shape, **made))) if where else None)
 
-        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-        if self.kdim == embed_dim and self.vdim == embed_dim:
-            shapes = {"in_proj_weight": (3 * inner, embed_dim)}
-        else:
-            shapes = dict(zip(names[1:], ((inner, embed_dim), (inner, self.kdim), (inner, self.vdim)), strict=True))
-        for name in names:
-            weight = parameter(*shapes[name]) if name in shapes else None
-            self.register_parameter(name, weight)
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        self.register_parameter("in_proj_bias", nn.Parameter(torch.zeros(3 * inner, **made)) if bias else None)
+        packed = self.kdim == self.vdim == embed_dim
+        register("in_proj_weight", nn.init.xavier_uniform_, 3 * inner, embed_dim, where=packed)
+        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
+            register(f"{name}_proj_weight", nn.init.xavier_uniform_, inner, width, where=not packed)
+        register("in_proj_bias", nn.init.zeros_, 3 * inner, where=bias)
         self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **made)
         if bias:
             nn.init.zeros_(self.out_proj.bias)
         for name in ("bias_k", "bias_v"):
-            self.register_parameter(name, parameter(1, 1, inner) if add_bias_kv else None)
-            if add_bias_kv:
-                nn.init.xavier_normal_(getattr(self, name))
+            register(name, nn.init.xavier_normal_, 1, 1, inner, where=add_bias_kv)
 
     # -- what a layer defines --------------------------------------------------------------------------------------------
 
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Return the answers of every head and, if asked for, the weights.
 
         Parameters
@@ -167,9 +158,12 @@ class Attention(WithPriors):
         return Units(keys)
 
     def _options(self) -> dict[str, Any]:
-        """Return the constructor arguments beyond those of ``torch.nn.MultiheadAttention``."""
-        head_dim = None if self.head_dim * self.num_heads == self.embed_dim else self.head_dim
-        return {"head_dim": head_dim, "priors": self.priors or None}
+        """Return the constructor arguments, None where that stands for what the layer has."""
+        by_default = {
+            "kdim": self.embed_dim, "vdim": self.embed_dim, "head_dim": self.embed_dim / self.num_heads, "priors": {},
+        }  # fmt: skip
+        found = options(self, type(self))
+        return found | {name: None for name, value in by_default.items() if found[name] == value}
 
     # -- what all layers share -------------------------------------------------------------------------------------------
 
@@ -183,7 +177,7 @@ class Attention(WithPriors):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Answers:
         """Return output and, if asked for, weights, exactly as ``torch.nn.MultiheadAttention.forward`` shapes them.
 
         Parameters
@@ -216,7 +210,7 @@ class Attention(WithPriors):
         queries, units, values, masks = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
         answers, weights = self.attend(queries, units, values, masks, need_weights)
         output = self.out_proj(answers.transpose(1, 2).flatten(-2))
-        alive = masks.alive(queries.shape[-2], values.shape[-2], queries)
+        alive = masks.alive(queries.shape[-2])
         if alive is not None:  # without the bias of out_proj, too
             output = torch.where(alive.any(1), output, 0.0)
         if weights is not None and average_attn_weights:
@@ -258,10 +252,7 @@ class Attention(WithPriors):
         value = key if packed else laid_out(value)
         self._validate(query, key, value)
         queries, units, values, extra = self._project(query, key, value)
-        masks = combine(
-            attn_mask, key_padding_mask, is_causal, batch=len(query), heads=self.num_heads, queries=query.shape[1],
-            units=key.shape[1], extra=extra, dtype=queries.dtype,
-        )  # fmt: skip
+        masks = combine(attn_mask, key_padding_mask, is_causal, queries, key.shape[1], extra)
         if myself and key_padding_mask is not None:
             padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
             masks = masks._replace(padded=padded)
@@ -295,7 +286,7 @@ class Attention(WithPriors):
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
         units, extra = self.units_of(k, key), []
         if self.bias_k is not None and self.bias_v is not None:
-            extra.append([b.view(1, 1, self.num_heads, -1).transpose(1, 2) for b in (self.bias_k, self.bias_v)])
+            extra.append([b.view(1, self.num_heads, 1, -1) for b in (self.bias_k, self.bias_v)])
         if self.add_zero_attn:
             extra.append([k.new_zeros(1, self.num_heads, 1, self.head_dim)] * 2)
         for more_keys, more_values in extra:
@@ -303,9 +294,7 @@ class Attention(WithPriors):
             v = torch.cat([v, more_values.expand(len(v), -1, -1, -1).to(v.dtype)], 2)
         return q, units, v, len(extra)
 
-    def _nested(
-        self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _nested(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool) -> Answers:
         """Attend with nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
         if not (query is key and key is value and self.batch_first) or need_weights:
             raise ValueError(
@@ -344,11 +333,6 @@ class Attention(WithPriors):
             ``layer`` has a ``forward`` of its own, or keeps its weights under other names (parametrization, pruning, adapters);
             options out of range, or such as the weights of ``layer`` decide.
         """
-        check_forward(layer)
-        return cls._with_weights_of(layer, **options)
-
-    @classmethod
-    def _with_weights_of(cls, layer: nn.MultiheadAttention, **options: Any) -> Self:
         settings = settings_of(layer)
         width = settings["embed_dim"] // settings["num_heads"]
         decided = [name for name in options if name in settings]
@@ -371,16 +355,7 @@ class Attention(WithPriors):
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "head_dim": self.head_dim}
-        options = {
-            "dropout": self.dropout,
-            "bias": self.in_proj_bias is not None,
-            "add_bias_kv": self.bias_k is not None,
-            "add_zero_attn": self.add_zero_attn,
-            "kdim": None if self.kdim == self.embed_dim else self.kdim,
-            "vdim": None if self.vdim == self.embed_dim else self.vdim,
-            "batch_first": self.batch_first,
-        }
-        return printed(self, sizes, options | self._options())
+        return printed(self, sizes, self._options())
 
 
-__all__ = ["Attention", "Units"]
+__all__ = ["Answers", "Attention", "Units"]

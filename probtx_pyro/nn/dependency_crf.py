@@ -1,18 +1,16 @@
 """The dependency CRF as an encoder: mean-field inference unrolled into a network (Wu & Tu)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.nn._options import printed
-from probtx_pyro.nn._priors import WithPriors
+from probtx_pyro.nn._options import arguments_of, printed
+from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
@@ -89,7 +87,7 @@ class DependencyCRFEncoder(WithPriors):
         head_damping: float = 0.0,
         normalizer: str = "softmax",
         dropout: float = 0.0,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -100,14 +98,8 @@ class DependencyCRFEncoder(WithPriors):
             raise ValueError("shared is given without rank; give the rank of the factors, or leave it out")
         if node_channels is not None and not num_nodes:
             raise ValueError("node_channels is given without num_nodes; give the number of nodes, or leave it out")
-        self._given = {
-            "num_steps": num_steps, "schedule": schedule, "distances": tuple(distances), "rank": rank, "shared": shared,
-            "root_labels": root_labels, "num_nodes": num_nodes, "node_channels": node_channels, "split": split,
-            "label_temperature": label_temperature, "head_temperature": head_temperature, "label_step": label_step,
-            "head_step": head_step, "label_damping": label_damping, "head_damping": head_damping,
-            "normalizer": normalizer, "dropout": dropout,
-        }  # fmt: skip
-        self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
+        self._given = arguments_of(DependencyCRFEncoder, locals()) | {"distances": tuple(distances)}
+        self.width, self.num_channels, self.num_steps, self.rank = width, num_channels, num_steps, rank
         self.distances, self.shared, self.split = tuple(distances), shared, split
         if schedule not in kernel.SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(kernel.SCHEDULES)}, not {schedule!r}")
@@ -126,19 +118,18 @@ class DependencyCRFEncoder(WithPriors):
             self.left, self.right = (normal(*lead, width, rank, **factors) for _ in range(2))
             if shared:
                 self.channels = normal(groups, num_channels, rank, **factors)
-        self.rank = rank
         self.root_ternary = normal(num_channels, width, root_labels) if root_labels else None
         nodes = num_channels if node_channels is None else node_channels
         self.memory = normal(nodes, num_nodes, width) if num_nodes else None
+        self.label = Rule(label_temperature, label_step, label_damping, NORMALIZERS[normalizer])
         head_temperature = 1.0 / width if head_temperature is None else head_temperature
-        normalize, self.rate = NORMALIZERS[normalizer], dropout
-        self.label = Rule(label_temperature, label_step, label_damping, normalize)
-        self.head = Rule(head_temperature, head_step, head_damping, normalize)
+        self.head, self.rate = Rule(head_temperature, head_step, head_damping, NORMALIZERS[normalizer]), dropout
+        rules = (("label", self.label), ("head", self.head))
+        said = {
+            f"{of}_{name}": getattr(rule, name) for of, rule in rules for name in ("temperature", "step", "damping")
+        }
         with torch.no_grad():  # the model says what does not fit
-            self.crf(torch.zeros(1, 1, width, **made)).mean_field(
-                num_steps, schedule, label_temperature=label_temperature, head_temperature=head_temperature,
-                label_step=label_step, head_step=head_step, label_damping=label_damping, head_damping=head_damping,
-            )  # fmt: skip
+            self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **said)
 
     def constrained(self) -> dict[str, Tensor]:
         """Return the potentials, or their factors: ``ternary``, or ``left``, ``right`` and ``channels``; ``root_ternary``, ``memory``."""
@@ -147,7 +138,7 @@ class DependencyCRFEncoder(WithPriors):
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"width": self.width, "num_channels": self.num_channels}
-        return printed(self, sizes, self._given | {"priors": self.priors or None})
+        return printed(self, sizes, self._given | {"priors": self.priors or None, "device": None, "dtype": None})
 
     def potential(self) -> Tensor | LowRank:
         """Return the ternary potential."""
@@ -157,9 +148,12 @@ class DependencyCRFEncoder(WithPriors):
 
     def crf(self, x: Tensor, key_padding_mask: Tensor | None = None) -> DependencyCRF:
         """Return the model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
-        options: Any = self.distances, self.root_ternary, self.memory, self.split
-        words: Any = None if key_padding_mask is None else ~key_padding_mask
-        return DependencyCRF(x, self.potential(), words, *options)
+        return DependencyCRF(**self._parameters_of(x, key_padding_mask))
+
+    def _parameters_of(self, x: Tensor, key_padding_mask: Tensor | None) -> dict[str, Any]:
+        words = None if key_padding_mask is None else ~key_padding_mask
+        parts = {"root_ternary": self.root_ternary, "memory": self.memory, "memory_split": self.split}
+        return {"unary": x, "ternary": self.potential(), "mask": words, "distances": self.distances, **parts}
 
     def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
         """Return the mean field of sentences; ``field.head_marginals`` (B, C, N, S) is the attention.
@@ -180,11 +174,7 @@ class DependencyCRFEncoder(WithPriors):
             raise ValueError(
                 f"unary scores must have shape (B, N, {self.width}), of one sentence and one word at least, but have shape {tuple(x.shape)}"
             )
-        words = None if key_padding_mask is None else ~key_padding_mask
-        crf = unchecked(
-            DependencyCRF, unary=x, ternary=self.potential(), mask=words, distances=self.distances,
-            root_ternary=self.root_ternary, memory=self.memory, memory_split=self.split,
-        )  # fmt: skip
+        crf = unchecked(DependencyCRF, **self._parameters_of(x, key_padding_mask))
         drop = self._dropout if self.training and self.rate else None
         label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
         state = kernel.iterate(crf.potentials(), label, head, self.update, self.num_steps)

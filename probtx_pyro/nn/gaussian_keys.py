@@ -1,19 +1,20 @@
 """The attention layer of a mixture of Gaussian keys (Nguyen et al.)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
-from probtx_pyro.nn._components import components
+from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._gaussian import GaussianAttention
-from probtx_pyro.nn.attention import Units
+from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
+from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops._assignment import Reduction, reduction
 
 
-class GaussianKeysAttention(GaussianAttention):
+class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     """Attention with a mixture of R Gaussian keys a unit, MGK (Nguyen et al. 2022, eq. 3-4 with the normalisers of erratum 9).
 
     Parameters
@@ -54,50 +55,23 @@ class GaussianKeysAttention(GaussianAttention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
         assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
         adapt_steps: int = 0, adapted: Sequence[str] = ("keys",),
     ):  # fmt: skip
-        if num_components < 1:
-            raise ValueError(f"num_components must be 1 or more, not {num_components}")
-        reduce = reduction(assignment)
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors,
-        )  # fmt: skip
-        self.num_components, self.assignment, self.share, self.reduce = num_components, assignment, share, reduce
-        self._start(
-            linked=linked, unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted
-        )  # fmt: skip
-        self.components = components(share)(
-            num_heads, self.head_dim, num_components, kdim=self.kdim, bias=bias, **self._made
-        )
-        logits = torch.zeros((num_heads, num_components), **self._made)
-        self.component_logits = nn.Parameter(logits) if num_components > 1 else None
-
-    def _options(self) -> dict[str, Any]:
-        own = {"num_components": self.num_components, "share": self.share, "assignment": self.assignment}
-        return super()._options() | own
-
-    def component_log_weights(self) -> Tensor | None:
-        """Return the log of ``component_weights``, (H, R); None for R = 1."""
-        return None if self.component_logits is None else self.component_logits.log_softmax(-1)
-
-    def constrained(self) -> dict[str, Tensor]:
-        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
-        values = super().constrained()
-        if self.component_logits is not None:
-            values["component_weights"] = self.component_logits.softmax(-1)
-        if (shifts := getattr(self.components, "shifts", None)) is not None:
-            values["shifts"] = shifts
-        return values
+        check_components(num_components, share)
+        super().__init__(**arguments_of(Attention, locals()))
+        self.num_components, self.share = num_components, share
+        self.assignment, self.reduce = assignment, reduction(assignment)
+        self._start(**arguments_of(self._start, locals()))
+        self._make_components()
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """Return R keys for every unit."""
         units, several = super().units_of(keys, source), self.components(keys, source)
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> Answers:
         """Return answers, and weights if asked for, under the layer's assignment of components."""
         if self.num_components == 1:
             return super().ask(model, queries, need_weights)

@@ -1,13 +1,15 @@
 """The attention layer of one Gaussian key a unit (Movellan & Gabbur)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from probtx_pyro.nn._gaussian import GaussianAttention
+from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
+from probtx_pyro.nn.attention import Answers, Attention
 from probtx_pyro.ops.attention import single
 
 
@@ -66,23 +68,15 @@ class GaussianMixtureAttention(GaussianAttention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, linked: bool = True, unit_weights: bool = False,
+        priors: Priors | None = None, linked: bool = True, unit_weights: bool = False,
         unit_precision: bool = False, adapt_steps: int = 0, adapted: Sequence[str] = ("keys",), map_steps: int = 0,
     ):  # fmt: skip
         if map_steps < 0:
             raise ValueError(f"map_steps must be 0 or more, not {map_steps}")
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors,
-        )  # fmt: skip
-        self._start(
-            linked=linked, unit_weights=unit_weights, unit_precision=unit_precision, adapt_steps=adapt_steps, adapted=adapted
-        )  # fmt: skip
+        super().__init__(**arguments_of(Attention, locals()))
+        self._start(**arguments_of(self._start, locals()))
         self.map_steps = map_steps
         self.log_value_precision = nn.Parameter(torch.zeros((num_heads, 1), **self._made)) if map_steps else None
-
-    def _options(self) -> dict[str, Any]:
-        return super()._options() | {"map_steps": self.map_steps}
 
     @property
     def by_model(self) -> bool:
@@ -92,11 +86,10 @@ class GaussianMixtureAttention(GaussianAttention):
     def constrained(self) -> dict[str, Tensor]:
         """Return the base's parameters and, where answers are MAP, ``value_precision`` (H, 1)."""
         values = super().constrained()
-        return (
-            values if self.log_value_precision is None else values | {"value_precision": self.log_value_precision.exp()}
-        )
+        own = self.log_value_precision
+        return values if own is None else values | {"value_precision": own.exp()}
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> Answers:
         """Return the most probable answers where ``map_steps`` asks for them, else the mean; and weights if asked for."""
         if not self.map_steps or self.log_value_precision is None:
             return super().ask(model, queries, need_weights)

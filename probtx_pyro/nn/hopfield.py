@@ -3,18 +3,16 @@
 Batch and heads keep their places throughout, (B, H, L, D): no item of a batch meets another (erratum 18).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
-from probtx_pyro.nn._options import printed
-from probtx_pyro.nn._priors import WithPriors
-from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn._options import arguments_of, options, printed
+from probtx_pyro.nn._priors import Priors, WithPriors
+from probtx_pyro.nn.attention import Answers, Attention, Units
 
 
 class HopfieldAttention(Attention):
@@ -72,31 +70,24 @@ class HopfieldAttention(Attention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_steps: int = 1, tol: float | None = None,
+        priors: Priors | None = None, num_steps: int = 1, tol: float | None = None,
         beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
     ):  # fmt: skip
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors,
-        )  # fmt: skip
+        super().__init__(**arguments_of(Attention, locals()))
         self.update = StateUpdate(
             num_heads, self.head_dim**-0.5 if beta is None else beta, learn_beta=learn_beta, num_steps=num_steps, tol=tol,
             transformation=transformation, **self._made,
         )  # fmt: skip
 
     def _options(self) -> dict[str, Any]:
-        of = self.update
-        beta = None if of.beta == self.head_dim**-0.5 else of.beta
-        own = {"num_steps": of.num_steps, "tol": of.tol, "beta": beta, "learn_beta": of.log_beta is not None}
-        return super()._options() | own | {"transformation": of.transformation}
+        beta = None if self.update.beta == self.head_dim**-0.5 else self.update.beta
+        return super()._options() | options(self.update, type(self)) | {"beta": beta}
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""
-        return {} if self.update.log_beta is None else {"beta": self.update.log_beta.exp()}
+        return self.update.constrained()
 
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Take all steps but one among the keys, then one on the values. See `Attention.attend`."""
         return self.update(queries, units.keys, values, masks, self._rate, need_weights)
 
@@ -158,7 +149,7 @@ class HopfieldRetrieval(WithPriors):
         patterns: Tensor | None = None,
         values: Tensor | None = None,
         batch_first: bool = False,
-        priors: Mapping[str, Distribution] | None = None,
+        priors: Priors | None = None,
     ):
         super().__init__(priors)
         if num_heads < 1:
@@ -223,10 +214,7 @@ class HopfieldRetrieval(WithPriors):
             raise ValueError(
                 f"state {tuple(state.shape)}, patterns {tuple(patterns.shape)} and values {tuple(values.shape)} disagree: state and patterns have the same features, patterns and values the same number"
             )
-        masks = combine(
-            attn_mask, key_padding_mask, is_causal, batch=batch, heads=self.num_heads, queries=states.shape[2],
-            units=keys.shape[2], extra=0, dtype=states.dtype,
-        )  # fmt: skip
+        masks = combine(attn_mask, key_padding_mask, is_causal, states, keys.shape[2])
         present = masks.present()
         if present is not None:
             keys, answers = torch.where(present, keys, 0.0), torch.where(present, answers, 0.0)
@@ -237,12 +225,11 @@ class HopfieldRetrieval(WithPriors):
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""
-        return {} if self.update.log_beta is None else {"beta": self.update.log_beta.exp()}
+        return self.update.constrained()
 
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
-        memory = {"patterns": self.patterns, "values": self.values}
-        held = {name: tuple(x.shape) for name, x in memory.items() if x is not None}
+        held = {name: tuple(x.shape) for name, x in self.named_buffers(recurse=False)}
         options = {"batch_first": self.batch_first, "priors": self.priors or None}
         return printed(self, {"num_heads": self.num_heads, **held}, options)
 

@@ -1,21 +1,19 @@
 """The attention layer of linear keys: O(L + S) in time and memory."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 from torch.nn import functional as F
 
-from probtx_pyro.nn._components import components
+from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn._options import arguments_of
+from probtx_pyro.nn._priors import Priors
+from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
 
 
-class LinearKeysAttention(Attention):
+class LinearKeysAttention(SeveralKeys):
     """Attention with a mixture of R linear keys a unit, MLK (Nguyen et al. 2022); R = 1 is linear attention.
 
     Parameters
@@ -54,58 +52,33 @@ class LinearKeysAttention(Attention):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Mapping[str, Distribution] | None = None, num_components: int = 2, share: str | None = None,
+        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
         feature_map: FeatureMap | None = None,
     ):  # fmt: skip
-        if num_components < 1:
-            raise ValueError(f"num_components must be 1 or more, not {num_components}")
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype,
-            head_dim=head_dim, priors=priors,
-        )  # fmt: skip
+        check_components(num_components, share)
+        super().__init__(**arguments_of(Attention, locals()))
         self.num_components, self.share, self.feature_map = num_components, share, feature_map
-        self.components = components(share)(
-            num_heads, self.head_dim, num_components, kdim=self.kdim, bias=bias, **self._made
-        )
-        logits = torch.zeros((num_heads, num_components), **self._made)
-        self.component_logits = nn.Parameter(logits) if num_components > 1 else None
-
-    def _options(self) -> dict[str, Any]:
-        own = {"num_components": self.num_components, "share": self.share, "feature_map": self.feature_map}
-        return super()._options() | own
+        self._make_components()
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """Return R keys for every unit."""
         return Units(self.components(keys, source))
 
-    def constrained(self) -> dict[str, Tensor]:
-        """Return ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
-        values = {} if self.component_logits is None else {"component_weights": self.component_logits.softmax(-1)}
-        shifts = getattr(self.components, "shifts", None)
-        return values if shifts is None else values | {"shifts": shifts}
-
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Return ratios of sums of features, as `ops.linear_attention`. See `Attention.attend`."""
         weights = None if self.component_logits is None else self.component_logits.softmax(-1).unsqueeze(-2)
         rows = masks.log_prior
         of_units = rows is None or rows.shape[-2] == 1
         present = rows.squeeze(-2).exp() if rows is not None and of_units else None
-        features = (
-            query_features(queries, self.feature_map),
-            unit_features(units.keys, weights, present, self.feature_map),
-        )
+        units_features = unit_features(units.keys, weights, present, self.feature_map)
+        features = query_features(queries, self.feature_map), units_features
         if of_units and not need_weights:
             if self._rate:
                 values = values * F.dropout(values.new_ones(*values.shape[:-1], 1), self._rate)
             return linear_attention(*features, values, masks.causal), None
-        if of_units:
-            _, attention = explicit_linear_attention(*features, values, masks.causal)
-        else:
-            explicit = masks.explicit(queries.shape[-2], values.shape[-2], values)
-            assert explicit is not None
-            _, attention = explicit_linear_attention(*features, values, row_weights=explicit.exp())
+        explicit = None if of_units else masks.explicit(queries.shape[-2], values.shape[-2], values)
+        causal, allowed = (masks.causal, None) if explicit is None else (False, explicit.exp())
+        attention = explicit_linear_attention(*features, values, causal, row_weights=allowed)[1]
         attention = F.dropout(attention.to(values.dtype), self._rate)
         return attention @ values, attention if need_weights else None
 

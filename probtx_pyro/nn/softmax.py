@@ -1,12 +1,13 @@
 """The reference layer, scaled dot-product attention, and the explicit path that layers take where weights are asked for."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops.attention import dot_product_attention, single
 from probtx_pyro.ops.entmax import softmax
 
@@ -24,17 +25,13 @@ class SoftmaxAttention(Attention):
     [1.0, 0.0, 0.0]
     """
 
-    def attend(
-        self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Weigh by the softmax of dot products over ``sqrt(head_dim)``. See `Attention.attend`."""
         queries = queries * self.head_dim**-0.5
         if need_weights:
-            logits = queries @ units.keys.transpose(-1, -2)
-            return explicit(logits, values, masks, self._rate)
-        return dot_product_attention(
-            queries, units.keys, values, masks.log_prior, causal=masks.causal, dropout=self._rate
-        ), None
+            return explicit(queries @ units.keys.transpose(-1, -2), values, masks, self._rate)
+        how: Any = {"causal": masks.causal, "dropout": self._rate}
+        return dot_product_attention(queries, units.keys, values, masks.log_prior, **how), None
 
 
 def explicit(

@@ -1,6 +1,7 @@
 """Swap the attention layers of a whole model."""
 
 import weakref
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -55,7 +56,10 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(layer, Attention):
-        call = ", ".join(filter(None, ["model", type(layer).__name__, printed(layer, {}, layer._options())]))
+        own = {
+            name: x for name, x in layer._options().items() if name not in signature(nn.MultiheadAttention).parameters
+        }
+        call = ", ".join(filter(None, ["model", type(layer).__name__, printed(layer, {}, own)]))
         raise TypeError(
             f"layer must be a class, not an instance, since every place gets a layer of its own; call swap_attention({call})"
         )

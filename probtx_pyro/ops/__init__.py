@@ -12,10 +12,7 @@ from probtx_pyro.ops._linear_attention import (
     query_features,
     unit_features,
 )
-from probtx_pyro.ops._numerics import safe_log as safe_log  # for the package alone: not in __all__
-from probtx_pyro.ops._numerics import safe_ratio as safe_ratio
-from probtx_pyro.ops._numerics import safe_softmax as safe_softmax
-from probtx_pyro.ops._numerics import settle_kernels
+from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels  # noqa: F401 (for the package alone)
 from probtx_pyro.ops.attention import (
     Factor,
     attend,

@@ -4,11 +4,10 @@
 largest term the hard E-step. Chunked over queries, and recomputed in the backward pass, as `probtx_pyro.ops.statistics`.
 """
 
-import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from probtx_pyro.ops._numerics import safe_softmax
@@ -63,8 +62,11 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
         (..., Q).
     """
     statistics, parameters, row_prior = as_product(factor, log_prior)
-    function = functools.partial(_evidence, components, reduce)
-    return over_chunks(function, (statistics, row_prior), (parameters,))[0].squeeze(-1)
+
+    def evidence(*product: Any) -> tuple[Tensor, None]:
+        return safe_softmax(_scores(components, reduce, *product))[1].unsqueeze(-1), None
+
+    return over_chunks(evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1)
 
 
 def assigned_outputs(
@@ -87,8 +89,12 @@ def assigned_outputs(
         (..., Q, M).
     """
     statistics, parameters, row_prior = as_product(factor, log_prior)
-    function = functools.partial(_outputs, components, reduce)
-    return over_chunks(function, (statistics, row_prior), (parameters, values))[0]
+
+    def outputs(*product: Any) -> tuple[Tensor, None]:
+        *given, values = product
+        return safe_softmax(_scores(components, reduce, *given))[0].to(values.dtype) @ values, None
+
+    return over_chunks(outputs, (statistics, row_prior), (parameters, values))[0]
 
 
 def _scores(
@@ -97,19 +103,6 @@ def _scores(
     scores = statistics @ parameters.transpose(-1, -2)
     scores = scores if row_prior is None else scores + row_prior
     return reduce(scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf).unflatten(-1, (-1, components)))
-
-
-def _evidence(
-    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor
-) -> tuple[Tensor, None]:
-    return safe_softmax(_scores(components, reduce, statistics, row_prior, parameters))[1].unsqueeze(-1), None
-
-
-def _outputs(
-    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor, values: Tensor
-) -> tuple[Tensor, None]:
-    weights = safe_softmax(_scores(components, reduce, statistics, row_prior, parameters))[0]
-    return torch.matmul(weights.to(values.dtype), values), None
 
 
 __all__ = ["ASSIGNMENTS", "Reduction", "assigned_evidence", "assigned_outputs", "largest", "log_sum", "reduction"]

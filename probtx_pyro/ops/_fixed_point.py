@@ -83,21 +83,11 @@ def fixed_point(
         In the backward pass of an ``implicit`` iteration whose equations are singular.
     """
     if implicit:
+        how: Any = {"problems": problems, "num_steps": num_steps, "tol": tol, "progress": progress, "label": label}
         with torch.no_grad():
-            found = fixed_point(
-                step,
-                state,
-                problems=problems,
-                num_steps=num_steps,
-                tol=tol,
-                objective=objective,
-                progress=progress,
-                label=label,
-            )
+            found = fixed_point(step, state, objective=objective, **how)
         return _differentiable(step, found, objective)
-    state, names = dict(state), tuple(state)
-    before = None
-    some = next(iter(state.values()))
+    state, before, some = dict(state), None, next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
     over_all = together or torch.Tensor.detach
@@ -107,42 +97,37 @@ def fixed_point(
     with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
         for _ in range(num_steps):
             after, value = step(state)
-            proposed = {name: after[name] for name in names}  # in the order of the scales
+            proposed = {name: after[name] for name in state}  # in the order of the scales
             if value is not None:
                 trace.append(value)
             taken = taken + active
             if tol is None:
-                before, state = state, dict(proposed)
+                before, state = state, proposed
             else:
-                moved = {name: x.detach() - state[name].detach() for name, x in proposed.items()}
-                sizes = over_all(torch.stack([_magnitudes(proposed, active), _magnitudes(moved, active)]))
-                scale = torch.maximum(scale, sizes[0])
-                moving = (sizes[1] > tol * scale).any(0)
+                size, moved = over_all(_sizes(proposed, state, active))
+                scale = torch.maximum(scale, size)
                 state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
-                active = active & moving
+                active = active & (moved > tol * scale).any(0)
             if bar is not None:
                 bar.update()
             if tol is not None and not active.any():
                 break
     if objective is not None:
         trace.append(objective(state))
-    if tol is None:
-        active = _still_moving(before, state, active, over_all)
+    if before is not None:  # without a tolerance: did the last step move by more than the root of the precision?
+        size, moved = over_all(_sizes(state, before, active))
+        active = (moved > torch.finfo(next(iter(state.values())).dtype).eps ** 0.5 * size).any(0)
     return FixedPoint(state, torch.stack(trace) if trace else None, ~active, taken)
-
-
-def _still_moving(before: State | None, state: State, active: Tensor, over_all: Callable[[Tensor], Tensor]) -> Tensor:
-    """Which problems the last step, if there was one, moved by more than the square root of the precision of their numbers."""
-    if before is None:
-        return active
-    moved = {name: x.detach() - before[name].detach() for name, x in state.items()}
-    sizes = over_all(torch.stack([_magnitudes(state, active), _magnitudes(moved, active)]))
-    precision = torch.finfo(next(iter(state.values())).dtype).eps
-    return (sizes[1] > precision**0.5 * sizes[0]).any(0)
 
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
+
+
+def _sizes(state: State, before: State, active: Tensor) -> Tensor:
+    """Magnitudes of every tensor of a state, and of how far it has moved, shape (2, tensors, *problems)."""
+    moved = {name: x.detach() - before[name].detach() for name, x in state.items()}
+    return torch.stack([_magnitudes(state, active), _magnitudes(moved, active)])
 
 
 def _magnitudes(state: State, active: Tensor) -> Tensor:
@@ -163,16 +148,13 @@ def _largest(x: Tensor, active: Tensor) -> Tensor:
 def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:
     """One more step, with autograd, whose backward pass is replaced by the implicit function theorem."""
     names = list(found.state)
-    inputs = [found.state[name].detach().requires_grad_() for name in names]
+    inputs = [x.detach().requires_grad_() for x in found.state.values()]
     with torch.enable_grad():
         again, _ = step(dict(zip(names, inputs, strict=True)))
-        outputs = [again[name] for name in names]
-        outer, _ = step({name: x.detach() for name, x in zip(names, inputs, strict=True)})
-    precision = torch.finfo(inputs[0].dtype).eps
-    residual = max(
-        float((y - x).detach().abs().max() / x.detach().abs().max().clamp_min(1.0))
-        for x, y in zip(inputs, outputs, strict=True)
-    )
+        outer, _ = step({name: x.detach() for name, x in found.state.items()})
+    outputs, precision = [again[name] for name in names], torch.finfo(inputs[0].dtype).eps
+    pairs = [(x.detach(), y.detach()) for x, y in zip(inputs, outputs, strict=True)]
+    residual = max(float((y - x).abs().max() / x.abs().max().clamp_min(1.0)) for x, y in pairs)
     if residual > precision**0.5:
         warnings.warn(
             f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): raise num_steps, or differentiate unrolled (implicit=False)",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from probtx_pyro.ops.attention import single
 from probtx_pyro.typing import (
     Attention,
     ComponentKeys,
@@ -61,7 +62,7 @@ def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> Q
     features
         (..., Q, F).
     """
-    queries = _at_least_single(queries)
+    queries = single(queries)
     if feature_map is not None:
         return feature_map(queries)
     pieces = queries.split(PIECE, -2)
@@ -94,7 +95,7 @@ def unit_features(
     features
         (..., U, F).
     """
-    keys = _at_least_single(keys)
+    keys = single(keys)
     present = None if unit_weights is None else unit_weights > 0
     if present is not None:
         keys = torch.where(present[..., None, None], keys, 0.0)
@@ -137,7 +138,7 @@ def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, caus
     ValueError
         ``causal`` with more or fewer units than queries.
     """
-    dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
+    dtype, queries, units, values = values.dtype, *map(single, (queries, units, values))
     if causal:
         if queries.shape[-2] != units.shape[-2]:
             raise ValueError(f"causal needs as many units as queries, not {units.shape[-2]} for {queries.shape[-2]}")
@@ -170,17 +171,13 @@ def explicit_linear_attention(
     outputs, weights
         (..., Q, M) and (..., Q, U); rows of the weights sum to 1, or to 0 where nobody can be attended to.
     """
-    dtype, queries, units, values = values.dtype, *map(_at_least_single, (queries, units, values))
+    dtype, queries, units, values = values.dtype, *map(single, (queries, units, values))
     queries, units = (_largest_one(queries), units) if causal else _balanced(queries, units)
     products = queries @ units.transpose(-1, -2)
     products = products.tril() if causal else products
     products = products if row_weights is None else products * row_weights
     weights = _divided(products, products.sum(-1, keepdim=True))
     return (weights @ values).to(dtype), weights.to(dtype)
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
@@ -213,11 +210,11 @@ def _divided(numerator: Tensor, total: Tensor) -> Tensor:
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, block after block of chunks, with the sums so far."""
-    state, found = None, []
-    for q, k, v in zip(*(x.split(CHUNK * CHUNKS, -2) for x in (queries, units, values)), strict=True):
+    state, numerators, totals = None, [], []
+    for q, k, v in zip(*(x.split(PIECE, -2) for x in (queries, units, values)), strict=True):
         numerator, total, state = _block(q, k, v, state)
-        found.append((numerator, total))
-    numerators, totals = zip(*found, strict=True)
+        numerators.append(numerator)
+        totals.append(total)
     return _joined(numerators), _joined(totals)
 
 
@@ -227,10 +224,8 @@ def _block(
     """Return the sums of one block, by a triangle inside each chunk and the sums of all chunks before it, and those up to its end."""
     num = queries.shape[-2]
     q, k, v = (_chunks(x, max(1, min(CHUNK, num))) for x in (queries, units, values))
-    products, features = (
-        _cumsum(k.transpose(-1, -2) @ v, -3, state and state[0]),
-        _cumsum(k.sum(-2), -2, state and state[1]),
-    )
+    products = _cumsum(k.transpose(-1, -2) @ v, -3, state and state[0])
+    features = _cumsum(k.sum(-2), -2, state and state[1])
     inside = (q @ k.transpose(-1, -2)).tril_()
     numerator = (inside @ v).add_(q @ products[..., :-1, :, :])
     total = inside.sum(-1, keepdim=True).add_(q @ features[..., :-1, :].unsqueeze(-1))
@@ -250,10 +245,5 @@ def _cumsum(x: Tensor, dim: int, first: Tensor | None) -> Tensor:
 
 
 __all__ = [
-    "FeatureMap",
-    "elu_plus_one",
-    "explicit_linear_attention",
-    "linear_attention",
-    "query_features",
-    "unit_features",
-]
+    "FeatureMap", "elu_plus_one", "explicit_linear_attention", "linear_attention", "query_features", "unit_features",
+]  # fmt: skip

@@ -93,14 +93,29 @@ def visible(num_queries: int, num_units: int, start: int = 0, device: torch.devi
     return torch.arange(num_units, device=device) <= rows.unsqueeze(-1)
 
 
+def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, like: Tensor) -> Tensor:
+    """Return ``log_prior`` (..., Q or 1, U) with -inf where `visible` is False; None is 0, of the dtype of ``like``."""
+    future = ~visible(num_queries, num_units, device=like.device)
+    return (like.new_zeros(()) if log_prior is None else log_prior).masked_fill(future, -math.inf)
+
+
+def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
+    """Return True at queries that may attend to some unit, (..., Q or 1, 1); see `causal_prior` for ``log_prior``."""
+    num_rows, num_units = log_prior.shape[-2:]
+    if not causal or num_rows > 1:
+        rows = causal_prior(log_prior, num_rows, num_units, log_prior) if causal else log_prior
+        return (rows > -math.inf).any(-1, keepdim=True)
+    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(num_units - 1)
+    return ((log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+
+
 class _MixedKeys(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool
     ) -> Tensor:
-        each = [
-            k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)
-        ]  # the kernel is slower on strides
+        # the kernel is slower on strides
+        each = [k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)]
         parts = [_flash(queries, k, values, 0.0, causal, attn_mask=mask, scale=1.0) for k in each]
         lses = torch.stack([part[1] for part in parts])
         lse = lses.logsumexp(0)
@@ -117,10 +132,8 @@ class _MixedKeys(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         queries, values, mask, output, lse, *each = ctx.saved_tensors
-        found = [
-            _flash_backward(gradient, queries, k, values, output, lse, 0.0, ctx.causal, attn_mask=mask, scale=1.0)
-            for k in each
-        ]
+        same: Any = {"attn_mask": mask, "scale": 1.0}
+        found = (_flash_backward(gradient, queries, k, values, output, lse, 0.0, ctx.causal, **same) for k in each)
         of_queries, of_keys, of_values = zip(*found, strict=True)
         for more_queries, more_values in zip(of_queries[1:], of_values[1:], strict=True):
             of_queries[0].add_(more_queries)
@@ -128,4 +141,4 @@ class _MixedKeys(torch.autograd.Function):
         return of_queries[0], torch.stack(of_keys, -2).flatten(-3, -2), of_values[0], None, None, None
 
 
-__all__ = ["mixed_keys_attention", "visible"]
+__all__ = ["causal_prior", "mixed_keys_attention", "reachable", "visible"]

@@ -79,9 +79,8 @@ def best_projective_tree(scores: Scores, single_root: bool) -> Heads | None:
     chart = np.full((6, size, size), -np.inf)
     right_from, right_to, left_from, left_to, open_right, open_left = chart  # headed by the left end: "right"
     chart[:4, :, 0] = 0.0
-    splits = np.zeros(
-        (3, size, size), np.int64
-    )  # by [start, width]: of open spans, closed right ones, closed left ones
+    # by [start, width]: of open spans, closed right ones, closed left ones
+    splits = np.zeros((3, size, size), np.int64)
     arcs = np.vstack([np.full(size, -np.inf), scores])  # (dependent, head)
     for width in range(1, size):
         spans = np.arange(size - width)
@@ -107,16 +106,13 @@ def best_projective_tree(scores: Scores, single_root: bool) -> Heads | None:
         is_open, right, start, end = todo.pop()
         if start == end:
             continue
+        middle = start + int(splits[0 if is_open else 2 - right, start, end - start])
         if is_open:
             heads[end if right else start] = start if right else end
-            middle = start + int(splits[0, start, end - start])
             todo += [(False, True, start, middle), (False, False, middle + 1, end)]
-        elif right:
-            middle = start + 1 + int(splits[1, start, end - start])
-            todo += [(True, True, start, middle), (False, True, middle, end)]
         else:
-            middle = start + int(splits[2, start, end - start])
-            todo += [(False, False, start, middle), (True, False, middle, end)]
+            middle += right  # its open part comes first, and is one word wide at least
+            todo += [(right, right, start, middle), (not right, right, middle, end)]
     return heads[1:]
 
 

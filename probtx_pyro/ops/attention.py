@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._mixed_keys import mixed_keys_attention, visible
+from probtx_pyro.ops._mixed_keys import causal_prior, mixed_keys_attention, reachable
 from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
@@ -73,7 +73,7 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
     statistics = gaussian_statistics(points)
     square = (centers * centers).sum(-1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * precision * square
-    parameters = _join(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
+    parameters = beside(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
     return _switched(Factor(statistics, parameters, bias), observed)
 
 
@@ -137,8 +137,8 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
         return factor
     statistics, parameters, bias, _ = factor
     switch = observed.unsqueeze(-1).to(statistics.dtype)
-    statistics = _join(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
-    return Factor(statistics, _join(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
+    statistics = beside(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
+    return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
 
 
 def single(x: Tensor) -> Tensor:
@@ -146,7 +146,8 @@ def single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in _HALF else x
 
 
-def _join(left: Tensor, right: Tensor) -> Tensor:
+def beside(left: Tensor, right: Tensor) -> Tensor:
+    """Return (..., A) and (..., B), whose leading axes broadcast, as (..., A + B)."""
     shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
     return torch.cat([left.expand(*shape, left.shape[-1]), right.expand(*shape, right.shape[-1])], -1)
 
@@ -165,8 +166,8 @@ def joint(first: Factor, second: Factor) -> Factor:
         As wide as both together.
     """
     return Factor(
-        _join(first.statistics, second.statistics),
-        _join(first.parameters, second.parameters),
+        beside(first.statistics, second.statistics),
+        beside(first.parameters, second.parameters),
         first.bias + second.bias,
         first.base if second.base is None else second.base if first.base is None else first.base + second.base,
     )
@@ -254,13 +255,8 @@ def attend(
     mask, allowed = None, None
     if log_prior is not None:
         if causal and log_prior.shape[-2] > 1:
-            future = ~visible(log_prior.shape[-2], log_prior.shape[-1], device=log_prior.device)
-            log_prior, causal = log_prior.masked_fill(future, -math.inf), False
-        permitted = log_prior > -math.inf
-        allowed, present = permitted.any(-1, keepdim=True), permitted.any(-2)
-        if causal:
-            seen = torch.arange(statistics.shape[-2], device=present.device).clamp_max(present.shape[-1] - 1)
-            allowed = (present.cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+            log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
+        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior > -math.inf).any(-2)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
         each = present.repeat_interleave(components, -1)
         parameters = torch.where(each.unsqueeze(-1), parameters, 0.0)
@@ -276,10 +272,8 @@ def attend(
     if training or mask is not None or causal or components > 1 or bias.is_cuda or -(-used // 16) == -(-needed // 16):
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
         columns = _columns(bias, values.dtype)
-        parameters = _join(parameters, columns)
-        statistics = torch.cat(
-            [statistics, statistics.new_ones(()).expand(*statistics.shape[:-1], columns.shape[-1])], -1
-        )
+        parameters = beside(parameters, columns)
+        statistics = beside(statistics, statistics.new_ones(columns.shape[-1]))
     else:  # a mask expanded with stride 0 costs no memory
         mask = bias.unsqueeze(-2)
     output = _fused(statistics, parameters, values, mask, components, causal, dropout)
@@ -354,31 +348,30 @@ def gaussian_attention(
     outputs
         (..., Q, M).
     """
-    row = [None if x is None or not x.dim() else x.unsqueeze(-2) for x in (precision, key_weights)]
-    tensors: list[Any] = [queries, keys, values, precision if row[0] is None else row[0], log_prior, row[1]]
+    row = precision.unsqueeze(-2) if precision.dim() else precision
+    tensors: list[Any] = [
+        queries,
+        keys,
+        values,
+        row,
+        log_prior,
+        None if key_weights is None else key_weights.unsqueeze(-2),
+    ]
     given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
     if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
         return _gaussian_attention(components, *tensors)
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
-    output = values.new_empty(*batch, num_queries, values.shape[-1])
+    output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
+    each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
     for index in itertools.product(*map(range, batch)):
-        alone: list[Any] = [None if x is None else _problem(x, index) for x in tensors]
-        for rows in torch.arange(num_queries).split(max(1, ONE_AT_A_TIME // features)):
-            part = slice(int(rows[0]), int(rows[-1]) + 1)
-            if log_prior is not None and log_prior.shape[-2] > 1:
-                own = [alone[0][part], *alone[1:4], alone[4][part], alone[5]]
-            else:
-                own = [alone[0][part], *alone[1:]]
+        alone = [x[index] if x is not None and x.dim() else x for x in each]
+        for start in range(0, num_queries, size):
+            part = slice(start, start + size)
+            of_rows = [x[part] if x is not None and len(x) == num_queries else x for x in (alone[0], alone[4])]
+            own = [of_rows[0], *alone[1:4], of_rows[1], alone[5]]
             output[index][part] = _gaussian_attention(components, *own)
     return output
-
-
-def _problem(x: Tensor, index: tuple[int, ...]) -> Tensor:
-    """One problem of a batch; axes of size 1 and missing ones are shared."""
-    rank = x.dim() - 2
-    own = index[len(index) - rank :] if rank > 0 else ()
-    return x[tuple(i if n > 1 else 0 for i, n in zip(own, x.shape, strict=False))]
 
 
 def _gaussian_attention(
@@ -434,14 +427,13 @@ def _fused(
     parameters: Tensor,
     values: Tensor,
     mask: Tensor | None,
-    components: int = 1,
-    causal: bool = False,
-    dropout: float = 0.0,
+    components: int,
+    causal: bool,
+    dropout: float,
 ) -> Tensor:
     """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
-    batch = torch.broadcast_shapes(
-        statistics.shape[:-2], parameters.shape[:-2], values.shape[:-2], () if mask is None else mask.shape[:-2]
-    )
+    given = [x for x in (statistics, parameters, values, mask) if x is not None]
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
     queries, answers = statistics.shape[-2], values.shape[-1]
     width = max(statistics.shape[-1], answers)
     width = -(-width // 8) * 8 if statistics.is_cuda else width
@@ -462,18 +454,6 @@ def _fused(
 
 
 __all__ = [
-    "Factor",
-    "attend",
-    "categorical_factor",
-    "dot_product_attention",
-    "explicit_attention",
-    "gaussian_attention",
-    "gaussian_factor",
-    "gaussian_statistics",
-    "isotropic_factor",
-    "isotropic_statistics",
-    "joint",
-    "key_factor",
-    "log_joint",
-    "single",
-]
+    "Factor", "attend", "beside", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
+    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint", "single",
+]  # fmt: skip

@@ -25,11 +25,9 @@ def sparsemax(scores: Tensor) -> Tensor:
     >>> sparsemax(torch.tensor([0.0, 0.5, 2.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    shifted, masked, number = _sorted(scores)
-    ordered = shifted.sort(-1, descending=True).values
+    shifted, masked, ordered, number = _sorted(scores)
     threshold = (ordered.cumsum(-1) - 1) / number
-    held = (ordered > threshold).sum(-1, keepdim=True).clamp_min(1)
-    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).masked_fill(masked, 0.0)
+    return _above(threshold, ordered > threshold, shifted).masked_fill(masked, 0.0)
 
 
 def entmax15(scores: Tensor) -> Tensor:
@@ -38,24 +36,28 @@ def entmax15(scores: Tensor) -> Tensor:
     >>> entmax15(torch.tensor([0.0, 0.5, 4.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    shifted, masked, number = _sorted(scores / 2)
-    ordered = shifted.sort(-1, descending=True).values
+    shifted, masked, ordered, number = _sorted(scores / 2)
     mean = ordered.cumsum(-1) / number
     spread = (ordered.square().cumsum(-1) / number - mean.square()).clamp_min(0.0)
     inside = 1 / number - spread
     positive = inside > 0
     threshold = mean - torch.where(positive, torch.where(positive, inside, 1.0).sqrt(), 0.0)
-    held = (threshold <= ordered).sum(-1, keepdim=True).clamp_min(1)
-    return (shifted - threshold.gather(-1, held - 1)).clamp_min(0.0).square().masked_fill(masked, 0.0)
+    return _above(threshold, threshold <= ordered, shifted).square().masked_fill(masked, 0.0)
 
 
-def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores less their maximum (masked ones far below it), the mask, and 1, 2, ... along the axis."""
+def _above(threshold: Tensor, held: Tensor, shifted: Tensor) -> Tensor:
+    """Return how far scores are above the threshold of the last place that is held."""
+    last = held.sum(-1, keepdim=True).clamp_min(1) - 1
+    return (shifted - threshold.gather(-1, last)).clamp_min(0.0)
+
+
+def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return scores less their maximum (masked ones far below it), the mask, these scores falling, and 1, 2, ... along the axis."""
     masked = scores == -torch.inf
     peak = scores.masked_fill(masked, torch.finfo(scores.dtype).min).amax(-1, keepdim=True).detach()
     shifted = (scores - peak).masked_fill(masked, -4.0)  # any score 1 (or, halved, 1) below the largest gets nothing
     number = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
-    return shifted, masked, number
+    return shifted, masked, shifted.sort(-1, descending=True).values, number
 
 
 class Entmax(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
-from probtx_pyro.ops._mixed_keys import visible
+from probtx_pyro.ops._mixed_keys import causal_prior
 from probtx_pyro.ops.attention import Factor, dot_product_attention, single
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import log_evidence, over_chunks
@@ -78,9 +78,7 @@ def _sparse_pool(
     dropout: float = 0.0,
 ) -> Tensor:
     if causal:
-        future = ~visible(states.shape[-2], patterns.shape[-2], device=states.device)
-        rows = torch.zeros_like(future, dtype=states.dtype) if log_prior is None else log_prior
-        log_prior = rows.masked_fill(future, -torch.inf)
+        log_prior = causal_prior(log_prior, states.shape[-2], patterns.shape[-2], states)
 
     def pooled(scores: Tensor, values: Tensor) -> Tensor:
         return drop(function(scores), dropout).to(values.dtype) @ values

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._numerics import known
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
@@ -195,10 +195,8 @@ def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor
         bias = bias + log_prior.squeeze(-2)
     elif log_prior is not None:
         row_prior = log_prior
-    column = bias.clamp_min(MASKED_COLUMN).unsqueeze(-1)
-    shape = torch.broadcast_shapes(column.shape[:-1], factor.parameters.shape[:-1])
-    parameters = torch.cat([factor.parameters.expand(*shape, -1), column.expand(*shape, 1)], -1)
-    return torch.cat([factor.statistics, torch.ones_like(factor.statistics[..., :1])], -1), parameters, row_prior
+    parameters = beside(factor.parameters, bias.clamp_min(MASKED_COLUMN).unsqueeze(-1))
+    return beside(factor.statistics, factor.statistics.new_ones(1)), parameters, row_prior
 
 
 def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
@@ -224,34 +222,26 @@ def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: S
     if batch.numel() > 1 and batch.numel() * queries * units > CHUNK_ELEMENTS:
         axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
         size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * units))
-        pieces = [
-            over_chunks(
-                function,
-                [_along(x, axis - 2, start, size) for x in by_query],
-                [_slice(x, axis - 2, start, size) for x in shared],
-            )
-            for start in range(0, batch[axis], size)
-        ]
+        pieces = []
+        for start in range(0, batch[axis], size):
+            parts = [[_slice(x, axis - 2, start, size) for x in given] for given in (by_query, shared)]
+            pieces.append(over_chunks(function, *parts))
         joined, sums = zip(*pieces, strict=True)
         return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
     size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * units))
     recompute = queries > size and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     found, total = [], None
     for start in range(0, queries, size):
-        part = (*(_along(x, -2, start, size) for x in by_query), *shared)
+        part = (*(_slice(x, -2, start, size) for x in by_query), *shared)
         piece, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
         found.append(piece)
         total = sums if total is None else (total + sums if recompute else total.add_(sums))
     return torch.cat(found, -2), total
 
 
-def _along(x: Tensor | None, axis: int, start: int, size: int) -> Tensor | None:
+def _slice(x: Any, axis: int, start: int, size: int) -> Any:
     """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
-    return None if x is None else _slice(x, axis, start, size)
-
-
-def _slice(x: Tensor, axis: int, start: int, size: int) -> Tensor:
-    if x.dim() < -axis or x.shape[axis] == 1:
+    if x is None or x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
 

@@ -122,6 +122,18 @@ def test_equal_unbatched(kind):
         assert_equal(mine, other)
 
 
+@pytest.mark.parametrize("extra", ["add_bias_kv", "add_zero_attn"])
+@pytest.mark.parametrize(
+    "name", sorted(ALL.keys() - {"adapted"})
+)  # which refuses what such a mask hides from some queries only
+def test_causal_without_a_mask_leaves_the_extra_units_to_every_query(name, extra):
+    _, ours = pair(ALL[name], batch_first=True, **{extra: True})
+    x = torch.randn(B, L, E, generator=generator(5))
+    square = torch.ones(L, L, dtype=torch.bool).triu(1)
+    for asked, masked in zip(ours(x, x, x, is_causal=True), ours(x, x, x, attn_mask=square), strict=True):
+        assert_equal(asked, masked)
+
+
 @every
 def test_causal_without_a_mask_is_the_causal_mask(kind):
     _, ours = pair(kind, batch_first=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probtx_pyro.ops import dependency_crf as formulas
 from probtx_pyro.ops._arc_kernel.channels import Channels
-from probtx_pyro.ops._arc_kernel.prepared import Factors, Prepared
+from probtx_pyro.ops._arc_kernel.prepared import Prepared
 from probtx_pyro.ops.dependency_crf import Potentials, Rule, State, group_of
 
 Update = Callable[[Prepared, Rule, Rule, State, bool], dict[str, Tensor]]
@@ -70,8 +70,8 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
     before, scores = (state["head_logits"], state["heads"]), torch.cat([channels.scores for channels in found], 1)
     head_logits, marginals = formulas.new_heads(head, scores, *before, given.choices, crf.parts, first)
     heads = head.dropped(marginals)
-    right = _joined(given.right)
-    left = None if given.left is None else _joined(given.left)
+    right = torch.cat([*given.right]).mT  # of all channels, (C, G, L, r)
+    left = None if given.left is None else torch.cat([*given.left]).mT
     group = group_of(crf.distances, labels.shape[1], labels.device)
     group = group.fill_diagonal_(right.shape[1])  # a word and itself are in none
     for i in range(labels.shape[-2]):
@@ -86,11 +86,6 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
         to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, crf.root)
         new |= formulas.new_root(label, state, to_root)
     return new
-
-
-def _joined(factors: Factors) -> Tensor:
-    """Factors of all channels, (C, G, L, r)."""
-    return torch.cat([*factors]).mT
 
 
 def _to_word(

@@ -152,14 +152,5 @@ def for_each(x: Rows, channels: int) -> Rows:
 
 
 __all__ = [
-    "Weight",
-    "add_products",
-    "for_each",
-    "gather",
-    "in_turn",
-    "matrices",
-    "outer",
-    "scores",
-    "stack",
-    "weights_of",
-]
+    "Weight", "add_products", "for_each", "gather", "in_turn", "matrices", "outer", "scores", "stack", "weights_of",
+]  # fmt: skip
