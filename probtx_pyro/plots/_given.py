@@ -113,12 +113,91 @@ def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
     found = array(name, x, shape=shape)
     if found.ndim != rank:
         axes = f" {tuple(map(str, x.dims))}" if isinstance(x, xarray.DataArray) else ""
-        raise ValueError(
-            f"{name} must have shape {shape} but has shape {found.shape}{axes}; select or add the axes that differ"
-        )
+        raise misfit(name, shape, f"{found.shape}{axes}", "select or add the axes that differ")
     if not np.isfinite(found).all():
         raise ValueError(f"{name} contains NaN or infinity; leave such entries out of the picture")
     return found
+
+
+def misfit(name: str, shape: str, found: Any, repair: str) -> ValueError:
+    """Return the error that says which shape an argument must have.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    shape
+        It must have, in words.
+    found
+        Its own shape.
+    repair
+        What to do.
+
+    Returns
+    -------
+    ValueError
+    """
+    return ValueError(f"{name} must have shape {shape} but has shape {found}; {repair}")
+
+
+def shares(name: str, x: np.ndarray, repair: str, least: float = 0.0) -> np.ndarray:
+    """Return an array of probabilities as it is.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    x
+        Numbers.
+    repair
+        What the error advises.
+    least
+        Smallest number that is taken.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    ValueError
+        A number below ``least`` or above 1.
+    """
+    if ((x < least) | (x > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
+        raise ValueError(f"{name} must be from 0 to 1; {repair}")
+    return x
+
+
+def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "names") -> list[str] | None:
+    """Return names as text, or None if none are given.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    labels
+        One name for each of what is counted, or None.
+    count
+        How many there must be.
+    of
+        What has them and how many it has, for the error.
+    noun
+        What the error calls the names.
+
+    Returns
+    -------
+    list of str or None
+
+    Raises
+    ------
+    ValueError
+        Another number of names.
+    """
+    if labels is None:
+        return None
+    if len(labels) != count:
+        raise ValueError(f"{name} has {len(labels)} {noun} but {of}; give one for each")
+    return [str(label) for label in labels]
 
 
 def words(name: str, x: Any, others: str) -> list[str]:
@@ -212,4 +291,4 @@ def _described(x: Any) -> str:
     )
 
 
-__all__ = ["Result", "array", "entry", "field", "labels_of", "numbers", "words"]
+__all__ = ["Result", "array", "entry", "field", "labels_of", "misfit", "names", "numbers", "shares", "words"]

@@ -50,29 +50,22 @@ def marginal_agreement(
     """
     if len(exact) == 0 or len(exact) != len(approximate):
         raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
-    if labels is not None and len(labels) != len(exact):
-        raise ValueError(f"labels has {len(labels)} names but exact has {len(exact)} arrays; give one for each")
+    names = _given.names("labels", labels, len(exact), f"exact has {len(exact)} arrays")
     ax = _style.axes(ax, 3.8, 3.8)
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
     for i, pair in enumerate(zip(exact, approximate, strict=True)):
         x, y = (_probabilities(f"{name}[{i}]", p) for name, p in zip(("exact", "approximate"), pair, strict=True))
         if x.shape != y.shape:
             raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
-        name = None if labels is None else str(labels[i])
-        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 4.5, "alpha": 0.6, "label": name}
-        ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], **look)
-    if labels is not None:
-        ax.legend(fontsize=8, frameon=False)
-    ax.set(xlabel="exact probability", ylabel="approximate probability", aspect="equal")
-    return _style.bare(ax)
+        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 4.5, "alpha": 0.6}
+        ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], label=names and names[i], **look)
+    return _style.finished(ax, "exact probability", "approximate probability", labels is not None, aspect="equal")
 
 
 def _probabilities(name: str, given: ArrayLike) -> np.ndarray:
     array = _given.array(name, given)
     array = _given.numbers(name, array, array.ndim, "(...)")
-    if ((array < -1e-6) | (array > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
-        raise ValueError(f"{name} must be from 0 to 1; give probabilities, not logits")
-    return array
+    return _given.shares(name, array, "give probabilities, not logits", least=-1e-6)
 
 
 __all__ = ["marginal_agreement"]

@@ -50,10 +50,7 @@ def image_rows(
     if unknown := {*own_scale} - {*rows}:
         raise ValueError(f"own_scale names {sorted(unknown)} but the rows are {list(rows)}; use their titles")
     count, height, width = next(iter(shapes.values()))
-    if column_labels is not None and len(column_labels) != count:
-        raise ValueError(
-            f"column_labels has {len(column_labels)} names but there are {count} columns; give one for each"
-        )
+    names = _given.names("column_labels", column_labels, count, f"there are {count} columns") or []
     shared = np.concatenate([x.ravel() for title, x in pictures.items() if title not in own_scale] or [np.zeros(1)])
     gap = max(1, width // 8)
     ax = _style.axes(ax, 1.3 + 0.75 * count, 0.3 + 0.75 * len(pictures) * height / width)
@@ -69,7 +66,6 @@ def image_rows(
         titles.append(f"{title}\n(0 to {high:.2g})" if own else title)
     ax.imshow(canvas, interpolation="nearest")
     ax.set_yticks([row * (height + gap) + (height - 1) / 2 for row in range(len(pictures))], titles)
-    names = [] if column_labels is None else [str(name) for name in column_labels]
     ax.set_xticks([column * (width + gap) + (width - 1) / 2 for column in range(len(names))], names)
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)

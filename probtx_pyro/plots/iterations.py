@@ -36,24 +36,19 @@ def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = N
     trace = _given.field(objective, "objective", "iterations")
     trace = _given.array("objective", trace, shape="(iteration, ...)")
     if trace.ndim == 0 or trace.shape[0] < 1:
-        raise ValueError(f"objective must have shape (iteration, ...) but has shape {trace.shape}; give fit.objective")
+        raise _given.misfit("objective", "(iteration, ...)", trace.shape, "give fit.objective")
     trace = _given.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
-    if labels is not None and len(labels) != trace.shape[1]:
-        raise ValueError(
-            f"labels has {len(labels)} names but objective has {trace.shape[1]} problems; give one for each"
-        )
+    names = _given.names("labels", labels, trace.shape[1], f"objective has {trace.shape[1]} problems")
     ax = _style.axes(ax)
     for problem, line in enumerate(trace.T):
-        color = _style.unit_color(problem)
-        ax.plot(line, color=color, marker="o", markersize=2.5, linewidth=1.4)
-    if labels is not None:
+        ax.plot(line, color=_style.unit_color(problem), marker="o", markersize=2.5, linewidth=1.4)
+    if names is not None:
         ax.set_xlim(right=(len(trace) - 1) * 1.25 + 0.5)  # room for the names
         for problem, height in enumerate(_apart(trace[-1], 0.06 * float(np.ptp(trace)))):
             end = (len(trace) - 1, trace[-1, problem])
-            name, color = str(labels[problem]), _style.unit_color(problem)
-            ax.annotate(name, end, (1.03 * end[0] + 0.2, height), color=color, va="center", fontsize=8)
-    ax.set(xlabel="iteration", ylabel="objective (log joint)")
-    return _style.bare(ax)
+            color, place = _style.unit_color(problem), (1.03 * end[0] + 0.2, height)
+            ax.annotate(names[problem], end, place, color=color, va="center", fontsize=8)
+    return _style.finished(ax, "iteration", "objective (log joint)")
 
 
 def _apart(heights: np.ndarray, least: float) -> np.ndarray:
@@ -95,21 +90,18 @@ def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None 
     ax = _style.axes(ax, 4.4, 4.0)
     positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
     linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
-    for axis in ("x", "y"):
-        getattr(ax, f"set_{axis}scale")("symlog", linthresh=linear)
+    ax.set_xscale("symlog", linthresh=linear)
+    ax.set_yscale("symlog", linthresh=linear)
     top = 2 * max(x.max(initial=0), y.max(initial=0), linear)
     ax.plot([0, top], [0, top], color="#999999", linewidth=1, zorder=0)
     ax.text(0.62, 0.48, "gap = KL", transform=ax.transAxes, color="#666666", fontsize=8)
     for i, kind in enumerate(dict.fromkeys(kinds)):
         chosen = kinds == kind
-        ax.plot(
-            x[chosen], y[chosen], "os^Dv<>P"[i % 8], color=_style.unit_color(i), markersize=5, alpha=0.8, label=kind
-        )
+        _style.points(ax, i, x[chosen], y[chosen], label=kind)
     if labels is not None:
         ax.legend(loc="upper left", fontsize=8, frameon=False)
-    ax.set(xlabel="Σ KL(guide ‖ exact attention), nats", ylabel="log evidence − ELBO, nats")
     ax.set(xlim=(-linear / 4, top), ylim=(-linear / 4, top))
-    return _style.bare(ax)
+    return _style.finished(ax, "Σ KL(guide ‖ exact attention), nats", "log evidence − ELBO, nats")
 
 
 __all__ = ["elbo_gap", "objective_trace"]

@@ -10,7 +10,7 @@ from matplotlib.patches import Ellipse, FancyArrowPatch
 from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
-from probtx_pyro.plots.plane import HALO, framed, regular
+from probtx_pyro.plots.plane import HALO, framed, over, regular
 
 LEVELS = 14
 SHORTEST = 0.04  # of the frame's diagonal: a step below that gets no arrow
@@ -53,17 +53,11 @@ def energy_landscape(
     ----------
     Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217, section 2.
     """
-    grid, height = regular(grid), _given.numbers("energy", energy, 2, "(H, W)")
-    if height.shape != grid.shape[:2]:
-        raise ValueError(
-            f"energy has shape {height.shape} but grid has {grid.shape[:2]} points; ask the memory at grid.reshape(-1, 2)"
-        )
+    grid = regular(grid)
+    height = over(grid, "energy", energy, "ask the memory at grid.reshape(-1, 2)")
     points = np.zeros((0, 2)) if patterns is None else _in_plane("patterns", patterns, 2, "(N, 2)")
     pattern_labels = _given.labels_of(patterns, 0) if pattern_labels is None else pattern_labels
-    if pattern_labels is not None and len(pattern_labels) != len(points):
-        raise ValueError(
-            f"pattern_labels has {len(pattern_labels)} labels but there are {len(points)} patterns; give one for each"
-        )
+    names = _given.names("pattern_labels", pattern_labels, len(points), f"there are {len(points)} patterns", "labels")
     ax = _style.axes(ax, 5.0, 4.0)
     levels = height.min() + max(float(np.ptp(height)), 1e-12) * np.linspace(0, 1, LEVELS) ** 2
     even = BoundaryNorm(levels, colormaps[_style.SEQUENTIAL].N)  # one shade for each band
@@ -76,15 +70,15 @@ def energy_landscape(
         _arrows(ax, _in_plane("paths", paths, 3, "(step, state, 2)"), SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))))
     if len(points):
         ax.plot(*points.T, "*", color="#E69F00", markeredgecolor=_style.INK, markersize=13, zorder=5, label="pattern")
-    for point, name in zip(points, pattern_labels if pattern_labels is not None else [], strict=False):
-        ax.annotate(str(name), point, (6, 5), textcoords="offset points", weight="bold", path_effects=HALO, zorder=6)
+    for point, name in zip(points, names or [], strict=False):
+        ax.annotate(name, point, (6, 5), textcoords="offset points", weight="bold", path_effects=HALO, zorder=6)
     return ax
 
 
 def _in_plane(name: str, x: ArrayLike, rank: int, shape: str) -> np.ndarray:
     array = _given.numbers(name, x, rank, shape)
     if array.shape[-1] != 2:
-        raise ValueError(f"{name} must have shape {shape} but has shape {array.shape}; choose two coordinates")
+        raise _given.misfit(name, shape, array.shape, "choose two coordinates")
     return array
 
 
@@ -93,12 +87,9 @@ def _arrows(ax: Axes, paths: np.ndarray, shortest: float) -> None:
     ax.plot(*paths.transpose(2, 0, 1), "-", color="white", linewidth=1.3, zorder=3)
     for before, step in zip(paths[:-1].reshape(-1, 2), np.diff(paths, axis=0).reshape(-1, 2), strict=True):
         if np.hypot(*step) >= shortest:
-            tail, tip = before + 0.5 * step, before + 0.55 * step
-            head = FancyArrowPatch(
-                (tail[0], tail[1]), (tip[0], tip[1]), arrowstyle="-|>", mutation_scale=10, color="white",
-                linewidth=0, shrinkA=0, shrinkB=0, zorder=4,
-            )  # fmt: skip
-            ax.add_patch(head)
+            look: dict = {"color": "white", "linewidth": 0, "shrinkA": 0, "shrinkB": 0, "zorder": 4}
+            ends = ((before + share * step).tolist() for share in (0.5, 0.55))
+            ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, **look))
     ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=5, zorder=4, label="start")
     ax.plot(*paths[-1].T, "o", color="white", markeredgecolor=_style.INK, markersize=5, zorder=4, label="end")
 

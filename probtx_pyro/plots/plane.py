@@ -44,7 +44,7 @@ def query_grid(points: "ArrayLike", num: int = 100, margin: float = 0.15) -> np.
     points = _given.numbers("points", points, 2, "(N, 2)")
     low, high = points.min(0), points.max(0)
     low, high = low - margin * (high - low), high + margin * (high - low)
-    return np.stack(np.meshgrid(*(np.linspace(low[i], high[i], num) for i in range(2))), -1)
+    return np.stack(np.meshgrid(*np.linspace(low[:2], high[:2], num, axis=1)), -1)
 
 
 def responsibilities(
@@ -95,15 +95,13 @@ def responsibilities(
     precision = np.broadcast_to(_given.array("key_precision", key_precision, shape="(unit,)"), keys.shape[:-1])
     if (precision <= 0).any():
         raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
-    names = [str(name) for name in (range(units) if unit_labels is None else unit_labels)]
-    if len(names) != units:
-        raise ValueError(f"unit_labels has {len(names)} labels but there are {units} units; give one for each")
+    labels = range(units) if unit_labels is None else unit_labels
+    names = _given.names("unit_labels", labels, units, f"there are {units} units", "labels") or []
     ax = _style.axes(ax, 4.6, 4.2)
     colors = np.array([_style.unit_color(j) for j in range(units)])
     blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
-    ax.imshow(
-        np.clip(blend, 0, 1), extent=_extent(grid), origin="lower", aspect="auto", interpolation="bilinear", zorder=0
-    )
+    smooth: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear", "zorder": 0}
+    ax.imshow(np.clip(blend, 0, 1), extent=_extent(grid), **smooth)
     for j in range(units if units > 1 else 0):  # where unit j ties with the best of the others
         lead = weights[..., j] - np.delete(weights, j, -1).max(-1)
         if lead.min() < 0 < lead.max():
@@ -111,19 +109,12 @@ def responsibilities(
     if queries is not None:
         points = _given.numbers("queries", queries, 2, "(Q, 2)")
         ax.plot(points[:, 0], points[:, 1], ".", color=_style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
-    of_unit: dict[str, Any] = {
-        "ha": "center",
-        "va": "center",
-        "weight": "bold",
-        "fontsize": 9,
-        "path_effects": HALO,
-        "zorder": 4,
-    }
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4}
     for index in np.ndindex(precision.shape):
         (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
         circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
         ax.add_patch(circle)
-        ax.text(x, y, names[unit], **of_unit)
+        ax.text(x, y, names[unit], weight="bold", fontsize=9, path_effects=HALO, **middle)
     return framed(ax, grid)
 
 
@@ -163,11 +154,8 @@ def em_paths(
         raise ValueError("grid and density belong together; give both, or neither")
     ax = _style.axes(ax, 4.6, 4.0)
     if grid is not None:
-        grid, height = regular(grid), _given.numbers("density", density, 2, "(H, W)")
-        if height.shape != grid.shape[:2]:
-            raise ValueError(
-                f"density has shape {height.shape} but grid has {grid.shape[:2]} points; evaluate it on the grid"
-            )
+        grid = regular(grid)
+        height = over(grid, "density", density, "evaluate it on the grid")
         ax.contourf(grid[..., 0], grid[..., 1], height, levels=12, cmap=_style.SEQUENTIAL)
         framed(ax, grid)
     for start in range(paths.shape[1]):
@@ -180,9 +168,8 @@ def em_paths(
     if mean is not None:
         point = _given.numbers("mean", mean, 1, "(2,)")
         ax.plot(*point, "D", color="#E69F00", markeredgecolor=_style.INK, markersize=7, label="posterior mean")
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=7, facecolor="#9a9a9a", handletextpad=0.2
-    )
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 4}
+    ax.legend(fontsize=7, facecolor="#9a9a9a", handletextpad=0.2, **below)
     return ax
 
 
@@ -190,10 +177,38 @@ def regular(grid: ArrayLike) -> np.ndarray:
     """Return the grid (H, W, 2) as an array, or raise a ValueError."""
     array = _given.numbers("grid", grid, 3, "(H, W, 2)")
     if array.shape[-1] != 2 or min(array.shape[:2]) < 2:
-        raise ValueError(
-            f"grid must have shape (H, W, 2), H and W at least 2, but has shape {array.shape}; use plots.query_grid"
-        )
+        raise _given.misfit("grid", "(H, W, 2), H and W at least 2,", array.shape, "use plots.query_grid")
     return array
+
+
+def over(grid: np.ndarray, name: str, values: "ArrayLike | None", repair: str) -> np.ndarray:
+    """Return numbers, one at each point of a grid.
+
+    Parameters
+    ----------
+    grid
+        (H, W, 2).
+    name
+        Of the argument.
+    values
+        (H, W).
+    repair
+        What the error advises.
+
+    Returns
+    -------
+    array
+        (H, W).
+
+    Raises
+    ------
+    ValueError
+        Another shape, NaN or infinity.
+    """
+    height = _given.numbers(name, values, 2, "(H, W)")
+    if height.shape != grid.shape[:2]:
+        raise ValueError(f"{name} has shape {height.shape} but grid has {grid.shape[:2]} points; {repair}")
+    return height
 
 
 def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
@@ -210,4 +225,4 @@ def framed(ax: Axes, grid: np.ndarray) -> Axes:
     return ax
 
 
-__all__ = ["HALO", "em_paths", "framed", "query_grid", "regular", "responsibilities"]
+__all__ = ["HALO", "em_paths", "framed", "over", "query_grid", "regular", "responsibilities"]

@@ -37,7 +37,7 @@ def segmentation_overlay(
     """
     pixels = _given.array("image", image, None, "(H, W, 3) or (H, W)")
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
-        raise ValueError(f"image must have shape (H, W, 3) or (H, W) but has shape {pixels.shape}; drop other channels")
+        raise _given.misfit("image", "(H, W, 3) or (H, W)", pixels.shape, "drop other channels")
     pixels = pixels / 255 if np.issubdtype(pixels.dtype, np.integer) else pixels.astype(float)
     pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
     if pixels.min() < 0 or pixels.max() > 1:
@@ -51,9 +51,7 @@ def segmentation_overlay(
         raise ValueError("mask must be boolean or probabilities in [0, 1]; compare scores with a threshold first")
     points = np.zeros((0, 3)) if clicks is None else _given.numbers("clicks", clicks, 2, "(N, 3): row, column, label")
     if points.shape[-1] != 3:
-        raise ValueError(
-            f"clicks must have shape (N, 3): row, column, label, but has shape {points.shape}; add what is missing"
-        )
+        raise _given.misfit("clicks", "(N, 3): row, column, label,", points.shape, "add what is missing")
     height, width = probability.shape
     ax = _style.axes(ax, 4.5, 4.5 * height / width)
     grey = 0.35 * pixels.mean(-1, keepdims=True) + 0.15
@@ -63,17 +61,8 @@ def segmentation_overlay(
     for number, (row, column, label) in enumerate(points, start=1):
         color = to_rgb(FOREGROUND if label else BACKGROUND)
         ax.plot(column, row, "o", color=color, markeredgecolor="white", markeredgewidth=1.2, markersize=13)
-        sign = "+" if label else "−"
-        ax.text(
-            column,
-            row,
-            f"{number}{sign}",
-            color="white",
-            ha="center",
-            va="center",
-            fontsize=7 if number < 10 else 5.5,
-            weight="bold",
-        )
+        text, size = f"{number}{'+' if label else '−'}", 7 if number < 10 else 5.5
+        ax.text(column, row, text, color="white", ha="center", va="center", fontsize=size, weight="bold")
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     return ax
 
