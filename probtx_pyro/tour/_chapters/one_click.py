@@ -8,7 +8,8 @@ from scipy.special import entr
 
 from probtx_pyro import data, plots
 from probtx_pyro.apps import segmentation
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
 
 BACKGROUND, OBJECT = 1, 2
 
@@ -58,6 +59,7 @@ def _masks(
     figure, panels = pyplot.subplots(2, 3, figsize=(10.5, 5.4), layout="constrained")
     *some, reference, doubt = panels.flat
     numbers, entropy = [], np.zeros(truth.shape)
+    how = "entropy of the class probabilities of segmentation.InteractiveSegmenter.segment, mean over the pixels"
     for ax, count in zip(some, shown, strict=False):
         answer, given = answers[count - first], game.clicks[:count]
         probability = answer.probabilities[..., int(np.flatnonzero(answer.classes == OBJECT)[0])]
@@ -65,13 +67,7 @@ def _masks(
         plots.segmentation_overlay(image, probability.clip(0, 1), marks, ax)
         ax.set_title(f"after {count} clicks" + (f": click {count} set most right" if count == best else ""))
         entropy = entr(answer.probabilities.astype(float)).sum(-1) / np.log(2)
-        numbers.append(
-            Number(
-                f"uncertainty after {count} clicks, bits a pixel",
-                float(entropy.mean()),
-                "entropy of the class probabilities of segmentation.InteractiveSegmenter.segment, mean over the pixels",
-            )
-        )
+        numbers.append((f"uncertainty after {count} clicks, bits a pixel", entropy.mean(), how))
     for ax in some[len(shown) :]:
         ax.set_visible(False)
     plots.segmentation_overlay(image, truth == OBJECT, None, reference)
@@ -80,7 +76,7 @@ def _masks(
     figure.colorbar(drawn, ax=doubt, label="bits", shrink=0.7)
     doubt.set(title="uncertainty at the end", xticks=[], yticks=[])
     caption = "Colour where the pagoda is probable, grey where it is not, the line at one half; clicks are numbered, + on the pagoda, − off it. Photograph: danielbuechele, CC BY 2.0."
-    return Picture("clicks", figure, caption, numbers)
+    return picture("clicks", figure, caption, *numbers)
 
 
 def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) -> Picture:
@@ -88,27 +84,23 @@ def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     left.plot(game.counts, game.scores[:, 1], "o-", color=plots.UNIT_COLORS[1], label="pagoda")
     left.plot(game.counts, game.scores.mean(-1), "s--", color=plots.UNIT_COLORS[0], label="mean of both classes")
-    left.set(xlabel="clicks", ylabel="intersection over union", ylim=(min(0.5, float(game.scores.min())), 1))
+    finished(left, "clicks", "intersection over union", ylim=(min(0.5, float(game.scores.min())), 1))
     left.legend(frameon=False, loc="lower right")
     right.bar(range(game.counts[0] + 1, game.counts[0] + 1 + len(gained)), gained, color=plots.UNIT_COLORS[2])
     right.axhline(0, color="#222222", linewidth=0.8)
-    right.set(xlabel="click", ylabel="pixels set right")
-    for ax in (left, right):
-        ax.spines[["top", "right"]].set_visible(False)
+    finished(right, "click", "pixels set right")
     rows = sorted({0, 1, len(game.counts) // 2, len(game.counts) - 1})
     how = "intersection over union with the mask drawn by hand, apps.segmentation.play_clicks"
-    numbers = [Number(f"IoU of the pagoda, {game.counts[i]} clicks", float(game.scores[i, 1]), how) for i in rows]
-    numbers += [
-        Number("pixels set right by the best click", float(max(gained)), "right after it less right before it"),
-        Number(
-            "pixels set right by the worst click",
-            float(min(gained)),
-            "negative where it misled more pixels than it corrected",
-        ),
-        Number("pixels of the photograph", float(truth.size), "height times width"),
-    ]
     caption = "Left: agreement with the reference. Right: what each click set right, less what it set wrong."
-    return Picture("intersection_over_union", figure, caption, numbers)
+    return picture(
+        "intersection_over_union",
+        figure,
+        caption,
+        *((f"IoU of the pagoda, {game.counts[i]} clicks", game.scores[i, 1], how) for i in rows),
+        ("pixels set right by the best click", max(gained), "right after it less right before it"),
+        ("pixels set right by the worst click", min(gained), "negative where it misled more pixels than it corrected"),
+        ("pixels of the photograph", truth.size, "height times width"),
+    )
 
 
 __all__ = ["chapter"]
