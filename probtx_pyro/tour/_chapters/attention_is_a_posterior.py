@@ -49,8 +49,8 @@ def _completions(mixture: models.GaussianMixture, queries: Tensor, truth: Tensor
     for ax in panels.flat:
         ax.axhline(3.5, color=plots.UNIT_COLORS[5], linewidth=0.8)
     nearest = mixture.values[torch.cdist(queries, mixture.keys).argmin(-1)]
-    constant = mixture.values.mean(0)
-    error, copied, guessed = ((x - truth).square().mean().sqrt() for x in (answers, nearest, constant))
+    guesses = answers, nearest, mixture.values.mean(0)
+    error, copied, guessed = ((guess - truth).square().mean().sqrt() for guess in guesses)
     units = (-(attention * attention.clamp_min(1e-300).log()).sum(-1)).exp().mean()
     return picture(
         "completions",
@@ -66,14 +66,13 @@ def _completions(mixture: models.GaussianMixture, queries: Tensor, truth: Tensor
 
 def _law(context: Context, mixture: models.GaussianMixture, queries: Tensor) -> Picture:
     """ELBO gap against KL for the exact attention, tempered, blurred and random ones, each by Pyro's TraceEnum_ELBO."""
-    rng, few, count = context.rng(), slice(0, 12), context.size(15, 3)
-    mixture = mixture.replace(keys=mixture.keys[:40], values=None)
-    queries = queries[few]
+    count, queries, mixture = context.size(15, 3), queries[:12], mixture.replace(keys=mixture.keys[:40], values=None)
     exact, elbo = mixture.attention(queries), TraceEnum_ELBO(max_plate_nesting=1)
-    scores = mixture.log_joint(queries)
-    random = context.tensor(rng.dirichlet(np.ones(exact.shape[-1]), (count, len(queries))))
+    random = context.tensor(context.rng().dirichlet(np.ones(exact.shape[-1]), (count, len(queries))))
     guides = [("exact attention", exact)]
-    guides += [("other temperature", (scores * t).softmax(-1)) for t in np.geomspace(0.05, 4, count)]
+    guides += [
+        ("other temperature", (mixture.log_joint(queries) * t).softmax(-1)) for t in np.geomspace(0.05, 4, count)
+    ]
     guides += [("mixed with uniform", (1 - e) * exact + e / exact.shape[-1]) for e in np.geomspace(1e-4, 1, count)]
     guides += [("random rows", rows) for rows in random]
     evidence = float(mixture.log_evidence(queries).sum())
@@ -82,9 +81,8 @@ def _law(context: Context, mixture: models.GaussianMixture, queries: Tensor) -> 
         divergence.append(float(torch.xlogy(guide, guide).sum() - (guide * exact.log()).sum()))
         gap.append(evidence + elbo.loss(mixture.model, partial(mixture.guide, attention=guide), queries))
     divergence[0], largest = abs(divergence[0]), float(np.abs(np.subtract(gap, divergence)).max())
-    kinds = [kind for kind, _ in guides]
     figure, ax = pyplot.subplots(figsize=(5, 4.4), layout="constrained")
-    plots.elbo_gap(np.maximum(divergence, 0), np.maximum(gap, 0), kinds, ax)
+    plots.elbo_gap(np.maximum(divergence, 0), np.maximum(gap, 0), [kind for kind, _ in guides], ax)
     return picture(
         "elbo_gap",
         figure,

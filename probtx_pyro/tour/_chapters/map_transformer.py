@@ -58,16 +58,16 @@ def _paths(
     rises, numbers = [], []
     for ax, query, which in zip(panels, queries, chosen.tolist(), strict=True):
         asked = query.expand(len(starts), -1)
-        path = [starts]
+        steps = [starts]
         for _ in range(context.size(60, 5)):
-            path.append(mixture.map_outputs(asked, path[-1], num_steps=1))
+            steps.append(mixture.map_outputs(asked, steps[-1], num_steps=1))
+        path = torch.stack(steps)
         answer = mixture.output_distribution(query[None])
         density = answer.log_prob(points[:, None]).exp().reshape(grid.shape[:2])
         modes, mean = found.locations[which][found.is_mode[which]], mixture.expected_outputs(query[None])
-        plots.em_paths(torch.stack(path), grid, density, ax, modes=modes, mean=mean[0])
+        plots.em_paths(path, grid, density, ax, modes=modes, mean=mean[0])
         ax.set(title=f"query {which}", xlabel="first component", ylabel="second component")
-        heights = answer.log_prob(torch.stack(path)[:, :, None])[..., 0]
-        rises.append(float(heights.diff(dim=0).min()))
+        rises.append(answer.log_prob(path[:, :, None]).diff(dim=0).min())
         best = found.log_density[which][found.is_mode[which]].max()
         numbers += [
             (f"modes found, query {which}", len(modes), "mixture.output_modes: EM from every unit and from the mean"),
@@ -76,8 +76,8 @@ def _paths(
         ]  # fmt: skip
     how = f"over {len(starts)} paths for each query; negative only by rounding"
     caption = "Density of the answer given the query (bright is high), with the ways of EM from the units' answers, for the two queries whose two highest modes are most even."
-    smallest = ("smallest change of log density in an EM step", min(rises), how)
-    return picture("em_paths", figure, caption, *numbers, smallest)
+    numbers.append(("smallest change of log density in an EM step", min(rises), how))
+    return picture("em_paths", figure, caption, *numbers)
 
 
 def _towards_zero(context: Context, mixture: models.GaussianMixture, queries: Tensor, counts: Tensor) -> Picture:
@@ -87,9 +87,8 @@ def _towards_zero(context: Context, mixture: models.GaussianMixture, queries: Te
     for beta in betas:
         answer = mixture.replace(value_precision=beta).map_outputs(queries, num_steps=500, tol=1e-9)
         distance.append(float((answer - mean).norm(dim=-1).mean()))
-    slope = float(np.polyfit(np.log(betas[:3]), np.log(distance[:3]), 1)[0])
-    zero = mixture.replace(value_precision=0.0)
-    exact = float((zero.map_outputs(queries) - mean).abs().max())
+    slope = np.polyfit(np.log(betas[:3]), np.log(distance[:3]), 1)[0]
+    exact = (mixture.replace(value_precision=0.0).map_outputs(queries) - mean).abs().max()
     figure, ax = pyplot.subplots(figsize=(5.5, 3.4), layout="constrained")
     ax.loglog(betas, distance, "o-", color=plots.UNIT_COLORS[0])
     finished(ax, "value precision β", "mean distance, MAP answer to mean")

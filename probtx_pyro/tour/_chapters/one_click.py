@@ -1,6 +1,6 @@
 """Chapter 5: clicks on a photograph; the answer of every pixel is a posterior that each click moves."""
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import pyplot
@@ -8,6 +8,7 @@ from scipy.special import entr
 
 from probtx_pyro import data, plots
 from probtx_pyro.apps import segmentation
+from probtx_pyro.apps.segmentation import ClickGame, Segmentation
 from probtx_pyro.plots._style import finished
 from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
 
@@ -19,16 +20,15 @@ def chapter(context: Context) -> Chapter:
     image, mask = data.load_pagoda()
     thinning = context.size(1, 4)
     image, truth = image[::thinning, ::thinning], np.where(mask[::thinning, ::thinning], OBJECT, BACKGROUND)
-    picture = segmentation.InteractiveSegmenter.from_image(image)
-    answers: list[segmentation.Segmentation] = []
+    segmenter = segmentation.InteractiveSegmenter.from_image(image)
+    answers: list[Segmentation] = []
 
     def segment(given: list[segmentation.Click]) -> np.ndarray:
-        answers.append(picture.segment(segmentation.marks_from_clicks(truth.shape, given)))
+        answers.append(segmenter.segment(segmentation.marks_from_clicks(truth.shape, given)))
         return answers[-1].mask
 
     game = segmentation.play_clicks(segment, truth, num_clicks=context.size(10, 4))
-    right = [int((answer.mask == truth).sum()) for answer in answers]
-    gained = [after - before for before, after in pairwise(right)]
+    gained = np.diff([(answer.mask == truth).sum() for answer in answers]).tolist()
     return Chapter(
         "One click corrects every pixel",
         "How far does one click reach?",
@@ -46,11 +46,7 @@ def chapter(context: Context) -> Chapter:
 
 
 def _masks(
-    image: np.ndarray,
-    truth: np.ndarray,
-    answers: list[segmentation.Segmentation],
-    gained: list[int],
-    game: segmentation.ClickGame,
+    image: np.ndarray, truth: np.ndarray, answers: Sequence[Segmentation], gained: Sequence[int], game: ClickGame
 ) -> Picture:
     """Probability of the object at the start, before and after the best click, and at the end; the reference; uncertainty."""
     first = game.counts[0]
@@ -79,7 +75,7 @@ def _masks(
     return picture("clicks", figure, caption, *numbers)
 
 
-def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) -> Picture:
+def _scores(truth: np.ndarray, gained: Sequence[int], game: ClickGame) -> Picture:
     """Intersection over union against clicks, and how many pixels each click set right."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     left.plot(game.counts, game.scores[:, 1], "o-", color=plots.UNIT_COLORS[1], label="pagoda")
@@ -91,11 +87,10 @@ def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) 
     finished(right, "click", "pixels set right")
     rows = sorted({0, 1, len(game.counts) // 2, len(game.counts) - 1})
     how = "intersection over union with the mask drawn by hand, apps.segmentation.play_clicks"
-    caption = "Left: agreement with the reference. Right: what each click set right, less what it set wrong."
     return picture(
         "intersection_over_union",
         figure,
-        caption,
+        "Left: agreement with the reference. Right: what each click set right, less what it set wrong.",
         *((f"IoU of the pagoda, {game.counts[i]} clicks", game.scores[i, 1], how) for i in rows),
         ("pixels set right by the best click", max(gained), "right after it less right before it"),
         ("pixels set right by the worst click", min(gained), "negative where it misled more pixels than it corrected"),

@@ -1,6 +1,7 @@
 """Chapter 6: a digit is written in several ways; a unit with several keys holds them all."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +18,6 @@ from probtx_pyro.tour._drawing import principal, units_in_the_plane
 HAND = 1.0  # standard deviation of the prior of a key, ink a pixel: wide
 
 
-class Sweep(NamedTuple):
-    """Scores on unseen digits, one row for each number of keys.
-
-    keys: how many keys a digit has.
-    soft, hard: share named rightly, with the sum over the keys of a digit and with the largest.
-    evidence: mean log evidence of a query, nats, with the sum.
-    shortfall: how far the hard evidence falls below it, nats, mean over the queries.
-    """
-
-    keys: list[int]
-    soft: list[float]
-    hard: list[float]
-    evidence: list[float]
-    shortfall: list[float]
-
-
 def chapter(context: Context) -> Chapter:
     """One to many keys a digit, fitted under priors: accuracy and evidence on unseen digits, hard against soft; a trained head."""
     images, digits = data.load_digits()
@@ -41,7 +26,7 @@ def chapter(context: Context) -> Chapter:
     counts = [1, 2, 3, 4, 6, 8, 12] if not context.smoke else [1, 2]
     pictures, labels = context.tensor(flat), torch.as_tensor(digits, device=context.device)
     fits = [fit(context, pictures[known], labels[known], count) for count in counts]
-    sweep = _score(counts, fits, pictures[unseen], labels[unseen])
+    scores = {count: _score(keys, pictures[unseen], labels[unseen]) for count, keys in zip(counts, fits, strict=True)}
     return Chapter(
         "Several keys a unit",
         "What do two keys buy?",
@@ -56,7 +41,7 @@ def chapter(context: Context) -> Chapter:
             "With one key and the linked prior all of this is dot-product attention: the weights of a trained transformer load into "
             "nn.GaussianMixtureAttention, which gives the same attention, now as the posterior of a Pyro program.",
         ],
-        [_plane(context, flat, labels, known, unseen), _scores(sweep, len(unseen)), _heads(context)],
+        [_plane(context, flat, labels, known, unseen), _scores(scores, len(unseen)), _heads(context)],
     )
 
 
@@ -69,12 +54,9 @@ def fit(context: Context, queries: Tensor, labels: Tensor, count: int) -> models
     weights = queries.new_ones(len(names), 1, count) / count
     keys, precision = queries[np.stack(rows)].unsqueeze(1), queries.new_tensor(10.0)
     start = models.GaussianKeys(keys, key_precision=precision, component_weights=weights)
-    posterior = models.bayesian(
-        start,
-        keys=Normal(middle.expand_as(start.keys), HAND),
-        key_precision=Gamma(queries.new_tensor(2.0), queries.new_tensor(0.1)),
-        component_weights=Dirichlet(torch.full_like(weights, 2.0)),
-    )
+    prior, narrow = Normal(middle.expand_as(keys), HAND), Gamma(queries.new_tensor(2.0), queries.new_tensor(0.1))
+    even = Dirichlet(torch.full_like(weights, 2.0))
+    posterior = models.bayesian(start, keys=prior, key_precision=narrow, component_weights=even)
     steps = context.size(40, 5)
     fitted = inference.adapt(posterior, queries, num_steps=steps, tol=1e-5, query_weights=own, progress=False)
     found = fitted.formulation
@@ -82,41 +64,36 @@ def fit(context: Context, queries: Tensor, labels: Tensor, count: int) -> models
     return models.GaussianKeys(found.keys[:, 0], None, found.key_precision, found.component_weights[:, 0])
 
 
-def _score(counts: list[int], fits: list[models.GaussianKeys], queries: Tensor, labels: Tensor) -> Sweep:
-    sweep = Sweep(counts, [], [], [], [])
-    for keys in fits:
-        for assignment, shares in (("soft", sweep.soft), ("hard", sweep.hard)):
-            named = keys.attention(queries, assignment=assignment).argmax(-1)
-            shares.append(float((named == labels).double().mean()))
-        evidence = keys.log_evidence(queries)
-        sweep.evidence.append(float(evidence.mean()))
-        sweep.shortfall.append(float((evidence - keys.log_evidence(queries, assignment="hard")).mean()))
-    return sweep
+def _score(keys: models.GaussianKeys, queries: Tensor, labels: Tensor) -> list[float]:
+    """Share named rightly, soft and hard; mean log evidence of a query, and how far the hard one falls below it."""
+    soft, hard = (keys.attention(queries, assignment=how).argmax(-1) == labels for how in ("soft", "hard"))
+    evidence, bound = (keys.log_evidence(queries, assignment=how) for how in ("soft", "hard"))
+    return [float(x.double().mean()) for x in (soft, hard, evidence, evidence - bound)]
 
 
-def _scores(sweep: Sweep, unseen: int) -> Picture:
+def _scores(scores: Mapping[int, list[float]], unseen: int) -> Picture:
+    counts, (soft, hard, evidence, shortfall) = list(scores), np.array(list(scores.values())).T
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     hollow = {"markersize": 9, "markerfacecolor": "none", "color": plots.UNIT_COLORS[0]}
-    left.plot(sweep.keys, sweep.soft, "o-", **hollow, label="sum over the keys (soft)")
-    left.plot(sweep.keys, sweep.hard, "s", markersize=3.5, color=plots.UNIT_COLORS[5], label="largest key (hard)")
+    left.plot(counts, soft, "o-", **hollow, label="sum over the keys (soft)")
+    left.plot(counts, hard, "s", markersize=3.5, color=plots.UNIT_COLORS[5], label="largest key (hard)")
     left.legend(frameon=False)
-    right.plot(sweep.keys, sweep.evidence, "o-", color=plots.UNIT_COLORS[2])
+    right.plot(counts, evidence, "o-", color=plots.UNIT_COLORS[2])
     for ax, title in ((left, "share named rightly"), (right, "log evidence a query, nats")):
         ax.set_xscale("log", base=2)
-        ax.set_xticks(sweep.keys, [str(count) for count in sweep.keys])
+        ax.set_xticks(counts, [str(count) for count in counts])
         ax.minorticks_off()
         finished(ax, "keys a digit", title)
-    how = f"{unseen} digits that no key was fitted to"
-    best = int(np.argmax(sweep.evidence))
+    how, best, most = f"{unseen} digits that no key was fitted to", evidence.argmax(), counts[-1]
     return picture(
         "number_of_keys",
         figure,
         "Unseen digits. Left: named rightly by the largest attention. Right: how well the memory expects them.",
-        *((f"accuracy, {_keys(count)}", share, how) for count, share in zip(sweep.keys, sweep.soft, strict=True)),
-        ("log evidence a query, 1 key, nats", sweep.evidence[0], "keys.log_evidence, mean over the same digits"),
-        ("highest log evidence a query, nats", sweep.evidence[best], f"with {sweep.keys[best]} keys a digit"),
-        ("hard evidence below the soft one, nats", sweep.shortfall[-1], f"mean, {sweep.keys[-1]} keys a digit; at most log {sweep.keys[-1]} = {np.log(sweep.keys[-1]):.3f}"),
-        ("largest change of accuracy by hard assignment", np.abs(np.subtract(sweep.soft, sweep.hard)).max(), "over the numbers of keys"),
+        *((f"accuracy, {_keys(count)}", share, how) for count, share in zip(counts, soft, strict=True)),
+        ("log evidence a query, 1 key, nats", evidence[0], "keys.log_evidence, mean over the same digits"),
+        ("highest log evidence a query, nats", evidence[best], f"with {counts[best]} keys a digit"),
+        ("hard evidence below the soft one, nats", shortfall[-1], f"mean, {most} keys a digit; at most log {most} = {np.log(most):.3f}"),
+        ("largest change of accuracy by hard assignment", np.abs(soft - hard).max(), "over the numbers of keys"),
     )  # fmt: skip
 
 
@@ -154,15 +131,15 @@ def _heads(context: Context) -> Picture:
     heads = transformer.heads(text)
     tokens = transformer.encode(text).to(context.device)[None]
     source = transformer.characters(tokens) + transformer.positions.weight[: len(text)]
-    largest = []
     blocks: Any = transformer.blocks
-    for number, block in enumerate(blocks):
+    largest = []
+    for own, block in zip(heads.attention, blocks, strict=True):
         layer = nn.GaussianMixtureAttention(64, 4, batch_first=True, dtype=source.dtype, device=context.device)
         trained = {"in_proj_weight": block.projection.weight, "in_proj_bias": block.projection.bias}
         layer.load_state_dict(trained, strict=False)
         x = block.attention_norm(source)
         attention = layer(x, x, x, is_causal=True, average_attn_weights=False)[1][0]
-        largest.append(float((attention.detach() - heads.attention[number]).abs().max()))
+        largest.append((attention.detach() - own).abs().max())
         source = block(source)
     every = heads.attention.flatten(0, 1).numpy(force=True)
     distances = inspection.head_distances(every, lambda p, q: 0.5 * np.abs(p - q).sum(-1))

@@ -19,10 +19,10 @@ COLUMNS = 10
 
 def chapter(context: Context) -> Chapter:
     """Retrieval from erased pictures, the energy on the way, and the share retrieved over the inverse temperature."""
-    digits, rng = data.load_digits(), context.rng()
-    drawn = rng.permutation(len(digits.labels))[: context.size(100, 20)]
-    first = np.unique(digits.labels[drawn], return_index=True)[1]  # one of each digit, to be shown
-    chosen = digits.images[np.concatenate([drawn[first], np.delete(drawn, first)])]
+    (images, labels), rng = data.load_digits(), context.rng()
+    drawn = rng.permutation(len(images))[: context.size(100, 20)]
+    first = np.unique(labels[drawn], return_index=True)[1]  # one of each digit, to be shown
+    chosen = images[np.concatenate([drawn[first], np.delete(drawn, first)])]
     flat = 2 * chosen.reshape(len(chosen), -1) - 1
     stored = context.tensor(flat / np.linalg.norm(flat, axis=-1, keepdims=True))
     pixels = stored.shape[-1]
@@ -57,10 +57,8 @@ def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
     answers = {beta: models.Hopfield(stored, beta).retrieve(asked) for beta in (VAGUE, SHARP)}
     eta = (VAGUE * asked[:COLUMNS]).requires_grad_()
     (slope,) = torch.autograd.grad(tilted.log_normalizer(eta).sum(), eta)
-    doubt = {
-        beta: tilted.covariance(beta * asked[:COLUMNS]).diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
-        for beta in (VAGUE, SHARP)
-    }
+    variances = {beta: tilted.covariance(beta * asked[:COLUMNS]).diagonal(dim1=-2, dim2=-1) for beta in answers}
+    doubt = {beta: variance.clamp_min(0.0).sqrt() for beta, variance in variances.items()}
     rows = {
         "stored": stored,
         "half erased": asked,
