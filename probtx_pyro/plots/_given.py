@@ -5,7 +5,7 @@ a result gives the field that the picture shows, and ArviZ data give a variable 
 ``"ArrayLike | Result"``: written out, the union fills half a page of ``help``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -168,6 +168,31 @@ def shares(name: str, x: np.ndarray, repair: str, least: float = 0.0) -> np.ndar
     return x
 
 
+def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> None:
+    """Check that an argument has one entry for each of something.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    x
+        What has a length.
+    count
+        How long it must be.
+    of
+        What has that many, and how many, for the error.
+    noun
+        What the error calls the entries.
+
+    Raises
+    ------
+    ValueError
+        Another length.
+    """
+    if len(x) != count:
+        raise ValueError(f"{name} has {len(x)} {noun} but {of}; give one for each")
+
+
 def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "names") -> list[str] | None:
     """Return names as text, or None if none are given.
 
@@ -176,13 +201,9 @@ def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "
     name
         Of the argument.
     labels
-        One name for each of what is counted, or None.
-    count
-        How many there must be.
-    of
-        What has them and how many it has, for the error.
-    noun
-        What the error calls the names.
+        One name for each, or None.
+    count, of, noun
+        As in `counted`.
 
     Returns
     -------
@@ -195,8 +216,7 @@ def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "
     """
     if labels is None:
         return None
-    if len(labels) != count:
-        raise ValueError(f"{name} has {len(labels)} {noun} but {of}; give one for each")
+    counted(name, labels, count, of, noun)
     return [str(label) for label in labels]
 
 
@@ -291,4 +311,4 @@ def _described(x: Any) -> str:
     )
 
 
-__all__ = ["Result", "array", "entry", "field", "labels_of", "misfit", "names", "numbers", "shares", "words"]
+__all__ = ["Result", "array", "counted", "entry", "field", "labels_of", "misfit", "names", "numbers", "shares", "words"]

@@ -63,7 +63,7 @@ def dependency_arcs(
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     strength = np.ones(count) if weights is None else _shares("weights", weights, 1, "(word,)")
     names = _given.names("labels", labels, count, f"there are {count} words", "entries") or [""] * count
-    _given.names("weights", strength.tolist(), count, f"there are {count} words", "entries")
+    _given.counted("weights", strength, count, f"there are {count} words", "entries")
     arcs = _compared(chosen, truth, names, strength)
     wrong = np.flatnonzero((truth >= 0) & (truth != chosen)).tolist()
     missed = [_Arc(i + 1, int(truth[i]), "gold, missed", "", 0.5) for i in wrong]

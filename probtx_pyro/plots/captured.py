@@ -91,7 +91,7 @@ def head_report(
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
     spread = _given.numbers("effective_units", effective_units, 1, "(query,)")
-    _given.names("effective_units", spread.tolist(), len(weights), f"attention has {len(weights)}", "queries")
+    _given.counted("effective_units", spread, len(weights), f"attention has {len(weights)}", "queries")
     rows, columns = (
         [*map(str, x)] if x is not None and len(x) <= MOST_NAMES else None for x in (query_labels, unit_labels)
     )
@@ -128,7 +128,7 @@ def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> di
     if head is None:
         head = [0] * len(axes) if check is None else check.ranking[0]
     chosen = np.ravel(head).astype(int).tolist()
-    _given.names("head", chosen, len(axes), f"there are {len(axes)} axes ({', '.join(axes)})", "indices")
+    _given.counted("head", chosen, len(axes), f"there are {len(axes)} axes ({', '.join(axes)})", "indices")
     _inside("head", chosen, [*axes.values()])
     return dict(zip(axes, chosen, strict=True))
 

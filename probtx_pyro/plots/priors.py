@@ -105,8 +105,10 @@ def prior_against_posterior(learned: Result, ax: Axes | None = None) -> Axes:
         Something else, or a shrinkage or shift that is NaN or infinite.
     """
     if is_data(learned):
+        from probtx_pyro import results  # loads ArviZ, which has made what is given
+
         after, prior = _draws(learned), dataset(learned, "prior").isel(chain=0)
-        learned = _results().prior_against_posterior({name: prior[name].values for name in after}, after)
+        learned = results.prior_against_posterior({name: prior[name].values for name in after}, after)
     for part in ("shrinkage", "shift"):
         if not isinstance(getattr(learned, part, None), Mapping):
             kind = f"{type(learned).__name__}; it has no {part}"
@@ -140,8 +142,10 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
         Something else, or a change that is NaN or infinite.
     """
     if is_data(found):
+        from probtx_pyro import results  # loads ArviZ, which has made what is given
+
         parts = (_total(dataset(found, group)) for group in ("log_prior", "log_likelihood"))
-        found = _results().prior_sensitivity(_draws(found), *parts)
+        found = results.prior_sensitivity(_draws(found), *parts)
     if not isinstance(getattr(found, "mean", None), Mapping):
         raise ValueError(f"found must be the result of results.prior_sensitivity, not {type(found).__name__}")
     moved = {part: _flat("found", by_name) for part, by_name in found.mean.items()}
@@ -150,13 +154,6 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
         for part, k in found.pareto_k.items()
     }
     return _entries(ax, moved["prior"], moved["likelihood"], titles["prior"], titles["likelihood"], {0: ":"})
-
-
-def _results() -> Any:
-    """`results`, which loads ArviZ; only ArviZ data lead here, so it is loaded."""
-    from probtx_pyro import results
-
-    return results
 
 
 def _draws(data: Any) -> Arrays:

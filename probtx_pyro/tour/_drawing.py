@@ -1,7 +1,7 @@
 """What several chapters draw: rows of digits, and the units of a memory in a plane."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from probtx_pyro import models, plots
+
+Memory: TypeAlias = models.GaussianMixture | models.GaussianKeys
 
 
 def principal(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -44,12 +46,7 @@ def digit_rows(rows: Mapping[str, Tensor], height: float) -> tuple[Figure, Any]:
 
 
 def units_in_the_plane(
-    ax: Axes,
-    title: str,
-    grid: np.ndarray,
-    memory: models.GaussianMixture | models.GaussianKeys,
-    names: Sequence,
-    queries: np.ndarray | Tensor,
+    ax: Axes, title: str, grid: np.ndarray, memory: Memory, names: Sequence, queries: np.ndarray | Tensor
 ) -> None:
     """Draw which unit of a memory is responsible where.
 

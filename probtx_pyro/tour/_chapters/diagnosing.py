@@ -23,24 +23,22 @@ NAMES = [str(digit) for digit in SOME]
 
 def chapter(context: Context) -> Chapter:
     """Gibbs and NUTS on the same posterior, their verdicts, bands on attention, and the calibration of Gibbs."""
-    program, queries = _memory(context)
+    (program, queries), seed = _memory(context), context.seed
     mixture = program.formulation
     rivals = mixture.attention(queries).topk(2).values
     hardest = int((rivals[:, 0] - rivals[:, 1]).argmin())
     draws = {
         "Gibbs": inference.gibbs(
             program, queries, num_samples=context.size(400, 10), num_warmup=context.size(200, 10),
-            num_chains=context.size(10, 3), thin=3, seed=context.seed, progress=False,
+            num_chains=context.size(10, 3), thin=3, seed=seed, progress=False,
         ),
         "NUTS": inference.nuts(
             program, queries, num_samples=context.size(120, 10), num_warmup=context.size(80, 10), num_chains=2,
-            seed=context.seed, progress=False,
+            seed=seed, progress=False,
         ),
     }  # fmt: skip
-    as_data = partial(
-        results.to_inference_data, coords={"unit": NAMES}, seed=context.seed, prior=context.size(4000, 50)
-    )
-    files = {name: as_data(x) for name, x in draws.items()}
+    coords, prior = {"unit": NAMES}, context.size(4000, 50)
+    files = {name: results.to_inference_data(x, coords=coords, seed=seed, prior=prior) for name, x in draws.items()}
     verdicts = {name: results.diagnose(file) for name, file in files.items()}
     return Chapter(
         "Do we believe it?",
@@ -118,17 +116,16 @@ def _agreement(
 ) -> Picture:
     """Posterior means of the two samplers, and what the diagnostics say of each."""
     drawn = {name: dataset(file, "posterior")[["keys", "key_precision"]] for name, file in files.items()}
-    means = {name: _flat(x.mean(("chain", "draw"))) for name, x in drawn.items()}
-    errors = {name: _flat(arviz.mcse(x)) for name, x in drawn.items()}
+    gibbs, nuts = (_flat(drawn[name].mean(("chain", "draw"))) for name in ("Gibbs", "NUTS"))
+    gibbs_error, nuts_error = (_flat(arviz.mcse(drawn[name])) for name in ("Gibbs", "NUTS"))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
-    bars = 4 * errors["NUTS"], 4 * errors["Gibbs"]
-    left.errorbar(means["Gibbs"], means["NUTS"], *bars, "o", markersize=3, color=plots.UNIT_COLORS[0])
-    ends = [min(means["Gibbs"]), max(means["Gibbs"])]
+    left.errorbar(gibbs, nuts, 4 * nuts_error, 4 * gibbs_error, "o", markersize=3, color=plots.UNIT_COLORS[0])
+    ends = [min(gibbs), max(gibbs)]
     left.plot(ends, ends, color="#999999", linewidth=1, zorder=0)
     finished(left, "posterior mean by Gibbs", "posterior mean by NUTS")
     plots.prior_posterior(files["Gibbs"], name="key_precision", coords={"unit": NAMES[0]}, ax=right)
     right.set_xlabel(f"key precision of the unit {NAMES[0]}")
-    apart = np.abs(means["Gibbs"] - means["NUTS"]) / np.hypot(errors["Gibbs"], errors["NUTS"])
+    apart = np.abs(gibbs - nuts) / np.hypot(gibbs_error, nuts_error)
     over = f"over {len(apart)} keys' coordinates and precisions"
     numbers = [("largest difference of two means, Monte Carlo errors", apart.max(), over)]
     for name, verdict in verdicts.items():
