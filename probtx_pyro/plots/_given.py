@@ -5,7 +5,7 @@ a result gives the field that the picture shows, and ArviZ data give a variable 
 ``"ArrayLike | Result"``: written out, the union fills half a page of ``help``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -113,12 +113,111 @@ def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
     found = array(name, x, shape=shape)
     if found.ndim != rank:
         axes = f" {tuple(map(str, x.dims))}" if isinstance(x, xarray.DataArray) else ""
-        raise ValueError(
-            f"{name} must have shape {shape} but has shape {found.shape}{axes}; select or add the axes that differ"
-        )
+        raise misfit(name, shape, f"{found.shape}{axes}", "select or add the axes that differ")
     if not np.isfinite(found).all():
         raise ValueError(f"{name} contains NaN or infinity; leave such entries out of the picture")
     return found
+
+
+def misfit(name: str, shape: str, found: Any, repair: str) -> ValueError:
+    """Return the error that says which shape an argument must have.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    shape
+        It must have, in words.
+    found
+        Its own shape.
+    repair
+        What to do.
+
+    Returns
+    -------
+    ValueError
+    """
+    return ValueError(f"{name} must have shape {shape} but has shape {found}; {repair}")
+
+
+def shares(name: str, x: np.ndarray, repair: str, least: float = 0.0) -> np.ndarray:
+    """Return an array of probabilities as it is.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    x
+        Numbers.
+    repair
+        What the error advises.
+    least
+        Smallest number that is taken.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    ValueError
+        A number below ``least`` or above 1.
+    """
+    if ((x < least) | (x > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
+        raise ValueError(f"{name} must be from 0 to 1; {repair}")
+    return x
+
+
+def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> None:
+    """Check that an argument has one entry for each of something.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    x
+        What has a length.
+    count
+        How long it must be.
+    of
+        What has that many, and how many, for the error.
+    noun
+        What the error calls the entries.
+
+    Raises
+    ------
+    ValueError
+        Another length.
+    """
+    if len(x) != count:
+        raise ValueError(f"{name} has {len(x)} {noun} but {of}; give one for each")
+
+
+def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "names") -> list[str] | None:
+    """Return names as text, or None if none are given.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    labels
+        One name for each, or None.
+    count, of, noun
+        As in `counted`.
+
+    Returns
+    -------
+    list of str or None
+
+    Raises
+    ------
+    ValueError
+        Another number of names.
+    """
+    if labels is None:
+        return None
+    counted(name, labels, count, of, noun)
+    return [str(label) for label in labels]
 
 
 def words(name: str, x: Any, others: str) -> list[str]:
@@ -212,4 +311,4 @@ def _described(x: Any) -> str:
     )
 
 
-__all__ = ["Result", "array", "entry", "field", "labels_of", "numbers", "words"]
+__all__ = ["Result", "array", "counted", "entry", "field", "labels_of", "misfit", "names", "numbers", "shares", "words"]

@@ -60,12 +60,10 @@ def dependency_arcs(
     words = _given.words("words", words, "heads")
     count = len(words)
     chosen = _heads("heads", heads, count)
-    truth = np.full(count, -1) if gold is None else _heads("gold", gold, count)
+    truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     strength = np.ones(count) if weights is None else _shares("weights", weights, 1, "(word,)")
-    names = [""] * count if labels is None else [str(label) for label in labels]
-    for name, given in (("labels", names), ("weights", strength)):
-        if len(given) != count:
-            raise ValueError(f"{name} has {len(given)} entries but there are {count} words; give one for each")
+    names = _given.names("labels", labels, count, f"there are {count} words", "entries") or [""] * count
+    _given.counted("weights", strength, count, f"there are {count} words", "entries")
     arcs = _compared(chosen, truth, names, strength)
     wrong = np.flatnonzero((truth >= 0) & (truth != chosen)).tolist()
     missed = [_Arc(i + 1, int(truth[i]), "gold, missed", "", 0.5) for i in wrong]
@@ -118,13 +116,12 @@ def channel_arcs(
     heads = np.where(strongest > 0, others.argmax(-1) + 1 - root, -1)
     columns = min(columns, channels)
     rows = -(-channels // columns)
-    truth = np.full(count, -1) if gold is None else _heads("gold", gold, count)
+    truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     width = min(PANEL, float(_widths(words, PANEL)[0].sum()))
-    _, grid = pyplot.subplots(
-        rows, columns, figsize=(columns * (width + 0.4), rows * 2.2 + 0.3), layout="constrained", squeeze=False
-    )
-    panels = grid.ravel()[:channels]
-    for unused in grid.ravel()[channels:]:
+    size = columns * (width + 0.4), rows * 2.2 + 0.3
+    grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)[1].ravel()
+    panels = grid[:channels]
+    for unused in grid[channels:]:
         unused.remove()
     for channel, ax in enumerate(panels):
         _draw(words, _compared(heads[channel], truth, [""] * count, strongest[channel]), PANEL, ax)
@@ -141,23 +138,19 @@ class _Arc(NamedTuple):
     name: str
     weight: float
 
-    @property
-    def span(self) -> tuple[int, int]:
-        return min(self.word, self.head), max(self.word, self.head)
-
 
 def _compared(heads: np.ndarray, gold: np.ndarray, names: Sequence[str], weights: np.ndarray) -> list[_Arc]:
     """The arcs of words that have a head, and whether the gold ones are others."""
     kinds = np.where((gold >= 0) & (gold != heads), "not gold", "as gold")
-    return [
-        _Arc(i + 1, int(heads[i]), str(kinds[i]), names[i], float(weights[i]))
-        for i in np.flatnonzero(heads >= 0).tolist()
-    ]
+    rows = zip(heads.tolist(), kinds.tolist(), names, weights.tolist(), strict=True)
+    return [_Arc(word, *row) for word, row in enumerate(rows, start=1) if row[0] >= 0]
 
 
 def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | None) -> Axes:
     """Words and arcs in inches, as long as the words are not wider than the room."""
-    level = _levels([arc.span for arc in arcs if arc.head])
+    level: dict[tuple[int, int], int] = {}  # how high each arc goes: above all arcs inside it
+    for low, high in sorted({_span(arc) for arc in arcs if arc.head}, key=lambda span: span[1] - span[0]):
+        level[low, high] = 1 + max((level[a, b] for a, b in level if low <= a and b <= high), default=0)
     top = max(level.values(), default=0) + 1
     width, upright = _widths(words, room)
     place = np.append(0, np.cumsum(width) - width / 2)  # of the root, which has none, and of the words
@@ -165,18 +158,16 @@ def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | No
     for arc in arcs:
         end = place[arc.word]
         start = place[arc.head] + np.sign(arc.word - arc.head) * 0.05 if arc.head else end
-        height = level[arc.span] if arc.head else top
+        height = level.get(_span(arc), top)
         points = [(start, 0), (start, height * 4 / 3), (end, height * 4 / 3), (end, 0)]  # a curve of that height
         path = Path(points, [Path.MOVETO] + [Path.CURVE4] * 3) if arc.head else Path([(end, height), (end, 0)])
         look = {"linewidth": 0.7 + 0.9 * arc.weight, "alpha": 0.3 + 0.7 * arc.weight, **ARC_STYLES[arc.kind]}
-        ax.add_patch(
-            FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, gid=f"{arc.head}-{arc.word}", **look)
-        )
+        name = f"{arc.head}-{arc.word}"
+        ax.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, gid=name, **look))
         if arc.name:
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            middle = (start + end) / 2
-            ax.text(middle, height, arc.name, ha="center", va="center", fontsize=7, color=_style.INK, bbox=box)
-    ax.set_xticks(place[1:], [str(word) for word in words], rotation=90 if upright else 0, fontsize=9)
+            look = {"color": _style.INK, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.6}}
+            ax.text((start + end) / 2, height, arc.name, ha="center", va="center", fontsize=7, **look)
+    ax.set_xticks(place[1:], words, rotation=90 if upright else 0, fontsize=9)
     ax.set(xlim=(-0.15, width.sum() + 0.15), ylim=(0, top + 0.3), yticks=[])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -185,7 +176,7 @@ def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | No
 
 def _widths(words: Sequence[str], room: float) -> tuple[np.ndarray, bool]:
     """Inches for each word, and whether they have to stand upright."""
-    width = np.array([GAP + LETTER * max(len(str(word)), 2) for word in words])
+    width = np.array([GAP + LETTER * max(len(word), 2) for word in words])
     upright = bool(width.sum() > room)
     return (np.full(len(words), TURNED) if upright else width), upright
 
@@ -195,19 +186,12 @@ def _legend(ax: Axes, kinds: Sequence[str]) -> None:
     ax.legend(handles=lines, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=7, frameon=False)
 
 
-def _levels(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """How high each arc goes: above all arcs inside it."""
-    found: dict[tuple[int, int], int] = {}
-    for low, high in sorted(set(spans), key=lambda span: span[1] - span[0]):
-        found[low, high] = 1 + max((found[a, b] for a, b in found if low <= a and b <= high), default=0)
-    return found
+def _span(arc: _Arc) -> tuple[int, int]:
+    return min(arc.word, arc.head), max(arc.word, arc.head)
 
 
 def _shares(name: str, given: ArrayLike, rank: int, shape: str) -> np.ndarray:
-    array = _given.numbers(name, given, rank, shape)
-    if ((array < 0) | (array > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
-        raise ValueError(f"{name} must be from 0 to 1; divide by the largest")
-    return array.clip(max=1)
+    return _given.shares(name, _given.numbers(name, given, rank, shape), "divide by the largest").clip(max=1)
 
 
 def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:

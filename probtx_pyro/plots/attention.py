@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.results._arviz import group_names, is_data
+from probtx_pyro.results._arviz import SAMPLES, group_names, is_data
 
-SAMPLES = ("chain", "draw")
 MOST_CELLS = 150  # beyond that the numbers in the cells cannot be read
 
 
@@ -54,31 +53,20 @@ def attention_map(
     titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
     query_labels = _given.labels_of(found, 0) if query_labels is None else query_labels
     unit_labels = _given.labels_of(found, 1) if unit_labels is None else unit_labels
-    for name, labels, n, axis in (
-        ("query_labels", query_labels, 0, "rows"),
-        ("unit_labels", unit_labels, 1, "columns"),
-    ):
-        if labels is not None and len(labels) != weights.shape[n]:
-            raise ValueError(
-                f"{name} has {len(labels)} labels but attention has {weights.shape[n]} {axis}; give one for each"
-            )
     rows, columns = weights.shape
+    query_names = _given.names("query_labels", query_labels, rows, f"attention has {rows} rows", "labels")
+    unit_names = _given.names("unit_labels", unit_labels, columns, f"attention has {columns} columns", "labels")
     ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
     largest = float(weights.max()) if largest is None else largest
     image = ax.imshow(weights, vmin=0, vmax=largest, cmap=_style.SEQUENTIAL, aspect="auto")
     ax.figure.colorbar(image, ax=ax, label="attention", shrink=0.9)
-    if query_labels is not None:
-        ax.set_yticks(range(rows), [str(x) for x in query_labels])
-    if unit_labels is not None:
-        long = columns > 12 or max(len(str(x)) for x in unit_labels) > 3
-        ax.set_xticks(
-            range(columns), [str(x) for x in unit_labels], rotation=60 if long else 0, ha="right" if long else "center"
-        )
+    _style.ticks(ax, query_names, unit_names)
+    if unit_names is not None and (columns > 12 or max(map(len, unit_names)) > 3):
+        ax.set_xticks(range(columns), unit_names, rotation=60, ha="right")
     ax.set(ylabel=titles[0], xlabel=titles[1])
     if weights.size <= MOST_CELLS:
         for (i, j), w in np.ndenumerate(weights):
-            color = "white" if w < 0.55 * largest else "black"
-            ax.text(j, i, f"{w:.2f}".lstrip("0") if w < 1 else "1", ha="center", va="center", color=color, fontsize=7)
+            _style.cell(ax, i, j, f"{w:.2f}".lstrip("0") if w < 1 else "1", dark=w < 0.55 * largest)
     return ax
 
 
@@ -108,4 +96,4 @@ def captured_attention(given: Any) -> xarray.DataArray | None:
     return xarray.DataArray(_given.array("attention", given.attention()), dims=dims, coords=coords)
 
 
-__all__ = ["attention_map", "captured_attention"]
+__all__ = ["MOST_CELLS", "attention_map", "captured_attention"]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import xarray
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,10 +11,10 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.plots.attention import attention_map, captured_attention
+from probtx_pyro.plots.attention import MOST_CELLS, attention_map, captured_attention
 
 DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was replicated, purple below
-MOST_CELLS = 150  # of a grid that carries its numbers
+CELL = 0.62  # inches of a side
 EVIDENCE = "log evidence"  # the statistic of `inspection.query_check` that has a panel of its own
 MOST_NAMES = 40  # of queries that can be read at the side of a map
 
@@ -75,37 +74,36 @@ def head_report(
     """
     found = captured_attention(attention)
     if found is not None:
-        batch = [dim for dim in found.dims[:-2] if str(dim).startswith("batch")]
-        axes = [str(dim) for dim in found.dims[:-2] if dim not in batch]
-        chosen = _head(head, axes, [found.sizes[dim] for dim in axes], check)
-        _inside("example", [example] * len(batch), [found.sizes[dim] for dim in batch])
-        title = title or _named(found, dict(zip(axes, chosen, strict=True)))
-        attention = found.isel(dict(zip(axes, chosen, strict=True)) | dict.fromkeys(batch, example))
+        sizes = {str(dim): found.sizes[dim] for dim in found.dims[:-2]}
+        batch = {dim: example for dim in sizes if dim.startswith("batch")}
+        chosen = _head(head, {dim: n for dim, n in sizes.items() if dim not in batch}, check)
+        _inside("example", [*batch.values()], [sizes[dim] for dim in batch])
+        labels = {dim: found.coords[dim].values[i] if dim in found.coords else i for dim, i in chosen.items()}
+        title = title or ", ".join(f"{dim} {label}" for dim, label in labels.items())
+        attention = found.isel(chosen | batch)
         query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
         unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
     elif check is not None:
-        chosen = _head(head, list(check.dims), list(np.shape(check.discrepancy)), check)
+        chosen = _head(head, dict(zip(check.dims, np.shape(check.discrepancy), strict=True)), check)
     if check is not None:
-        observed_evidence, replicated_evidence, p_values = _of_check(check, tuple(chosen))
+        observed_evidence, replicated_evidence, p_values = _of_check(check, tuple(chosen.values()))
     weights = _given.numbers("attention", attention, 2, "(query, unit)")
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
     spread = _given.numbers("effective_units", effective_units, 1, "(query,)")
-    if len(spread) != len(weights):
-        raise ValueError(
-            f"effective_units has {len(spread)} queries but attention has {len(weights)}; give one for each"
-        )
-    rows, columns = (x if x is None or len(x) <= MOST_NAMES else None for x in (query_labels, unit_labels))
+    _given.counted("effective_units", spread, len(weights), f"attention has {len(weights)}", "queries")
+    rows, columns = (
+        [*map(str, x)] if x is not None and len(x) <= MOST_NAMES else None for x in (query_labels, unit_labels)
+    )
     below = (observed_evidence, replicated_evidence, p_values)
     missing = [x is None for x in below]
     if any(missing) and not all(missing):
         raise ValueError("observed_evidence, replicated_evidence and p_values belong together; give all, or check=")
     tall = 2.2 + min(max(0.16 * len(weights), 2.2), 5.0)
     heights = [tall] if all(missing) else [tall, 2.2]
-    figure, panels = pyplot.subplots(
-        len(heights), 2, figsize=(9.5, sum(heights)), layout="constrained", height_ratios=heights,
-        width_ratios=[1.7, 1], squeeze=False,
-    )  # fmt: skip
+    ratios: dict[str, Any] = {"height_ratios": heights, "width_ratios": [1.7, 1]}
+    size = 9.5, sum(heights)
+    figure, panels = pyplot.subplots(len(heights), 2, figsize=size, layout="constrained", squeeze=False, **ratios)
     attention_map(weights, rows, columns, panels[0, 0])
     _spread(spread, rows, panels[0, 1])
     if observed_evidence is not None and p_values is not None:
@@ -121,33 +119,23 @@ def head_report(
     return figure
 
 
-def _head(head: Sequence[int] | None, axes: Sequence[str], sizes: Sequence[int], check: Any) -> list[int]:
-    """The index of the head, one number for each of the axes."""
-    if check is not None and (list(check.dims) != list(axes) or list(np.shape(check.discrepancy)) != list(sizes)):
-        raise ValueError(
-            f"check is of heads {tuple(check.dims)} {np.shape(check.discrepancy)} but captured are {tuple(axes)} {tuple(sizes)}; "
-            "check what is drawn"
-        )
+def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> dict[str, int]:
+    """The index of the head along each of the axes, of which the sizes are given."""
+    there = tuple(axes), tuple(axes.values())
+    if check is not None and (tuple(check.dims), np.shape(check.discrepancy)) != there:
+        other = f"{tuple(check.dims)} {np.shape(check.discrepancy)}"
+        raise ValueError(f"check is of heads {other} but captured are {there[0]} {there[1]}; check what is drawn")
     if head is None:
-        return [0] * len(axes) if check is None else [int(i) for i in check.ranking[0]]
-    chosen = [int(i) for i in np.ravel(head)]
-    if len(chosen) != len(axes):
-        raise ValueError(
-            f"head has {len(chosen)} indices but there are {len(axes)} axes ({', '.join(axes)}); give one for each"
-        )
-    return _inside("head", chosen, sizes)
+        head = [0] * len(axes) if check is None else check.ranking[0]
+    chosen = np.ravel(head).astype(int).tolist()
+    _given.counted("head", chosen, len(axes), f"there are {len(axes)} axes ({', '.join(axes)})", "indices")
+    _inside("head", chosen, [*axes.values()])
+    return dict(zip(axes, chosen, strict=True))
 
 
-def _inside(name: str, chosen: list[int], sizes: Sequence[int]) -> list[int]:
+def _inside(name: str, chosen: list[int], sizes: list[int]) -> None:
     if any(not -n <= i < n for i, n in zip(chosen, sizes, strict=True)):
         raise ValueError(f"{name}: {tuple(chosen)} is outside {tuple(sizes)}; count from 0")
-    return chosen
-
-
-def _named(found: xarray.DataArray, chosen: Mapping[str, int]) -> str:
-    """The names of a head: those of its coordinates, or its numbers."""
-    labels = {dim: found.coords[dim].values[i] if dim in found.coords else i for dim, i in chosen.items()}
-    return ", ".join(f"{dim} {label}" for dim, label in labels.items())
 
 
 def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
@@ -163,13 +151,11 @@ def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dic
 
 def _spread(spread: np.ndarray, labels: Sequence | None, ax: Axes) -> None:
     """Beside the map, so that rows agree."""
-    ax.stairs(
-        spread, np.arange(len(spread) + 1) - 0.5, orientation="horizontal", color=_style.unit_color(0), baseline=None
-    )
+    edges = np.arange(len(spread) + 1) - 0.5
+    ax.stairs(spread, edges, orientation="horizontal", color=_style.unit_color(0), baseline=None)
     ax.set(ylim=(len(spread) - 0.5, -0.5), xlim=(0, 1.05 * max(spread.max(), 2.0)), xlabel="effective units")
-    if labels is not None:
-        ax.set_yticks(range(len(spread)), [str(x) for x in labels])
-    to_units: Any = (_log, np.exp)
+    _style.ticks(ax, labels, None)
+    to_units: Any = (lambda x: np.log(np.maximum(x, 1e-3)), np.exp)
     entropy = ax.secondary_xaxis("top", functions=to_units)
     entropy.set_xlabel("entropy (nats)")
     marks = np.arange(0, np.log(ax.get_xlim()[1]), 1.0 if spread.max() > 5 else 0.5)
@@ -177,34 +163,24 @@ def _spread(spread: np.ndarray, labels: Sequence | None, ax: Axes) -> None:
     ax.spines["right"].set_visible(False)
 
 
-def _log(x: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(x, 1e-3))
-
-
 def _evidence(observed: float, replicated: np.ndarray, ax: Axes) -> None:
-    ax.hist(
-        replicated,
-        bins=min(30, max(5, len(replicated) // 8)),
-        color=_style.UNIT_COLORS[4],
-        label="drawn from the mixture",
-    )
+    bins = min(30, max(5, len(replicated) // 8))
+    ax.hist(replicated, bins, color=_style.UNIT_COLORS[4], label="drawn from the mixture")
     ax.axvline(observed, color=_style.INK, linewidth=2, linestyle="--", label="real queries")
-    ax.set(xlabel="log evidence, mean over queries (nats)", ylabel="replicates")
     ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    _style.bare(ax)
+    _style.finished(ax, "log evidence, mean over queries (nats)", "replicates")
 
 
 def _p_values(names: list[str], values: np.ndarray, level: float, ax: Axes) -> None:
     place, low = np.arange(len(names)), values < level
     ax.axvline(level, color=_style.INK, linestyle=":", linewidth=1)
     ax.hlines(place, values, 1, color=_style.unit_color(0), linewidth=1)
-    for filled, chosen in ((True, low), (False, ~low)):
-        face = _style.unit_color(0) if filled else "white"
+    for face, chosen in ((_style.unit_color(0), low), ("white", ~low)):
         ax.plot(values[chosen], place[chosen], "o", color=_style.unit_color(0), markerfacecolor=face)
-    ax.set(xscale="log", xlim=(min(values.min(), level) / 2, 1.2), ylim=(len(names) - 0.5, -0.5), xlabel="p-value")
-    ax.set_yticks(place, names)
-    _style.bare(ax)
+    _style.ticks(ax, names, None)
+    ax.set(xscale="log", xlim=(min(values.min(), level) / 2, 1.2), ylim=(len(names) - 0.5, -0.5))
+    _style.finished(ax, "p-value", "")
 
 
 def query_check(
@@ -260,41 +236,30 @@ def query_check(
     given = _given.array("z_scores", z_scores, shape="(statistic, layer, head)")
     scores = _given.numbers("z_scores", given[:, None] if given.ndim == 2 else given, 3, "(statistic, layer, head)")
     kinds, layers, heads = scores.shape
-    wanted = {
-        "statistics": (statistics, kinds),
-        "layer_labels": (layer_labels, layers),
-        "head_labels": (head_labels, heads),
-    }
-    for name, (labels, n) in wanted.items():
-        if labels is not None and len(labels) != n:
-            raise ValueError(f"{name} has {len(labels)} names but z_scores has {n}; give one for each")
+    titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}") or []
+    layer_labels = range(layers) if layer_labels is None else layer_labels
+    head_labels = range(heads) if head_labels is None else head_labels
+    rows = _given.names("layer_labels", layer_labels, layers, f"z_scores has {layers}")
+    columns = _given.names("head_labels", head_labels, heads, f"z_scores has {heads}")
     p_values = None if p_values is None else _given.array("p_values", p_values, shape="(statistic, layer, head)")
     if p_values is not None and p_values.shape != given.shape:
         raise ValueError(f"p_values has shape {p_values.shape} but z_scores has {given.shape}; give one for each")
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
     refuted = np.ones(scores.shape, bool) if p_values is None else np.reshape(p_values, scores.shape) < level
-    side = 0.62
-    figure, panels = pyplot.subplots(
-        1, kinds, figsize=(1.6 + kinds * (side * heads + 0.5), 1.5 + side * layers), layout="constrained",
-        sharey=True, squeeze=False,
-    )  # fmt: skip
-    for panel, name, grid, known in zip(panels[0], statistics, scores, refuted, strict=True):
+    size = 1.6 + kinds * (CELL * heads + 0.5), 1.5 + CELL * layers
+    figure, panels = pyplot.subplots(1, kinds, figsize=size, layout="constrained", sharey=True, squeeze=False)
+    frame: dict[str, Any] = {"fill": False, "color": _style.INK, "linewidth": 1.5}
+    for panel, name, grid, known in zip(panels[0], titles, scores, refuted, strict=True):
         image = panel.imshow(grid, cmap=DIVERGING, vmin=-largest, vmax=largest)
-        panel.set_title(str(name), fontsize=9)
-        panel.set_xticks(range(heads), [str(x) for x in (range(heads) if head_labels is None else head_labels)])
-        panel.set_yticks(range(layers), [str(x) for x in (range(layers) if layer_labels is None else layer_labels)])
+        panel.set_title(name, fontsize=9)
+        _style.ticks(panel, rows, columns)
         panel.set(xlabel=axes[1])
         for (i, j), z in np.ndenumerate(grid):
             if grid.size <= MOST_CELLS:
-                color = "white" if abs(z) > 0.7 * largest else "black"
-                panel.text(
-                    j, i, f"{z:.0f}" if abs(z) >= 10 else f"{z:.1f}", ha="center", va="center", color=color, fontsize=7
-                )
+                _style.cell(panel, i, j, f"{z:.0f}" if abs(z) >= 10 else f"{z:.1f}", dark=abs(z) > 0.7 * largest)
             if not known[i, j]:
-                panel.add_patch(
-                    pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, color=_style.INK, linewidth=1.5)
-                )
+                panel.add_patch(pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **frame))
     panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
     return figure

@@ -1,15 +1,17 @@
-"""Small pictures side by side: those stored, those shown, those retrieved."""
+"""Small pictures side by side: those stored, shown, retrieved; and a mask over its photograph, with the clicks that made it."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 
 INKED = "gray_r"  # large is dark, as on paper
+FOREGROUND, BACKGROUND = "#E69F00", "#0072B2"
 
 
 def image_rows(
@@ -50,10 +52,7 @@ def image_rows(
     if unknown := {*own_scale} - {*rows}:
         raise ValueError(f"own_scale names {sorted(unknown)} but the rows are {list(rows)}; use their titles")
     count, height, width = next(iter(shapes.values()))
-    if column_labels is not None and len(column_labels) != count:
-        raise ValueError(
-            f"column_labels has {len(column_labels)} names but there are {count} columns; give one for each"
-        )
+    names = _given.names("column_labels", column_labels, count, f"there are {count} columns") or []
     shared = np.concatenate([x.ravel() for title, x in pictures.items() if title not in own_scale] or [np.zeros(1)])
     gap = max(1, width // 8)
     ax = _style.axes(ax, 1.3 + 0.75 * count, 0.3 + 0.75 * len(pictures) * height / width)
@@ -69,11 +68,67 @@ def image_rows(
         titles.append(f"{title}\n(0 to {high:.2g})" if own else title)
     ax.imshow(canvas, interpolation="nearest")
     ax.set_yticks([row * (height + gap) + (height - 1) / 2 for row in range(len(pictures))], titles)
-    names = [] if column_labels is None else [str(name) for name in column_labels]
     ax.set_xticks([column * (width + gap) + (width - 1) / 2 for column in range(len(names))], names)
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
     return ax
 
 
-__all__ = ["image_rows"]
+def segmentation_overlay(
+    image: "ArrayLike", mask: "ArrayLike", clicks: "ArrayLike | None" = None, ax: Axes | None = None
+) -> Axes:
+    """Show a photograph dimmed to grey where the object is not, with the object's outline and numbered clicks.
+
+    Parameters
+    ----------
+    image
+        (H, W, 3) or (H, W): bytes 0..255, or real numbers in [0, 1].
+    mask
+        (H, W): boolean, or the probability of the object, whose line at 1/2 is the outline.
+    clicks
+        (N, 3) rows (row, column, label), label 1 on the object (+) and 0 off it (-), numbered in this order.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, or entries of the image or the mask off their scale.
+    """
+    pixels = _given.array("image", image, None, "(H, W, 3) or (H, W)")
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
+        raise _given.misfit("image", "(H, W, 3) or (H, W)", pixels.shape, "drop other channels")
+    pixels = pixels / 255 if np.issubdtype(pixels.dtype, np.integer) else pixels.astype(float)
+    pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
+    if pixels.min() < 0 or pixels.max() > 1:
+        raise ValueError("image has real entries outside [0, 1]; scale it, or give bytes 0..255")
+    probability = _given.numbers("mask", mask, 2, "(H, W)")
+    if probability.shape != pixels.shape[:2]:
+        raise ValueError(
+            f"mask has shape {probability.shape} but image has {pixels.shape[:2]} pixels; resize one of them"
+        )
+    if probability.min() < 0 or probability.max() > 1:
+        raise ValueError("mask must be boolean or probabilities in [0, 1]; compare scores with a threshold first")
+    points = np.zeros((0, 3)) if clicks is None else _given.numbers("clicks", clicks, 2, "(N, 3): row, column, label")
+    if points.shape[-1] != 3:
+        raise _given.misfit("clicks", "(N, 3): row, column, label,", points.shape, "add what is missing")
+    height, width = probability.shape
+    ax = _style.axes(ax, 4.5, 4.5 * height / width)
+    grey = 0.35 * pixels.mean(-1, keepdims=True) + 0.15
+    ax.imshow(probability[..., None] * pixels + (1 - probability[..., None]) * grey, interpolation="nearest")
+    if probability.min() < 0.5 < probability.max():
+        ax.contour(probability, levels=[0.5], colors=[FOREGROUND], linewidths=1.2)
+    for number, (row, column, label) in enumerate(points, start=1):
+        color = to_rgb(FOREGROUND if label else BACKGROUND)
+        ax.plot(column, row, "o", color=color, markeredgecolor="white", markeredgewidth=1.2, markersize=13)
+        text, size = f"{number}{'+' if label else '−'}", 7 if number < 10 else 5.5
+        ax.text(column, row, text, color="white", ha="center", va="center", fontsize=size, weight="bold")
+    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
+    return ax
+
+
+__all__ = ["image_rows", "segmentation_overlay"]

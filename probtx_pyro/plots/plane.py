@@ -1,16 +1,19 @@
-"""Pictures over a plane: which unit is responsible where, and the paths of EM over a density."""
+"""Pictures over a plane: responsible units, the energy of a memory, the ways of states and answers on them, and ellipses."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import patheffects
+from matplotlib import colormaps, patheffects
 from matplotlib.axes import Axes
-from matplotlib.patches import Ellipse
+from matplotlib.colors import BoundaryNorm
+from matplotlib.patches import Ellipse, FancyArrowPatch
 from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 
+LEVELS = 14
+SHORTEST = 0.04  # of the frame's diagonal: a step below that gets no arrow
 HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 
 
@@ -44,7 +47,7 @@ def query_grid(points: "ArrayLike", num: int = 100, margin: float = 0.15) -> np.
     points = _given.numbers("points", points, 2, "(N, 2)")
     low, high = points.min(0), points.max(0)
     low, high = low - margin * (high - low), high + margin * (high - low)
-    return np.stack(np.meshgrid(*(np.linspace(low[i], high[i], num) for i in range(2))), -1)
+    return np.stack(np.meshgrid(*np.linspace(low[:2], high[:2], num, axis=1)), -1)
 
 
 def responsibilities(
@@ -83,7 +86,7 @@ def responsibilities(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, a precision that is not positive.
     """
-    grid = regular(grid)
+    grid = _regular(grid)
     weights = _given.numbers("responsibilities", responsibilities, 3, "(H, W, unit)")
     several = _given.array("keys", keys, shape="(unit, 2) or (unit, component, 2)").ndim == 3
     keys = _given.numbers("keys", keys, 2 + several, "(unit, 2) or (unit, component, 2)")
@@ -95,15 +98,13 @@ def responsibilities(
     precision = np.broadcast_to(_given.array("key_precision", key_precision, shape="(unit,)"), keys.shape[:-1])
     if (precision <= 0).any():
         raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
-    names = [str(name) for name in (range(units) if unit_labels is None else unit_labels)]
-    if len(names) != units:
-        raise ValueError(f"unit_labels has {len(names)} labels but there are {units} units; give one for each")
+    labels = range(units) if unit_labels is None else unit_labels
+    names = _given.names("unit_labels", labels, units, f"there are {units} units", "labels") or []
     ax = _style.axes(ax, 4.6, 4.2)
     colors = np.array([_style.unit_color(j) for j in range(units)])
     blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
-    ax.imshow(
-        np.clip(blend, 0, 1), extent=_extent(grid), origin="lower", aspect="auto", interpolation="bilinear", zorder=0
-    )
+    smooth: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear", "zorder": 0}
+    ax.imshow(np.clip(blend, 0, 1), extent=_extent(grid), **smooth)
     for j in range(units if units > 1 else 0):  # where unit j ties with the best of the others
         lead = weights[..., j] - np.delete(weights, j, -1).max(-1)
         if lead.min() < 0 < lead.max():
@@ -111,20 +112,13 @@ def responsibilities(
     if queries is not None:
         points = _given.numbers("queries", queries, 2, "(Q, 2)")
         ax.plot(points[:, 0], points[:, 1], ".", color=_style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
-    of_unit: dict[str, Any] = {
-        "ha": "center",
-        "va": "center",
-        "weight": "bold",
-        "fontsize": 9,
-        "path_effects": HALO,
-        "zorder": 4,
-    }
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4}
     for index in np.ndindex(precision.shape):
         (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
         circle = Ellipse((x, y), size, size, facecolor="none", edgecolor=colors[unit] * 0.7, linewidth=1.8, zorder=3)
         ax.add_patch(circle)
-        ax.text(x, y, names[unit], **of_unit)
-    return framed(ax, grid)
+        ax.text(x, y, names[unit], weight="bold", fontsize=9, path_effects=HALO, **middle)
+    return _framed(ax, grid)
 
 
 def em_paths(
@@ -163,13 +157,10 @@ def em_paths(
         raise ValueError("grid and density belong together; give both, or neither")
     ax = _style.axes(ax, 4.6, 4.0)
     if grid is not None:
-        grid, height = regular(grid), _given.numbers("density", density, 2, "(H, W)")
-        if height.shape != grid.shape[:2]:
-            raise ValueError(
-                f"density has shape {height.shape} but grid has {grid.shape[:2]} points; evaluate it on the grid"
-            )
+        grid = _regular(grid)
+        height = _over(grid, "density", density, "evaluate it on the grid")
         ax.contourf(grid[..., 0], grid[..., 1], height, levels=12, cmap=_style.SEQUENTIAL)
-        framed(ax, grid)
+        _framed(ax, grid)
     for start in range(paths.shape[1]):
         ax.plot(paths[:, start, 0], paths[:, start, 1], "-", color="white", linewidth=0.9, alpha=0.85)
     ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=4, label="start")
@@ -180,20 +171,47 @@ def em_paths(
     if mean is not None:
         point = _given.numbers("mean", mean, 1, "(2,)")
         ax.plot(*point, "D", color="#E69F00", markeredgecolor=_style.INK, markersize=7, label="posterior mean")
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=7, facecolor="#9a9a9a", handletextpad=0.2
-    )
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 4}
+    ax.legend(fontsize=7, facecolor="#9a9a9a", handletextpad=0.2, **below)
     return ax
 
 
-def regular(grid: ArrayLike) -> np.ndarray:
+def _regular(grid: ArrayLike) -> np.ndarray:
     """Return the grid (H, W, 2) as an array, or raise a ValueError."""
     array = _given.numbers("grid", grid, 3, "(H, W, 2)")
     if array.shape[-1] != 2 or min(array.shape[:2]) < 2:
-        raise ValueError(
-            f"grid must have shape (H, W, 2), H and W at least 2, but has shape {array.shape}; use plots.query_grid"
-        )
+        raise _given.misfit("grid", "(H, W, 2), H and W at least 2,", array.shape, "use plots.query_grid")
     return array
+
+
+def _over(grid: np.ndarray, name: str, values: "ArrayLike | None", repair: str) -> np.ndarray:
+    """Return numbers, one at each point of a grid.
+
+    Parameters
+    ----------
+    grid
+        (H, W, 2).
+    name
+        Of the argument.
+    values
+        (H, W).
+    repair
+        What the error advises.
+
+    Returns
+    -------
+    array
+        (H, W).
+
+    Raises
+    ------
+    ValueError
+        Another shape, NaN or infinity.
+    """
+    height = _given.numbers(name, values, 2, "(H, W)")
+    if height.shape != grid.shape[:2]:
+        raise ValueError(f"{name} has shape {height.shape} but grid has {grid.shape[:2]} points; {repair}")
+    return height
 
 
 def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
@@ -203,11 +221,135 @@ def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
     return float(low[0]), float(high[0]), float(low[1]), float(high[1])
 
 
-def framed(ax: Axes, grid: np.ndarray) -> Axes:
+def _framed(ax: Axes, grid: np.ndarray) -> Axes:
     """Make the grid the frame of the axes, with one scale for both directions."""
     ax.set(xlim=(grid[..., 0].min(), grid[..., 0].max()), ylim=(grid[..., 1].min(), grid[..., 1].max()))
     ax.set_aspect("equal")  # an isotropic unit is a circle
     return ax
 
 
-__all__ = ["HALO", "em_paths", "framed", "query_grid", "regular", "responsibilities"]
+def energy_landscape(
+    grid: "ArrayLike",
+    energy: "ArrayLike",
+    ax: Axes | None = None,
+    *,
+    patterns: "ArrayLike | None" = None,
+    pattern_labels: Sequence | None = None,
+    paths: "ArrayLike | None" = None,
+) -> Axes:
+    """Draw contours of the energy, dark where it is low, stored patterns as stars, and retrieval as arrows from start to end.
+
+    The contours are closer where the energy is low, so that shallow valleys show beside steep walls.
+
+    Parameters
+    ----------
+    grid, energy
+        (H, W, 2) points, regular, as `query_grid` makes them, and the energy (H, W) there.
+    ax
+        Axes to draw on; a new figure if None.
+    patterns, pattern_labels
+        (N, 2) and their N names. Of a ``DataArray`` the coordinate of its first dim is the names.
+    paths
+        (step, state, 2): every state before the first step and after each.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Shapes or labels that do not fit, NaN or infinity.
+
+    References
+    ----------
+    Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217, section 2.
+    """
+    grid = _regular(grid)
+    height = _over(grid, "energy", energy, "ask the memory at grid.reshape(-1, 2)")
+    points = np.zeros((0, 2)) if patterns is None else _in_plane("patterns", patterns, 2, "(N, 2)")
+    pattern_labels = _given.labels_of(patterns, 0) if pattern_labels is None else pattern_labels
+    names = _given.names("pattern_labels", pattern_labels, len(points), f"there are {len(points)} patterns", "labels")
+    ax = _style.axes(ax, 5.0, 4.0)
+    levels = height.min() + max(float(np.ptp(height)), 1e-12) * np.linspace(0, 1, LEVELS) ** 2
+    even = BoundaryNorm(levels, colormaps[_style.SEQUENTIAL].N)  # one shade for each band
+    bands = ax.contourf(grid[..., 0], grid[..., 1], height, levels=levels, cmap=_style.SEQUENTIAL, norm=even)
+    ax.contour(grid[..., 0], grid[..., 1], height, levels=levels[1:-1], colors="white", linewidths=0.3, alpha=0.6)
+    bar = ax.figure.colorbar(bands, ax=ax, label="energy", shrink=0.9, ticks=levels[::3])
+    bar.ax.set_yticklabels([f"{level:.2g}" for level in levels[::3]])
+    _framed(ax, grid)
+    if paths is not None:
+        _arrows(ax, _in_plane("paths", paths, 3, "(step, state, 2)"), SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))))
+    if len(points):
+        ax.plot(*points.T, "*", color="#E69F00", markeredgecolor=_style.INK, markersize=13, zorder=5, label="pattern")
+    for point, name in zip(points, names or [], strict=False):
+        ax.annotate(name, point, (6, 5), textcoords="offset points", weight="bold", path_effects=HALO, zorder=6)
+    return ax
+
+
+def _in_plane(name: str, x: ArrayLike, rank: int, shape: str) -> np.ndarray:
+    array = _given.numbers(name, x, rank, shape)
+    if array.shape[-1] != 2:
+        raise _given.misfit(name, shape, array.shape, "choose two coordinates")
+    return array
+
+
+def _arrows(ax: Axes, paths: np.ndarray, shortest: float) -> None:
+    """Each path as a line with an arrowhead in the middle of every step that is long enough to carry one."""
+    ax.plot(*paths.transpose(2, 0, 1), "-", color="white", linewidth=1.3, zorder=3)
+    for before, step in zip(paths[:-1].reshape(-1, 2), np.diff(paths, axis=0).reshape(-1, 2), strict=True):
+        if np.hypot(*step) >= shortest:
+            look: dict = {"color": "white", "linewidth": 0, "shrinkA": 0, "shrinkB": 0, "zorder": 4}
+            ends = ((before + share * step).tolist() for share in (0.5, 0.55))
+            ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, **look))
+    ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=5, zorder=4, label="start")
+    ax.plot(*paths[-1].T, "o", color="white", markeredgecolor=_style.INK, markersize=5, zorder=4, label="end")
+
+
+def credible_ellipses(
+    means: "ArrayLike", covariances: "ArrayLike", ax: Axes | None = None, *, mass: float = 0.9
+) -> Axes:
+    """Draw retrieved vectors in the plane with their uncertainty: the ellipse that holds ``mass`` of the Normal with these moments.
+
+    Parameters
+    ----------
+    means, covariances
+        (Q, 2) and (Q, 2, 2), positive semi-definite: gradient and Hessian of the log normaliser at Q queries.
+    ax
+        Axes to draw on; a new figure if None.
+    mass
+        Between 0 and 1. Exact for one Gaussian; the tilted distribution of another base measure has its own shape.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, NaN or infinity, a negative variance, a mass that is no share.
+    """
+    centers = _given.numbers("means", means, 2, "(Q, 2)")
+    spreads = _given.numbers("covariances", covariances, 3, "(Q, 2, 2)")
+    if centers.shape[-1] != 2 or spreads.shape != (*centers.shape, 2):
+        raise ValueError(
+            f"means has shape {centers.shape} and covariances {spreads.shape}; give (Q, 2) and (Q, 2, 2), one plane"
+        )
+    if not 0 < mass < 1:
+        raise ValueError(f"mass must be between 0 and 1, not {mass}; it is the share inside the ellipse")
+    variances, directions = np.linalg.eigh(spreads)
+    if (variances < -1e-9 * (1 + np.abs(variances).max(initial=0))).any():
+        raise ValueError("covariances has a negative variance; give positive semi-definite matrices")
+    ax = _style.axes(ax, 4.6, 4.2)
+    across = 2 * np.sqrt(-2 * np.log1p(-mass) * variances.clip(0))  # a chi-square of two degrees of freedom
+    for query in np.argsort(-across.sum(-1), kind="stable"):  # the large ones behind
+        center, size, axis = centers[query], across[query], directions[query, :, 0]
+        color, turn = _style.unit_color(query), float(np.degrees(np.arctan2(axis[1], axis[0])))
+        ellipse: dict = {"facecolor": (*color, 0.2), "edgecolor": color, "linewidth": 1.6, "zorder": 2}
+        ax.add_patch(Ellipse((center[0], center[1]), size[0], size[1], angle=turn, **ellipse))
+        ax.plot(*center, "o", color=color, markersize=5, zorder=4)
+    ax.set_aspect("equal")
+    return ax
+
+
+__all__ = ["credible_ellipses", "em_paths", "energy_landscape", "query_grid", "responsibilities"]

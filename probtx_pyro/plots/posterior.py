@@ -1,7 +1,7 @@
 """How sure a posterior is of attention, and whether its sampler is calibrated."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot
@@ -11,28 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
 from probtx_pyro.plots.attention import attention_map
-from probtx_pyro.results._ecdf import Band, counts_below
-
-Array = NDArray[np.floating[Any]]
-
-
-class Ranks(Protocol):
-    """The result of `results.calibrate`."""
-
-    @property
-    def ranks(self) -> Mapping[str, NDArray[np.int64]]:
-        """(simulation, *shape) by quantity."""
-
-    @property
-    def num_draws(self) -> int:
-        """Draws that each truth is ranked among."""
-
-    @property
-    def num_simulations(self) -> int:
-        """Simulations."""
-
-    def band(self, level: float = 0.99) -> Band:
-        """Bounds of counts at all edges."""
+from probtx_pyro.results._ecdf import counts_below
 
 
 def attention_band(
@@ -75,21 +54,18 @@ def attention_band(
         raise ValueError(f"prob must be between 0 and 1, not {prob}")
     found = _given.field(attention, "attention", "posterior", "attention")
     found = found if query is None else _given.entry("query", found, {"query": query})
-    draws = _draws("attention", found, 1, "unit")
+    draws = _draws(found, 1, "unit")
     units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    if units is not None and len(units) != len(at):
-        raise ValueError(f"units has {len(units)} names but attention has {len(at)} units; give one for each")
+    names = _given.names("units", at.tolist() if units is None else units, len(at), f"attention has {len(at)} units")
     ax = _style.axes(ax)
     ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
     ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
     if reference is not None:
         ax.plot(at, _given.numbers("reference", reference, 1, "(unit,)"), "x", color=_style.INK, label="point estimate")
-    ax.set(xlabel="unit", ylabel="attention", ylim=(-0.02, 1.02), xlim=(-0.6, len(at) - 0.4))
-    ax.set_xticks(at, [str(i) for i in (at if units is None else units)])
-    ax.legend(fontsize=8, frameon=False)
-    return _style.bare(ax)
+    _style.ticks(ax, None, names)
+    return _style.finished(ax, "unit", "attention", True, ylim=(-0.02, 1.02), xlim=(-0.6, len(at) - 0.4))
 
 
 def attention_uncertainty(
@@ -115,29 +91,27 @@ def attention_uncertainty(
         Another shape, NaN or infinity, or names that do not count rows or columns.
     """
     found = _given.field(attention, "attention", "posterior", "attention")
-    draws = _draws("attention", found, 2, "query, unit")
+    draws = _draws(found, 2, "query, unit")
     queries = _given.labels_of(found, -2) if queries is None else queries
     units = _given.labels_of(found, -1) if units is None else units
-    _, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+    figure, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     attention_map(draws.mean(0), queries, units, ax=pair[0])
     image = pair[1].imshow(draws.std(0), cmap=_style.SEQUENTIAL, aspect="auto", vmin=0)
-    pair[1].figure.colorbar(image, ax=pair[1], label="standard deviation")
-    for axis, names in (("x", units), ("y", queries)):
-        if names is not None:
-            getattr(pair[1], f"set_{axis}ticks")(range(len(names)), [str(name) for name in names])
+    figure.colorbar(image, ax=pair[1], label="standard deviation")
+    _style.ticks(pair[1], queries, units)
     pair[1].set(xlabel="unit", ylabel="query")
     pair[0].set_title("posterior mean", fontsize=10)
     pair[1].set_title("posterior standard deviation", fontsize=10)
     return pair
 
 
-def _draws(name: str, x: ArrayLike, rank: int, shape: str) -> Array:
+def _draws(x: ArrayLike, rank: int, shape: str) -> np.ndarray:
     """Put the draws of all chains in one axis, (draw, ...)."""
-    array = _given.numbers(name, x, rank + 2, f"(chain, draw, {shape})")
+    array = _given.numbers("attention", x, rank + 2, f"(chain, draw, {shape})")
     return array.reshape(-1, *array.shape[2:])
 
 
-def calibration(found: Ranks, level: float = 0.99, ax: Axes | None = None) -> Axes:
+def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> Axes:
     """Show whether ranks are uniform: their distribution function minus its expectation, and the band for all lines at once.
 
     There is a line for every quantity. Lines that leave the band are drawn thick, and named once for each parameter.
@@ -145,7 +119,7 @@ def calibration(found: Ranks, level: float = 0.99, ax: Axes | None = None) -> Ax
     Parameters
     ----------
     found
-        Ranks, as `results.calibrate` returns them.
+        Ranks of the truths: the result of `results.calibrate`.
     level
         Of the band, for all lines together.
     ax
@@ -157,22 +131,19 @@ def calibration(found: Ranks, level: float = 0.99, ax: Axes | None = None) -> Ax
     """
     band = found.band(level)
     count, ax = found.num_simulations, _style.axes(ax, 5.2, 3.6)
-    ax.fill_between(
-        band.edges, band.lower / count - band.edges, band.upper / count - band.edges,
-        color="#999999", alpha=0.3, linewidth=0, label=f"{level:.0%} for all together",
-    )  # fmt: skip
+    bounds = (bound / count - band.edges for bound in (band.lower, band.upper))
+    grey: dict[str, Any] = {"color": "#999999", "alpha": 0.3, "linewidth": 0}
+    ax.fill_between(band.edges, *bounds, label=f"{level:.0%} for all together", **grey)
     for i, (name, ranks) in enumerate(found.ranks.items()):
         below = counts_below(ranks.reshape(len(ranks), -1), found.num_draws)
         outside = np.any((below < band.lower[:, None]) | (below > band.upper[:, None]), 0, keepdims=True).ravel()
+        look: dict[str, Any] = {"color": _style.unit_color(i), "linestyle": _style.DASHES[i // 8 % 4]}
         for j, line in enumerate(below.T):
-            ax.plot(
-                band.edges, line / count - band.edges, color=_style.unit_color(i), alpha=1.0 if outside[j] else 0.6,
-                linewidth=2.4 if outside[j] else 0.9, linestyle=("-", "--", "-.", ":")[i // 8 % 4], label=None if j else name,
-            )  # fmt: skip
+            look |= {"alpha": 1.0, "linewidth": 2.4} if outside[j] else {"alpha": 0.6, "linewidth": 0.9}
+            ax.plot(band.edges, line / count - band.edges, label=None if j else name, **look)
     ax.axhline(0, color="#666666", linewidth=0.8)
-    ax.set(xlabel="rank of the truth among the draws, as a share", ylabel="ECDF − uniform")
     ax.legend(fontsize=7, frameon=False, ncols=2)
-    return _style.bare(ax)
+    return _style.finished(ax, "rank of the truth among the draws, as a share", "ECDF − uniform")
 
 
 __all__ = ["attention_band", "attention_uncertainty", "calibration"]

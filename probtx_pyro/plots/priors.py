@@ -1,7 +1,7 @@
 """Priors against posteriors: what the data taught, and how far the posterior depends on the strength of the prior."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,10 +9,9 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.results._arviz import dataset, is_data
+from probtx_pyro.results._arviz import SAMPLES, dataset, is_data
 
-SAMPLES = ("chain", "draw")
-MARKERS = "os^Dv<>P"
+Arrays: TypeAlias = dict[str, np.ndarray]
 LARGEST_K = 0.7  # of a Pareto shape with which importance weights can be trusted (Vehtari et al. 2024)
 
 
@@ -62,10 +61,8 @@ def prior_posterior(
         raise ValueError(
             "posterior is missing, or coords are given without ArviZ data; give draws of both, or the data"
         )
-    before, after = (
-        _given.numbers(n, _given.array(n, x).ravel(), 1, "(draw,)")
-        for n, x in (("prior", prior), ("posterior", posterior))
-    )
+    given = {"prior": prior, "posterior": posterior}
+    before, after = (_given.numbers(key, _given.array(key, x).ravel(), 1, "(draw,)") for key, x in given.items())
     low, high = np.quantile(np.concatenate([before, after]), [0.001, 0.999])
     bins = np.linspace(low, high if high > low else low + 1, 60).tolist()
     ax = _style.axes(ax)
@@ -73,9 +70,7 @@ def prior_posterior(
     ax.hist(after, bins, density=True, color=_style.UNIT_COLORS[0], alpha=0.55, label="posterior")
     if truth is not None:
         ax.axvline(truth, color=_style.UNIT_COLORS[5], linewidth=1.5, label="truth")
-    ax.set(xlabel=name, ylabel="density")
-    ax.legend(fontsize=8, frameon=False)
-    return _style.bare(ax)
+    return _style.finished(ax, name, "density", True)
 
 
 def _scalar(data: Any, group: str, name: str, coords: Mapping[str, Any]) -> Any:
@@ -110,17 +105,17 @@ def prior_against_posterior(learned: Result, ax: Axes | None = None) -> Axes:
         Something else, or a shrinkage or shift that is NaN or infinite.
     """
     if is_data(learned):
-        drawn = _draws(learned)
-        prior = dataset(learned, "prior").isel(chain=0)
-        learned = _results().prior_against_posterior({name: prior[name].values for name in drawn}, drawn)
-    shrinkage, shift = (_by_parameter("learned", learned, part) for part in ("shrinkage", "shift"))
-    ax = _style.axes(ax)
-    for at in (0, 1):
-        ax.axvline(at, color="#999999", linewidth=0.8, linestyle=(":", "-")[at])
-    ax.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
-    _points(ax, shrinkage, shift)
-    ax.set(xlabel="shrinkage of the variance (1: fixed by the data)", ylabel="shift of the mean, prior sd")
-    return _style.bare(ax)
+        from probtx_pyro import results  # loads ArviZ, which has made what is given
+
+        after, prior = _draws(learned), dataset(learned, "prior").isel(chain=0)
+        learned = results.prior_against_posterior({name: prior[name].values for name in after}, after)
+    for part in ("shrinkage", "shift"):
+        if not isinstance(getattr(learned, part, None), Mapping):
+            kind = f"{type(learned).__name__}; it has no {part}"
+            raise ValueError(f"learned must be the result of results.prior_against_posterior, not {kind}")
+    drawn = _flat("learned", learned.shrinkage), _flat("learned", learned.shift)
+    titles = "shrinkage of the variance (1: fixed by the data)", "shift of the mean, prior sd"
+    return _entries(ax, *drawn, *titles, {0: ":", 1: "-"})
 
 
 def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
@@ -147,31 +142,21 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
         Something else, or a change that is NaN or infinite.
     """
     if is_data(found):
+        from probtx_pyro import results  # loads ArviZ, which has made what is given
+
         parts = (_total(dataset(found, group)) for group in ("log_prior", "log_likelihood"))
-        found = _results().prior_sensitivity(_draws(found), *parts)
+        found = results.prior_sensitivity(_draws(found), *parts)
     if not isinstance(getattr(found, "mean", None), Mapping):
         raise ValueError(f"found must be the result of results.prior_sensitivity, not {type(found).__name__}")
     moved = {part: _flat("found", by_name) for part, by_name in found.mean.items()}
-    ax = _style.axes(ax)
-    ax.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
-    ax.axvline(0, color="#999999", linewidth=0.8, linestyle=":")
-    _points(ax, moved["prior"], moved["likelihood"])
     titles = {
         part: f"change of the mean, {part} twice as strong\n(Pareto k {k:.2f}{': do not believe' if k > LARGEST_K else ''})"
         for part, k in found.pareto_k.items()
     }
-    ax.set(xlabel=titles["prior"], ylabel=titles["likelihood"])
-    return _style.bare(ax)
+    return _entries(ax, moved["prior"], moved["likelihood"], titles["prior"], titles["likelihood"], {0: ":"})
 
 
-def _results() -> Any:
-    """`results`, which loads ArviZ; only ArviZ data lead here, so it is loaded."""
-    from probtx_pyro import results
-
-    return results
-
-
-def _draws(data: Any) -> dict[str, np.ndarray]:
+def _draws(data: Any) -> Arrays:
     """Draws of the parameters, (chain, draw, ...)."""
     posterior = dataset(data, "posterior")
     names = [str(name) for name in posterior.data_vars if name != "attention"]
@@ -184,24 +169,19 @@ def _total(group: Any) -> np.ndarray:
     return sum(each[1:], each[0]).transpose(*SAMPLES).values
 
 
-def _by_parameter(name: str, result: Any, part: str) -> dict[str, np.ndarray]:
-    if not isinstance(getattr(result, part, None), Mapping):
-        raise ValueError(
-            f"{name} must be the result of results.prior_against_posterior, not {type(result).__name__}; it has no {part}"
-        )
-    return _flat(name, getattr(result, part))
-
-
-def _flat(name: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _flat(name: str, arrays: Mapping[str, Any]) -> Arrays:
     return {key: _given.numbers(f"{name} of {key}", np.ravel(x), 1, "(entry,)") for key, x in arrays.items()}
 
 
-def _points(ax: Axes, x: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray]) -> None:
-    """A colour and a marker for each parameter, a point for each of its entries."""
+def _entries(ax: Axes | None, x: Arrays, y: Arrays, xlabel: str, ylabel: str, verticals: Mapping[float, str]) -> Axes:
+    """A colour and a marker for each parameter, a point for each of its entries, and lines to compare with."""
+    ax = _style.axes(ax)
+    for at, dash in verticals.items():
+        ax.axvline(at, color="#999999", linewidth=0.8, linestyle=dash)
+    ax.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
     for i, name in enumerate(x):
-        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 5, "alpha": 0.8, "label": name}
-        ax.plot(x[name], y[name], MARKERS[i % 8], **look)
-    ax.legend(fontsize=8, frameon=False)
+        _style.points(ax, i, x[name], y[name], label=name)
+    return _style.finished(ax, xlabel, ylabel, True)
 
 
 __all__ = ["prior_against_posterior", "prior_posterior", "prior_sensitivity"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -40,6 +40,11 @@ class Context:
         """Return the full size, or in a smoke run the small one."""
         return smoke if self.smoke else full
 
+    def parts(self, count: int, *sizes: tuple[int, int]) -> list[np.ndarray]:
+        """Draw disjoint rows out of ``count``: an array for each pair of a full and a small size."""
+        ends = np.cumsum([self.size(*pair) for pair in sizes])
+        return np.split(self.rng().permutation(count)[: ends[-1]], ends[:-1])
+
 
 class Number(NamedTuple):
     """A number behind a figure.
@@ -69,6 +74,26 @@ class Picture(NamedTuple):
     numbers: list[Number]
 
 
+Row: TypeAlias = tuple[str, Any, str]  # quantity, value and how it was computed; the value a number, or a tensor of one
+
+
+def picture(name: str, figure: Figure, caption: str, *numbers: Row) -> Picture:
+    """Put a figure and its numbers together.
+
+    Parameters
+    ----------
+    name, figure, caption
+        As `Picture` has them.
+    numbers
+        Rows of the table below the figure.
+
+    Returns
+    -------
+    Picture
+    """
+    return Picture(name, figure, caption, [Number(quantity, float(value), how) for quantity, value, how in numbers])
+
+
 @dataclass(frozen=True)
 class Chapter:
     """A question and its answer on real data.
@@ -92,4 +117,4 @@ class Chapter:
     inference_data: Mapping[str, Any] = field(default_factory=dict)
 
 
-__all__ = ["Chapter", "Context", "Number", "Picture"]
+__all__ = ["Chapter", "Context", "Number", "Picture", "Row", "picture"]

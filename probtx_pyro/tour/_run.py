@@ -39,12 +39,7 @@ class Written(NamedTuple):
 
 
 def run(
-    out: str | Path,
-    *,
-    seed: int,
-    device: str = "cpu",
-    progress: bool = True,
-    smoke: bool | None = None,
+    out: str | Path, *, seed: int, device: str = "cpu", progress: bool = True, smoke: bool | None = None
 ) -> Written:
     """Run the tour's chapters and write figures/*.png, tour.nc (adapted keys), posterior.nc (draws) and report.html.
 
@@ -73,9 +68,8 @@ def run(
     out = Path(out)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     smoke = os.environ.get("PROBTX_SMOKE") == "1" if smoke is None else smoke
-    context, data = Context(seed, device, smoke), list[Path]()
-    done: list[tuple[Chapter, float]] = []
-    figures: list[Path] = []
+    context = Context(seed, device, smoke)
+    done, figures, data = list[tuple[Chapter, float]](), list[Path](), list[Path]()
     for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
         start = time.perf_counter()
         chapter = import_module(f"probtx_pyro.tour._chapters.{name}").chapter(context)
@@ -88,8 +82,7 @@ def run(
             data.append(out / f"{file}.nc")
             data[-1].unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
             found.to_netcdf(str(data[-1]))
-    page = report(done, figures, context)
-    (out / "report.html").write_text(page, encoding="utf-8")
+    (out / "report.html").write_text(report(done, figures, context), encoding="utf-8")
     return Written(out / "report.html", data, figures)
 
 

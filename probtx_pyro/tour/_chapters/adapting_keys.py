@@ -1,6 +1,6 @@
 """Chapter 4: digits arrive changed, without labels, and the keys follow them under their prior."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -10,7 +10,9 @@ from scipy.ndimage import rotate
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
+from probtx_pyro.tour._drawing import digit_rows, principal, units_in_the_plane
 
 SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "as before": lambda images: images,
@@ -22,18 +24,16 @@ CHANGED = "turned by 25°"
 
 def chapter(context: Context) -> Chapter:
     """Accuracy and evidence out of sample, before and after `inference.adapt`, over the strength of the keys' prior."""
-    digits, rng = data.load_digits(), context.rng()
-    order = rng.permutation(len(digits.labels))
-    sizes = context.size(600, 200), context.size(500, 60), context.size(100, 20), context.size(597, 60)
-    memory, stream, choosing, unseen = np.split(order[: sum(sizes)], np.cumsum(sizes[:-1]))
-    mixture = _memory(context, digits, memory)
+    images, labels = data.load_digits()
+    memory, stream, choosing, unseen = context.parts(len(images), (600, 200), (500, 60), (100, 20), (597, 60))
+    flat = {name: change(images).reshape(len(images), -1) for name, change in SHIFTS.items()}
+    changed = {name: context.tensor(x) for name, x in flat.items()}
+    mixture = _memory(changed["as before"][memory], labels[memory])
     strengths = np.geomspace(0.1, 1e6, context.size(15, 3))
-    changed = {name: context.tensor(change(digits.images).reshape(len(order), -1)) for name, change in SHIFTS.items()}
-    fits = {name: _adapt(mixture, images[stream], strengths, context) for name, images in changed.items()}
+    fits = {name: _adapt(mixture, x[stream], strengths, context) for name, x in changed.items()}
     table = {}
-    for name, images in changed.items():
-        memories = (mixture, fits[name].formulation)
-        before, after = (_score(x, images[unseen], digits.labels[unseen]) for x in memories)
+    for name, x in changed.items():
+        before, after = (_score(y, x[unseen], labels[unseen]) for y in (mixture, fits[name].formulation))
         table[name] = np.concatenate([before[None], after])
     fit = fits[CHANGED]
     best = int(fit.formulation.log_evidence(changed[CHANGED][choosing]).mean(-1).argmax())
@@ -52,7 +52,7 @@ def chapter(context: Context) -> Chapter:
             "half way, one digit's unit can take the queries of another, and the names go wrong while the evidence improves.",
         ],
         [
-            _plane(context, digits, memory, stream),
+            _plane(context, flat, labels, memory, stream),
             _sweep(strengths, table, best, len(unseen)),
             _traces(fit.objective, strengths),
             _pictures(mixture.keys, fit.formulation.keys[best]),
@@ -61,21 +61,18 @@ def chapter(context: Context) -> Chapter:
     )
 
 
-def _memory(context: Context, digits: data.Digits, rows: np.ndarray) -> models.GaussianMixture:
+def _memory(images: Tensor, labels: np.ndarray) -> models.GaussianMixture:
     """Three keys a digit by maximum likelihood, from labelled pictures; each unit says its digit with probability 0.99."""
-    images, keys = context.tensor(digits.images.reshape(len(digits.labels), -1)), []
+    keys = []
     for digit in range(10):
-        same = images[rows[digits.labels[rows] == digit]]
-        start = models.GaussianMixture(same[:3], key_precision=20.0)
-        free = dict(keys=models.FLAT)
-        keys.append(
-            inference.adapt(models.bayesian(start, **free), same, num_steps=30, progress=False).formulation.keys
-        )
+        same = images[labels == digit]
+        free = models.bayesian(models.GaussianMixture(same[:3], key_precision=20.0), keys=models.FLAT)
+        keys.append(inference.adapt(free, same, num_steps=30, progress=False).formulation.keys)
     says = torch.full((30, 10), 0.01 / 9, dtype=images.dtype, device=images.device)
     says[torch.arange(30), torch.arange(30) // 3] = 0.99
     mixture = models.GaussianMixture.categorical(torch.cat(keys), says, key_precision=20.0)
-    prior = dict(key_precision=Gamma(context.tensor(2.0), context.tensor(0.01)))
-    return inference.adapt(models.bayesian(mixture, **prior), images[rows], num_steps=30, progress=False).formulation
+    posterior = models.bayesian(mixture, key_precision=Gamma(images.new_tensor(2.0), images.new_tensor(0.01)))
+    return inference.adapt(posterior, images, num_steps=30, progress=False).formulation
 
 
 def _adapt(
@@ -83,11 +80,9 @@ def _adapt(
 ) -> inference.Adaptation:
     """One problem for each strength, all as one batch: keys (strength, unit, feature)."""
     keys = mixture.keys.expand(len(strengths), *mixture.keys.shape)
-    priors = dict(keys=Normal(keys, context.tensor(strengths**-0.5)[:, None, None]))
-    num_steps = context.size(40, 5)
-    return inference.adapt(
-        models.bayesian(mixture.replace(keys=keys), **priors), queries, num_steps=num_steps, progress=False
-    )
+    prior = Normal(keys, context.tensor(strengths**-0.5)[:, None, None])
+    posterior = models.bayesian(mixture.replace(keys=keys), keys=prior)
+    return inference.adapt(posterior, queries, num_steps=context.size(40, 5), progress=False)
 
 
 def _score(mixture: models.GaussianMixture, queries: Tensor, labels: np.ndarray) -> np.ndarray:
@@ -105,118 +100,77 @@ def _sweep(strengths: np.ndarray, table: dict[str, np.ndarray], best: int, unsee
             ax.semilogx(strengths, rows[1:, column], "o-", color=color, markersize=3.5, label=name)
             ax.axhline(rows[0, column], color=color, linestyle=":", linewidth=1.2)
         numbers += [
-            Number(f"accuracy before, digits {name}", rows[0, 0], f"{unseen} unseen digits"),
-            Number(f"accuracy after, digits {name}", rows[1 + best, 0], f"the same digits, keys adapted to others with θ = {strengths[best]:.3g}"),
-            Number(f"log evidence before, digits {name}, nats", rows[0, 1], "mean over unseen queries"),
-            Number(f"log evidence after, digits {name}, nats", rows[1 + best, 1], "the same"),
+            (f"accuracy before, digits {name}", rows[0, 0], f"{unseen} unseen digits"),
+            (f"accuracy after, digits {name}", rows[1 + best, 0], f"the same digits, keys adapted to others with θ = {strengths[best]:.3g}"),
+            (f"log evidence before, digits {name}, nats", rows[0, 1], "mean over unseen queries"),
+            (f"log evidence after, digits {name}, nats", rows[1 + best, 1], "the same"),
         ]  # fmt: skip
     for ax, title in zip(panels, ("share named rightly", "log evidence a query, nats"), strict=True):
-        ax.set(xlabel="strength θ of the keys' prior", ylabel=title)
-        ax.spines[["top", "right"]].set_visible(False)
+        finished(ax, "strength θ of the keys' prior", title)
     panels[1].legend(frameon=False, fontsize=8, title="digits (dotted: not adapted)", title_fontsize=8)
-    caption = "Out of sample: unseen digits, keys adapted to other digits without labels. Dotted, the memory as it was."
-    numbers.append(
-        Number(
-            "θ of highest evidence",
-            strengths[best],
-            f"of the {len(strengths)} strengths, on a third set of digits {CHANGED}; no labels",
-        )
+    changed = table[CHANGED][1:, 0]
+    third = f"of the {len(strengths)} strengths, on a third set of digits {CHANGED}; no labels"
+    return picture(
+        "prior_strength",
+        figure,
+        "Out of sample: unseen digits, keys adapted to other digits without labels. Dotted, the memory as it was.",
+        *numbers,
+        ("θ of highest evidence", strengths[best], third),
+        (f"lowest accuracy in the sweep, digits {CHANGED}", changed.min(), f"at θ = {strengths[changed.argmin()]:.3g}"),
     )
-    numbers.append(
-        Number(
-            "lowest accuracy in the sweep, digits " + CHANGED,
-            table[CHANGED][1:, 0].min(),
-            f"at θ = {strengths[table[CHANGED][1:, 0].argmin()]:.3g}",
-        )
-    )
-    return Picture("prior_strength", figure, caption, numbers)
 
 
 def _traces(objectives: Tensor, strengths: np.ndarray) -> Picture:
     shown = list(range(0, len(strengths), max(1, (len(strengths) + 1) // 4)))
-    per_start = (objectives - objectives[:1]).numpy(force=True)
     figure, ax = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
-    plots.objective_trace(per_start[:, shown], [f"θ = {strengths[i]:,.6g}" for i in shown], ax)
+    rise = objectives - objectives[:1]
+    plots.objective_trace(rise[:, shown], [f"θ = {strengths[i]:,.6g}" for i in shown], ax)
     ax.set_ylabel("rise of the log joint, nats")
     steps = objectives.diff(dim=0)
-    return Picture(
+    rounding = float(objectives.abs().max()) * float(torch.finfo(objectives.dtype).eps)
+    return picture(
         "objective",
         figure,
         f"The objective of every adaptation to digits {CHANGED} rises at every step (a few of the {len(strengths)} strengths).",
-        [
-            Number("smallest rise in a step, nats", float(steps.min()), "over all strengths and steps; negative only by rounding of the objective"),
-            Number("rounding of the objective, nats", float(objectives.abs().max()) * float(torch.finfo(objectives.dtype).eps), "its largest magnitude times the machine precision"),
-            Number("steps", float(len(steps)), "of inference.adapt"),
-        ],
+        ("smallest rise in a step, nats", steps.min(), "over all strengths and steps; negative only by rounding of the objective"),
+        ("rounding of the objective, nats", rounding, "its largest magnitude times the machine precision"),
+        ("steps", len(steps), "of inference.adapt"),
     )  # fmt: skip
 
 
-def _plane(context: Context, digits: data.Digits, memory: np.ndarray, stream: np.ndarray) -> Picture:
+def _plane(
+    context: Context, flat: Mapping[str, np.ndarray], labels: np.ndarray, memory: np.ndarray, stream: np.ndarray
+) -> Picture:
     """The same in two dimensions, where units can be drawn: one for each of five digits, keys and precisions adapt."""
-    images = {name: SHIFTS[name](digits.images).reshape(len(digits.labels), -1) for name in ("as before", CHANGED)}
-    some = np.array([0, 1, 4, 6, 7])
-    kept = [rows[np.isin(digits.labels[rows], some)] for rows in (memory, stream)]
-    center = images["as before"][kept[0]].mean(0)
-    components = np.linalg.svd(images["as before"][kept[0]] - center, full_matrices=False)[2][:2].T
-    first, second = ((images[name][rows] - center) @ components for name, rows in zip(images, kept, strict=True))
-    keys = np.stack([first[digits.labels[kept[0]] == digit].mean(0) for digit in some])
-    before = models.GaussianMixture(
-        context.tensor(keys), key_precision=torch.full((5,), 6.0, dtype=torch.float64, device=context.device)
-    )
-    queries = context.tensor(second)
-    posterior = models.bayesian(before, keys=Normal(before.keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))
+    some = [0, 1, 4, 6, 7]
+    memory, stream = (rows[np.isin(labels[rows], some)] for rows in (memory, stream))
+    center, components = principal(flat["as before"][memory])
+    first, second = ((x - center) @ components for x in (flat["as before"][memory], flat[CHANGED][stream]))
+    keys = context.tensor(np.stack([first[labels[memory] == digit].mean(0) for digit in some]))
+    before, queries = models.GaussianMixture(keys, key_precision=keys.new_full((5,), 6.0)), context.tensor(second)
+    posterior = models.bayesian(before, keys=Normal(keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))
     fit = inference.adapt(posterior, queries, num_steps=100, tol=1e-6, progress=False)
-    grid = plots.query_grid(np.concatenate([first, second]), num=context.size(120, 30), margin=0.05)
+    after, grid = fit.formulation, plots.query_grid([*first, *second], num=context.size(120, 30), margin=0.05)
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    for ax, mixture, title in zip(
-        panels, (before, fit.formulation), ("old keys, turned digits", "keys adapted to them"), strict=True
-    ):
-        weights = mixture.attention(context.tensor(grid.reshape(-1, 2))).reshape(*grid.shape[:2], -1)
-        precision = torch.as_tensor(mixture.key_precision).numpy(force=True)
-        plots.responsibilities(
-            grid,
-            weights.numpy(force=True),
-            mixture.keys.numpy(force=True),
-            precision,
-            some.tolist(),
-            ax,
-            queries=second,
-        )
-        ax.set(title=title, xlabel="first component", ylabel="second component")
-    moved = (fit.formulation.keys - before.keys).norm(dim=-1)
-    gain = fit.formulation.log_evidence(queries).mean() - before.log_evidence(queries).mean()
-    return Picture(
+    units_in_the_plane(panels[0], "old keys, turned digits", grid, before, some, second)
+    units_in_the_plane(panels[1], "keys adapted to them", grid, after, some, second)
+    gain = after.log_evidence(queries).mean() - before.log_evidence(queries).mean()
+    return picture(
         "keys_in_the_plane",
         figure,
         "Five digits on the first two principal components of the memory. Colour: which unit is responsible; circles: one standard deviation; dots: queries, turned by 25°.",
-        [
-            Number("largest way of a key", float(moved.max()), "distance in the plane between old and adapted key"),
-            Number("gain of log evidence a query, nats", float(gain), "mean over the queries that the keys adapted to"),
-            Number("steps to convergence", float(fit.num_steps.max()), "of inference.adapt, tol = 1e-6, at most 100"),
-        ],
+        ("largest way of a key", (after.keys - keys).norm(dim=-1).max(), "distance in the plane between old and adapted key"),
+        ("gain of log evidence a query, nats", gain, "mean over the queries that the keys adapted to"),
+        ("steps to convergence", fit.num_steps.max(), "of inference.adapt, tol = 1e-6, at most 100"),
     )  # fmt: skip
 
 
 def _pictures(before: Tensor, after: Tensor) -> Picture:
-    figure, panels = pyplot.subplots(2, 10, figsize=(8.5, 2.1), layout="constrained")
-    for row, (name, keys) in enumerate((("old", before), ("adapted", after))):
-        for digit, ax in enumerate(panels[row]):
-            ax.imshow(keys[3 * digit].reshape(8, 8).numpy(force=True), cmap="Greys", vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[])
-        panels[row, 0].set_ylabel(name)
+    figure, _ = digit_rows({"old": before[::3], "adapted": after[::3]}, height=2.1)
     moved = (after - before).square().mean(-1).sqrt()
-    return Picture(
-        "keys_as_pictures",
-        figure,
-        f"One key of each digit before and after adapting to digits {CHANGED}; they follow the digits without having been told.",
-        [
-            Number(
-                "mean way of a key, ink a pixel",
-                float(moved.mean()),
-                "root mean square over the pixels, mean over the units",
-            )
-        ],
-    )
+    how = "root mean square over the pixels, mean over the units"
+    caption = f"One key of each digit before and after adapting to digits {CHANGED}; they follow the digits without having been told."
+    return picture("keys_as_pictures", figure, caption, ("mean way of a key, ink a pixel", moved.mean(), how))
 
 
 __all__ = ["chapter"]

@@ -11,9 +11,11 @@ from pyro.distributions import Gamma, Normal
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
+from probtx_pyro.plots._style import finished
 from probtx_pyro.results._arviz import dataset
 from probtx_pyro.results._diagnose import Verdict
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
+from probtx_pyro.tour._drawing import principal
 
 SOME = (0, 1, 4, 6, 7)  # one unit for each of these digits
 NAMES = [str(digit) for digit in SOME]
@@ -21,22 +23,22 @@ NAMES = [str(digit) for digit in SOME]
 
 def chapter(context: Context) -> Chapter:
     """Gibbs and NUTS on the same posterior, their verdicts, bands on attention, and the calibration of Gibbs."""
-    program, queries = _memory(context)
+    (program, queries), seed = _memory(context), context.seed
     mixture = program.formulation
     rivals = mixture.attention(queries).topk(2).values
     hardest = int((rivals[:, 0] - rivals[:, 1]).argmin())
     draws = {
-        "Gibbs": inference.gibbs(program, queries, num_samples=context.size(400, 10), num_warmup=context.size(200, 10), num_chains=context.size(10, 3), thin=3, seed=context.seed, progress=False),
+        "Gibbs": inference.gibbs(
+            program, queries, num_samples=context.size(400, 10), num_warmup=context.size(200, 10),
+            num_chains=context.size(10, 3), thin=3, seed=seed, progress=False,
+        ),
         "NUTS": inference.nuts(
             program, queries, num_samples=context.size(120, 10), num_warmup=context.size(80, 10), num_chains=2,
-            seed=context.seed, progress=False,
+            seed=seed, progress=False,
         ),
     }  # fmt: skip
-    coords = {"unit": NAMES}
-    files = {
-        name: results.to_inference_data(x, coords=coords, seed=context.seed, prior=context.size(4000, 50))
-        for name, x in draws.items()
-    }
+    coords, prior = {"unit": NAMES}, context.size(4000, 50)
+    files = {name: results.to_inference_data(x, coords=coords, seed=seed, prior=prior) for name, x in draws.items()}
     verdicts = {name: results.diagnose(file) for name, file in files.items()}
     return Chapter(
         "Do we believe it?",
@@ -63,30 +65,24 @@ def chapter(context: Context) -> Chapter:
 
 def _memory(context: Context) -> tuple[models.Bayesian[models.GaussianMixture], Tensor]:
     """A unit for each digit in the plane of two principal components, priors that expect them there, and unnamed queries."""
-    digits = data.load_digits()
-    rows = context.rng().permutation(np.flatnonzero(np.isin(digits.labels, SOME)))
-    flat = digits.images.reshape(len(digits.labels), -1)
-    known, asked = np.split(rows[: context.size(360, 120)], [context.size(300, 100)])
-    center = flat[known].mean(0)
-    components = np.linalg.svd(flat[known] - center, full_matrices=False)[2][:2].T
-    means = np.stack([flat[known][digits.labels[known] == digit].mean(0) for digit in SOME])
+    images, labels = data.load_digits()
+    chosen = np.flatnonzero(np.isin(labels, SOME))
+    known, asked = (chosen[rows] for rows in context.parts(len(chosen), (300, 100), (60, 20)))
+    flat = images.reshape(len(images), -1)
+    center, components = principal(flat[known])
+    means = np.stack([flat[known][labels[known] == digit].mean(0) for digit in SOME])
     expected, queries = (context.tensor((x - center) @ components) for x in (means, flat[asked]))
     mixture = models.GaussianMixture(expected, key_precision=expected.new_full((len(SOME),), 2.0))
-    posterior = models.bayesian(
-        mixture,
-        keys=Normal(expected, context.tensor(0.3)),
-        key_precision=Gamma(context.tensor(8.0), context.tensor(4.0)),
-    )
-    return posterior, queries
+    precision = Gamma(context.tensor(8.0), context.tensor(4.0))
+    return models.bayesian(mixture, keys=Normal(expected, context.tensor(0.3)), key_precision=precision), queries
 
 
 def _spoken(name: str, draws: inference.Draws, verdict: Verdict) -> str:
     """The verdict's first line, and which checks fail."""
     failed = [check.name for check in verdict.checks if not check.ok]
     why = f" These fail: {', '.join(failed)}." if failed else ""
-    return (
-        f"results.diagnose on {draws.num_chains * draws.num_draws} draws of {name}: {str(verdict).splitlines()[0]}{why}"
-    )
+    count, first = draws.num_chains * draws.num_draws, str(verdict).splitlines()[0]
+    return f"results.diagnose on {count} draws of {name}: {first}{why}"
 
 
 def _bands(file: Any, before: models.GaussianMixture, queries: Tensor, hardest: int) -> Picture:
@@ -99,24 +95,19 @@ def _bands(file: Any, before: models.GaussianMixture, queries: Tensor, hardest: 
         left.plot(*keys[::10, unit].T, ".", color=plots.unit_color(unit), markersize=2, alpha=0.3)
         left.text(*keys[:, unit].mean(0), name, ha="center", va="center", weight="bold")
     left.plot(*points[hardest], "*", color=plots.UNIT_COLORS[-1], markersize=11, label="the query on the right")
-    left.set(xlabel="first component", ylabel="second component", aspect="equal")
-    left.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=8)
+    finished(left, "first component", "second component", True, aspect="equal")
     attention = posterior["attention"].isel(query=hardest)
-    reference = before.attention(queries)[hardest].numpy(force=True)
-    plots.attention_band(attention, NAMES, reference=reference, ax=right)
+    plots.attention_band(attention, NAMES, reference=before.attention(queries)[hardest], ax=right)
     low, high = np.quantile(attention.values.reshape(-1, len(SOME)), (0.055, 0.945), axis=0)
     widths = np.ptp(np.quantile(posterior["attention"].values, (0.055, 0.945), axis=(0, 1)), axis=0)
     widest = int((high - low).argmax())
-    return Picture(
+    return picture(
         "credible_attention",
         figure,
         "Left: draws of the keys, one cloud for each unit. Right: 89 % intervals of the attention of the query that the memory as it was found hardest to place; crosses: attention before the queries were seen.",
-        [
-            Number(f"attention on {NAMES[widest]}, lower end", low[widest], "5.5 % quantile over the draws of Gibbs, the query on the right"),
-            Number(f"attention on {NAMES[widest]}, upper end", high[widest], "94.5 % quantile"),
-            Number("median width of an interval", float(np.median(widths.max(-1))), f"over {len(widths)} queries, the widest interval of each"),
-        ],
+        (f"attention on {NAMES[widest]}, lower end", low[widest], "5.5 % quantile over the draws of Gibbs, the query on the right"),
+        (f"attention on {NAMES[widest]}, upper end", high[widest], "94.5 % quantile"),
+        ("median width of an interval", np.median(widths.max(-1)), f"over {len(widths)} queries, the widest interval of each"),
     )  # fmt: skip
 
 
@@ -125,34 +116,26 @@ def _agreement(
 ) -> Picture:
     """Posterior means of the two samplers, and what the diagnostics say of each."""
     drawn = {name: dataset(file, "posterior")[["keys", "key_precision"]] for name, file in files.items()}
-    means = {name: _flat(x.mean(("chain", "draw"))) for name, x in drawn.items()}
-    errors = {name: _flat(arviz.mcse(x)) for name, x in drawn.items()}
+    gibbs, nuts = (_flat(drawn[name].mean(("chain", "draw"))) for name in ("Gibbs", "NUTS"))
+    gibbs_error, nuts_error = (_flat(arviz.mcse(drawn[name])) for name in ("Gibbs", "NUTS"))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
-    left.errorbar(
-        means["Gibbs"], means["NUTS"], 4 * errors["NUTS"], 4 * errors["Gibbs"], "o", markersize=3, color=plots.UNIT_COLORS[0]
-    )  # fmt: skip
-    ends = [min(means["Gibbs"]), max(means["Gibbs"])]
+    left.errorbar(gibbs, nuts, 4 * nuts_error, 4 * gibbs_error, "o", markersize=3, color=plots.UNIT_COLORS[0])
+    ends = [min(gibbs), max(gibbs)]
     left.plot(ends, ends, color="#999999", linewidth=1, zorder=0)
-    left.set(xlabel="posterior mean by Gibbs", ylabel="posterior mean by NUTS")
-    left.spines[["top", "right"]].set_visible(False)
+    finished(left, "posterior mean by Gibbs", "posterior mean by NUTS")
     plots.prior_posterior(files["Gibbs"], name="key_precision", coords={"unit": NAMES[0]}, ax=right)
     right.set_xlabel(f"key precision of the unit {NAMES[0]}")
-    apart = np.abs(means["Gibbs"] - means["NUTS"]) / np.hypot(errors["Gibbs"], errors["NUTS"])
-    numbers = [Number("largest difference of two means, Monte Carlo errors", float(apart.max()), f"over {len(apart)} keys' coordinates and precisions")]  # fmt: skip
+    apart = np.abs(gibbs - nuts) / np.hypot(gibbs_error, nuts_error)
+    over = f"over {len(apart)} keys' coordinates and precisions"
+    numbers = [("largest difference of two means, Monte Carlo errors", apart.max(), over)]
     for name, verdict in verdicts.items():
-        numbers += [
-            Number(f"{check.name}, {name}", check.value, f"results.diagnose asks for {check.bound}; worst: {check.where or 'none'}")
-            for check in verdict.checks
-            if np.isfinite(check.value)
-        ]  # fmt: skip
-        seconds = float(draws[name].record["seconds"])
-        numbers.append(Number(f"seconds, {name}", seconds, f"{draws[name].num_chains} chains of {draws[name].num_draws} draws"))  # fmt: skip
-    return Picture(
-        "two_samplers",
-        figure,
-        "Left: posterior means by both samplers, bars of four Monte Carlo errors. Right: what the queries taught about one precision.",
-        numbers,
-    )
+        checks = [check for check in verdict.checks if np.isfinite(check.value)]
+        asked = [f"results.diagnose asks for {check.bound}; worst: {check.where or 'none'}" for check in checks]
+        numbers += [(f"{check.name}, {name}", check.value, how) for check, how in zip(checks, asked, strict=True)]
+        how = f"{draws[name].num_chains} chains of {draws[name].num_draws} draws"
+        numbers.append((f"seconds, {name}", draws[name].record["seconds"], how))
+    caption = "Left: posterior means by both samplers, bars of four Monte Carlo errors. Right: what the queries taught about one precision."
+    return picture("two_samplers", figure, caption, *numbers)
 
 
 def _flat(found: Any) -> np.ndarray:
@@ -163,22 +146,21 @@ def _flat(found: Any) -> np.ndarray:
 def _calibration(context: Context, program: models.Bayesian, queries: Tensor) -> Picture:
     """Simulation-based calibration of Gibbs, all simulations as one batch."""
     count, kept = context.size(200, 20), 19
+    sampler = partial(inference.gibbs, num_chains=kept, num_samples=1, num_warmup=context.size(100, 5))
     found = results.calibrate(
-        program, queries[:40], sampler=partial(inference.gibbs, num_chains=kept, num_samples=1, num_warmup=context.size(100, 5)),
-        num_simulations=count, num_draws=kept, seed=context.seed, batch_size=count, progress=False,
+        program, queries[:40], sampler=sampler, num_simulations=count, num_draws=kept, seed=context.seed,
+        batch_size=count, progress=False,
     )  # fmt: skip
     figure, ax = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
     plots.calibration(found, ax=ax)
     worst, chance = found.smallest()
-    return Picture(
+    return picture(
         "calibration",
         figure,
         "Simulation-based calibration of Gibbs: lines of all parameters and of the log likelihood; a right sampler stays inside the band in 99 of 100 such pictures.",
-        [
-            Number("simulations", float(count), "parameters from the prior, 40 queries from them"),
-            Number("quantities", float(found.num_quantities), "keys, precisions and the log likelihood"),
-            Number("smallest p-value, Bonferroni", chance, f"of {worst}; uniform ranks"),
-        ],
+        ("simulations", count, "parameters from the prior, 40 queries from them"),
+        ("quantities", found.num_quantities, "keys, precisions and the log likelihood"),
+        ("smallest p-value, Bonferroni", chance, f"of {worst}; uniform ranks"),
     )
 
 

@@ -8,16 +8,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, models, plots
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, Row, picture
 
 NUM_CENTERS = 6
 
 
 def chapter(context: Context) -> Chapter:
     """k-means of digits in the plane, softened until it is attention; and the γ below which there are no clusters."""
-    digits = data.load_digits()
-    rows = context.rng().permutation(len(digits.labels))[: context.size(1797, 300)]
-    images = context.tensor(digits.images[rows].reshape(len(rows), -1))
+    pictures, labels = data.load_digits()
+    (rows,) = context.parts(len(pictures), (1797, 300))
+    images = context.tensor(pictures[rows].reshape(len(rows), -1))
     centered = images - images.mean(0)
     plane = centered @ torch.linalg.svd(centered, full_matrices=False).Vh[:2].T
     start = models.SoftKMeans.plus_plus(plane, NUM_CENTERS, gamma=torch.inf, seed=context.seed)
@@ -34,32 +35,32 @@ def chapter(context: Context) -> Chapter:
             "together. Near the mean of the data an EM step multiplies their differences along the direction of the largest variance λ by "
             "2γλ: below γ = 1/(2λ) they merge into one, and there are no clusters.",
         ],
-        [_panels(context, plane, lloyd, digits.labels[rows]), _transition(context, plane, lloyd)],
+        [_panels(context, plane, lloyd, labels[rows]), _transition(context, plane, lloyd)],
     )
 
 
 def _panels(context: Context, plane: Tensor, lloyd: models.SoftKMeans, labels: np.ndarray) -> Picture:
     """Responsibilities in the plane (above) and the answers of attention (below), as γ falls; the centers stay."""
-    grid = plots.query_grid(plane.numpy(force=True), num=context.size(140, 20), margin=0.04)
+    grid = plots.query_grid(plane, num=context.size(140, 20), margin=0.04)
     places, nearest = context.tensor(grid.reshape(-1, 2)), lloyd.distances(plane).argmin(-1).numpy(force=True)
     names = [str(np.bincount(labels[nearest == j], minlength=10).argmax()) for j in range(NUM_CENTERS)]
     panels = {torch.inf: "γ = ∞: k-means", 4.0: "γ = 4: soft k-means", 2**-1.5: "γ = 0.35: attention's 1/√D"}
     figure, axes = pyplot.subplots(2, len(panels), figsize=(11, 6.6), sharex=True, sharey=True, layout="constrained")
     for (above, below), (gamma, title) in zip(axes.T, panels.items(), strict=True):
         clusters = lloyd.replace(gamma=gamma)
-        weights = clusters.assign(places).reshape(*grid.shape[:2], -1).numpy(force=True)
-        plots.responsibilities(grid, weights, clusters.centers.numpy(force=True), 2 * gamma, names, above)
+        weights = clusters.assign(places).unflatten(0, grid.shape[:2])
+        plots.responsibilities(grid, weights, clusters.centers, 2 * gamma, names, above)
         above.set_title(title)
         _answers(below, plane, clusters, nearest)
     axes[0, 0].set_ylabel("who explains a place")
     axes[1, 0].set_ylabel("what attention returns")
-    return Picture(
+    return picture(
         "gamma",
         figure,
         "The same points and centers, as γ falls. Above: the centers' colours mixed by their weights; each center is named by the digit "
         "most frequent among its points, and its circle is one standard deviation. Below: points (grey), centers (crosses), and "
         "what attention returns for the points, in the colour of the nearest center.",
-        _numbers(plane, lloyd),
+        *_numbers(plane, lloyd),
     )
 
 
@@ -72,7 +73,7 @@ def _answers(ax: Axes, plane: Tensor, clusters: models.SoftKMeans, nearest: np.n
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _numbers(plane: Tensor, lloyd: models.SoftKMeans) -> list[Number]:
+def _numbers(plane: Tensor, lloyd: models.SoftKMeans) -> list[Row]:
     soft = lloyd.replace(gamma=4.0)
     mixture = models.GaussianMixture(soft.centers, soft.centers, key_precision=2 * soft.gamma)
     attention = soft.assign(plane)
@@ -81,13 +82,13 @@ def _numbers(plane: Tensor, lloyd: models.SoftKMeans) -> list[Number]:
     refit = soft.fit(plane, num_steps=300, progress=False)
     how = f"mean over {len(plane)} points, γ = 4"
     return [
-        Number("weights against attention", float((attention - mixture.attention(plane)).abs().max()), "largest difference, SoftKMeans.assign and GaussianMixture.attention with precision 8"),
-        Number("answers against scaled_dot_product_attention", float((unit.reconstruct(plane) - standard).abs().max()), "largest difference, centers scaled to length one, scale 2γ"),
-        Number("points with more than one center", float((attention.amax(-1) < 0.99).double().mean()), "share of the points of which no center has 99 %, γ = 4"),
-        Number("free energy at the centers of k-means", float(soft.free_energy(plane).mean()), how),
-        Number("free energy after EM", float(refit.free_energy(plane).mean()), "the same, after up to 300 EM steps: never above"),
-        Number("weighted squared distance at the centers of k-means", float(soft.distortion(plane).mean()), how),
-        Number("weighted squared distance after EM", float(refit.distortion(plane).mean()), "the same; EM does not lower it, and can raise it"),
+        ("weights against attention", (attention - mixture.attention(plane)).abs().max(), "largest difference, SoftKMeans.assign and GaussianMixture.attention with precision 8"),
+        ("answers against scaled_dot_product_attention", (unit.reconstruct(plane) - standard).abs().max(), "largest difference, centers scaled to length one, scale 2γ"),
+        ("points with more than one center", (attention.amax(-1) < 0.99).double().mean(), "share of the points of which no center has 99 %, γ = 4"),
+        ("free energy at the centers of k-means", soft.free_energy(plane).mean(), how),
+        ("free energy after EM", refit.free_energy(plane).mean(), "the same, after up to 300 EM steps: never above"),
+        ("weighted squared distance at the centers of k-means", soft.distortion(plane).mean(), how),
+        ("weighted squared distance after EM", refit.distortion(plane).mean(), "the same; EM does not lower it, and can raise it"),
     ]  # fmt: skip
 
 
@@ -107,19 +108,17 @@ def _transition(context: Context, plane: Tensor, lloyd: models.SoftKMeans) -> Pi
     ticks = [0.5, 1, 2, 4, 8]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.set(xlabel="γ", ylabel="first component of the centers")
-    ax.spines[["top", "right"]].set_visible(False)
-    return Picture(
+    finished(ax, "γ", "first component of the centers")
+    first, last = (float(np.ptp(settled[i])) for i in (0, -1))
+    return picture(
         "transition",
         figure,
         "Six centers, settled by EM as γ falls from right to left: at the dashed line the last of them meet.",
-        [
-            Number("largest variance λ", largest, "top eigenvalue of the covariance of the points, ink squared"),
-            Number("critical γ, derived", critical, "1/(2λ)"),
-            Number("critical γ, measured", _split(context, plane, critical), "where one more EM step no longer moves nearly merged centers apart: growth of their spread after 60 steps, linear between values of γ"),
-            Number("spread of the centers at the smallest γ", float(np.ptp(settled[-1])), f"range of their first components, γ = {gammas[-1]:.2f}"),
-            Number("spread of the centers at the largest γ", float(np.ptp(settled[0])), f"the same, γ = {gammas[0]:.1f}"),
-        ],
+        ("largest variance λ", largest, "top eigenvalue of the covariance of the points, ink squared"),
+        ("critical γ, derived", critical, "1/(2λ)"),
+        ("critical γ, measured", _split(context, plane, critical), "where one more EM step no longer moves nearly merged centers apart: growth of their spread after 60 steps, linear between values of γ"),
+        ("spread of the centers at the smallest γ", last, f"range of their first components, γ = {gammas[-1]:.2f}"),
+        ("spread of the centers at the largest γ", first, f"the same, γ = {gammas[0]:.1f}"),
     )  # fmt: skip
 
 

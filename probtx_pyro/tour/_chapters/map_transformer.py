@@ -7,26 +7,23 @@ from pyro.distributions import Gamma
 from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
 
 
 def chapter(context: Context) -> Chapter:
     """Posterior over answers in the plane of two principal components: mean, modes, EM paths, and β towards 0."""
-    digits, rng = data.load_digits(), context.rng()
-    num_units, num_fit, num_asked = context.size(300, 30), context.size(400, 30), context.size(48, 6)
-    order = rng.permutation(len(digits.labels))
-    memory, fitting, asked = np.split(order[: num_units + num_fit + num_asked], np.cumsum([num_units, num_fit]))
-    whole = context.tensor(digits.images.reshape(len(order), -1))
+    images, _ = data.load_digits()
+    memory, fitting, asked = context.parts(len(images), (300, 30), (400, 30), (48, 6))
+    whole = context.tensor(images.reshape(len(images), -1))
     upper = whole[:, :32]
     center = whole[memory].mean(0)
     components = torch.linalg.svd(whole[memory] - center, full_matrices=False).Vh[:2]
     answers = (whole - center) @ components.T
     mixture = models.GaussianMixture(upper[memory], answers[memory], key_precision=30.0, value_precision=4.0)
     vague = Gamma(context.tensor(2.0), context.tensor(0.01))
-    priors = dict(key_precision=vague, value_precision=vague)
-    fit = inference.adapt(
-        models.bayesian(mixture, **priors), upper[fitting], answers[fitting], num_steps=200, tol=1e-6, progress=False
-    )
+    posterior = models.bayesian(mixture, key_precision=vague, value_precision=vague)
+    fit = inference.adapt(posterior, upper[fitting], answers[fitting], num_steps=200, tol=1e-6, progress=False)
     mixture, queries = fit.formulation, upper[asked]
     found = mixture.output_modes(queries, num_steps=context.size(200, 30), tol=1e-6)
     counts = found.is_mode.sum(-1)
@@ -54,45 +51,33 @@ def _paths(
 ) -> Picture:
     """EM from every unit's answer, for the two queries given."""
     assert mixture.values is not None
-    grid = plots.query_grid(mixture.values.numpy(force=True), num=context.size(90, 20), margin=0.05)
+    grid = plots.query_grid(mixture.values, num=context.size(90, 20), margin=0.05)
     points = context.tensor(grid.reshape(-1, 2))
     starts = mixture.values[:: max(1, mixture.num_units // 25)]
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 5.2), layout="constrained")
     rises, numbers = [], []
     for ax, query, which in zip(panels, queries, chosen.tolist(), strict=True):
         asked = query.expand(len(starts), -1)
-        path = [starts]
+        steps = [starts]
         for _ in range(context.size(60, 5)):
-            path.append(mixture.map_outputs(asked, path[-1], num_steps=1))
+            steps.append(mixture.map_outputs(asked, steps[-1], num_steps=1))
+        path = torch.stack(steps)
         answer = mixture.output_distribution(query[None])
         density = answer.log_prob(points[:, None]).exp().reshape(grid.shape[:2])
         modes, mean = found.locations[which][found.is_mode[which]], mixture.expected_outputs(query[None])
-        plots.em_paths(
-            torch.stack(path).numpy(force=True),
-            grid,
-            density.numpy(force=True),
-            ax,
-            modes=modes.numpy(force=True),
-            mean=mean[0].numpy(force=True),
-        )
+        plots.em_paths(path, grid, density, ax, modes=modes, mean=mean[0])
         ax.set(title=f"query {which}", xlabel="first component", ylabel="second component")
-        heights = answer.log_prob(torch.stack(path)[:, :, None])[..., 0]
-        rises.append(float(heights.diff(dim=0).min()))
-        best = float(found.log_density[which][found.is_mode[which]].max())
+        rises.append(answer.log_prob(path[:, :, None]).diff(dim=0).min())
+        best = found.log_density[which][found.is_mode[which]].max()
         numbers += [
-            Number(f"modes found, query {which}", len(modes), "mixture.output_modes: EM from every unit and from the mean"),
-            Number(f"log density at the highest mode, query {which}", best, "log p(answer | query)"),
-            Number(f"log density at the mean, query {which}", float(answer.log_prob(mean)), "log p(answer | query) at attention's output"),
+            (f"modes found, query {which}", len(modes), "mixture.output_modes: EM from every unit and from the mean"),
+            (f"log density at the highest mode, query {which}", best, "log p(answer | query)"),
+            (f"log density at the mean, query {which}", answer.log_prob(mean), "log p(answer | query) at attention's output"),
         ]  # fmt: skip
-    numbers.append(
-        Number(
-            "smallest change of log density in an EM step",
-            min(rises),
-            f"over {len(starts)} paths for each query; negative only by rounding",
-        )
-    )
+    how = f"over {len(starts)} paths for each query; negative only by rounding"
     caption = "Density of the answer given the query (bright is high), with the ways of EM from the units' answers, for the two queries whose two highest modes are most even."
-    return Picture("em_paths", figure, caption, numbers)
+    numbers.append(("smallest change of log density in an EM step", min(rises), how))
+    return picture("em_paths", figure, caption, *numbers)
 
 
 def _towards_zero(context: Context, mixture: models.GaussianMixture, queries: Tensor, counts: Tensor) -> Picture:
@@ -102,25 +87,21 @@ def _towards_zero(context: Context, mixture: models.GaussianMixture, queries: Te
     for beta in betas:
         answer = mixture.replace(value_precision=beta).map_outputs(queries, num_steps=500, tol=1e-9)
         distance.append(float((answer - mean).norm(dim=-1).mean()))
-    slope = float(np.polyfit(np.log(betas[:3]), np.log(distance[:3]), 1)[0])
-    zero = mixture.replace(value_precision=0.0)
-    exact = float((zero.map_outputs(queries) - mean).abs().max())
+    slope = np.polyfit(np.log(betas[:3]), np.log(distance[:3]), 1)[0]
+    exact = (mixture.replace(value_precision=0.0).map_outputs(queries) - mean).abs().max()
     figure, ax = pyplot.subplots(figsize=(5.5, 3.4), layout="constrained")
     ax.loglog(betas, distance, "o-", color=plots.UNIT_COLORS[0])
-    ax.set(xlabel="value precision β", ylabel="mean distance, MAP answer to mean")
-    ax.spines[["top", "right"]].set_visible(False)
-    return Picture(
+    finished(ax, "value precision β", "mean distance, MAP answer to mean")
+    return picture(
         "towards_zero",
         figure,
         f"As β falls the MAP answer becomes attention's output ({len(queries)} queries; both axes logarithmic).",
-        [
-            Number("value precision β from the evidence", precision, "inference.adapt under Gamma(2, 0.01) on digits and answers that are not asked"),
-            Number("queries with more than one mode", float((counts > 1).double().mean()), "share of the queries, at that β"),
-            Number("distance at that β", distance[-1], "mean over queries of |MAP answer − posterior mean|, map_outputs from the mean"),
-            Number("distance at the smallest β", distance[0], f"the same at β = {betas[0]:.1e}"),
-            Number("slope of the left end", slope, "least squares on the logarithms of the three smallest β; 1 is proportional to β"),
-            Number("distance at β = 0", exact, "largest difference; map_outputs is the mean there"),
-        ],
+        ("value precision β from the evidence", precision, "inference.adapt under Gamma(2, 0.01) on digits and answers that are not asked"),
+        ("queries with more than one mode", (counts > 1).double().mean(), "share of the queries, at that β"),
+        ("distance at that β", distance[-1], "mean over queries of |MAP answer − posterior mean|, map_outputs from the mean"),
+        ("distance at the smallest β", distance[0], f"the same at β = {betas[0]:.1e}"),
+        ("slope of the left end", slope, "least squares on the logarithms of the three smallest β; 1 is proportional to β"),
+        ("distance at β = 0", exact, "largest difference; map_outputs is the mean there"),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Chapter 5: clicks on a photograph; the answer of every pixel is a posterior that each click moves."""
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import pyplot
@@ -8,7 +8,9 @@ from scipy.special import entr
 
 from probtx_pyro import data, plots
 from probtx_pyro.apps import segmentation
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.apps.segmentation import ClickGame, Segmentation
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
 
 BACKGROUND, OBJECT = 1, 2
 
@@ -18,16 +20,15 @@ def chapter(context: Context) -> Chapter:
     image, mask = data.load_pagoda()
     thinning = context.size(1, 4)
     image, truth = image[::thinning, ::thinning], np.where(mask[::thinning, ::thinning], OBJECT, BACKGROUND)
-    picture = segmentation.InteractiveSegmenter.from_image(image)
-    answers: list[segmentation.Segmentation] = []
+    segmenter = segmentation.InteractiveSegmenter.from_image(image)
+    answers: list[Segmentation] = []
 
     def segment(given: list[segmentation.Click]) -> np.ndarray:
-        answers.append(picture.segment(segmentation.marks_from_clicks(truth.shape, given)))
+        answers.append(segmenter.segment(segmentation.marks_from_clicks(truth.shape, given)))
         return answers[-1].mask
 
     game = segmentation.play_clicks(segment, truth, num_clicks=context.size(10, 4))
-    right = [int((answer.mask == truth).sum()) for answer in answers]
-    gained = [after - before for before, after in pairwise(right)]
+    gained = np.diff([(answer.mask == truth).sum() for answer in answers]).tolist()
     return Chapter(
         "One click corrects every pixel",
         "How far does one click reach?",
@@ -45,11 +46,7 @@ def chapter(context: Context) -> Chapter:
 
 
 def _masks(
-    image: np.ndarray,
-    truth: np.ndarray,
-    answers: list[segmentation.Segmentation],
-    gained: list[int],
-    game: segmentation.ClickGame,
+    image: np.ndarray, truth: np.ndarray, answers: Sequence[Segmentation], gained: Sequence[int], game: ClickGame
 ) -> Picture:
     """Probability of the object at the start, before and after the best click, and at the end; the reference; uncertainty."""
     first = game.counts[0]
@@ -58,6 +55,7 @@ def _masks(
     figure, panels = pyplot.subplots(2, 3, figsize=(10.5, 5.4), layout="constrained")
     *some, reference, doubt = panels.flat
     numbers, entropy = [], np.zeros(truth.shape)
+    how = "entropy of the class probabilities of segmentation.InteractiveSegmenter.segment, mean over the pixels"
     for ax, count in zip(some, shown, strict=False):
         answer, given = answers[count - first], game.clicks[:count]
         probability = answer.probabilities[..., int(np.flatnonzero(answer.classes == OBJECT)[0])]
@@ -65,13 +63,7 @@ def _masks(
         plots.segmentation_overlay(image, probability.clip(0, 1), marks, ax)
         ax.set_title(f"after {count} clicks" + (f": click {count} set most right" if count == best else ""))
         entropy = entr(answer.probabilities.astype(float)).sum(-1) / np.log(2)
-        numbers.append(
-            Number(
-                f"uncertainty after {count} clicks, bits a pixel",
-                float(entropy.mean()),
-                "entropy of the class probabilities of segmentation.InteractiveSegmenter.segment, mean over the pixels",
-            )
-        )
+        numbers.append((f"uncertainty after {count} clicks, bits a pixel", entropy.mean(), how))
     for ax in some[len(shown) :]:
         ax.set_visible(False)
     plots.segmentation_overlay(image, truth == OBJECT, None, reference)
@@ -80,35 +72,30 @@ def _masks(
     figure.colorbar(drawn, ax=doubt, label="bits", shrink=0.7)
     doubt.set(title="uncertainty at the end", xticks=[], yticks=[])
     caption = "Colour where the pagoda is probable, grey where it is not, the line at one half; clicks are numbered, + on the pagoda, − off it. Photograph: danielbuechele, CC BY 2.0."
-    return Picture("clicks", figure, caption, numbers)
+    return picture("clicks", figure, caption, *numbers)
 
 
-def _scores(truth: np.ndarray, gained: list[int], game: segmentation.ClickGame) -> Picture:
+def _scores(truth: np.ndarray, gained: Sequence[int], game: ClickGame) -> Picture:
     """Intersection over union against clicks, and how many pixels each click set right."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     left.plot(game.counts, game.scores[:, 1], "o-", color=plots.UNIT_COLORS[1], label="pagoda")
     left.plot(game.counts, game.scores.mean(-1), "s--", color=plots.UNIT_COLORS[0], label="mean of both classes")
-    left.set(xlabel="clicks", ylabel="intersection over union", ylim=(min(0.5, float(game.scores.min())), 1))
+    finished(left, "clicks", "intersection over union", ylim=(min(0.5, float(game.scores.min())), 1))
     left.legend(frameon=False, loc="lower right")
     right.bar(range(game.counts[0] + 1, game.counts[0] + 1 + len(gained)), gained, color=plots.UNIT_COLORS[2])
     right.axhline(0, color="#222222", linewidth=0.8)
-    right.set(xlabel="click", ylabel="pixels set right")
-    for ax in (left, right):
-        ax.spines[["top", "right"]].set_visible(False)
+    finished(right, "click", "pixels set right")
     rows = sorted({0, 1, len(game.counts) // 2, len(game.counts) - 1})
     how = "intersection over union with the mask drawn by hand, apps.segmentation.play_clicks"
-    numbers = [Number(f"IoU of the pagoda, {game.counts[i]} clicks", float(game.scores[i, 1]), how) for i in rows]
-    numbers += [
-        Number("pixels set right by the best click", float(max(gained)), "right after it less right before it"),
-        Number(
-            "pixels set right by the worst click",
-            float(min(gained)),
-            "negative where it misled more pixels than it corrected",
-        ),
-        Number("pixels of the photograph", float(truth.size), "height times width"),
-    ]
-    caption = "Left: agreement with the reference. Right: what each click set right, less what it set wrong."
-    return Picture("intersection_over_union", figure, caption, numbers)
+    return picture(
+        "intersection_over_union",
+        figure,
+        "Left: agreement with the reference. Right: what each click set right, less what it set wrong.",
+        *((f"IoU of the pagoda, {game.counts[i]} clicks", game.scores[i, 1], how) for i in rows),
+        ("pixels set right by the best click", max(gained), "right after it less right before it"),
+        ("pixels set right by the worst click", min(gained), "negative where it misled more pixels than it corrected"),
+        ("pixels of the photograph", truth.size, "height times width"),
+    )
 
 
 __all__ = ["chapter"]

@@ -1,7 +1,7 @@
 """Chapter 7: a sentence has a tree; attention is what a model of such trees believes about the heads of words."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,13 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro import data, metrics, nn, ops, plots
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
 
 DECODERS = {
     "likeliest head of each word": ops.argmax_heads,
     "best tree": ops.spanning_arborescence,
     "best projective tree": ops.eisner,
 }
+Sentences: TypeAlias = Sequence[data.Sentence]
 UNSEEN = 0.5  # weight, in words, of what is known before a word's own tags are counted
 
 
@@ -71,7 +72,7 @@ def chapter(context: Context) -> Chapter:
     )
 
 
-def count(sentences: Sequence[data.Sentence]) -> Lexicon:
+def count(sentences: Sentences) -> Lexicon:
     """The tags of each word."""
     tags = sorted({tag for sentence in sentences for tag in sentence.upos})
     counts: dict[str, np.ndarray] = {}
@@ -82,7 +83,7 @@ def count(sentences: Sequence[data.Sentence]) -> Lexicon:
     return Lexicon(tags, counts, once / once.sum())
 
 
-def batch(context: Context, sentences: Sequence[data.Sentence], lexicon: Lexicon, left_out: bool) -> Batch:
+def batch(context: Context, sentences: Sentences, lexicon: Lexicon, left_out: bool) -> Batch:
     """``log p(tag | word)`` of sentences; ``left_out`` takes each occurrence of a word out of its own counts."""
     nothing = np.zeros(len(lexicon.tags))
     found: list[list[Tensor]] = [[], [], [], []]
@@ -124,9 +125,7 @@ def log_probability(field: MeanField, gold: Batch) -> Tensor:
     return tags.sum() + heads.log().sum()
 
 
-def _tree(
-    context: Context, sentences: Sequence[data.Sentence], unseen: Batch, encoder: nn.DependencyCRFEncoder
-) -> Picture:
+def _tree(context: Context, sentences: Sentences, unseen: Batch, encoder: nn.DependencyCRFEncoder) -> Picture:
     """The longest unseen sentence with its arcs, and the scores of all."""
     words = ~unseen.padding
     field = encoder.field(unseen.unary, unseen.padding)
@@ -134,39 +133,31 @@ def _tree(
     gold = [np.array(sentence.heads, dtype=int) for sentence in sentences]
     total = sum(map(len, gold))
     decoded = {name: decode(arcs, words).cpu().numpy() for name, decode in DECODERS.items()}
-    scores = {
-        name: metrics.attachment_score([row[: len(right)] for row, right in zip(rows, gold, strict=True)], gold)
-        for name, rows in decoded.items()
-    }
+    cut = {name: [row[: len(true)] for row, true in zip(rows, gold, strict=True)] for name, rows in decoded.items()}
+    scores = {name: metrics.attachment_score(rows, gold) for name, rows in cut.items()}
     baselines = metrics.baseline_scores(gold, seed=context.seed)
     longest = int(np.argmax([len(right) for right in gold]))
-    chosen, length = decoded["best projective tree"][longest], len(gold[longest])
-    beliefs = field.head_marginals[longest, 0].numpy(force=True)
-    weights = beliefs[np.arange(length), chosen[:length]]
-    ax = plots.dependency_arcs(sentences[longest].words, chosen[:length], gold[longest], weights=weights)
+    chosen = cut["best projective tree"][longest]
+    weights = field.head_marginals[longest, 0, torch.arange(len(chosen)), chosen]
+    ax = plots.dependency_arcs(sentences[longest].words, chosen, gold[longest], weights=weights)
     assert isinstance(ax.figure, Figure)
-    right = [
-        (rows.argmax(-1) == unseen.labels)[words].double().mean() for rows in (unseen.unary, field.label_marginals)
-    ]
+    named = (rows.argmax(-1) == unseen.labels for rows in (unseen.unary, field.label_marginals))
+    right = [same[words].double().mean() for same in named]
     trees = ops.tree_log_partition(arcs, words).exp()
     how = f"share of {total} words in {len(gold)} unseen sentences whose head is right; its standard error is at most {0.5 / total**0.5:.2f}"
-    return Picture(
+    return picture(
         "arcs",
         ax.figure,
         "The longest unseen sentence. Arcs from heads to dependents: the best projective tree, the stronger the more probable; dotted where the treebank has another.",
-        [
-            *(Number(f"attachment score, {name}", score, how) for name, score in scores.items()),
-            *(Number(f"attachment score, {name}", score, "the same words; knows nothing") for name, score in baselines.items()),
-            Number("tags named rightly by the word alone", float(right[0]), "largest counted log p(tag | word), the same words"),
-            Number("tags named rightly in context", float(right[1]), "largest label marginal after four sweeps"),
-            Number("probability that independent heads make a tree", float(trees.mean()), "exp ops.tree_log_partition of the logarithms of attention, mean over the sentences"),
-        ],
+        *((f"attachment score, {name}", score, how) for name, score in scores.items()),
+        *((f"attachment score, {name}", score, "the same words; knows nothing") for name, score in baselines.items()),
+        ("tags named rightly by the word alone", right[0], "largest counted log p(tag | word), the same words"),
+        ("tags named rightly in context", right[1], "largest label marginal after four sweeps"),
+        ("probability that independent heads make a tree", trees.mean(), "exp ops.tree_log_partition of the logarithms of attention, mean over the sentences"),
     )  # fmt: skip
 
 
-def _exact(
-    context: Context, sentences: Sequence[data.Sentence], unseen: Batch, encoder: nn.DependencyCRFEncoder
-) -> Picture:
+def _exact(context: Context, sentences: Sentences, unseen: Batch, encoder: nn.DependencyCRFEncoder) -> Picture:
     """Mean field beside the sum over all labellings, on the beginnings of the unseen sentences."""
     length = context.size(4, 3)
     long = [i for i, sentence in enumerate(sentences) if len(sentence.words) >= length][:8]
@@ -175,7 +166,7 @@ def _exact(
     exact = crf.marginals()
     gaps = crf.log_partition() - field.elbo
     worst = int(gaps.argmax())
-    beliefs = exact.heads.numpy(force=True), field.head_marginals.numpy(force=True)
+    beliefs = exact.heads, field.head_marginals
     words = list(sentences[long[worst]].words[:length])
     figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for ax, matrix, title in zip(panels, beliefs, ("exact", "mean field"), strict=False):
@@ -184,17 +175,15 @@ def _exact(
     ax = plots.marginal_agreement([beliefs[0]], [beliefs[1]], ax=panels[2])
     ax.set(xlabel="exact probability of a head", ylabel="mean field", title=f"all {len(long)} beginnings")
     how = f"the first {length} words of {len(long)} unseen sentences; log Z sums over all labellings, in which the heads sum out in closed form"
-    return Picture(
+    return picture(
         "mean_field_and_exact",
         figure,
         "How probable each head is. Left: the beginning with the largest gap, exactly and by mean field. Right: every word and head of all beginnings.",
-        [
-            Number("smallest log Z − ELBO, nats", float(gaps.min()), how),
-            Number("median log Z − ELBO, nats", float(gaps.median()), "sequential mean field until it stands still"),
-            Number("largest log Z − ELBO, nats", float(gaps.max()), " ".join(words)),
-            Number("largest difference of a head's probability", float(np.abs(beliefs[0] - beliefs[1]).max()), "over words and heads"),
-            Number("largest difference of a label's probability", float((exact.labels - field.label_marginals).abs().max()), "over words and labels"),
-        ],
+        ("smallest log Z − ELBO, nats", gaps.min(), how),
+        ("median log Z − ELBO, nats", gaps.median(), "sequential mean field until it stands still"),
+        ("largest log Z − ELBO, nats", gaps.max(), " ".join(words)),
+        ("largest difference of a head's probability", (beliefs[0] - beliefs[1]).abs().max(), "over words and heads"),
+        ("largest difference of a label's probability", (exact.labels - field.label_marginals).abs().max(), "over words and labels"),
     )  # fmt: skip
 
 

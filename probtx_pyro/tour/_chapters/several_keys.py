@@ -1,6 +1,7 @@
 """Chapter 6: a digit is written in several ways; a unit with several keys holds them all."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,37 +11,22 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, inspection, models, nn, plots
 from probtx_pyro.data import text_transformer
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
+from probtx_pyro.tour._drawing import principal, units_in_the_plane
 
 HAND = 1.0  # standard deviation of the prior of a key, ink a pixel: wide
 
 
-class Sweep(NamedTuple):
-    """Scores on unseen digits, one row for each number of keys.
-
-    keys: how many keys a digit has.
-    soft, hard: share named rightly, with the sum over the keys of a digit and with the largest.
-    evidence: mean log evidence of a query, nats, with the sum.
-    shortfall: how far the hard evidence falls below it, nats, mean over the queries.
-    """
-
-    keys: list[int]
-    soft: list[float]
-    hard: list[float]
-    evidence: list[float]
-    shortfall: list[float]
-
-
 def chapter(context: Context) -> Chapter:
     """One to many keys a digit, fitted under priors: accuracy and evidence on unseen digits, hard against soft; a trained head."""
-    digits = data.load_digits()
-    images = context.tensor(digits.images.reshape(len(digits.labels), -1))
-    order = context.rng().permutation(len(digits.labels))
-    known, unseen = np.split(order[: context.size(1797, 400)], [context.size(1200, 300)])
+    images, digits = data.load_digits()
+    flat = images.reshape(len(images), -1)
+    known, unseen = context.parts(len(flat), (1200, 300), (597, 100))
     counts = [1, 2, 3, 4, 6, 8, 12] if not context.smoke else [1, 2]
-    labels = torch.as_tensor(digits.labels, device=images.device)
-    fits = [fit(context, images[known], labels[known], count) for count in counts]
-    sweep = _score(counts, fits, images[unseen], labels[unseen])
+    pictures, labels = context.tensor(flat), torch.as_tensor(digits, device=context.device)
+    fits = [fit(context, pictures[known], labels[known], count) for count in counts]
+    scores = {count: _score(keys, pictures[unseen], labels[unseen]) for count, keys in zip(counts, fits, strict=True)}
     return Chapter(
         "Several keys a unit",
         "What do two keys buy?",
@@ -55,11 +41,7 @@ def chapter(context: Context) -> Chapter:
             "With one key and the linked prior all of this is dot-product attention: the weights of a trained transformer load into "
             "nn.GaussianMixtureAttention, which gives the same attention, now as the posterior of a Pyro program.",
         ],
-        [
-            _plane(context, digits, known, unseen),
-            _scores(sweep, len(unseen)),
-            _heads(context),
-        ],
+        [_plane(context, flat, labels, known, unseen), _scores(scores, len(unseen)), _heads(context)],
     )
 
 
@@ -70,112 +52,94 @@ def fit(context: Context, queries: Tensor, labels: Tensor, count: int) -> models
     own = (labels == names.unsqueeze(-1)).to(queries.dtype)
     middle = (own @ queries / own.sum(-1, keepdim=True))[:, None, None]
     weights = queries.new_ones(len(names), 1, count) / count
-    start = models.GaussianKeys(
-        queries[np.stack(rows)].unsqueeze(1), key_precision=queries.new_tensor(10.0), component_weights=weights
-    )
-    posterior = models.bayesian(
-        start,
-        keys=Normal(middle.expand_as(start.keys), HAND),
-        key_precision=Gamma(queries.new_tensor(2.0), queries.new_tensor(0.1)),
-        component_weights=Dirichlet(torch.full_like(weights, 2.0)),
-    )
+    keys, precision = queries[np.stack(rows)].unsqueeze(1), queries.new_tensor(10.0)
+    start = models.GaussianKeys(keys, key_precision=precision, component_weights=weights)
+    prior, narrow = Normal(middle.expand_as(keys), HAND), Gamma(queries.new_tensor(2.0), queries.new_tensor(0.1))
+    even = Dirichlet(torch.full_like(weights, 2.0))
+    posterior = models.bayesian(start, keys=prior, key_precision=narrow, component_weights=even)
     steps = context.size(40, 5)
-    found = inference.adapt(
-        posterior, queries, num_steps=steps, tol=1e-5, query_weights=own, progress=False
-    ).formulation
+    fitted = inference.adapt(posterior, queries, num_steps=steps, tol=1e-5, query_weights=own, progress=False)
+    found = fitted.formulation
     assert found.component_weights is not None
     return models.GaussianKeys(found.keys[:, 0], None, found.key_precision, found.component_weights[:, 0])
 
 
-def _score(counts: list[int], fits: list[models.GaussianKeys], queries: Tensor, labels: Tensor) -> Sweep:
-    sweep = Sweep(counts, [], [], [], [])
-    for keys in fits:
-        for assignment, shares in (("soft", sweep.soft), ("hard", sweep.hard)):
-            named = keys.attention(queries, assignment=assignment).argmax(-1)
-            shares.append(float((named == labels).double().mean()))
-        evidence = keys.log_evidence(queries)
-        sweep.evidence.append(float(evidence.mean()))
-        sweep.shortfall.append(float((evidence - keys.log_evidence(queries, assignment="hard")).mean()))
-    return sweep
+def _score(keys: models.GaussianKeys, queries: Tensor, labels: Tensor) -> list[float]:
+    """Share named rightly, soft and hard; mean log evidence of a query, and how far the hard one falls below it."""
+    soft, hard = (keys.attention(queries, assignment=how).argmax(-1) == labels for how in ("soft", "hard"))
+    evidence, bound = (keys.log_evidence(queries, assignment=how) for how in ("soft", "hard"))
+    return [float(x.double().mean()) for x in (soft, hard, evidence, evidence - bound)]
 
 
-def _scores(sweep: Sweep, unseen: int) -> Picture:
+def _scores(scores: Mapping[int, list[float]], unseen: int) -> Picture:
+    counts, (soft, hard, evidence, shortfall) = list(scores), np.array(list(scores.values())).T
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
     hollow = {"markersize": 9, "markerfacecolor": "none", "color": plots.UNIT_COLORS[0]}
-    left.plot(sweep.keys, sweep.soft, "o-", **hollow, label="sum over the keys (soft)")
-    left.plot(sweep.keys, sweep.hard, "s", markersize=3.5, color=plots.UNIT_COLORS[5], label="largest key (hard)")
-    left.set(xlabel="keys a digit", ylabel="share named rightly")
+    left.plot(counts, soft, "o-", **hollow, label="sum over the keys (soft)")
+    left.plot(counts, hard, "s", markersize=3.5, color=plots.UNIT_COLORS[5], label="largest key (hard)")
     left.legend(frameon=False)
-    right.plot(sweep.keys, sweep.evidence, "o-", color=plots.UNIT_COLORS[2])
-    right.set(xlabel="keys a digit", ylabel="log evidence a query, nats")
-    for ax in (left, right):
+    right.plot(counts, evidence, "o-", color=plots.UNIT_COLORS[2])
+    for ax, title in ((left, "share named rightly"), (right, "log evidence a query, nats")):
         ax.set_xscale("log", base=2)
-        ax.set_xticks(sweep.keys, [str(count) for count in sweep.keys])
+        ax.set_xticks(counts, [str(count) for count in counts])
         ax.minorticks_off()
-        ax.spines[["top", "right"]].set_visible(False)
-    how = f"{unseen} digits that no key was fitted to"
-    numbers = [
-        Number(f"accuracy, {count} {'key' if count == 1 else 'keys'} a digit", share, how)
-        for count, share in zip(sweep.keys, sweep.soft, strict=True)
-    ]
-    best = int(np.argmax(sweep.evidence))
-    numbers += [
-        Number("log evidence a query, 1 key, nats", sweep.evidence[0], "keys.log_evidence, mean over the same digits"),
-        Number("highest log evidence a query, nats", sweep.evidence[best], f"with {sweep.keys[best]} keys a digit"),
-        Number("hard evidence below the soft one, nats", sweep.shortfall[-1], f"mean, {sweep.keys[-1]} keys a digit; at most log {sweep.keys[-1]} = {np.log(sweep.keys[-1]):.3f}"),
-        Number("largest change of accuracy by hard assignment", float(np.abs(np.subtract(sweep.soft, sweep.hard)).max()), "over the numbers of keys"),
-    ]  # fmt: skip
-    caption = "Unseen digits. Left: named rightly by the largest attention. Right: how well the memory expects them."
-    return Picture("number_of_keys", figure, caption, numbers)
+        finished(ax, "keys a digit", title)
+    how, best, most = f"{unseen} digits that no key was fitted to", evidence.argmax(), counts[-1]
+    return picture(
+        "number_of_keys",
+        figure,
+        "Unseen digits. Left: named rightly by the largest attention. Right: how well the memory expects them.",
+        *((f"accuracy, {_keys(count)}", share, how) for count, share in zip(counts, soft, strict=True)),
+        ("log evidence a query, 1 key, nats", evidence[0], "keys.log_evidence, mean over the same digits"),
+        ("highest log evidence a query, nats", evidence[best], f"with {counts[best]} keys a digit"),
+        ("hard evidence below the soft one, nats", shortfall[-1], f"mean, {most} keys a digit; at most log {most} = {np.log(most):.3f}"),
+        ("largest change of accuracy by hard assignment", np.abs(soft - hard).max(), "over the numbers of keys"),
+    )  # fmt: skip
 
 
-def _plane(context: Context, digits: data.Digits, known: np.ndarray, unseen: np.ndarray) -> Picture:
+def _keys(count: int) -> str:
+    return f"{count} {'key' if count == 1 else 'keys'} a digit"
+
+
+def _plane(context: Context, flat: np.ndarray, labels: Tensor, known: np.ndarray, unseen: np.ndarray) -> Picture:
     """One key and two for each of four digits, on two principal components of their pictures."""
-    some = np.array([0, 1, 5, 9])
-    kept, asked = (rows[np.isin(digits.labels[rows], some)] for rows in (known, unseen))
-    flat = digits.images.reshape(len(digits.labels), -1)
-    center = flat[kept].mean(0)
-    components = np.linalg.svd(flat[kept] - center, full_matrices=False)[2][:2].T
+    some = torch.tensor([0, 1, 5, 9], device=labels.device)
+    kept, asked = (rows[torch.isin(labels[rows], some).numpy(force=True)] for rows in (known, unseen))
+    center, components = principal(flat[kept])
     plane = context.tensor((flat - center) @ components)
-    labels = torch.as_tensor(digits.labels, device=plane.device)
-    grid = plots.query_grid(plane[asked].numpy(force=True), num=context.size(120, 30), margin=0.05)
+    queries, names = plane[asked], some.tolist()
+    grid = plots.query_grid(queries, num=context.size(120, 30), margin=0.05)
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     numbers = []
     for ax, count in zip(panels, (1, 3), strict=True):
-        keys = fit(context, plane[kept], labels[kept], count)
-        weights = keys.attention(context.tensor(grid.reshape(-1, 2))).reshape(*grid.shape[:2], -1).numpy(force=True)
-        named = torch.as_tensor(some, device=plane.device)[keys.attention(plane[asked]).argmax(-1)]
-        share = float((named == labels[asked]).double().mean())
-        precision = keys.key_precision.numpy(force=True)
-        points = plane[asked].numpy(force=True)
-        plots.responsibilities(grid, weights, keys.keys.numpy(force=True), precision, some.tolist(), ax, queries=points)
-        title = f"{count} {'key' if count == 1 else 'keys'} a digit"
-        ax.set(title=title, xlabel="first component", ylabel="second component")
+        keys, title = fit(context, plane[kept], labels[kept], count), _keys(count)
+        units_in_the_plane(ax, title, grid, keys, names, queries)
+        share = (some[keys.attention(queries).argmax(-1)] == labels[asked]).double().mean()
         numbers += [
-            Number(f"accuracy in the plane, {title}", share, f"{len(asked)} unseen digits of these four"),
-            Number(f"log evidence in the plane, {title}, nats", float(keys.log_evidence(plane[asked]).mean()), "mean over the same"),
-        ]  # fmt: skip
-    caption = f"Digits {', '.join(map(str, some))} on two principal components. Colour: which digit is responsible; circles: one standard deviation of each key; dots: unseen digits."
-    return Picture("keys_in_the_plane", figure, caption, numbers)
+            (f"accuracy in the plane, {title}", share, f"{len(asked)} unseen digits of these four"),
+            (f"log evidence in the plane, {title}, nats", keys.log_evidence(queries).mean(), "mean over the same"),
+        ]
+    caption = f"Digits {', '.join(map(str, names))} on two principal components. Colour: which digit is responsible; circles: one standard deviation of each key; dots: unseen digits."
+    return picture("keys_in_the_plane", figure, caption, *numbers)
 
 
 def _heads(context: Context) -> Picture:
     """A trained layer as `nn.GaussianMixtureAttention`: the same attention; and how far its heads are from one another."""
     transformer = text_transformer.load().double().to(context.device)
-    text = "The class statement makes a new class. A class definition is an executable statement."[
-        : context.size(85, 24)
-    ]
+    text = "The class statement makes a new class. A class definition is an executable statement."
+    text = text[: context.size(85, 24)]
     heads = transformer.heads(text)
     tokens = transformer.encode(text).to(context.device)[None]
     source = transformer.characters(tokens) + transformer.positions.weight[: len(text)]
-    largest = []
     blocks: Any = transformer.blocks
-    for number, block in enumerate(blocks):
+    largest = []
+    for own, block in zip(heads.attention, blocks, strict=True):
         layer = nn.GaussianMixtureAttention(64, 4, batch_first=True, dtype=source.dtype, device=context.device)
-        layer.load_state_dict({"in_proj_weight": block.projection.weight, "in_proj_bias": block.projection.bias}, strict=False)  # fmt: skip
+        trained = {"in_proj_weight": block.projection.weight, "in_proj_bias": block.projection.bias}
+        layer.load_state_dict(trained, strict=False)
         x = block.attention_norm(source)
         attention = layer(x, x, x, is_causal=True, average_attn_weights=False)[1][0]
-        largest.append(float((attention.detach() - heads.attention[number]).abs().max()))
+        largest.append((attention.detach() - own).abs().max())
         source = block(source)
     every = heads.attention.flatten(0, 1).numpy(force=True)
     distances = inspection.head_distances(every, lambda p, q: 0.5 * np.abs(p - q).sum(-1))
@@ -185,16 +149,14 @@ def _heads(context: Context) -> Picture:
     figure.axes[-1].set_ylabel("share of attention placed differently")  # of the colour bar
     ax.set(xlabel="layer.head", ylabel="layer.head")
     apart = distances[np.triu_indices(8, 1)]
-    return Picture(
+    return picture(
         "heads",
         figure,
         "How far the eight heads of the trained text transformer are from one another: the share of attention that they place differently, mean over the characters. Two near heads say nearly the same twice.",
-        [
-            Number("largest difference, layer 0", largest[0], "attention of nn.GaussianMixtureAttention with the trained weights against the transformer's own, float64"),
-            Number("largest difference, layer 1", largest[1], "the same"),
-            Number("smallest distance of two heads", float(apart.min()), "half the sum of |difference| over the units, mean over the queries"),
-            Number("median distance of two heads", float(np.median(apart)), "over the 28 pairs"),
-        ],
+        ("largest difference, layer 0", largest[0], "attention of nn.GaussianMixtureAttention with the trained weights against the transformer's own, float64"),
+        ("largest difference, layer 1", largest[1], "the same"),
+        ("smallest distance of two heads", apart.min(), "half the sum of |difference| over the units, mean over the queries"),
+        ("median distance of two heads", np.median(apart), "over the 28 pairs"),
     )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from matplotlib import pyplot
 from torch import Tensor
 
 from probtx_pyro import data, models, plots
-from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
+from probtx_pyro.plots._style import finished
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, Row, picture
 
 SHARP, VAGUE = 1000.0, 15.0  # inverse temperatures: each picture for itself, and averages of similar ones
 RIGHT = 0.01  # a picture is retrieved if no pixel is off by more
@@ -18,10 +19,10 @@ COLUMNS = 10
 
 def chapter(context: Context) -> Chapter:
     """Retrieval from erased pictures, the energy on the way, and the share retrieved over the inverse temperature."""
-    digits, rng = data.load_digits(), context.rng()
-    drawn = rng.permutation(len(digits.labels))[: context.size(100, 20)]
-    first = np.unique(digits.labels[drawn], return_index=True)[1]  # one of each digit, to be shown
-    chosen = digits.images[np.concatenate([drawn[first], np.delete(drawn, first)])]
+    (images, labels), rng = data.load_digits(), context.rng()
+    drawn = rng.permutation(len(images))[: context.size(100, 20)]
+    first = np.unique(labels[drawn], return_index=True)[1]  # one of each digit, to be shown
+    chosen = images[np.concatenate([drawn[first], np.delete(drawn, first)])]
     flat = 2 * chosen.reshape(len(chosen), -1) - 1
     stored = context.tensor(flat / np.linalg.norm(flat, axis=-1, keepdims=True))
     pixels = stored.shape[-1]
@@ -56,10 +57,8 @@ def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
     answers = {beta: models.Hopfield(stored, beta).retrieve(asked) for beta in (VAGUE, SHARP)}
     eta = (VAGUE * asked[:COLUMNS]).requires_grad_()
     (slope,) = torch.autograd.grad(tilted.log_normalizer(eta).sum(), eta)
-    doubt = {
-        beta: tilted.covariance(beta * asked[:COLUMNS]).diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
-        for beta in (VAGUE, SHARP)
-    }
+    variances = {beta: tilted.covariance(beta * asked[:COLUMNS]).diagonal(dim1=-2, dim2=-1) for beta in answers}
+    doubt = {beta: variance.clamp_min(0.0).sqrt() for beta, variance in variances.items()}
     rows = {
         "stored": stored,
         "half erased": asked,
@@ -69,19 +68,17 @@ def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
     }
     side = round(stored.shape[-1] ** 0.5)
     figure, ax = pyplot.subplots(figsize=(8.8, 4.0), layout="constrained")
-    pictures = {title: x[:COLUMNS].unflatten(-1, (side, side)).numpy(force=True) for title, x in rows.items()}
+    pictures = {title: x[:COLUMNS].unflatten(-1, (side, side)) for title, x in rows.items()}
     plots.image_rows(pictures, ax=ax, own_scale=["its standard deviation"])
-    return Picture(
+    return picture(
         "retrieved",
         figure,
         "Digits from a random half of their pixels. Grey is 0: erased. Colour: what the curvature of the log normaliser says about the row above it.",
-        [
-            Number("largest |attention − slope of log Z|", float((slope - answers[VAGUE][:COLUMNS]).abs().max()), "retrieve against automatic differentiation of LogNormalizer.log_normalizer"),
-            Number(f"share retrieved, β = {SHARP:g}", _right(answers[SHARP], stored), f"{len(stored)} digits, one step, no pixel off by more than {RIGHT:g}"),
-            Number(f"share retrieved, β = {VAGUE:g}", _right(answers[VAGUE], stored), "the same"),
-            Number(f"mean standard deviation of a pixel, β = {VAGUE:g}", float(doubt[VAGUE].mean()), f"LogNormalizer.covariance, the {COLUMNS} digits shown"),
-            Number(f"mean standard deviation of a pixel, β = {SHARP:g}", float(doubt[SHARP].mean()), "the same"),
-        ],
+        ("largest |attention − slope of log Z|", (slope - answers[VAGUE][:COLUMNS]).abs().max(), "retrieve against automatic differentiation of LogNormalizer.log_normalizer"),
+        (f"share retrieved, β = {SHARP:g}", _right(answers[SHARP], stored), f"{len(stored)} digits, one step, no pixel off by more than {RIGHT:g}"),
+        (f"share retrieved, β = {VAGUE:g}", _right(answers[VAGUE], stored), "the same"),
+        (f"mean standard deviation of a pixel, β = {VAGUE:g}", doubt[VAGUE].mean(), f"LogNormalizer.covariance, the {COLUMNS} digits shown"),
+        (f"mean standard deviation of a pixel, β = {SHARP:g}", doubt[SHARP].mean(), "the same"),
     )  # fmt: skip
 
 
@@ -93,21 +90,18 @@ def _energy(context: Context, stored: Tensor, shown: Mapping[str, Tensor]) -> Pi
     ends = [models.Hopfield(stored, beta).settle(asked, context.size(300, 20), tol=1e-6).state for beta in betas]
     places = [float((1 / (torch.cdist(x, x) < RIGHT).double().sum(-1)).sum()) for x in ends]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
-    plots.objective_trace(energy[:, :8].numpy(force=True), ax=left)
+    plots.objective_trace(energy[:, :8], ax=left)
     left.set(xlabel="step", ylabel=f"energy, β = {middle:g}")
     right.semilogx(betas, places, "o-", color=plots.UNIT_COLORS[0])
     right.axhline(len(stored), color="#999999", linewidth=1)
-    right.set(xlabel="β", ylabel="resting places", ylim=(0, None))
-    right.spines[["top", "right"]].set_visible(False)
-    return Picture(
+    finished(right, "β", "resting places", ylim=(0, None))
+    return picture(
         "energy",
         figure,
         f"Left: the energy of 8 half-erased digits on their way. Right: how many different states {len(stored)} of them end in; the line is the number of patterns.",
-        [
-            Number("largest rise of the energy in a step", float(energy.diff(dim=0).max()), f"{len(stored)} states, {steps} steps; above 0 by rounding only"),
-            Number("resting places, smallest β", places[0], f"Hopfield.settle at β = {betas[0]:g}; states within {RIGHT:g} count as one"),
-            Number("resting places, largest β", places[-1], f"the same at β = {betas[-1]:g}"),
-        ],
+        ("largest rise of the energy in a step", energy.diff(dim=0).max(), f"{len(stored)} states, {steps} steps; above 0 by rounding only"),
+        ("resting places, smallest β", places[0], f"Hopfield.settle at β = {betas[0]:g}; states within {RIGHT:g} count as one"),
+        ("resting places, largest β", places[-1], f"the same at β = {betas[-1]:g}"),
     )  # fmt: skip
 
 
@@ -115,7 +109,7 @@ def _accuracy(context: Context, stored: Tensor, shown: Mapping[str, Tensor]) -> 
     """Share retrieved in one step over β, for what was erased and for softmax beside sparsemax."""
     betas = np.geomspace(3, 3000, context.size(19, 4))
     figure, ax = pyplot.subplots(figsize=(7, 3.8), layout="constrained")
-    numbers = []
+    numbers: list[Row] = []
     for name, color in zip(ERASED, plots.UNIT_COLORS, strict=False):
         nearest = (shown[name] @ stored.mT).argmax(-1) == torch.arange(len(stored), device=stored.device)
         for transformation, dash in (("softmax", "o-"), ("sparsemax", "^--")):
@@ -123,13 +117,13 @@ def _accuracy(context: Context, stored: Tensor, shown: Mapping[str, Tensor]) -> 
             shares = [_right(memory.retrieve(shown[name]), stored) for memory in memories]
             ax.semilogx(betas, shares, dash, color=color, markersize=4, label=f"{name} erased, {transformation}")
             best = int(np.argmax(shares))
-            numbers.append(Number(f"share retrieved, {name}, {transformation}", shares[best], f"one step at the best β of the curve, {betas[best]:.0f}"))  # fmt: skip
-        numbers.append(Number(f"largest dot product is right, {name}", float(nearest.double().mean()), "where β is very large the memory can do no better"))  # fmt: skip
-    ax.set(xlabel="β", ylabel="share retrieved in one step", ylim=(-0.03, 1.03))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=8)
+            how = f"one step at the best β of the curve, {betas[best]:.0f}"
+            numbers.append((f"share retrieved, {name}, {transformation}", shares[best], how))
+        how = "where β is very large the memory can do no better"
+        numbers.append((f"largest dot product is right, {name}", nearest.double().mean(), how))
+    finished(ax, "β", "share retrieved in one step", True, ylim=(-0.03, 1.03))
     caption = f"{len(stored)} stored digits, asked once each. Sparsemax gives most patterns the weight 0 and needs a smaller β."
-    return Picture("over_beta", figure, caption, numbers)
+    return picture("over_beta", figure, caption, *numbers)
 
 
 __all__ = ["chapter"]

@@ -1,7 +1,8 @@
-"""The course of an algorithm: its objective at every iteration, and how far a guide falls short of the evidence."""
+"""How good an approximation is: its objective at every iteration, its gap to the evidence, its marginals beside exact ones."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,6 +10,8 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
+
+MARKERS = "o^sDv<>P"
 
 
 def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
@@ -36,24 +39,19 @@ def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = N
     trace = _given.field(objective, "objective", "iterations")
     trace = _given.array("objective", trace, shape="(iteration, ...)")
     if trace.ndim == 0 or trace.shape[0] < 1:
-        raise ValueError(f"objective must have shape (iteration, ...) but has shape {trace.shape}; give fit.objective")
+        raise _given.misfit("objective", "(iteration, ...)", trace.shape, "give fit.objective")
     trace = _given.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
-    if labels is not None and len(labels) != trace.shape[1]:
-        raise ValueError(
-            f"labels has {len(labels)} names but objective has {trace.shape[1]} problems; give one for each"
-        )
+    names = _given.names("labels", labels, trace.shape[1], f"objective has {trace.shape[1]} problems")
     ax = _style.axes(ax)
     for problem, line in enumerate(trace.T):
-        color = _style.unit_color(problem)
-        ax.plot(line, color=color, marker="o", markersize=2.5, linewidth=1.4)
-    if labels is not None:
+        ax.plot(line, color=_style.unit_color(problem), marker="o", markersize=2.5, linewidth=1.4)
+    if names is not None:
         ax.set_xlim(right=(len(trace) - 1) * 1.25 + 0.5)  # room for the names
         for problem, height in enumerate(_apart(trace[-1], 0.06 * float(np.ptp(trace)))):
             end = (len(trace) - 1, trace[-1, problem])
-            name, color = str(labels[problem]), _style.unit_color(problem)
-            ax.annotate(name, end, (1.03 * end[0] + 0.2, height), color=color, va="center", fontsize=8)
-    ax.set(xlabel="iteration", ylabel="objective (log joint)")
-    return _style.bare(ax)
+            color, place = _style.unit_color(problem), (1.03 * end[0] + 0.2, height)
+            ax.annotate(names[problem], end, place, color=color, va="center", fontsize=8)
+    return _style.finished(ax, "iteration", "objective (log joint)")
 
 
 def _apart(heights: np.ndarray, least: float) -> np.ndarray:
@@ -95,21 +93,74 @@ def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None 
     ax = _style.axes(ax, 4.4, 4.0)
     positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
     linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
-    for axis in ("x", "y"):
-        getattr(ax, f"set_{axis}scale")("symlog", linthresh=linear)
+    ax.set_xscale("symlog", linthresh=linear)
+    ax.set_yscale("symlog", linthresh=linear)
     top = 2 * max(x.max(initial=0), y.max(initial=0), linear)
     ax.plot([0, top], [0, top], color="#999999", linewidth=1, zorder=0)
     ax.text(0.62, 0.48, "gap = KL", transform=ax.transAxes, color="#666666", fontsize=8)
     for i, kind in enumerate(dict.fromkeys(kinds)):
         chosen = kinds == kind
-        ax.plot(
-            x[chosen], y[chosen], "os^Dv<>P"[i % 8], color=_style.unit_color(i), markersize=5, alpha=0.8, label=kind
-        )
+        _style.points(ax, i, x[chosen], y[chosen], label=kind)
     if labels is not None:
         ax.legend(loc="upper left", fontsize=8, frameon=False)
-    ax.set(xlabel="Σ KL(guide ‖ exact attention), nats", ylabel="log evidence − ELBO, nats")
     ax.set(xlim=(-linear / 4, top), ylim=(-linear / 4, top))
-    return _style.bare(ax)
+    return _style.finished(ax, "Σ KL(guide ‖ exact attention), nats", "log evidence − ELBO, nats")
 
 
-__all__ = ["elbo_gap", "objective_trace"]
+def marginal_agreement(
+    exact: "Sequence[ArrayLike]",
+    approximate: "Sequence[ArrayLike]",
+    labels: Sequence | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Show each probability of an approximation over the exact one; on the diagonal they agree.
+
+    Above it on the right and below it on the left the approximation is too sure of itself.
+
+    Parameters
+    ----------
+    exact, approximate
+        Arrays of probabilities, pair by pair of one shape: of heads, of labels.
+    labels
+        One for each pair.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Nothing to draw, shapes that differ, probabilities off the unit interval, or labels that do not count the pairs.
+
+    Examples
+    --------
+    >>> ax = marginal_agreement([[0.2, 0.8]], [[0.1, 0.9]], ["heads"])
+    >>> ax.get_legend().get_texts()[0].get_text()
+    'heads'
+    >>> from matplotlib import pyplot
+    >>> pyplot.close(ax.figure)
+    """
+    if len(exact) == 0 or len(exact) != len(approximate):
+        raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
+    names = _given.names("labels", labels, len(exact), f"exact has {len(exact)} arrays")
+    ax = _style.axes(ax, 3.8, 3.8)
+    ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
+    for i, pair in enumerate(zip(exact, approximate, strict=True)):
+        x, y = (_probabilities(f"{name}[{i}]", p) for name, p in zip(("exact", "approximate"), pair, strict=True))
+        if x.shape != y.shape:
+            raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
+        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 4.5, "alpha": 0.6}
+        ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], label=names and names[i], **look)
+    return _style.finished(ax, "exact probability", "approximate probability", labels is not None, aspect="equal")
+
+
+def _probabilities(name: str, given: ArrayLike) -> np.ndarray:
+    array = _given.array(name, given)
+    array = _given.numbers(name, array, array.ndim, "(...)")
+    return _given.shares(name, array, "give probabilities, not logits", least=-1e-6)
+
+
+__all__ = ["elbo_gap", "marginal_agreement", "objective_trace"]
