@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Maybe, Mixture
+from probtx_pyro.models.mixture import Centers, Maybe, Mixture
 from probtx_pyro.ops import Factor
 
 WITHOUT_DENSITY = ("attention", "expected_outputs", "plates", "guide")  # what the limit without a density still has
@@ -72,11 +72,7 @@ class ReducedMixture(Mixture):
         return self.mixture.origins()
 
     def lowered(
-        self,
-        queries: Tensor,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        centers: Mapping[str, Tensor] | None = None,
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
     ) -> tuple[Factor, Tensor]:
         """The factor and the log weights of the mixture."""
         return self.mixture.lowered(queries, outputs, observed, centers)

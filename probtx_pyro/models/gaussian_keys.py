@@ -39,7 +39,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, gaussian_terms
-from probtx_pyro.models.mixture import WEIGHTS, Maybe, Mixture, Seen
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Mixture, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
@@ -254,11 +254,7 @@ class GaussianKeys(Mixture):
         return {"keys": center_of(self.keys, 2)}
 
     def lowered(
-        self,
-        queries: Tensor,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        centers: Mapping[str, Tensor] | None = None,
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
     ) -> tuple[Factor, Tensor]:
         """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
         flat = None if centers is None else {name: x.squeeze(-2) for name, x in centers.items()}

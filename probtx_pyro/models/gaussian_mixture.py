@@ -37,7 +37,7 @@ from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
-from probtx_pyro.models.mixture import WEIGHTS, Maybe, Seen
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 
@@ -251,13 +251,7 @@ class GaussianMixture(GaussianAnswers):
         own = {"keys": center_of(self.keys)}
         return own if self.values is None else own | {"values": center_of(self.values)}
 
-    def factor(
-        self,
-        queries: Tensor,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        centers: Mapping[str, Tensor] | None = None,
-    ) -> Factor:
+    def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
         """``log p(q_i, v_i | unit=j)`` as statistics, parameters and bias, centred on ``centers`` (those of the mixture if None)."""
         centers = self.origins() if centers is None else centers
         factor = gaussian_factor(queries - centers["keys"], self.keys - centers["keys"], self.key_precision)

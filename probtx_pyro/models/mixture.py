@@ -41,6 +41,7 @@ from probtx_pyro.ops import (
 )
 
 Maybe = Tensor | None  # an argument that may be left out
+Centers = Mapping[str, Tensor] | None  # what statistics are centred on, by name; None is the own `origins`
 WEIGHTS: Mapping[str, Parameter] = {
     "weights": Parameter("query unit", constraints.simplex, Dirichlet, field="log_prior")
 }
@@ -93,13 +94,7 @@ class Mixture(Formulation):
         """Return the distribution of a query given its unit, for the program; ``unit`` has any shape."""
         raise NotImplementedError
 
-    def factor(
-        self,
-        queries: Tensor,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        centers: Mapping[str, Tensor] | None = None,
-    ) -> Factor:
+    def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
         """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units, the closed form."""
         raise NotImplementedError
 
@@ -254,11 +249,7 @@ class Mixture(Formulation):
     # -- closed forms -----------------------------------------------------------------------------------------------------
 
     def lowered(
-        self,
-        queries: Tensor,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        centers: Mapping[str, Tensor] | None = None,
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
     ) -> tuple[Factor, Tensor]:
         """`factor` and log weights (..., Q or 1, units): all that an E-step needs."""
         return self.factor(queries, outputs, observed, centers), self.log_weights()
@@ -300,7 +291,7 @@ class Mixture(Formulation):
 
     # -- one step of EM or of Gibbs: sums, and conditionals from them ---------------------------------------------------------
 
-    def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> Seen:
+    def expect(self, data: Data, centers: Centers = None) -> Seen:
         """The sums of an E-step."""
         centers = self.origins() if centers is None else centers
         queries, outputs, observed, query_weights = data
