@@ -41,6 +41,7 @@ def test_the_command_says_where_things_are(written):
         f"Report: {out / 'report.html'}",
         f"Data:   {out / 'tour.nc'}, {out / 'posterior.nc'}",
         f"Figures: {len(figures)} in {out / 'figures'}",
+        "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help",
     ]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures)
     assert not pyplot.get_fignums()
