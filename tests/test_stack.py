@@ -28,7 +28,7 @@ def small(collapsed):
 def test_2_units_given_a_draw_of_the_parameters_are_those_of_our_attention():
     """`infer_discrete` around the conditioned program; the other way round it would forget the draw."""
     program, queries = small(collapsed=False)
-    draws = inference.gibbs(program.formulation, queries, program.priors, num_samples=1, num_chains=1, seed=0)
+    draws = inference.gibbs(program, queries, num_samples=1, num_chains=1, seed=0)
     at = {name: x[0, 0] for name, x in draws.samples.items()}
     drawn = infer_discrete(poutine.condition(program, at), first_available_dim=-2)
     units = poutine.trace(drawn).get_trace(queries.repeat(2000, 1)).nodes["unit"]["value"].view(2000, -1)
