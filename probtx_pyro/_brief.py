@@ -25,6 +25,3 @@ def _brief(value: Any) -> str:
         return "(" + ", ".join(_brief(x) for x in value) + ")"
     text = repr(value).replace("\n", " ")
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-
-
-__all__ = ["in_brief"]

@@ -105,6 +105,3 @@ class AttentionParser:
     @property
     def _root(self) -> bool:
         return getattr(self.model.encoder, "root_ternary", None) is not None
-
-
-__all__ = ["DECODERS", "AttentionParser"]

@@ -211,9 +211,3 @@ def warn_unknown(share: float, where: str, what: str = "words") -> None:
             f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same one; "
             "is it the same language, in the same spelling?"
         )
-
-
-__all__ = [
-    "MANY_UNKNOWN", "SHARED", "Parser", "add_shared", "count", "natural", "device", "folder", "names_of_options", "seed", "threads",
-    "warn", "warn_unknown", "whole", "with_options",
-]  # fmt: skip

@@ -262,9 +262,3 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str
     print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
     for part, share in results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)
-
-
-__all__ = [
-    "ATTENTION_OPTIONS", "COMMON", "ENCODER_OPTIONS", "OPTION_NAMES", "PRECISIONS", "WORDS", "Numbers", "Option",
-    "add_attention", "add_numbers", "add_run", "add_words", "distances", "given", "labelled", "report", "run_options", "settings",
-]  # fmt: skip

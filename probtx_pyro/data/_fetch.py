@@ -220,9 +220,3 @@ def read_blocks(
     except BadLine as error:
         number, wrong = error.args
         raise ValueError(f"{name}, line {number}: {wrong}") from None
-
-
-__all__ = [
-    "GITHUB", "BadLine", "Block", "Remote", "checked", "download", "fetch", "on_github", "own_folder", "read_blocks", "read_bytes",
-    "read_lines", "read_text",
-]  # fmt: skip

@@ -125,6 +125,3 @@ def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[
         random.Random(seed).shuffle(order)
     cut = len(items) - number
     return [items[i] for i in sorted(order[:cut])], [items[i] for i in sorted(order[cut:])]
-
-
-__all__ = ["Published", "Splits", "held_out", "load_splits", "part_paths"]

@@ -79,6 +79,3 @@ def _wide(prior: Any, rank: int) -> Any:
     arguments = arguments_of(prior)
     wide = {key: x.unsqueeze(-1 - rank) if x.dim() > rank else x for key, x in arguments.items()}
     return type(prior)(**wide, validate_args=False)
-
-
-__all__ = ["prefix_problem", "prefix_result"]

@@ -79,6 +79,3 @@ class Checkpoint:
         unfinished = self.path.with_name(self.path.name + ".unfinished")
         torch.save({"run": self.run, "state": dict(state)}, unfinished)
         os.replace(unfinished, self.path)
-
-
-__all__ = ["Checkpoint", "fingerprint"]

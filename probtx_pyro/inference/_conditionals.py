@@ -121,5 +121,3 @@ TAKEN: Mapping[type, Callable[[Site, Any, Tensor, Take], Tensor]] = {
     GammaTerms: _gamma,
     DirichletTerms: _dirichlet,
 }
-
-__all__ = ["MODE", "Take", "draw", "update"]

@@ -57,6 +57,3 @@ class Draws(NamedTuple):
     def num_draws(self) -> int:
         """Draws of each chain."""
         return next(iter(self.samples.values())).shape[1]
-
-
-__all__ = ["Draws"]

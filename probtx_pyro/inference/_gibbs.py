@@ -198,6 +198,3 @@ def _require_conjugate(posterior: Bayesian) -> None:
             raise ValueError(
                 f"priors: a flat prior on {name} has no posterior where nobody attends; give it Normal(0, scale) with a large scale"
             )
-
-
-__all__ = ["gibbs", "sweep"]

@@ -115,6 +115,3 @@ def _constrain(x: Tensor, site: Site) -> Tensor:
         allowed = _allowed(site)
         return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
     return biject_to(site.distribution.support)(x)
-
-
-__all__ = ["gradient_map"]

@@ -119,6 +119,3 @@ def _own(site: Site, rank: int) -> tuple[int, ...]:
 
 def _leading(site: Site, rank: int) -> torch.Size:
     return site.initial.shape[: max(0, site.initial.dim() - rank)]
-
-
-__all__ = ["LogJoint"]

@@ -221,6 +221,3 @@ def _moved(x: Any, device: torch.device) -> Any:
     if isinstance(x, list):
         return [_moved(value, device) for value in x]
     return x.to(device) if isinstance(x, Tensor) else x
-
-
-__all__ = ["nuts"]

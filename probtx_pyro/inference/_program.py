@@ -190,6 +190,3 @@ def identity(program: Program) -> dict[str, Any]:
 def _full_name(function: Any) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-__all__ = ["Parameters", "Potential", "Program", "bound", "identity", "parameters", "require_priors", "untouched"]

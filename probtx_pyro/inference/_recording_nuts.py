@@ -92,6 +92,3 @@ class RecordingNUTS(NUTS):
         for block, moments in zip(masses._adapt_scheme.values(), state["moments"], strict=True):
             for name, value in zip(MOMENTS, moments, strict=True):
                 setattr(block, name, value)
-
-
-__all__ = ["RecordingNUTS"]

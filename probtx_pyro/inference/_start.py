@@ -175,5 +175,3 @@ STARTS: dict[str, Callable[..., dict[str, Tensor]]] = {
     "formulation": partial(_around, _own),
     "prior": _prior,
 }
-
-__all__ = ["JITTER", "STARTS", "seeds", "starts"]

@@ -307,6 +307,3 @@ def _finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
 def _draw(guide: Any, found: Parameters) -> dict[str, Tensor]:
     nodes: dict[str, Any] = poutine.trace(guide).get_trace(*found.arguments).nodes
     return {name: nodes[name]["value"].detach() for name in found.sites}
-
-
-__all__ = ["Approximation", "variational"]

@@ -110,6 +110,3 @@ def _softmax(name: str, layer: Attention, units: Units) -> tuple[Tensor | float,
     raise ValueError(
         f"{name} is a {type(layer).__name__} whose attention is no softmax of dot products; ask it for {known}, or swap in SoftmaxAttention"
     )
-
-
-__all__ = ["capture"]

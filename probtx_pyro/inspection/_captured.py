@@ -253,6 +253,3 @@ def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str,
         arrays["values"] = (one.values.expand(*leading, *one.values.shape[-2:]), ("unit", "answer"))
     group: dict[str, Variable] = {name: ((*one.dims, *axes), x.cpu().numpy()) for name, (x, axes) in arrays.items()}
     return from_arrays({"captured": group}, {**one.coords, **(coords or {})})
-
-
-__all__ = ["Captured", "capture_data", "captured", "stack_layers"]

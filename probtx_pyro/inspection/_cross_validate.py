@@ -160,6 +160,3 @@ def cross_validate(
 
 def _error(pointwise: Array, number: Any) -> Array:
     return np.sqrt(number * np.nanvar(pointwise, -1, ddof=1))
-
-
-__all__ = ["CrossValidation", "cross_validate", "softmax_alternatives"]

@@ -188,6 +188,3 @@ def _checked(name: str, values: Tensor, shape: tuple[int, ...]) -> Array:
             f"statistics: {name!r} gave shape {tuple(values.shape)} but there are queries {shape}; return one number for each"
         )
     return values.detach().cpu().numpy()
-
-
-__all__ = ["QUERY_STATISTICS", "QueryCheck", "nearest_key", "principal_coordinate", "query_check", "squared_norm"]

@@ -219,6 +219,3 @@ def _check_num_steps(num_steps: int) -> None:
     """Refuse a negative number of steps."""
     if num_steps < 0:
         raise ValueError(f"num_steps must be 0 or more, not {num_steps}; it is the number of EM steps")
-
-
-__all__ = ["GaussianAnswers", "OutputModes"]

@@ -179,6 +179,3 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bay
         require_prior(formulation, name, prior)
     order = {name: priors[name] for name in formulation.PARAMETERS if name in priors}
     return Bayesian(formulation, order, collapsed)
-
-
-__all__ = ["Bayesian", "bayesian"]

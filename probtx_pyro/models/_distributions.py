@@ -123,6 +123,3 @@ class FaceDirichlet(TorchDistribution):
 def on_face(prior: Dirichlet, allowed: Tensor | None) -> Dirichlet | FaceDirichlet:
     """``prior`` itself, or restricted to the allowed coordinates."""
     return prior if allowed is None else FaceDirichlet(prior.concentration, allowed)
-
-
-__all__ = ["FaceDirichlet", "MixtureDensity", "on_face"]

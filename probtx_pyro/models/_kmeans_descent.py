@@ -83,6 +83,3 @@ def descend(
         share = batch_size / (2 * met.unsqueeze(-1))  # -slope · batch / 2 is the sum of the pulls
         centers = centers - torch.where(met.unsqueeze(-1) > 0, share, 0.0) * slope
     return centers, torch.stack(trace)
-
-
-__all__ = ["OBJECTIVES", "descend", "gradient", "named"]

@@ -98,6 +98,3 @@ def hard(points: Tensor, centers: Tensor, gamma: Tensor, point_weights: Maybe) -
     collected = (points * weights.unsqueeze(-1)).expand(*energy.shape, -1)
     sums = torch.zeros_like(centers).scatter_add(-2, chosen.expand_as(collected), collected)
     return counts, sums, (weights * energy).sum(-1)
-
-
-__all__ = ["em"]

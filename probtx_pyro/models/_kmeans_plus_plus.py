@@ -65,6 +65,3 @@ def check_weights(x: Tensor, point_weights: Tensor) -> None:
     check.finite(point_weights=point_weights)
     if check.is_validation_enabled() and ((point_weights < 0).any() or (point_weights == 0).all(-1).any()):
         raise ValueError("point_weights must be non-negative and positive somewhere; 0 leaves a point out")
-
-
-__all__ = ["check_weights", "plus_plus"]

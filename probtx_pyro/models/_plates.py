@@ -64,6 +64,3 @@ def given_unit(parameter: Tensor, unit: Tensor, event_dim: int) -> Tensor:
 def isotropic(mean: Tensor, precision: Tensor):
     """``N(mean, I/precision)`` with event shape (D,)."""
     return Normal(mean, precision.rsqrt().unsqueeze(-1) if precision.dim() else precision.rsqrt()).to_event(1)
-
-
-__all__ = ["PARALLEL", "Plates", "given_unit", "isotropic", "plate_names", "plate_of", "weighted_queries"]

@@ -98,6 +98,3 @@ def linked(keys: Tensor, values: Maybe, precision: Tensor, log_mask: Maybe = Non
 def for_each(x: Tensor, axes: int) -> Tensor:
     """A number for each problem, (...), with so many axes more, to multiply what the problem has."""
     return x.reshape(*x.shape, *(1,) * axes) if x.dim() else x
-
-
-__all__ = ["ReducedMixture", "for_each", "linked"]

@@ -105,6 +105,3 @@ class FaceStickBreaking(Transform):
 @transform_to.register(Face)
 def _break_sticks(face: Face) -> FaceStickBreaking:
     return FaceStickBreaking(face.allowed)
-
-
-__all__ = ["Face", "FaceStickBreaking"]

@@ -179,6 +179,3 @@ def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> 
     nearest = model.distances(x).amin(-1)
     mean = nearest.mean() if weights is None else (weights * nearest).sum() / weights.sum()
     return 0.5 * x.shape[1] / mean
-
-
-__all__ = ["SoftKMeansEstimator"]

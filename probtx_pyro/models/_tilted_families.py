@@ -126,6 +126,3 @@ def from_distribution(distribution: Any) -> TiltedFamily:
     raise ValueError(
         f"distribution: {type(base).__name__} has no tilt in closed form: {REFUSED}, or it is not in the table; choose from {', '.join(x.__name__ for x in FAMILIES)}"
     )
-
-
-__all__ = ["FAMILIES", "TiltedFamily", "from_distribution"]

@@ -66,6 +66,3 @@ def check_masks(masks: Masks) -> None:
         raise ValueError(
             "attn_mask hides units from some queries only, but adapt_steps lets every query move the units; use is_causal=True, key_padding_mask, or adapt_steps=0"
         )
-
-
-__all__ = ["ADAPTED", "Model", "check_masks", "model_of"]

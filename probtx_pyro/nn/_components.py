@@ -80,6 +80,3 @@ class SeveralKeys(Attention):
         if self.component_logits is not None:
             values["component_weights"] = self.component_logits.softmax(-1)
         return values | dict(self.components.named_parameters(recurse=False))
-
-
-__all__ = ["SeveralKeys", "check_components"]

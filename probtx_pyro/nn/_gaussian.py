@@ -192,6 +192,3 @@ class GaussianAttention(Attention):
             answers = torch.where(alive, answers, 0.0)
             weights = None if weights is None else torch.where(alive, weights, 0.0)
         return F.dropout(answers, self._rate).to(dtype), weights
-
-
-__all__ = ["GaussianAttention"]

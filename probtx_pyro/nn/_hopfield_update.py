@@ -119,6 +119,3 @@ class StateUpdate(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings, as modules print them."""
         return f"beta={self.beta}, learned={self.log_beta is not None}, num_steps={self.num_steps}, tol={self.tol}, transformation={self.transformation!r}"
-
-
-__all__ = ["StateUpdate"]

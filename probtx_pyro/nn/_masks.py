@@ -93,6 +93,3 @@ def _additive(name: str, mask: Tensor | None, shapes: set[tuple[int, ...]], dtyp
     if not mask.is_floating_point():
         raise ValueError(f"{name} must be boolean (True forbids) or floating (added to the logits), not {mask.dtype}")
     return mask.to(dtype)
-
-
-__all__ = ["Masks", "combine"]

@@ -24,6 +24,3 @@ def printed(module: nn.Module, sizes: dict[str, Any], options: dict[str, Any]) -
     defaults = {name: parameter.default for name, parameter in inspect.signature(type(module)).parameters.items()}
     changed = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
     return ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in (sizes | changed).items())
-
-
-__all__ = ["arguments_of", "options", "printed"]

@@ -114,6 +114,3 @@ def log_prior_density(model: nn.Module) -> Tensor:
             f"no module of {type(model).__name__} has priors; give priors={{name: distribution}} to a layer, or a module of your own a method log_prior_density()"
         )
     return torch.stack(terms).sum()
-
-
-__all__ = ["Priors", "WithPriors", "log_prior_density"]

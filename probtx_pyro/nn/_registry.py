@@ -49,5 +49,3 @@ ENCODERS: Mapping[str, Encoder] = {
     "crf": Encoder(_crf, root_label, 0.3),
     "transformer": Encoder(_transformer, mean_word, 0.02),
 }
-
-__all__ = ["ATTENTIONS", "ENCODERS", "Encoder"]

@@ -42,6 +42,3 @@ def _names(layer: nn.Module) -> set[str]:
     return {
         name for named in (layer.named_parameters, layer.named_buffers) for name, _ in named(remove_duplicate=False)
     }
-
-
-__all__ = ["settings_of"]

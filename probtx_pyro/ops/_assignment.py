@@ -103,6 +103,3 @@ def _scores(
     scores = statistics @ parameters.transpose(-1, -2)
     scores = scores if row_prior is None else scores + row_prior
     return reduce(scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf).unflatten(-1, (-1, components)))
-
-
-__all__ = ["ASSIGNMENTS", "Reduction", "assigned_evidence", "assigned_outputs", "largest", "log_sum", "reduction"]

@@ -191,6 +191,3 @@ class _Implicit(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *ctx.solve(gradients))
-
-
-__all__ = ["FixedPoint", "fixed_point"]

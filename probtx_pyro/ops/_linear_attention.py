@@ -242,8 +242,3 @@ def _cumsum(x: Tensor, dim: int, first: Tensor | None) -> Tensor:
     """Return the sums so far (0 if ``first`` is None) and the running sums from there: one more than ``x`` has along ``dim``."""
     first = torch.zeros_like(x.narrow(dim, 0, 1)) if first is None else first
     return torch.cat([first, x], dim).cumsum(dim)
-
-
-__all__ = [
-    "FeatureMap", "elu_plus_one", "explicit_linear_attention", "linear_attention", "query_features", "unit_features",
-]  # fmt: skip

@@ -139,6 +139,3 @@ class _MixedKeys(torch.autograd.Function):
             of_queries[0].add_(more_queries)
             of_values[0].add_(more_values)
         return of_queries[0], torch.stack(of_keys, -2).flatten(-3, -2), of_values[0], None, None, None
-
-
-__all__ = ["causal_prior", "mixed_keys_attention", "reachable", "visible"]

@@ -79,6 +79,3 @@ def settle_kernels() -> None:
         half = torch.full((1,), 0.5, dtype=dtype)
         for name in _VECTORIZED:
             getattr(torch, name)(half)
-
-
-__all__ = ["center_of", "known", "safe_log", "safe_ratio", "safe_softmax", "settle_kernels", "sum_to"]

@@ -29,6 +29,3 @@ def progress_bar(
     """
     hidden = None if progress is None else not progress
     return tqdm(what, desc=label, total=total, initial=initial, leave=False, delay=0 if progress else 1, disable=hidden)
-
-
-__all__ = ["progress_bar"]

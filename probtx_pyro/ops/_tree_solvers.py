@@ -114,6 +114,3 @@ def best_projective_tree(scores: Scores, single_root: bool) -> Heads | None:
             middle += right  # its open part comes first, and is one word wide at least
             todo += [(right, right, start, middle), (not right, right, middle, end)]
     return heads[1:]
-
-
-__all__ = ["best_projective_tree", "best_tree"]

@@ -309,6 +309,3 @@ def _described(x: Any) -> str:
     return (
         f"{type(x).__name__} of shape {tuple(shape)}" if shape is not None else f"an object of type {type(x).__name__}"
     )
-
-
-__all__ = ["Result", "array", "counted", "entry", "field", "labels_of", "misfit", "names", "numbers", "shares", "words"]

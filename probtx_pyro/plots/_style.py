@@ -114,18 +114,3 @@ def ticks(ax: Axes, rows: Sequence[str] | None, columns: Sequence[str] | None) -
     for axis, names in ((ax.yaxis, rows), (ax.xaxis, columns)):
         if names is not None:
             axis.set_ticks(range(len(names)), names)
-
-
-__all__ = [
-    "DASHES",
-    "INK",
-    "MARKERS",
-    "SEQUENTIAL",
-    "UNIT_COLORS",
-    "axes",
-    "cell",
-    "finished",
-    "points",
-    "ticks",
-    "unit_color",
-]

@@ -202,15 +202,3 @@ def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:
         shapeless = constant if bool(constant.any()) else xarray.ones_like(constant)
         return xarray.where(shapeless, np.inf, np.nan), 0.7
     return found.pareto_k, float(getattr(found, "good_k", 0.7))
-
-
-__all__ = [
-    "Variable",
-    "assemble",
-    "dataset",
-    "from_arrays",
-    "group_names",
-    "is_data",
-    "leave_one_out_k",
-    "pareto_smoothed",
-]

@@ -184,6 +184,3 @@ def _plates(program: Any, arguments: tuple[Any, ...]) -> dict[str, list[str | No
             batch = node["fn"].batch_shape
             found[name] = [frames.get(i - len(batch)) for i in range(len(batch))]
     return found
-
-
-__all__ = ["draws_groups"]

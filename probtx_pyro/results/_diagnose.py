@@ -267,6 +267,3 @@ def _worst(found: xarray.Dataset, badness: Callable[[Any], Any]) -> tuple[float,
 
 def _number(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.3f}" if abs(value) < 10 and value != int(value) else f"{value:.0f}"
-
-
-__all__ = ["Check", "Verdict", "diagnose"]

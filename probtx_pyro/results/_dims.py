@@ -83,6 +83,3 @@ def refuse_unused(names: set[str]) -> None:
     """Refuse names of dims that belong to no variable of the result."""
     if names:
         raise ValueError(f"dims: there is no variable {min(names)!r} in this result; drop it from dims")
-
-
-__all__ = ["SAMPLES", "Layout", "refuse_unused"]

@@ -101,6 +101,3 @@ def _stays(num_ranks: int, shares: Array, lower: NDArray[np.int64], upper: NDArr
         chance = chance @ binom.pmf(now[None, :] - reached[:, None], num_ranks - reached[:, None], step)
         reached, before = now, share
     return float(chance.sum())
-
-
-__all__ = ["Band", "counts_below", "rank_edges", "simultaneous_band", "uniformity"]

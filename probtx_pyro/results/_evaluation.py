@@ -168,6 +168,3 @@ def prior_samples(posterior: Bayesian, data: Data, count: int) -> dict[str, Tens
         for name, x in posterior.sample_parameters(data).items():
             drawn.setdefault(name, []).append(x)
     return {name: torch.stack(x).unsqueeze(0) for name, x in drawn.items()}
-
-
-__all__ = ["LIKELIHOODS", "Likelihood", "explained", "led", "log_likelihood", "over_draws", "prior_samples"]

@@ -138,6 +138,3 @@ def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None
     }
     labels = statement(permutations, found.classes, found.separated_by)
     return posterior._replace(samples=samples, record={**posterior.record, "labels": labels})
-
-
-__all__ = ["Exchangeable", "draws_relabelled", "exchangeable"]

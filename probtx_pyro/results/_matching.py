@@ -271,6 +271,3 @@ def statement(
             moved = (found != np.arange(found.shape[-1])).reshape(len(found), -1).any(-1)
             said.append(f"exchangeable {name}s relabelled: {moved.sum()} of {len(moved)} draws changed")
     return "; ".join(said) or "a single unit: nothing to relabel"
-
-
-__all__ = ["Permutations", "arranged", "highest", "matched", "permuted", "problem_axes", "statement"]

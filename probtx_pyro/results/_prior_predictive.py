@@ -65,6 +65,3 @@ def prior_predictive(
                 if site["type"] == "sample" and not site_is_subsample(site):
                     draws.setdefault(name, []).append(torch.as_tensor(site["value"]).cpu().numpy())
     return {name: np.stack(each) for name, each in draws.items()}
-
-
-__all__ = ["prior_predictive"]

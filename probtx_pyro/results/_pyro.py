@@ -83,6 +83,3 @@ def _of_guide(guide: AutoGuide, arguments: tuple[Any, ...], seed: int) -> dict[s
     nodes: list[Any] = [trace.nodes for trace in traces]
     names = [name for name, _ in traces[0].iter_stochastic_nodes()]
     return {name: torch.stack([node[name]["value"] for node in nodes]).unsqueeze(0) for name in names}
-
-
-__all__ = ["as_draws"]

@@ -88,6 +88,3 @@ def relabel(
     groups = {name: dataset(posterior, name) for name in group_names(posterior)}
     groups["posterior"] = found.assign({name: (dims, array) for name, (dims, array) in moved.items()})
     return assemble(groups, {**posterior.attrs, "labels": statement(permutations, classes)})
-
-
-__all__ = ["relabel"]

@@ -72,6 +72,3 @@ def _draw(program: Bayesian, like: Data, seed: int) -> tuple[dict[str, Tensor], 
         )
     }
     return drawn, data
-
-
-__all__ = ["Simulated", "simulate", "simulate_data", "simulate_one"]

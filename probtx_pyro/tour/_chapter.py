@@ -115,6 +115,3 @@ class Chapter:
     text: list[str]
     pictures: list[Picture]
     inference_data: Mapping[str, Any] = field(default_factory=dict)
-
-
-__all__ = ["Chapter", "Context", "Number", "Picture", "Row", "picture"]

@@ -68,6 +68,3 @@ def units_in_the_plane(
     weights = memory.attention(torch.as_tensor(grid.reshape(-1, 2)).to(memory.keys)).unflatten(0, grid.shape[:2])
     plots.responsibilities(grid, weights, memory.keys, memory.key_precision, names, ax, queries=queries)
     ax.set(title=title, xlabel="first component", ylabel="second component")
-
-
-__all__ = ["digit_rows", "principal", "units_in_the_plane"]

@@ -100,6 +100,3 @@ def _colophon(chapters: Sequence[tuple[Chapter, float]], context: Context) -> st
     rows += [(f"chapter {i}", f"{seconds:.1f} s") for i, (_, seconds) in enumerate(chapters, start=1)]
     cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<footer><p>How this page was made</p><table><tbody>{cells}</tbody></table></footer>"
-
-
-__all__ = ["report"]

@@ -84,6 +84,3 @@ def run(
             found.to_netcdf(str(data[-1]))
     (out / "report.html").write_text(report(done, figures, context), encoding="utf-8")
     return Written(out / "report.html", data, figures)
-
-
-__all__ = ["CHAPTERS", "Written", "run"]

@@ -46,6 +46,3 @@ class EncoderSettings(LoopSettings):
             kind = nn.ENCODERS[self.encoder]
             encoder = kind.build(self.width, context=self.context, dropout=self.dropout, root=root, **self.options)
             return head(vocabulary, encoder, self.width, dropout=self.dropout, start=kind.start, **parts)
-
-
-__all__ = ["EncoderSettings"]

@@ -169,6 +169,3 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
         for item in part
     ]
     return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
-
-
-__all__ = ["Example", "LabellingSettings", "Metric", "Parts", "accuracy", "labelling", "sentence_accuracy"]

@@ -68,6 +68,3 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
     return LoadedRun(model.to(device).eval(), Vocabulary(getattr(made, "level", "word"), tokens), labels, made)
-
-
-__all__ = ["LoadedRun", "load_run"]

@@ -213,6 +213,3 @@ def _results(task: Task, state: dict[str, Any], fabric: Any, precision: str) -> 
             "torch": torch.__version__,
         },
     }
-
-
-__all__ = ["CHECKPOINT", "RESULTS", "summed", "train_task"]

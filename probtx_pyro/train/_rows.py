@@ -169,6 +169,3 @@ def answers(
         into[place] = found
     model.train(training)
     return summed(fabric, into)
-
-
-__all__ = ["NO_TARGET", "PADDING", "WordRows", "answers", "drawn_rows", "drop_words", "known_words", "numbered"]

@@ -89,6 +89,3 @@ def classified_texts(source: str) -> dict[str, Texts]:
     """The words of texts and their categories: ``"banking77"``, or the user's, see `load_labelled`."""
     splits = load_labelled(source)._asdict()
     return {name: [(tokenize(text), of) for text, of in part] for name, part in splits.items()}
-
-
-__all__ = ["NAMED", "TaggedData", "classified_texts", "tagged_sentences"]

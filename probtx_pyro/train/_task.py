@@ -123,6 +123,3 @@ class RunOptions(TypedDict, total=False):
 def unknown_share(rows: Sequence[Tensor]) -> float:
     """Share of the words of all rows that are unknown, from their numbers."""
     return float((torch.cat(list(rows)) == 0).double().mean())
-
-
-__all__ = ["COUNT", "LoopSettings", "Rule", "RunOptions", "Task", "TrainingBatch", "unknown_share"]

@@ -125,6 +125,3 @@ def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray,
         if count < num_clicks and (click := next_click(truth, predicted)) is not None:
             clicks.append(click)
     return ClickGame(clicks, counts, np.array(scores))
-
-
-__all__ = ["Click", "ClickGame", "first_clicks", "marks_from_clicks", "middle", "next_click", "play_clicks"]

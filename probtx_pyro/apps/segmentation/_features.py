@@ -103,6 +103,3 @@ def neighbours(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     there = (y >= 0) & (y < down) & (x >= 0) & (x < across)
     prior = there.to(torch.float32) / there.sum(-1, keepdim=True)
     return y.clamp(0, down - 1) * across + x.clamp(0, across - 1), prior.log().unsqueeze(-2)
-
-
-__all__ = ["Cells", "cut", "lab_colours", "neighbours"]

@@ -47,6 +47,3 @@ def overlay(
             drawn[ndimage.binary_dilation(given, iterations=3)] = 255  # by 4-connected steps
             drawn[ndimage.binary_dilation(given, iterations=2)] = colours[class_number]
     return drawn.round().clip(0, 255).astype(np.uint8)
-
-
-__all__ = ["COLOURS", "LABEL_COLOURS", "overlay"]

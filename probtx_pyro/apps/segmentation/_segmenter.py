@@ -204,6 +204,3 @@ class InteractiveSegmenter:
         likely[present] = models.log_evidence(colours) + shrink[present].log()
         posterior = replies * (likely.softmax(0).mT + settings.colour_floor)
         return posterior / posterior.sum(-1, keepdim=True)
-
-
-__all__ = ["InteractiveSegmenter", "Segmentation"]

@@ -76,6 +76,3 @@ class SegmentationSettings:
                 raise ValueError(f"{field.name} must be {'0 or more' if may_be_zero else 'positive'}, not {value}")
         if self.concentration < 1:
             raise ValueError(f"concentration must be 1 or more, or the Dirichlet has no mode, not {self.concentration}")
-
-
-__all__ = ["SegmentationSettings"]

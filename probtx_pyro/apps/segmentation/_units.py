@@ -157,6 +157,3 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
         counts.index_add_(0, near[rows].flatten(), mass.flatten())
     home = cells.picture(torch.cat(homes), height, width).numpy()
     return units._replace(energies=link_units(keys, home, settings))
-
-
-__all__ = ["PictureUnits", "adapt_units", "find_units", "link_units"]

@@ -103,6 +103,3 @@ def validate_options(
             number = float(value.detach() if isinstance(value, Tensor) else value)
             if not holds(number):
                 raise ValueError(f"{name}_{what} must be {said}, not {number}")
-
-
-__all__ = ["validate_options", "validate_parameters"]

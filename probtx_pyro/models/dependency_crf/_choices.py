@@ -49,6 +49,3 @@ class Choices:
             with self.within(*plates), poutine.mask(mask=cast(Any, some.squeeze(-1) & counted)):
                 found[name] = pyro.sample(name, Categorical(torch.where(some, probs, 1.0)))
         return found
-
-
-__all__ = ["Choices"]

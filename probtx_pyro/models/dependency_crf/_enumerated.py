@@ -83,6 +83,3 @@ def guide(potentials: Potentials, labels: Tensor | None, heads: Tensor | None, r
         else:
             choice = Categorical(heads.split(parts, -1)[kind == "node"][c, i][slots])
         pyro.sample(name, choice, infer=PARALLEL)
-
-
-__all__ = ["guide", "model"]

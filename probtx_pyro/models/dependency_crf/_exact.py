@@ -82,6 +82,3 @@ def _table(potentials: Potentials, n: int, groups: Tensor, allowed: Tensor, root
     heads, log = zip(*(safe_softmax(x) for x in scores.split(potentials.parts, -1)), strict=True)
     told = sum(x.masked_fill(x == -math.inf, 0.0).sum((-2, -1)) for x in log)  # a word without any choice makes none
     return _Table(labels, root, own + told, torch.cat(heads, -1))
-
-
-__all__ = ["LARGEST", "Marginals", "log_partition", "marginals"]
