@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     """A mixture, its priors, and the queries."""
 
     mixture: models.GaussianMixture
-    priors: models.MixturePriors
+    priors: dict[str, Any]
     queries: torch.Tensor
 
 

@@ -120,7 +120,7 @@ AGAIN = """
 import sys, torch, pyro
 torch.set_default_dtype(torch.float64)
 sys.path.insert(0, {tests!r})
-from inference.test_svi import small, fit
+from inference.test_variational import small, fit
 from probtx_pyro.inference import Approximation
 program, args = small()
 for path in {paths!r}:

@@ -183,7 +183,7 @@ def test_the_other_samplers_are_called_one_simulation_at_a_time(sampler, request
 def test_nuts_is_calibrated():
     """50 simulations, three units, keys and weights."""
     program, queries, _ = problem()
-    priors = dict(keys=program.priors.keys, weights=program.priors.weights)
+    priors = {name: program.priors[name] for name in ("keys", "weights")}
     sampler = partial(inference.nuts, num_chains=1, num_samples=98, num_warmup=100, progress=False)
     found = results.calibrate(
         models.bayesian(program.formulation, **priors),
