@@ -24,7 +24,7 @@ from probtx_pyro.ops._numerics import sum_to
 
 
 class Take(NamedTuple):
-    """What to take of a conditional posterior; each also gets the old value.
+    """How to take a value of a conditional posterior; each function also gets the old value.
 
     normal: of Normal with this precision and precision times mean. gamma: of Gamma with this shape and rate.
     dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed.

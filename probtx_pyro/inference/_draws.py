@@ -1,4 +1,4 @@
-"""What every sampler returns: draws of a posterior, chain by chain, with the program and the data they belong to."""
+"""Draws of a posterior, chain by chain, as every sampler returns them, with the program and the data they belong to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a sampler or a guide must know of a Pyro program: its parameters, their unconstrained coordinates, and who it is."""
+"""A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates, and who it is."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

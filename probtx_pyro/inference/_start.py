@@ -1,4 +1,4 @@
-"""Where chains start: at the MAP, at the formulation's own parameters, at draws of the prior, or at values given."""
+"""Starts of chains: at the MAP, at the formulation's own parameters, at draws of the prior, or at values given."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -172,7 +172,7 @@ def adapt(
 
 
 def _climbed(posterior: Bayesian, joint: LogJoint, closed: bool, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Where ECM ends, or gradient MAP where a prior has no closed-form update."""
+    """Climb by ECM, or by gradient MAP if a prior has no closed-form update."""
     common = {
         "problems": joint.problems,
         "num_steps": options["num_steps"],

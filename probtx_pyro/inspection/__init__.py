@@ -1,4 +1,4 @@
-"""What trained networks say when they are asked: their attention captured, its redundancy, and how well it explains its queries.
+"""Trained networks, questioned: their attention captured, its redundancy, and how well it explains its queries.
 
 Names load on first use; what needs arrays alone works without torch.
 """

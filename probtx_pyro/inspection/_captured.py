@@ -23,7 +23,7 @@ from probtx_pyro.results._arviz import Variable, from_arrays
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Captured:
-    """What every head of a layer computed, in double precision. See `captured`, `inspection.capture`.
+    """Queries, keys and attention that every head of a layer computed, in double precision. See `captured`, `inspection.capture`.
 
     queries: (..., Q, D).
     mixture: softmax's implied mixture; keys (..., U, D), values (..., U, M) or None.
@@ -55,7 +55,7 @@ class Captured:
 
     @property
     def scale(self) -> Tensor:
-        """What multiplies the dot products, the precision α of the mixture: a scalar, or (..., 1)."""
+        """Scale of the dot products, the precision α of the mixture: a scalar, or (..., 1)."""
         return self.mixture.key_precision
 
     def attention(self) -> Tensor:
@@ -218,7 +218,7 @@ def stack_layers(layers: Mapping[str, Captured]) -> Captured:
 
 
 def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str, Sequence[Any]] | None = None) -> Any:
-    """What was captured as labelled arrays: the group ``captured`` of ``arviz.InferenceData`` (``xarray.DataTree`` in ArviZ 1.x).
+    """Lay out captured attention as labelled arrays: the group ``captured`` of ``arviz.InferenceData`` (``xarray.DataTree`` in ArviZ 1.x).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What attention matrices look like: the ranks they use, how far apart heads are, how many keys a query attends to.
+"""Redundancy of attention matrices: the ranks they use, how far apart heads are, how many keys a query attends to.
 
 Arrays in, arrays out; leading axes (layer, batch, head, ...) are kept. Rows of attention are on the simplex, or 0 for a query
 that may attend to nothing.

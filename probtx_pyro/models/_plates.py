@@ -1,4 +1,4 @@
-"""What the Pyro programs of the models share: the plates of a problem, absent and weighted queries, parameters of a drawn unit."""
+"""Shared parts of the models' Pyro programs: the plates of a problem, absent and weighted queries, parameters of a drawn unit."""
 
 from contextlib import ExitStack
 from typing import Any

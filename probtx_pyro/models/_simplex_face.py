@@ -85,7 +85,7 @@ class FaceStickBreaking(Transform):
         return torch.where(self.live, sticks[..., :-1].log() - after.log() + self.offset.to(y), 0.0)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the coordinates in use; the idle ones add their standard normal log density. Shape (...)."""
+        """Log Jacobian of the coordinates in use; the idle ones add their standard normal log density. Shape (...)."""
         taken, left = self._breaks(x)
         logits = x - self.offset.to(x)
         used = taken + logsigmoid(-logits) + left[..., :-1]

@@ -153,7 +153,7 @@ class Formulation:
         return None
 
     def traits(self) -> dict[str, tuple[str, Tensor]]:
-        """What tells units apart besides parameters and their masks, with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
+        """Tensors that tell units apart besides parameters and their masks, with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
         return {}
 
     @property
@@ -225,7 +225,7 @@ class Formulation:
 
     @classmethod
     def observations(cls, data: Data) -> Data:
-        """What the closed forms take: the data without their weights, and without trailing None."""
+        """The arguments of the closed forms: the data without their weights, and without trailing None."""
         kept = [x for row, x in zip(cls.DATA.values(), data, strict=True) if row.role != "weights"]
         while len(kept) > 1 and kept[-1] is None:
             kept.pop()
@@ -262,11 +262,11 @@ class Formulation:
         self.refuse("expected_outputs")
 
     def origins(self) -> dict[str, Tensor]:
-        """What the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""
+        """Points that the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""
         return {}
 
     def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> Any:
-        """What an E-step leaves for `conditional`."""
+        """The sums of an E-step, for `conditional`."""
         self.refuse("expect")
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:

@@ -275,7 +275,7 @@ class GaussianMixture(GaussianAnswers):
         return gaussian_attention(queries, self.keys, self.unit_answers(), self.key_precision, self.log_prior)
 
     def unit_answers(self) -> Tensor:
-        """What the units answer: values (..., U, M), or probabilities of labels (..., U, K)."""
+        """Answers of the units: values (..., U, M), or probabilities of labels (..., U, K)."""
         answers = self.values if self.answer_probs is None else self.answer_probs
         if answers is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What is true of any mixture over units, once: from the density of a unit to attention, evidence, programs and conditionals.
+"""Everything that holds for any mixture over units: from the density of a unit to attention, evidence, programs and conditionals.
 
 ``u_i ~ Categorical(π_i)``, ``x_i | u_i=j ~ p_j``. Attention is the posterior of u, ``w_ij ∝ π_ij p_j(x_i)``, and the E-step of EM. A
 subclass says what a unit emits, twice: as a Pyro distribution (`Mixture.emission`) and as a closed form (`Mixture.factor`).
@@ -48,7 +48,7 @@ WEIGHTS: Mapping[str, Parameter] = {
 
 
 class Seen(NamedTuple):
-    """What parameters are updated from: sums over the queries, under the attention or under assignments drawn from it.
+    """Sums that parameters are updated from, over the queries, under the attention or under assignments drawn from it.
 
     log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
     (..., U, T). assigned: makes w_ij, (..., Q, U). centers: what the statistics are centred on. answers: which answers are known,
@@ -272,7 +272,7 @@ class Mixture(Formulation):
         return log_evidence(*self.lowered(queries, outputs, observed))
 
     def unit_answers(self) -> Tensor:
-        """What the units answer, (..., U, M)."""
+        """Answers of the units, (..., U, M)."""
         answers = getattr(self, "values", None)
         if answers is None:
             raise ValueError(f"values is None, so this {type(self).__name__} has no answers; build it with values=")

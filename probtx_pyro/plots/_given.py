@@ -1,4 +1,4 @@
-"""What pictures take: arrays, tensors, labelled arrays, or the result that holds them.
+"""The arguments of pictures: arrays, tensors, labelled arrays, or the result that holds them.
 
 Every picture reads its arguments by these functions, so that all accept the same. A tensor is detached and brought to the CPU,
 a result gives the field that the picture shows, and ArviZ data give a variable of one of their groups. Signatures quote

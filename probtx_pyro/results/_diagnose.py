@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What `diagnose` found; ``str`` says it in plain language.
+    """The findings of `diagnose`; ``str`` says it in plain language.
 
     checks: in order; `ok` is whether all of them pass.
     skipped: what could not be checked, and why.

@@ -69,7 +69,7 @@ def led(formulation: Formulation, name: str, x: Tensor, problems: int) -> Tensor
 
 
 class Likelihood(NamedTuple):
-    """What counts as one observation.
+    """One way to count observations.
 
     variable: what its log density is called, given the data. log_density: (..., observations) of a formulation and the data.
     counted: where there is such an observation, (..., observations). replicate: new observations in its place, by the name of the

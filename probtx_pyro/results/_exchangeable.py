@@ -69,7 +69,7 @@ def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
 
 
 def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
-    """What could tell units apart: the arguments of priors, masks, parameters that are not drawn."""
+    """Yield everything that could tell units apart: the arguments of priors, masks, parameters that are not drawn."""
     formulation = program.formulation
     for name, row in formulation.PARAMETERS.items():
         own = layout.axes(name)

@@ -99,7 +99,7 @@ def matched(
 
 
 class Features(NamedTuple):
-    """What is compared: of units, ``own`` (draw, [problem,] U, F); of their components, ``within`` (draw, [problem,] U, R, G)."""
+    """Numbers that are compared: of units, ``own`` (draw, [problem,] U, F); of their components, ``within`` (draw, [problem,] U, R, G)."""
 
     own: Array
     within: Array
@@ -170,7 +170,7 @@ def _match(draws: Features, aim: Features, units_may: Array, components_may: Arr
 
 
 def _variance(x: Array, centre: Array) -> Array:
-    """Of each feature, over draws, units and components; infinite, so that it does not count, where it is constant."""
+    """Variance of each feature, over draws, units and components; infinite, so that it does not count, where it is constant."""
     axes = tuple(range(x.ndim - 1))
     variance, size = ((x - centre) ** 2).mean(axes), (x**2).mean(axes)
     return np.where(variance > (64 * np.finfo(float).eps) ** 2 * size, variance, np.inf)
@@ -256,7 +256,7 @@ def statement(
     classes: Mapping[str, Variable],
     separated_by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """What was done, in words."""
+    """Say in words what was done."""
     said = []
     for name, found in (("unit", permutations.units), ("component", permutations.components)):
         if name in classes and found.shape[-1] > 1:

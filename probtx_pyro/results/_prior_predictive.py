@@ -1,4 +1,4 @@
-"""What a Bayesian program says before it has seen data."""
+"""Draws from a Bayesian program before it has seen data."""
 
 from collections.abc import Callable
 from typing import Any

@@ -61,7 +61,7 @@ class Calibration(NamedTuple):
         return sum(x[0].size for x in self.ranks.values())
 
     def p_values(self) -> dict[str, Array]:
-        """Of uniform ranks, by quantity, (*shape); each by itself, see `ecdf.uniformity`."""
+        """The p-values of uniform ranks, by quantity, (*shape); each by itself, see `ecdf.uniformity`."""
         return {name: uniformity(x, self.num_draws) for name, x in self.ranks.items()}
 
     def smallest(self) -> tuple[str, float]:

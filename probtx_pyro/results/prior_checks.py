@@ -1,4 +1,4 @@
-"""What priors do: how much the data taught beyond them, and how far the posterior moves when they are made stronger or weaker.
+"""The effect of priors: how much the data taught beyond them, and how far the posterior moves when they are made stronger or weaker.
 
 Arrays in, arrays out. Draws of a posterior are (chain, draw, *shape of the parameter), draws of a prior (draw, *shape).
 """
@@ -19,7 +19,7 @@ LARGEST_K = 0.7  # of a Pareto shape with which importance weights can be truste
 
 
 class Learned(NamedTuple):
-    """What the data added to the prior; by parameter, arrays of its shape.
+    """The information that the data added to the prior; by parameter, arrays of its shape.
 
     shrinkage: ``1 - var(posterior) / var(prior)``; 1 for a parameter that the data fixed, 0 for one of which they say nothing,
         negative where they widened it.

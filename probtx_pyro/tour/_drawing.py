@@ -1,4 +1,4 @@
-"""What several chapters draw: rows of digits, and the units of a memory in a plane."""
+"""Pictures that several chapters draw: rows of digits, and the units of a memory in a plane."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""What a dependency CRF must be, and what to do where it is not."""
+"""Checks of a dependency CRF's arguments, each with its repair."""
 
 import torch
 from torch import Tensor
