@@ -27,15 +27,16 @@ def written(tmp_path_factory):
     """The whole tour in small sizes, by the command."""
     out = tmp_path_factory.mktemp("tour") / "new" / "folder"
     shown = StringIO()
+    pyplot.close("all")  # what other tests of this process left open is not the tour's
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown):
         patch.setenv("PROBTX_SMOKE", "1")
         assert cli.main(["tour", "--out", str(out), "--no-progress", "--seed", "5"]) == 0
-    return out, shown.getvalue()
+    return out, shown.getvalue(), pyplot.get_fignums()
 
 
 @pytest.mark.slow
 def test_the_command_says_where_things_are(written):
-    out, shown = written
+    out, shown, open_figures = written
     figures = sorted((out / "figures").iterdir())
     assert shown.splitlines() == [
         f"Report: {out / 'report.html'}",
@@ -44,12 +45,12 @@ def test_the_command_says_where_things_are(written):
         "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help",
     ]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures)
-    assert not pyplot.get_fignums()
+    assert not open_figures
 
 
 @pytest.mark.slow
 def test_report_is_self_contained(written):
-    out, _ = written
+    out, *_ = written
     page = (out / "report.html").read_text(encoding="utf-8")
     images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
     files = [file.read_bytes() for file in sorted((out / "figures").iterdir())]
@@ -64,7 +65,7 @@ def test_report_is_self_contained(written):
 
 @pytest.mark.slow
 def test_inference_data_holds_the_adaptation(written):
-    out, _ = written
+    out, *_ = written
     data = arviz.from_netcdf(str(out / "tour.nc"))
     assert data["point_estimate"]["attention"].dims == ("batch", "query", "unit")
     np.testing.assert_allclose(data["point_estimate"]["attention"].sum("unit"), 1.0)
@@ -74,7 +75,7 @@ def test_inference_data_holds_the_adaptation(written):
 
 @pytest.mark.slow
 def test_inference_data_holds_the_draws(written):
-    out, _ = written
+    out, *_ = written
     data = arviz.from_netcdf(str(out / "posterior.nc"))
     assert data.attrs["method"] == "Gibbs"
     assert data["posterior"]["attention"].dims == ("chain", "draw", "query", "unit")
