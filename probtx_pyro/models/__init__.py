@@ -12,7 +12,7 @@ from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
-from probtx_pyro.models.linear_keys import LinearKeys, linear_key_attention, linear_key_weights
+from probtx_pyro.models.linear_keys import LinearKeys, linear_key_attention
 from probtx_pyro.models.log_normalizer import LogNormalizer
 from probtx_pyro.models.mixture import WEIGHTS, Mixture
 from probtx_pyro.models.positions import (
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GaussianMixture", "OutputModes",
     "GaussianKeys",
-    "LinearKeys", "linear_key_attention", "linear_key_weights",
+    "LinearKeys", "linear_key_attention",
     "DependencyCRF", "LowRank",
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",

@@ -22,6 +22,7 @@ independent problems (batch, head) and broadcast.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import pyro
@@ -39,54 +40,6 @@ from probtx_pyro.ops._linear_attention import FeatureMap, elu_plus_one
 
 Maybe = Tensor | None  # an argument that may be left out
 _AXES = {"Q": "queries", "U": "units", "R": "components", "D": "features", "M": "answer coordinates"}
-
-
-def linear_key_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    component_weights: Maybe = None,
-    feature_map: FeatureMap | None = None,
-    causal: bool = False,
-    unit_weights: Maybe = None,
-) -> Tensor:
-    """``h_i`` of the equation above, (..., Q, M), without a Q x U tensor; see `ops.linear_attention` for scales and limits.
-
-    Parameters
-    ----------
-    queries, keys, values, component_weights, feature_map, unit_weights
-        As in the table above. What a masked unit holds is never read: it may be NaN.
-    causal
-        Query i attends to the units up to i; as many units as queries.
-
-    Raises
-    ------
-    ValueError
-        Shapes or dtypes that do not fit, NaN or infinity, weights off their support, features that are negative, a query
-        that has no unit to attend to.
-
-    Examples
-    --------
-    >>> import torch
-    >>> keys = torch.tensor([[[0.0], [1.0]], [[2.0], [4.0]]])  # two units of two keys; features 1 and 2, 3 and 5
-    >>> linear_key_attention(torch.tensor([[1.0]]), keys, torch.tensor([[0.0], [11.0]])).tolist()  # 4 / (1.5 + 4) of 11
-    [[8.0]]
-    """
-    _inputs(queries, keys, component_weights, causal, unit_weights, values)
-    return _outputs(queries, keys, values, component_weights, feature_map, causal, unit_weights)
-
-
-def linear_key_weights(
-    queries: Tensor,
-    keys: Tensor,
-    component_weights: Maybe = None,
-    feature_map: FeatureMap | None = None,
-    causal: bool = False,
-    unit_weights: Maybe = None,
-) -> Tensor:
-    """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U): the matrix that `linear_key_attention` never builds."""
-    _inputs(queries, keys, component_weights, causal, unit_weights)
-    return _weights(queries, keys, component_weights, feature_map, causal, unit_weights)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,17 +93,27 @@ class LinearKeys(Formulation):
             raise ValueError(f"keys {tuple(self.keys.shape)} have no units or no components; give at least one")
 
     def attention(self, queries: Tensor, causal: bool = False) -> Tensor:  # type: ignore[override]
-        """``p(unit=j | q_i)``, (..., Q, U): `linear_key_weights`."""
-        self._validate_queries(queries, causal)
-        return _weights(queries, self.keys, self.component_weights, self.feature_map, causal, self.unit_weights)
+        """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U): the matrix that `expected_outputs` never builds."""
+        features = self._features(queries, causal)
+        return explicit_linear_attention(*features, self.keys.new_zeros(self.keys.shape[-3], 1), causal)[1]
 
     def expected_outputs(self, queries: Tensor, causal: bool = False) -> Tensor:  # type: ignore[override]
         """``h_i``, (..., Q, M), without a Q x U tensor: `linear_key_attention`."""
-        if self.values is None:
+        values = self.values
+        if values is None:
             raise ValueError("values is None, so this LinearKeys has no answers; build it with values=")
+        if self.unit_weights is not None:
+            values = torch.where(self.unit_weights.unsqueeze(-1) > 0, values, 0.0)
+        return linear_attention(*self._features(queries, causal), values, causal)
+
+    def _features(self, queries: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Features of the queries (..., Q, F) and sums of those of each unit (..., U, F), the queries and the features checked."""
         self._validate_queries(queries, causal)
-        mixing, units = self.component_weights, self.unit_weights
-        return _outputs(queries, self.keys, self.values, mixing, self.feature_map, causal, units)
+        feature_map = None if self.feature_map is None else partial(_checked, self.feature_map)
+        asked = query_features(queries, feature_map)
+        units = unit_features(self.keys, self.component_weights, self.unit_weights, feature_map)
+        check.same_size("feature_map's queries", asked.shape[-1], "its keys", units.shape[-1], "features")
+        return asked, units
 
     def _validate_queries(self, queries: Tensor, causal: bool = False) -> None:
         _inputs(queries, self.keys, None, causal, self.unit_weights)
@@ -207,55 +170,51 @@ class LinearKeys(Formulation):
         return query_features(queries, self.feature_map), (self.feature_map or elu_plus_one)(present), units, mixing
 
 
-def _outputs(
+def linear_key_attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    component_weights: Maybe,
-    feature_map: FeatureMap | None,
-    causal: bool,
-    unit_weights: Maybe,
+    component_weights: Maybe = None,
+    feature_map: FeatureMap | None = None,
+    causal: bool = False,
+    unit_weights: Maybe = None,
 ) -> Tensor:
-    if unit_weights is not None:
-        values = torch.where(unit_weights.unsqueeze(-1) > 0, values, 0.0)
-    return linear_attention(*_features(queries, keys, component_weights, feature_map, unit_weights), values, causal)
+    """``h_i`` of the equation above, (..., Q, M), without a Q x U tensor; see `ops.linear_attention` for scales and limits.
+
+    Parameters
+    ----------
+    queries, keys, values, component_weights, feature_map, unit_weights
+        As in the table above. What a masked unit holds is never read: it may be NaN.
+    causal
+        Query i attends to the units up to i; as many units as queries.
+
+    Raises
+    ------
+    ValueError
+        Shapes or dtypes that do not fit, NaN or infinity, weights off their support, features that are negative, a query
+        that has no unit to attend to.
+
+    Examples
+    --------
+    >>> import torch
+    >>> keys = torch.tensor([[[0.0], [1.0]], [[2.0], [4.0]]])  # two units of two keys; features 1 and 2, 3 and 5
+    >>> linear_key_attention(torch.tensor([[1.0]]), keys, torch.tensor([[0.0], [11.0]])).tolist()  # 4 / (1.5 + 4) of 11
+    [[8.0]]
+    """
+    return LinearKeys(keys, values, component_weights, feature_map, unit_weights).expected_outputs(queries, causal)
 
 
-def _weights(
-    queries: Tensor,
-    keys: Tensor,
-    component_weights: Maybe,
-    feature_map: FeatureMap | None,
-    causal: bool,
-    unit_weights: Maybe,
-) -> Tensor:
-    features = _features(queries, keys, component_weights, feature_map, unit_weights)
-    return explicit_linear_attention(*features, keys.new_zeros(keys.shape[-3], 1), causal)[1]
-
-
-def _features(
-    queries: Tensor, keys: Tensor, component_weights: Maybe, feature_map: FeatureMap | None, unit_weights: Maybe
-) -> tuple[Tensor, Tensor]:
-    if feature_map is None:
-        return query_features(queries), unit_features(keys, component_weights, unit_weights)
-
-    def checked(x: Tensor) -> Tensor:
-        features = feature_map(x)
-        if features.shape[:-1] != x.shape[:-1]:
-            raise ValueError(
-                f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; it must keep all axes but the last"
-            )
-        check.finite(feature_map=features)
-        if check.is_validation_enabled() and (features < 0).any():
-            raise ValueError("feature_map gives negative features; make them positive, for instance by softplus")
-        return features
-
-    asked, units = (
-        query_features(queries, checked),
-        unit_features(keys, component_weights, unit_weights, checked),
-    )
-    check.same_size("feature_map's queries", asked.shape[-1], "its keys", units.shape[-1], "features")
-    return asked, units
+def _checked(feature_map: FeatureMap, x: Tensor) -> Tensor:
+    """Features of keys or queries that keep their axes, are finite and not negative."""
+    features = feature_map(x)
+    if features.shape[:-1] != x.shape[:-1]:
+        raise ValueError(
+            f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; it must keep all axes but the last"
+        )
+    check.finite(feature_map=features)
+    if check.violated(features < 0):
+        raise ValueError("feature_map gives negative features; make them positive, for instance by softplus")
+    return features
 
 
 def _inputs(
@@ -309,4 +268,4 @@ def _validate_unit_weights(unit_weights: Tensor, causal: bool) -> None:
         )
 
 
-__all__ = ["LinearKeys", "linear_key_attention", "linear_key_weights"]
+__all__ = ["LinearKeys", "linear_key_attention"]

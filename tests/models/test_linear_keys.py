@@ -60,7 +60,8 @@ def test_closed_form_is_the_loops(name, causal, components, device):
     queries, keys, values, mixing, unit_weights = (x.to(device) for x in tensors)
     options = {"feature_map": FEATURE_MAPS[name], "causal": causal, "unit_weights": unit_weights}
     assert_equal(models.linear_key_attention(queries, keys, values, mixing, **options), expected)
-    assert_equal(models.linear_key_weights(queries, keys, mixing, **options), weights)
+    memory = models.LinearKeys(keys, values, mixing, FEATURE_MAPS[name], unit_weights)
+    assert_equal(memory.attention(queries, causal), weights)
 
 
 def test_weights_left_out_are_uniform():
@@ -78,8 +79,6 @@ def test_weights_are_the_enumerated_posterior_of_the_unit(name, masked):
     memory = models.LinearKeys(keys, None, mixing, FEATURE_MAPS[name], unit_weights)
     found = TraceEnum_ELBO(max_plate_nesting=1).compute_marginals(memory.model, lambda *a: None, queries)
     assert_equal(found["unit"].probs.expand(4, 3), memory.attention(queries))
-    weights = models.linear_key_weights(queries, keys, mixing, FEATURE_MAPS[name], unit_weights=unit_weights)
-    assert torch.equal(memory.attention(queries), weights)
 
 
 @maps
@@ -111,7 +110,8 @@ def test_masked_units_may_hold_nan(causal, device):
     leaves = [x.requires_grad_() for x in (queries, keys, values, mixing)]
     output = models.linear_key_attention(*leaves, **options)
     assert torch.equal(output, clean)
-    assert (models.linear_key_weights(queries, keys, mixing, **options)[..., 3] == 0).all()
+    memory = models.LinearKeys(keys, None, mixing, unit_weights=unit_weights)
+    assert (memory.attention(queries, causal)[..., 3] == 0).all()
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(output.sum(), leaves))
 
 
@@ -139,14 +139,14 @@ CASES = {
     "everything masked": (lambda: ATTEND(Q, K, V, unit_weights=0 * W), r"unit_weights mask every unit; allow"),
     "first unit masked, causal": (lambda: ATTEND(Q, K, V, causal=True, unit_weights=torch.cat([0 * W[:1], W[1:]])), r"mask the first unit.*drop"),
     "causal over other units": (lambda: ATTEND(Q[:3], K, V, causal=True), r"as many units as queries, not 5 units for 3 queries; mask"),
-    "dtypes differ": (lambda: ATTEND(Q, K.float(), V), r"differ in dtype: queries torch.float64, keys torch.float32"),
+    "dtypes differ": (lambda: ATTEND(Q, K.float(), V.float()), r"differ in dtype: queries torch.float64, keys torch.float32"),
     "batches do not broadcast": (lambda: ATTEND(Q.expand(2, 5, 3), K.expand(3, 5, 2, 3), V), r"do not broadcast: queries \(2,\), keys \(3,\)"),
     "NaN in keys": (lambda: ATTEND(Q, K * math.nan, V), r"keys contains NaN"),
     "infinity in a value that counts": (lambda: ATTEND(Q, K, V / 0, unit_weights=W), r"values contains"),
     "negative features": (lambda: ATTEND(Q, K, V, feature_map=torch.sin), r"feature_map gives negative features.*softplus"),
     "infinite features": (lambda: ATTEND(1000 * Q.abs(), K, V, feature_map=torch.exp), r"feature_map contains infinity"),
     "a feature map that drops axes": (lambda: ATTEND(Q, K, V, feature_map=lambda x: x.exp().sum(-2)), r"feature_map turned \(5, 3\) into \(3,\); it must keep"),
-    "weights of bad keys": (lambda: models.linear_key_weights(Q, K * math.nan), r"keys contains NaN"),
+    "weights of bad keys": (lambda: models.LinearKeys(K * math.nan).attention(Q), r"keys contains NaN"),
     "memory of bad keys": (lambda: models.LinearKeys(K[:, 0]), r"keys must have shape"),
     "memory without units": (lambda: models.LinearKeys(K[:0]), r"keys \(0, 2, 3\) have no units"),
     "memory with values of other units": (lambda: models.LinearKeys(K, V[:4]), r"keys have 5 units but values have 4"),
