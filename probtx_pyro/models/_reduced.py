@@ -26,6 +26,7 @@ class ReducedMixture(Mixture):
         "outputs": "drop them, or ask the mixture itself, formulation.mixture.replace(values=..., value_precision=...)",
         "output_distribution": "give the mixture itself a density of answers, formulation.mixture.replace(value_precision=...)",
     }
+    SHARPNESS: ClassVar[str] = ""  # the parameter that may be infinite: attention is then the best match alone
     log_prior: Maybe = None
 
     @property
@@ -36,7 +37,21 @@ class ReducedMixture(Mixture):
     @property
     def limit(self) -> str | None:
         """Why there is no density, with the repair; None where there is one."""
-        return None
+        return self.INSTEAD["log_evidence"] if self.hard else None
+
+    @property
+    def hard(self) -> bool:
+        """True where the sharpness is infinite."""
+        return bool(self.SHARPNESS) and bool(getattr(self, self.SHARPNESS).isinf().any())
+
+    def _validate_sharpness(self) -> None:
+        sharpness = getattr(self, self.SHARPNESS)
+        if check.violated(~(sharpness > 0)):
+            raise ValueError(
+                f"{self.SHARPNESS} must be > 0, not {float(sharpness.min())}; inf takes the best match alone"
+            )
+        if self.hard and not bool(sharpness.isinf().all()):
+            raise ValueError(f"{self.SHARPNESS} is infinite for some problems only; keep hard and soft ones apart")
 
     def require_density(self) -> None:
         """Refuse the limit in which there is no mixture."""

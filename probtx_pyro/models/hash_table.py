@@ -74,41 +74,30 @@ class SoftHashTable(ReducedMixture):
         "log_evidence": "scale is infinite, where the mixture has no density; give a finite scale with replace(scale=...)",
     }
 
+    SHARPNESS: ClassVar[str] = "scale"
+
     if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(self, keys: Tensor, values: Tensor, scale: Tensor | float | None = None) -> None: ...
 
     def __post_init__(self) -> None:
+        if self.scale is None:
+            object.__setattr__(self, "scale", self.keys.shape[-1] ** -0.5)
+        self._tensors("scale")
         for name, x in (("keys", self.keys), ("values", self.values)):
             check.floating(name, x)
             check.at_least(name, x, 2, f"(..., N, {'D' if name == 'keys' else 'M'})")
         check.same_dtype(keys=self.keys, values=self.values)
-        check.same_size("keys", self.keys.shape[-2], "values", self.values.shape[-2], "notes")
+        check.same_size("keys", self.num_units, "values", self.values.shape[-2], "notes")
         check.finite(keys=self.keys, values=self.values)
-        scale = self.keys.shape[-1] ** -0.5 if self.scale is None else self.scale
-        scale = torch.as_tensor(scale, dtype=self.keys.dtype, device=self.keys.device)
-        object.__setattr__(self, "scale", scale)
-        if check.violated(~(scale > 0)):
-            raise ValueError(f"scale must be > 0 (inf for a lookup), not {float(scale.min())}")
-        if bool(scale.isinf().any()) != bool(scale.isinf().all()):
-            raise ValueError("scale is infinite for some problems only; keep lookups and soft tables apart")
+        self._validate_sharpness()
         _ = self.batch_shape
-
-    @property
-    def lookup(self) -> bool:
-        """True where the scale is infinite."""
-        return bool(self.scale.isinf().any())
 
     @property
     def mixture(self) -> GaussianMixture:
         """The memory whose posterior over units is the attention of a reading."""
         self.require_density()
         return linked(self.keys, self.values, self.scale)
-
-    @property
-    def limit(self) -> str | None:
-        """Why there is no density: an infinite scale."""
-        return self.INSTEAD["log_evidence"] if self.lookup else None
 
     def write(self, keys: Tensor, values: Tensor) -> "SoftHashTable":
         """The table with more notes, keys (..., n, D) and values (..., n, M).
@@ -123,13 +112,13 @@ class SoftHashTable(ReducedMixture):
         """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match, the first of several."""
         self.check_data(queries, outputs, observed)
         scores = queries @ self.keys.mT
-        if self.lookup:
+        if self.hard:
             return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
         return (for_each(self.scale, 2) * scores).softmax(-1)
 
     def read(self, queries: Tensor) -> Tensor:
         """``Σ_j α_ij v_j``, (..., Q, M); fused unless it is a lookup: no Q x N tensor."""
-        if self.lookup:
+        if self.hard:
             return self.attention(queries) @ self.values
         self.check_data(queries)
         return dot_product_attention(for_each(self.scale, 2) * queries, self.keys, self.values)

@@ -132,15 +132,13 @@ class Hopfield(ReducedMixture):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        check.floating("patterns", self.patterns)
+        self._tensors("beta")
         check.at_least("patterns", self.patterns, 2, "(..., N, D)")
-        beta = torch.as_tensor(self.beta, dtype=self.patterns.dtype, device=self.patterns.device)
-        object.__setattr__(self, "beta", beta)
         check.same_dtype(patterns=self.patterns, values=self.values)
-        check.finite(patterns=self.patterns, values=self.values, beta=beta)
-        check.positive("beta", beta)
+        check.finite(patterns=self.patterns, values=self.values, beta=self.beta)
+        check.positive("beta", self.beta)
         if self.values is not None:
-            check.same_size("patterns", self.patterns.shape[-2], "values", self.values.shape[-2], "units")
+            check.same_size("patterns", self.num_units, "values", self.values.shape[-2], "units")
         if self.mask is not None:
             if self.mask.dtype != torch.bool or self.mask.shape[-1:] != self.patterns.shape[-2:-1]:
                 raise ValueError(

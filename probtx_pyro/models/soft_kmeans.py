@@ -92,26 +92,18 @@ class SoftKMeans(ReducedMixture):
         "log_evidence": "gamma is infinite, where the mixture has no density; give a finite gamma with replace(gamma=...)",
     }
 
+    SHARPNESS: ClassVar[str] = "gamma"
+
     if TYPE_CHECKING:  # numbers are accepted and become tensors
 
         def __init__(self, centers: Tensor, gamma: Tensor | float) -> None: ...
 
     def __post_init__(self) -> None:
-        check.floating("centers", self.centers)
+        self._tensors("gamma")
         check.at_least("centers", self.centers, 2, "(..., K, D)")
-        gamma = torch.as_tensor(self.gamma, dtype=self.centers.dtype, device=self.centers.device)
-        object.__setattr__(self, "gamma", gamma)
         check.finite(centers=self.centers)
-        if check.is_validation_enabled() and not (gamma > 0).all():
-            raise ValueError("gamma must be > 0 (inf for Lloyd's k-means); it is an inverse squared distance")
-        if bool(gamma.isinf().any()) != bool(gamma.isinf().all()):
-            raise ValueError("gamma is infinite for some problems only; fit k-means and soft k-means apart")
+        self._validate_sharpness()
         self._validate_weights()
-
-    @property
-    def hard(self) -> bool:
-        """True in Lloyd's limit."""
-        return bool(self.gamma.isinf().any())
 
     @property
     def mixture(self) -> GaussianMixture:
@@ -120,11 +112,6 @@ class SoftKMeans(ReducedMixture):
         return check.unchecked(GaussianMixture, keys=self.centers, values=self.centers,
                                key_precision=2 * for_each(self.gamma, 1), value_precision=self.centers.new_zeros(()),
                                log_prior=None, answer_probs=None)  # fmt: skip
-
-    @property
-    def limit(self) -> str | None:
-        """Why there is no density: an infinite γ."""
-        return self.INSTEAD["log_evidence"] if self.hard else None
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of centers or of γ given the other and assignments: those of the mixture's keys and precision."""
