@@ -61,8 +61,9 @@ def dependency_arcs(
     count = len(words)
     chosen = _heads("heads", heads, count)
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
-    strength = np.ones(count) if weights is None else _shares("weights", weights, 1, "(word,)")
-    names = _given.names("labels", labels, count, f"there are {count} words", "entries") or [""] * count
+    weights = np.ones(count) if weights is None else weights
+    strength = _given.shares("weights", weights, "(word,)", "divide by the largest")
+    names = _given.names("labels", labels, count, f"there are {count} words", "entries", default=[""] * count)
     _given.counted("weights", strength, count, f"there are {count} words", "entries")
     arcs = _compared(chosen, truth, names, strength)
     wrong = np.flatnonzero((truth >= 0) & (truth != chosen)).tolist()
@@ -102,7 +103,7 @@ def channel_arcs(
         words.
     """
     words = _given.words("words", words, "marginals")
-    array = _shares("marginals", marginals, 3, "(channel, word, head)")
+    array = _given.shares("marginals", marginals, "(channel, word, head)", "divide by the largest")
     channels, count, slots = array.shape
     if channels == 0 or count != len(words) or slots - count not in (0, 1):
         raise ValueError(
@@ -188,10 +189,6 @@ def _legend(ax: Axes, kinds: Sequence[str]) -> None:
 
 def _span(arc: _Arc) -> tuple[int, int]:
     return min(arc.word, arc.head), max(arc.word, arc.head)
-
-
-def _shares(name: str, given: ArrayLike, rank: int, shape: str) -> np.ndarray:
-    return _given.shares(name, _given.numbers(name, given, rank, shape), "divide by the largest").clip(max=1)
 
 
 def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:

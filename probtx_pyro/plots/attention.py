@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
@@ -49,7 +48,7 @@ def attention_map(
     found = captured_attention(attention)
     found = _given.field(attention, "attention", "point_estimate", "posterior") if found is None else found
     found = found.mean(SAMPLES) if {*SAMPLES} <= {*getattr(found, "dims", ())} else found
-    weights = _given.numbers("attention", found, 2, "(query, unit)")
+    weights = _given.numbers("attention", found, "(query, unit)")
     titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
     query_labels = _given.labels_of(found, 0) if query_labels is None else query_labels
     unit_labels = _given.labels_of(found, 1) if unit_labels is None else unit_labels
@@ -57,16 +56,11 @@ def attention_map(
     query_names = _given.names("query_labels", query_labels, rows, f"attention has {rows} rows", "labels")
     unit_names = _given.names("unit_labels", unit_labels, columns, f"attention has {columns} columns", "labels")
     ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
-    largest = float(weights.max()) if largest is None else largest
-    image = ax.imshow(weights, vmin=0, vmax=largest, cmap=_style.SEQUENTIAL, aspect="auto")
-    ax.figure.colorbar(image, ax=ax, label="attention", shrink=0.9)
+    _style.matrix(ax, weights, "attention", weights.size <= MOST_CELLS, largest, aspect="auto")
     _style.ticks(ax, query_names, unit_names)
-    if unit_names is not None and (columns > 12 or max(map(len, unit_names)) > 3):
+    if unit_names and (columns > 12 or max(map(len, unit_names)) > 3):
         ax.set_xticks(range(columns), unit_names, rotation=60, ha="right")
     ax.set(ylabel=titles[0], xlabel=titles[1])
-    if weights.size <= MOST_CELLS:
-        for (i, j), w in np.ndenumerate(weights):
-            _style.cell(ax, i, j, f"{w:.2f}".lstrip("0") if w < 1 else "1", dark=w < 0.55 * largest)
     return ax
 
 

@@ -54,17 +54,17 @@ def attention_band(
         raise ValueError(f"prob must be between 0 and 1, not {prob}")
     found = _given.field(attention, "attention", "posterior", "attention")
     found = found if query is None else _given.entry("query", found, {"query": query})
-    draws = _draws(found, 1, "unit")
+    draws = _draws(found, "unit")
     units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    names = _given.names("units", at.tolist() if units is None else units, len(at), f"attention has {len(at)} units")
+    names = _given.names("units", units, len(at), f"attention has {len(at)} units", default=range(len(at)))
     ax = _style.axes(ax)
     ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
     ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
     if reference is not None:
-        ax.plot(at, _given.numbers("reference", reference, 1, "(unit,)"), "x", color=_style.INK, label="point estimate")
-    _style.ticks(ax, None, names)
+        ax.plot(at, _given.numbers("reference", reference, "(unit,)"), "x", color=_style.INK, label="point estimate")
+    _style.ticks(ax, [], names)
     return _style.finished(ax, "unit", "attention", True, ylim=(-0.02, 1.02), xlim=(-0.6, len(at) - 0.4))
 
 
@@ -91,13 +91,12 @@ def attention_uncertainty(
         Another shape, NaN or infinity, or names that do not count rows or columns.
     """
     found = _given.field(attention, "attention", "posterior", "attention")
-    draws = _draws(found, 2, "query, unit")
+    draws = _draws(found, "query, unit")
     queries = _given.labels_of(found, -2) if queries is None else queries
     units = _given.labels_of(found, -1) if units is None else units
-    figure, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+    _, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     attention_map(draws.mean(0), queries, units, ax=pair[0])
-    image = pair[1].imshow(draws.std(0), cmap=_style.SEQUENTIAL, aspect="auto", vmin=0)
-    figure.colorbar(image, ax=pair[1], label="standard deviation")
+    _style.matrix(pair[1], draws.std(0), "standard deviation", written=False, aspect="auto")
     _style.ticks(pair[1], queries, units)
     pair[1].set(xlabel="unit", ylabel="query")
     pair[0].set_title("posterior mean", fontsize=10)
@@ -105,9 +104,9 @@ def attention_uncertainty(
     return pair
 
 
-def _draws(x: ArrayLike, rank: int, shape: str) -> np.ndarray:
+def _draws(x: ArrayLike, axes: str) -> np.ndarray:
     """Put the draws of all chains in one axis, (draw, ...)."""
-    array = _given.numbers("attention", x, rank + 2, f"(chain, draw, {shape})")
+    array = _given.numbers("attention", x, f"(chain, draw, {axes})")
     return array.reshape(-1, *array.shape[2:])
 
 

@@ -62,7 +62,7 @@ def prior_posterior(
             "posterior is missing, or coords are given without ArviZ data; give draws of both, or the data"
         )
     given = {"prior": prior, "posterior": posterior}
-    before, after = (_given.numbers(key, _given.array(key, x).ravel(), 1, "(draw,)") for key, x in given.items())
+    before, after = (_given.numbers(key, x, "(...)").ravel() for key, x in given.items())
     low, high = np.quantile(np.concatenate([before, after]), [0.001, 0.999])
     bins = np.linspace(low, high if high > low else low + 1, 60).tolist()
     ax = _style.axes(ax)
@@ -170,7 +170,7 @@ def _total(group: Any) -> np.ndarray:
 
 
 def _flat(name: str, arrays: Mapping[str, Any]) -> Arrays:
-    return {key: _given.numbers(f"{name} of {key}", np.ravel(x), 1, "(entry,)") for key, x in arrays.items()}
+    return {key: _given.numbers(f"{name} of {key}", x, "(...)").ravel() for key, x in arrays.items()}
 
 
 def _entries(ax: Axes | None, x: Arrays, y: Arrays, xlabel: str, ylabel: str, verticals: Mapping[float, str]) -> Axes:
