@@ -1,13 +1,11 @@
-"""Pictures that several chapters draw: rows of digits, and the units of a memory in a plane."""
+"""What several chapters draw: the plane of principal components, and the units of a memory in it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from probtx_pyro import models, plots
@@ -15,34 +13,11 @@ from probtx_pyro import models, plots
 Memory: TypeAlias = models.GaussianMixture | models.GaussianKeys
 
 
-def principal(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of pictures (N, P) and their first two principal components, (P,) and (P, 2)."""
+def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the map of pictures (..., P) to the plane of the first two principal components of these, (N, P)."""
     center = images.mean(0)
-    return center, np.linalg.svd(images - center, full_matrices=False)[2][:2].T
-
-
-def digit_rows(rows: Mapping[str, Tensor], height: float) -> tuple[Figure, Any]:
-    """Draw a row of ten digits for each entry.
-
-    Parameters
-    ----------
-    rows
-        From names to pictures, (at least 10, 64), ink in [0, 1].
-    height
-        Of the figure, in inches.
-
-    Returns
-    -------
-    figure, axes
-        The axes as an array (row, 10).
-    """
-    figure, panels = pyplot.subplots(len(rows), 10, figsize=(8.5, height), layout="constrained")
-    for (name, digits), line in zip(rows.items(), panels, strict=True):
-        for digit, ax in zip(digits, line, strict=False):
-            ax.imshow(digit.reshape(8, 8).numpy(force=True), cmap="Greys", vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[])
-        line[0].set_ylabel(name)
-    return figure, panels
+    components = np.linalg.svd(images - center, full_matrices=False)[2][:2].T
+    return lambda x: (x - center) @ components
 
 
 def units_in_the_plane(

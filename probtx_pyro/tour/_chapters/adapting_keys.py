@@ -12,7 +12,7 @@ from torch import Tensor
 from probtx_pyro import data, inference, models, plots, results
 from probtx_pyro.plots._style import finished
 from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import digit_rows, principal, units_in_the_plane
+from probtx_pyro.tour._drawing import principal, units_in_the_plane
 
 SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "as before": lambda images: images,
@@ -144,8 +144,7 @@ def _plane(
     """The same in two dimensions, where units can be drawn: one for each of five digits, keys and precisions adapt."""
     some = [0, 1, 4, 6, 7]
     memory, stream = (rows[np.isin(labels[rows], some)] for rows in (memory, stream))
-    center, components = principal(flat["as before"][memory])
-    first, second = ((x - center) @ components for x in (flat["as before"][memory], flat[CHANGED][stream]))
+    first, second = map(principal(flat["as before"][memory]), (flat["as before"][memory], flat[CHANGED][stream]))
     keys = context.tensor(np.stack([first[labels[memory] == digit].mean(0) for digit in some]))
     before, queries = models.GaussianMixture(keys, key_precision=keys.new_full((5,), 6.0)), context.tensor(second)
     posterior = models.bayesian(before, keys=Normal(keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))
@@ -166,11 +165,9 @@ def _plane(
 
 
 def _pictures(before: Tensor, after: Tensor) -> Picture:
-    figure, _ = digit_rows({"old": before[::3], "adapted": after[::3]}, height=2.1)
+    figure, ax = pyplot.subplots(figsize=(8.5, 2.1), layout="constrained")
+    plots.image_rows({name: x[::3].unflatten(-1, (8, 8)) for name, x in (("old", before), ("adapted", after))}, ax=ax)
     moved = (after - before).square().mean(-1).sqrt()
     how = "root mean square over the pixels, mean over the units"
     caption = f"One key of each digit before and after adapting to digits {CHANGED}; they follow the digits without having been told."
     return picture("keys_as_pictures", figure, caption, ("mean way of a key, ink a pixel", moved.mean(), how))
-
-
-__all__ = ["chapter"]

@@ -12,7 +12,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, inference, models, plots
 from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import digit_rows
 
 
 def chapter(context: Context) -> Chapter:
@@ -45,13 +44,13 @@ def _completions(mixture: models.GaussianMixture, queries: Tensor, truth: Tensor
     assert mixture.values is not None
     answers, attention = mixture.expected_outputs(queries), mixture.attention(queries)
     below = {"asked": torch.zeros_like(truth), "attention": answers, "truth": truth}
-    figure, panels = digit_rows({name: torch.cat([queries, half], -1) for name, half in below.items()}, height=2.9)
-    for ax in panels.flat:
-        ax.axhline(3.5, color=plots.UNIT_COLORS[5], linewidth=0.8)
+    rows = {name: torch.cat([queries, half], -1)[:10].unflatten(-1, (8, 8)) for name, half in below.items()}
+    figure, ax = pyplot.subplots(figsize=(8.5, 2.9), layout="constrained")
+    plots.image_rows(rows, ax=ax).hlines([3.5, 12.5, 21.5], *ax.get_xlim(), colors=plots.UNIT_COLORS[5], linewidths=0.8)
     nearest = mixture.values[torch.cdist(queries, mixture.keys).argmin(-1)]
     guesses = answers, nearest, mixture.values.mean(0)
     error, copied, guessed = ((guess - truth).square().mean().sqrt() for guess in guesses)
-    units = (-(attention * attention.clamp_min(1e-300).log()).sum(-1)).exp().mean()
+    units = torch.special.entr(attention).sum(-1).exp().mean()
     return picture(
         "completions",
         figure,
@@ -115,6 +114,3 @@ def _limit(mixture: models.GaussianMixture, queries: Tensor) -> Picture:
         plots.attention_map(memory.attention(queries[:8]), ax=ax).set_title(title, fontsize=9)
     caption = "The same queries and twelve of the units. Left, α = 1/√D and the linked prior: attention as in a transformer. Right, the precision that the data ask for."
     return picture("dot_product_limit", figure, caption, *numbers)
-
-
-__all__ = ["chapter"]

@@ -69,9 +69,8 @@ def _memory(context: Context) -> tuple[models.Bayesian[models.GaussianMixture], 
     chosen = np.flatnonzero(np.isin(labels, SOME))
     known, asked = (chosen[rows] for rows in context.parts(len(chosen), (300, 100), (60, 20)))
     flat = images.reshape(len(images), -1)
-    center, components = principal(flat[known])
     means = np.stack([flat[known][labels[known] == digit].mean(0) for digit in SOME])
-    expected, queries = (context.tensor((x - center) @ components) for x in (means, flat[asked]))
+    expected, queries = map(context.tensor, map(principal(flat[known]), (means, flat[asked])))
     mixture = models.GaussianMixture(expected, key_precision=expected.new_full((len(SOME),), 2.0))
     precision = Gamma(context.tensor(8.0), context.tensor(4.0))
     return models.bayesian(mixture, keys=Normal(expected, context.tensor(0.3)), key_precision=precision), queries
@@ -162,6 +161,3 @@ def _calibration(context: Context, program: models.Bayesian, queries: Tensor) ->
         ("quantities", found.num_quantities, "keys, precisions and the log likelihood"),
         ("smallest p-value, Bonferroni", chance, f"of {worst}; uniform ranks"),
     )
-
-
-__all__ = ["chapter"]

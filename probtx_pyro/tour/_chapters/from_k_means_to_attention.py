@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from probtx_pyro import data, models, plots
 from probtx_pyro.plots._style import finished
 from probtx_pyro.tour._chapter import Chapter, Context, Picture, Row, picture
+from probtx_pyro.tour._drawing import principal
 
 NUM_CENTERS = 6
 
@@ -18,9 +19,8 @@ def chapter(context: Context) -> Chapter:
     """k-means of digits in the plane, softened until it is attention; and the γ below which there are no clusters."""
     pictures, labels = data.load_digits()
     (rows,) = context.parts(len(pictures), (1797, 300))
-    images = context.tensor(pictures[rows].reshape(len(rows), -1))
-    centered = images - images.mean(0)
-    plane = centered @ torch.linalg.svd(centered, full_matrices=False).Vh[:2].T
+    images = pictures[rows].reshape(len(rows), -1)
+    plane = context.tensor(principal(images)(images))
     start = models.SoftKMeans.plus_plus(plane, NUM_CENTERS, gamma=torch.inf, seed=context.seed)
     lloyd = start.fit(plane, progress=False)
     return Chapter(
@@ -131,6 +131,3 @@ def _split(context: Context, plane: Tensor, critical: float) -> float:
     after = before.fit(plane, num_steps=1, tol=None, progress=False)
     growth = after.centers.std(-2).norm(dim=-1) / before.centers.std(-2).norm(dim=-1)
     return float(np.interp(1.0, growth.numpy(force=True), gammas))
-
-
-__all__ = ["chapter"]

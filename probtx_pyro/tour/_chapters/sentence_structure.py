@@ -185,6 +185,3 @@ def _exact(context: Context, sentences: Sentences, unseen: Batch, encoder: nn.De
         ("largest difference of a head's probability", (beliefs[0] - beliefs[1]).abs().max(), "over words and heads"),
         ("largest difference of a label's probability", (exact.labels - field.label_marginals).abs().max(), "over words and labels"),
     )  # fmt: skip
-
-
-__all__ = ["chapter"]

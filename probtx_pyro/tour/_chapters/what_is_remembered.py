@@ -124,6 +124,3 @@ def _accuracy(context: Context, stored: Tensor, shown: Mapping[str, Tensor]) -> 
     finished(ax, "β", "share retrieved in one step", True, ylim=(-0.03, 1.03))
     caption = f"{len(stored)} stored digits, asked once each. Sparsemax gives most patterns the weight 0 and needs a smaller β."
     return picture("over_beta", figure, caption, *numbers)
-
-
-__all__ = ["chapter"]
