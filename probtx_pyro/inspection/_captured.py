@@ -140,10 +140,9 @@ def captured(
     if not bool((scale > 0).all()):
         raise ValueError("scale must be > 0; it is the precision of the implied mixture, 1/sqrt(D) for plain attention")
     mask = None if mask is None else _mask(mask, queries.shape[-2], keys.shape[-2])
-    shapes = {"queries": queries.shape[:-2], "keys": keys.shape[:-2], "scale": scale.shape[:-1]}
-    for name, x, axes in (("values", values, 2), ("mask", mask, 2), ("padded", padded, 1)):
-        if x is not None:
-            shapes[name] = x.shape[: x.dim() - axes]
+    last_two = {"queries": queries, "keys": keys, "values": values, "mask": mask}
+    shapes = {name: x.shape[:-2] for name, x in last_two.items() if x is not None}
+    shapes |= {name: x.shape[:-1] for name, x in {"scale": scale, "padded": padded}.items() if x is not None}
     leading = broadcastable(**shapes)
     dims = tuple(plate_names(len(leading)) if dims is None else dims)
     if len(dims) != len(leading):

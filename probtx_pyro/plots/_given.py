@@ -302,7 +302,5 @@ def _described(x: Any) -> str:
     """The kind of a wrong argument in a few words."""
     if np.iterable(x) and not isinstance(x, Mapping) and len(flat := list(x)) and all(isinstance(y, str) for y in flat):
         return f"text ({flat[0]!r}, ...)"
-    shape = getattr(x, "shape", None)
-    return (
-        f"{type(x).__name__} of shape {tuple(shape)}" if shape is not None else f"an object of type {type(x).__name__}"
-    )
+    kind = type(x).__name__
+    return f"{kind} of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"an object of type {kind}"

@@ -69,8 +69,8 @@ def rank_histogram(ranks: "Sequence[ArrayLike]", labels: Sequence | None = None,
     sets, names = _sets("ranks", ranks, "(...)", labels)
     ax = _style.axes(ax)
     largest = int(np.ceil(max(x.max() for x in sets)))
-    edges = np.arange(0, largest + 1, max(1, -(-largest // 40))) + 0.5
-    edges = np.append(edges, 2 * edges[-1] - edges[-2]) if len(edges) > 1 else np.array([0.5, 1.5])
+    width = max(1, -(-largest // 40))
+    edges = np.arange(0, largest + 1 + width, width) + 0.5
     for i, x in enumerate(sets):
         ax.stairs(np.histogram(x, edges)[0] / x.size, edges, label=names[i], **_line(i))
         _style.points(ax, i, x.mean(), 0, clip_on=False, markersize=6, alpha=1)
