@@ -1,13 +1,16 @@
-"""The settings that a chapter is given, and the text, figures and data that it hands back."""
+"""The settings that a chapter is given, the text, figures and data that it hands back, and the plane that several draw in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
+
+from probtx_pyro import models, plots
 
 
 @dataclass(frozen=True)
@@ -115,3 +118,40 @@ class Chapter:
     text: list[str]
     pictures: list[Picture]
     inference_data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the map of pictures (..., P) to the plane of the first two principal components of these, (N, P)."""
+    center = images.mean(0)
+    components = np.linalg.svd(images - center, full_matrices=False)[2][:2].T
+    return lambda x: (x - center) @ components
+
+
+def units_in_the_plane(
+    ax: Axes,
+    title: str,
+    grid: np.ndarray,
+    memory: models.GaussianMixture | models.GaussianKeys,
+    names: Sequence,
+    queries: np.ndarray | Tensor,
+) -> None:
+    """Draw which unit of a memory is responsible where.
+
+    Parameters
+    ----------
+    ax
+        Axes to draw on.
+    title
+        Of the axes.
+    grid
+        (H, W, 2) points, as `plots.query_grid` makes them.
+    memory
+        Units with keys in the plane.
+    names
+        Of the units.
+    queries
+        (Q, 2), drawn as points.
+    """
+    weights = memory.attention(torch.as_tensor(grid.reshape(-1, 2)).to(memory.keys)).unflatten(0, grid.shape[:2])
+    plots.responsibilities(grid, weights, memory.keys, memory.key_precision, names, ax, queries=queries)
+    ax.set(title=title, xlabel="first component", ylabel="second component")

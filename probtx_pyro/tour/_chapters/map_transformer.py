@@ -8,8 +8,7 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import principal
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal
 
 
 def chapter(context: Context) -> Chapter:

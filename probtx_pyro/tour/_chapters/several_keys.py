@@ -12,8 +12,7 @@ from torch import Tensor
 from probtx_pyro import data, inference, inspection, models, nn, plots
 from probtx_pyro.data import text_transformer
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import principal, units_in_the_plane
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal, units_in_the_plane
 
 HAND = 1.0  # standard deviation of the prior of a key, ink a pixel: wide
 

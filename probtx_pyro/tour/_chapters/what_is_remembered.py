@@ -66,9 +66,8 @@ def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
         "its standard deviation": doubt[VAGUE],
         f"one step, β = {SHARP:g}": answers[SHARP],
     }
-    side = round(stored.shape[-1] ** 0.5)
     figure, ax = pyplot.subplots(figsize=(8.8, 4.0), layout="constrained")
-    pictures = {title: x[:COLUMNS].unflatten(-1, (side, side)) for title, x in rows.items()}
+    pictures = {title: x[:COLUMNS].unflatten(-1, (8, 8)) for title, x in rows.items()}
     plots.image_rows(pictures, ax=ax, own_scale=["its standard deviation"])
     return picture(
         "retrieved",
