@@ -40,8 +40,7 @@ class Captured:
     dims: tuple[str, ...]
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return in_brief(self)
+    __repr__ = in_brief
 
     @property
     def keys(self) -> Tensor:
@@ -142,16 +141,13 @@ def captured(
     mask = None if mask is None else _mask(mask, queries.shape[-2], keys.shape[-2])
     last_two = {"queries": queries, "keys": keys, "values": values, "mask": mask}
     shapes = {name: x.shape[:-2] for name, x in last_two.items() if x is not None}
-    shapes |= {name: x.shape[:-1] for name, x in {"scale": scale, "padded": padded}.items() if x is not None}
-    leading = broadcastable(**shapes)
+    padded = torch.zeros((), dtype=torch.bool, device=queries.device) if padded is None else padded
+    leading = broadcastable(**shapes, scale=scale.shape[:-1], padded=padded.shape[:-1])
     dims = tuple(plate_names(len(leading)) if dims is None else dims)
     if len(dims) != len(leading):
         raise ValueError(f"dims names {len(dims)} axes but there are {len(leading)} leading ones; name each once")
     queries = queries.expand(*leading, *queries.shape[-2:])
-    present = queries.new_ones(queries.shape[:-1], dtype=torch.bool)
-    if padded is not None:
-        present = present & ~padded
-    log_prior = mask
+    present, log_prior = (~padded).expand(queries.shape[:-1]), mask
     if mask is not None:
         alive = (mask > -torch.inf).any(-1)
         present = present & alive

@@ -1,7 +1,7 @@
 """The settings that a chapter is given, the text, figures and data that it hands back, and the plane that several draw in."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,8 +13,7 @@ from torch import Tensor
 from probtx_pyro import models, plots
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """Settings that every chapter is given.
 
     Parameters
@@ -97,8 +96,7 @@ def picture(name: str, figure: Figure, caption: str, *numbers: Row) -> Picture:
     return Picture(name, figure, caption, [Number(quantity, float(value), how) for quantity, value, how in numbers])
 
 
-@dataclass(frozen=True)
-class Chapter:
+class Chapter(NamedTuple):
     """A question and its answer on real data.
 
     Parameters
@@ -117,7 +115,7 @@ class Chapter:
     question: str
     text: list[str]
     pictures: list[Picture]
-    inference_data: Mapping[str, Any] = field(default_factory=dict)
+    inference_data: Mapping[str, Any] = MappingProxyType({})
 
 
 def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
