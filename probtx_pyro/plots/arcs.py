@@ -76,10 +76,8 @@ def dependency_arcs(
     return ax
 
 
-def channel_arcs(
-    words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None, columns: int = 2
-) -> np.ndarray:
-    """Draw a panel for each channel of attention: the likeliest head of each word, the stronger the more probable.
+def channel_arcs(words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None) -> np.ndarray:
+    """Draw a panel for each channel of attention, two side by side: the likeliest head of each word, the stronger the more probable.
 
     Parameters
     ----------
@@ -89,8 +87,6 @@ def channel_arcs(
         (C, N, N), or (C, N, N + 1) with the root first: how probable each head of each word is. A word without any has no arc.
     gold
         As in `dependency_arcs`.
-    columns
-        How many panels stand side by side.
 
     Returns
     -------
@@ -110,13 +106,11 @@ def channel_arcs(
         raise ValueError(
             f"marginals must have shape (C, N, N) or (C, N, N + 1) for {len(words)} words but has shape {array.shape}"
         )
-    if columns < 1:
-        raise ValueError(f"columns must be at least 1, not {columns}")
     root = slots - count
     others = np.where(np.eye(count, slots, root, dtype=bool), 0, array)
     strongest = others.max(-1)
     heads = np.where(strongest > 0, others.argmax(-1) + 1 - root, -1)
-    columns = min(columns, channels)
+    columns = min(2, channels)
     rows = -(-channels // columns)
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     width = min(PANEL, float(_widths(words, PANEL)[0].sum()))

@@ -19,7 +19,6 @@ def prior_posterior(
     prior: "ArrayLike | Result",
     posterior: "ArrayLike | None" = None,
     name: str = "",
-    truth: float | None = None,
     ax: Axes | None = None,
     *,
     coords: Mapping[str, Any] | None = None,
@@ -35,8 +34,6 @@ def prior_posterior(
         choose a scalar.
     name
         Written below; of ArviZ data, the variable.
-    truth
-        Marked where it is known.
     ax
         Axes to draw on; a new figure if None.
     coords
@@ -68,8 +65,6 @@ def prior_posterior(
     ax = _style.axes(ax)
     ax.hist(before, bins, density=True, histtype="step", color=_style.INK, linestyle="--", label="prior")
     ax.hist(after, bins, density=True, color=_style.UNIT_COLORS[0], alpha=0.55, label="posterior")
-    if truth is not None:
-        ax.axvline(truth, color=_style.UNIT_COLORS[5], linewidth=1.5, label="truth")
     return _style.finished(ax, name, "density", True)
 
 
