@@ -1,4 +1,4 @@
-"""The settings that a chapter is given, the text, figures and data that it hands back, and the plane that several draw in."""
+"""The settings that a chapter is given, the text, figures and data that it hands back, and the pictures that several draw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -116,6 +117,30 @@ class Chapter(NamedTuple):
     text: list[str]
     pictures: list[Picture]
     inference_data: Mapping[str, Any] = MappingProxyType({})
+
+
+def digit_rows(rows: Mapping[str, Tensor], height: float) -> tuple[Figure, Any]:
+    """Draw a row of ten digits for each entry.
+
+    Parameters
+    ----------
+    rows
+        From names to pictures, (at least 10, 64), ink in [0, 1].
+    height
+        Of the figure, in inches.
+
+    Returns
+    -------
+    figure, axes
+        The axes as an array (row, 10).
+    """
+    figure, panels = pyplot.subplots(len(rows), 10, figsize=(8.5, height), layout="constrained")
+    for (name, digits), line in zip(rows.items(), panels, strict=True):
+        for digit, ax in zip(digits, line, strict=False):
+            ax.imshow(digit.reshape(8, 8).numpy(force=True), cmap="Greys", vmin=0, vmax=1)
+            ax.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name)
+    return figure, panels
 
 
 def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal, units_in_the_plane
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, digit_rows, picture, principal, units_in_the_plane
 
 CHANGED = "turned by 25°"
 Scores: TypeAlias = Mapping[str, np.ndarray]  # share named rightly and mean log evidence, (..., 2), by the change
@@ -161,8 +161,7 @@ def _plane(
 
 
 def _pictures(before: Tensor, after: Tensor) -> Picture:
-    figure, ax = pyplot.subplots(figsize=(8.5, 2.1), layout="constrained")
-    plots.image_rows({name: x[::3].unflatten(-1, (8, 8)) for name, x in (("old", before), ("adapted", after))}, ax=ax)
+    figure, _ = digit_rows({"old": before[::3], "adapted": after[::3]}, height=2.1)
     moved = (after - before).square().mean(-1).sqrt()
     how = "root mean square over the pixels, mean over the units"
     caption = f"One key of each digit before and after adapting to digits {CHANGED}; they follow the digits without having been told."

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, inference, models, plots
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, digit_rows, picture
 
 
 def chapter(context: Context) -> Chapter:
@@ -44,9 +44,9 @@ def _completions(mixture: models.GaussianMixture, queries: Tensor, truth: Tensor
     assert mixture.values is not None
     answers, attention = mixture.expected_outputs(queries), mixture.attention(queries)
     below = {"asked": torch.zeros_like(truth), "attention": answers, "truth": truth}
-    rows = {name: torch.cat([queries, half], -1)[:10].unflatten(-1, (8, 8)) for name, half in below.items()}
-    figure, ax = pyplot.subplots(figsize=(8.5, 2.9), layout="constrained")
-    plots.image_rows(rows, ax=ax).hlines([3.5, 12.5, 21.5], *ax.get_xlim(), colors=plots.UNIT_COLORS[5], linewidths=0.8)
+    figure, panels = digit_rows({name: torch.cat([queries, half], -1) for name, half in below.items()}, height=2.9)
+    for ax in panels.flat:
+        ax.axhline(3.5, color=plots.UNIT_COLORS[5], linewidth=0.8)
     nearest = mixture.values[torch.cdist(queries, mixture.keys).argmin(-1)]
     guesses = answers, nearest, mixture.values.mean(0)
     error, copied, guessed = ((guess - truth).square().mean().sqrt() for guess in guesses)
