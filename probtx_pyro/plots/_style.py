@@ -97,7 +97,7 @@ def matrix(ax: Axes, values: np.ndarray, label: str, written: Any, largest: floa
     label
         Of the colour bar.
     written
-        Which cells carry their number: boolean, broadcast to ``values``.
+        Which cells carry their number: boolean, of the same shape or one for all.
     largest
         At the end of the colour scale; the largest entry if None.
     look
@@ -128,8 +128,8 @@ def cell(ax: Axes, row: int, column: int, text: str, dark: bool) -> None:
     ax.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=7)
 
 
-def ticks(ax: Axes, rows: Sequence | None, columns: Sequence | None) -> None:
-    """Name the rows and columns of an image; without names, None or empty, an axis stays as it is.
+def ticks(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Name the rows and columns of an image; without names an axis stays as it is.
 
     Parameters
     ----------
@@ -139,5 +139,5 @@ def ticks(ax: Axes, rows: Sequence | None, columns: Sequence | None) -> None:
         Names.
     """
     for axis, names in ((ax.yaxis, rows), (ax.xaxis, columns)):
-        if names is not None and len(names):
+        if names:
             axis.set_ticks(range(len(names)), names)

@@ -94,13 +94,11 @@ def attention_uncertainty(
     draws = _draws(found, "query, unit")
     queries = _given.labels_of(found, -2) if queries is None else queries
     units = _given.labels_of(found, -1) if units is None else units
-    _, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-    attention_map(draws.mean(0), queries, units, ax=pair[0])
-    _style.matrix(pair[1], draws.std(0), "standard deviation", written=False, aspect="auto")
-    _style.ticks(pair[1], queries, units)
-    pair[1].set(xlabel="unit", ylabel="query")
-    pair[0].set_title("posterior mean", fontsize=10)
-    pair[1].set_title("posterior standard deviation", fontsize=10)
+    figure, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+    shown = {"posterior mean": draws.mean(0), "posterior standard deviation": draws.std(0)}
+    for ax, (title, values) in zip(pair, shown.items(), strict=True):
+        attention_map(values, queries, units, ax=ax).set_title(title, fontsize=10)
+    figure.axes[-1].set_ylabel("standard deviation")  # of the colour bar
     return pair
 
 
@@ -131,8 +129,7 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     band = found.band(level)
     count, ax = found.num_simulations, _style.axes(ax, 5.2, 3.6)
     bounds = (bound / count - band.edges for bound in (band.lower, band.upper))
-    grey: dict[str, Any] = {"color": "#999999", "alpha": 0.3, "linewidth": 0}
-    ax.fill_between(band.edges, *bounds, label=f"{level:.0%} for all together", **grey)
+    ax.fill_between(band.edges, *bounds, label=f"{level:.0%} for all together", color="#999999", alpha=0.3, linewidth=0)
     for i, (name, ranks) in enumerate(found.ranks.items()):
         below = counts_below(ranks.reshape(len(ranks), -1), found.num_draws)
         outside = np.any((below < band.lower[:, None]) | (below > band.upper[:, None]), 0, keepdims=True).ravel()
