@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.results._arviz import SAMPLES, group_names, is_data
+from probtx_pyro.results._arviz import SAMPLES
 
 MOST_CELLS = 150  # beyond that the numbers in the cells cannot be read
 
@@ -45,8 +45,7 @@ def attention_map(
     ValueError
         Not a matrix of numbers, or labels that do not count its rows or columns.
     """
-    found = captured_attention(attention)
-    found = _given.field(attention, "attention", "point_estimate", "posterior") if found is None else found
+    found = attention_of(attention, "captured", "point_estimate", "posterior")
     found = found.mean(SAMPLES) if {*SAMPLES} <= {*getattr(found, "dims", ())} else found
     weights = _given.numbers("attention", found, "(query, unit)")
     titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
@@ -64,30 +63,29 @@ def attention_map(
     return ax
 
 
-def captured_attention(given: Any) -> xarray.DataArray | None:
-    """Return the attention of what `inspection` captured, its axes named, or None of anything else.
+def attention_of(given: Any, *groups: str) -> Any:
+    """Return the attention of a result, its axes named; anything else comes back as it is.
 
     Parameters
     ----------
     given
-        A `Captured`, layers of it by name, or what `inspection.capture_data` returned.
+        A `Captured`, layers of it by name, ArviZ data, or an array.
+    groups
+        Of ArviZ data: the first of these that has attention gives it.
 
     Returns
     -------
-    DataArray or None
-        (..., query, unit).
+    DataArray, (..., query, unit), or ``given``
     """
-    if is_data(given) and "captured" in group_names(given):
-        return _given.field(given, "attention", "captured")
-    if isinstance(given, Mapping) and given and all(hasattr(x, "effective_units") for x in given.values()):
+    if isinstance(given, Mapping) and given and all(hasattr(x, "mixture") for x in given.values()):
         from probtx_pyro.inspection import stack_layers  # and torch, which has made what is given
 
         given = stack_layers(given)
-    if not hasattr(given, "effective_units"):
-        return None
+    if not hasattr(given, "mixture"):
+        return _given.field(given, "attention", *groups)
     dims = (*given.dims, "query", "unit")
     coords = {dim: list(labels) for dim, labels in given.coords.items() if dim in dims}
     return xarray.DataArray(_given.array("attention", given.attention()), dims=dims, coords=coords)
 
 
-__all__ = ["MOST_CELLS", "attention_map", "captured_attention"]
+__all__ = ["MOST_CELLS", "attention_map", "attention_of"]

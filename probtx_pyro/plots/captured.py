@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xarray
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.plots.attention import MOST_CELLS, attention_map, captured_attention
+from probtx_pyro.plots.attention import MOST_CELLS, attention_map, attention_of
 
 DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was replicated, purple below
 CELL = 0.62  # inches of a side
@@ -72,21 +73,21 @@ def head_report(
         Shapes that do not fit, a head that is not there, no statistic or replicate, p-values outside (0, 1], or a check
         without the log evidence.
     """
-    found = captured_attention(attention)
-    if found is not None:
-        sizes = {str(dim): found.sizes[dim] for dim in found.dims[:-2]}
+    attention = attention_of(attention, "captured")
+    if isinstance(attention, xarray.DataArray) and (attention.ndim > 2 or check is None):
+        sizes = {str(dim): attention.sizes[dim] for dim in attention.dims[:-2]}
         batch = {dim: example for dim in sizes if dim.startswith("batch")}
         chosen = _head(head, {dim: n for dim, n in sizes.items() if dim not in batch}, check)
         _inside("example", [*batch.values()], [sizes[dim] for dim in batch])
-        title = title or ", ".join(f"{dim} {found[dim].values[i]}" for dim, i in chosen.items())
-        attention = found.isel(chosen | batch)
-        query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
-        unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
+        title = title or ", ".join(f"{dim} {attention[dim].values[i]}" for dim, i in chosen.items())
+        attention = attention.isel(chosen | batch)
     elif check is not None:
         chosen = _head(head, dict(zip(check.dims, np.shape(check.discrepancy), strict=True)), check)
     if check is not None:
         observed_evidence, replicated_evidence, p_values = _of_check(check, tuple(chosen.values()))
     weights = _given.numbers("attention", attention, "(query, unit)")
+    query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
+    unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
     spread = _given.numbers("effective_units", effective_units, "(query,)")
