@@ -238,7 +238,7 @@ def query_check(
     columns = _given.names("head_labels", head_labels, heads, f"z_scores has {heads}", default=range(heads))
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
-    known = np.zeros(given.shape) if p_values is None else _given.array("p_values", p_values)
+    known = np.full(given.shape, -np.inf) if p_values is None else _given.array("p_values", p_values)
     if known.shape != given.shape:
         raise ValueError(f"p_values has shape {known.shape} but z_scores has {given.shape}; give one for each")
     refuted = known.reshape(scores.shape) < level
