@@ -41,6 +41,10 @@ def gradient_map(
             raise ValueError(
                 f"{name} starts outside the support of its prior, {support}; start the formulation inside it"
             )
+        if _on_a_bound(x, support):
+            raise ValueError(
+                f"{name} starts on a bound of the support of its prior, where gradients vanish; start the formulation inside it"
+            )
     if torch.is_grad_enabled() and objective(start).requires_grad:
         raise ValueError(
             "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
@@ -93,6 +97,14 @@ def gradient_map(
             converged=(found.converged & (slope <= level)).expand(problems),
             num_steps=found.num_steps.expand(problems),
         )
+
+
+def _on_a_bound(x: Tensor, support: Any) -> bool:
+    """Whether an entry is so close to a bound of its support that no gradient brings it back."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+    return bool((torch.minimum(x - low, high - x) <= torch.finfo(x.dtype).eps ** 0.5 * x.abs()).any())
 
 
 def _allowed(site: Site) -> Tensor | None:

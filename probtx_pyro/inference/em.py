@@ -142,7 +142,8 @@ def adapt(
     posterior.require_plain("MAP estimate that summarises the posterior")
     given, closed = posterior.bind(*data, **named), posterior.conjugate()
     options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "implicit": implicit, "progress": progress}
-    if (half := _half(given)) is not None:
+    if (half := _half(posterior.formulation)) is not None:
+        posterior.formulation.plates(*given)  # refuses data of another precision
         priors = {name: in_dtype(prior, torch.float32) for name, prior in posterior.priors.items()}
         low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
         fit = adapt(low, *_cast(given, torch.float32), causal=causal, process_group=process_group, **options)
@@ -204,10 +205,10 @@ def require_posterior(posterior: Any, verb: str) -> None:
         )
 
 
-def _half(data: Data) -> torch.dtype | None:
-    """The dtype of data in half precision, in which sums would be lost; None of others."""
-    kinds = {x.dtype for x in data if isinstance(x, Tensor)} & {torch.float16, torch.bfloat16}
-    return next(iter(kinds), None)
+def _half(formulation: Formulation) -> torch.dtype | None:
+    """The dtype of a formulation in half precision, in which sums would be lost; None of others."""
+    kind = next(iter(formulation.parameters().values())).dtype
+    return kind if kind in (torch.float16, torch.bfloat16) else None
 
 
 def _cast(data: Data, dtype: torch.dtype) -> Data:

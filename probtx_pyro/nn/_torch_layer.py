@@ -19,7 +19,10 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
     """
     if not isinstance(layer, nn.MultiheadAttention):
         raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")
-    if type(layer).forward is not nn.MultiheadAttention.forward or "forward" in vars(layer):
+    calls = ("forward", "__call__", "_call_impl")
+    if any(getattr(type(layer), name) is not getattr(nn.MultiheadAttention, name) for name in calls) or (
+        "forward" in vars(layer)
+    ):
         raise ValueError(
             f"{type(layer).__name__} has a forward of its own, which another layer would not run; replace it by hand"
         )

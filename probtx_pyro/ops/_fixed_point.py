@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import known
 from probtx_pyro.ops._progress import progress_bar
 
 State = Mapping[str, Tensor]
@@ -110,7 +111,7 @@ def fixed_point(
                 active = active & (moved > tol * scale).any(0)
             if bar is not None:
                 bar.update()
-            if tol is not None and not active.any():
+            if tol is not None and not known(active.any(), otherwise=True):
                 break
     if objective is not None:
         trace.append(objective(state))

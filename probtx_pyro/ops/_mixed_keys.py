@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from probtx_pyro.ops._numerics import transformed
+
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -50,7 +52,12 @@ def mixed_keys_attention(
     outputs
         (1, B, Q, T).
     """
-    if queries.device.type == "cpu" and not dropout and not (mask is not None and mask.requires_grad):
+    if (
+        queries.device.type == "cpu"
+        and not dropout
+        and not (mask is not None and mask.requires_grad)
+        and not transformed()
+    ):
         return _MixedKeys.apply(queries, keys, values, mask, components, causal)
     values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
     mask = None if mask is None else mask.repeat_interleave(components, -1)

@@ -63,6 +63,11 @@ def known(condition: Tensor, otherwise: bool) -> bool:
         return otherwise
 
 
+def transformed() -> bool:
+    """True inside ``torch.func.vmap``, ``grad`` and the like, which need plain operations of torch."""
+    return torch._C._are_functorch_transforms_active()
+
+
 _VECTORIZED = (
     "acos asin atan cos cosh erf erfc erfinv exp expm1 lgamma log log10 log1p log2 sin sinh sqrt tan tanh".split()
 )

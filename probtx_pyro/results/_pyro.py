@@ -67,6 +67,8 @@ def _unwrapped(program: Any) -> Any:
 
 def _chains(mcmc: MCMC) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Samples (chain, draw, ...) and which of them diverged, where the sampler says so."""
+    if mcmc._samples is None:
+        raise ValueError("fit: the MCMC has not run; call its run with the data first")
     samples = mcmc.get_samples(group_by_chain=True)
     shape = next(iter(samples.values())).shape[:2]
     diverging = torch.zeros(shape, dtype=torch.bool)

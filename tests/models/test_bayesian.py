@@ -288,6 +288,25 @@ def test_half_precision_adapts_in_single_and_comes_back(dtype):
     assert (fit.formulation.keys.float() - same.formulation.keys).abs().max() <= torch.finfo(dtype).eps * 4
 
 
+@pytest.mark.parametrize("half", ["queries", "formulation"])
+def test_half_and_single_precision_are_not_mixed(half):
+    mixture, queries = simple()
+    mixture, queries = mixture.to(torch.float32), queries.float()
+    if half == "queries":
+        queries = queries.half()
+    else:
+        mixture = mixture.to(torch.float16)
+    with pytest.raises(ValueError, match=r"tensors differ in dtype: queries .*, keys "):
+        inference.adapt(models.bayesian(mixture, keys=Normal(0.0, 1.0)), queries)
+
+
+def test_query_weights_do_not_decide_the_precision_of_the_result():
+    mixture, queries = simple()
+    posterior = models.bayesian(mixture.to(torch.float32), keys=Normal(0.0, 1.0))
+    fit = inference.adapt(posterior, queries.float(), query_weights=torch.ones(12, dtype=torch.float16))
+    assert fit.formulation.keys.dtype == torch.float32
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for the fused kernel
 @pytest.mark.parametrize("method", ["attention", "log_evidence", "expected_outputs"])
 def test_closed_forms_are_mapped_by_vmap(method):
@@ -337,6 +356,13 @@ def test_pyros_own_results_are_converted():
     assert told["posterior"]["attention"].shape == (1, 1000, 12, 3) and told.attrs["approximation"] == "AutoNormal"
     with pytest.raises(ValueError, match=r"fit must be a result of probtx_pyro\.inference"):
         results.to_inference_data("draws")
+
+
+def test_chains_that_have_not_run_are_refused():
+    mixture, queries = simple()
+    chains = MCMC(NUTS(models.bayesian(mixture, keys=Normal(0.0, 1.0))), num_samples=3)
+    with pytest.raises(ValueError, match="fit: the MCMC has not run; call its run"):
+        results.to_inference_data(chains, queries)
 
 
 def test_draws_are_diagnosed_as_they_are():

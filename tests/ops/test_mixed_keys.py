@@ -135,3 +135,19 @@ def test_float32_at_scale_20():
     expected = by_definition(*high, None, 2, False)
     # logits of order 20² · 6 carry errors of some 1e4 eps; outputs change by that much times values of order 3
     assert (output.double() - expected).abs().max() < 64 * 2400 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for the fused kernel
+def test_transforms_of_torch_func():
+    """Inside of them the split's own backward pass, which they do not take, gives way to repeated values."""
+    q, k, v, precision = (x.detach() for x in draw(3, 2))
+
+    def fused(q, k):
+        return attend(key_factor(q, k, precision[0, 0]), v[0, 0], components=2)
+
+    keys = k[0].clone().requires_grad_()
+    expected = fused(q[0], keys)
+    assert_equal(torch.func.vmap(fused)(q[0], k[0]), expected)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), keys)
+    each = torch.func.vmap(torch.func.grad(lambda q, k: fused(q, k).square().sum(), argnums=1))
+    assert_equal(each(q[0], k[0]), gradient, operations=1024)  # sums over 33 queries

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from probtx_pyro.ops._arc_kernel import compiled, sums
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Stack
+from probtx_pyro.ops._numerics import transformed
 
 
 def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | None) -> tuple[Tensor, list[Stack]]:
@@ -165,7 +166,7 @@ class Arcs(NamedTuple):
         made: list[Any] = []
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), made)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or transformed():
             scores, *made = compiled.scores(groups, q, weights)
         elif torch.is_grad_enabled():
             scores, *made = _Scores.apply(groups, q, *weights)
@@ -185,7 +186,7 @@ class Arcs(NamedTuple):
             raise RuntimeError("arcs are asked for messages once: make them anew")
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or transformed():
             return compiled.messages(self.groups, p, self.q, onto, made, self.weights)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)

@@ -31,6 +31,8 @@ def messages(
     groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Tensor:
     """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N); the backward pass makes the sums again."""
+    if not torch.compiler.is_compiling():  # the transforms of torch.func refuse checkpoints
+        return _messages(groups, p, q, onto, made, weights)
     return checkpoint(_messages, groups, p, q, onto, made, weights, use_reentrant=False, preserve_rng_state=False)
 
 
