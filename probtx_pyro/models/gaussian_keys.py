@@ -176,6 +176,8 @@ class GaussianKeys(Mixture):
         given = {name: x for name, x in vars(self).items() if x is not None}
         keys, precision, weights = self.keys, self.key_precision, self.component_weights
         check.at_least("keys", keys, 3, "(..., U, R, D)")
+        if self.num_components < 1:
+            raise ValueError("keys has no components; give at least one")
         check.same_dtype(**given)
         check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
         if self.values is not None:

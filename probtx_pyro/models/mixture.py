@@ -232,6 +232,8 @@ class Mixture(Formulation):
         if queries is None:
             if num_queries is None:
                 raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
+            if not isinstance(num_queries, int) or num_queries < 1:
+                raise ValueError(f"num_queries must be a whole number from 1, not {num_queries!r}")
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact
 from probtx_pyro.models.dependency_crf._choices import Choices
@@ -76,6 +77,9 @@ class MeanField:
     num_steps: Tensor
     label_temperature: float | Tensor = 1.0
     head_temperature: float | Tensor = 1.0
+
+    def __repr__(self) -> str:
+        return in_brief(self)
 
     @property
     def elbo(self) -> Tensor:
@@ -179,7 +183,7 @@ class DependencyCRF(Formulation):
     def potentials(self) -> Potentials:
         """Plain tensors, the sentences along one axis."""
         unary = self.unary.reshape(-1, *self.unary.shape[-2:])
-        words = torch.ones_like(unary[..., 0], dtype=torch.bool)
+        words = torch.ones(unary.shape[:-1], dtype=torch.bool, device=unary.device)
         if self.mask is not None:
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
         ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
