@@ -19,6 +19,8 @@ SUMMARY = "a tagger of words: parts of speech, named entities, COGS"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train tagger``."""
+    from probtx_pyro.train import LabellingSettings
+
     parser.add_argument(
         "--data",
         default="small",
@@ -27,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ewt, wnut17, cogs ($PROBTX_DATA, or downloaded)",
     )
     parser.add_argument("--column", choices=("upos", "xpos"), default="upos", help="tags of a treebank (default upos)")
-    training.add_words(parser, training.labelled("sentence"))
+    training.add_words(parser, LabellingSettings, training.LABELLED)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
@@ -38,6 +40,3 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.LabellingSettings, arguments, select=data.select)
     results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
     training.report(arguments, results, parse=arguments.encoder == "crf")
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]

@@ -1,20 +1,14 @@
 """A small trained transformer, whose queries and keys are real: character-level, causal, two layers of four heads.
 
 The text is the help that comes with Python, ``pydoc_data.topics``; nothing else is read. The checkpoint beside this file,
-``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by ::
-
-    python -m probtx_pyro.data.text_transformer
-
-which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under Python 3.11.7, to a loss of 1.2168 nats a
+``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by
+``python tests/make_text_transformer.py``, which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under Python 3.11.7, to a loss of 1.2168 nats a
 character on the last tenth of the text (0.9368 on the rest; nearly a tenth of the last part occurs word for word in the rest).
 The same numbers are in ``load().training_record``. The help differs between Python versions, so the alphabet belongs to the
 checkpoint, and characters outside it are read as `UNKNOWN`.
 """
 
-import argparse
 import json
-import platform
-import time
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
@@ -156,23 +150,6 @@ def split(text: str) -> tuple[str, str]:
     return text[:cut], text[cut:]
 
 
-@torch.no_grad()
-def loss(model: TextTransformer, text: str) -> float:
-    """Return the mean negative log probability of the next character, in nats, over windows of the context's length.
-
-    Parameters
-    ----------
-    model
-        Transformer of characters.
-    text
-        Text to predict, of more characters than the context.
-    """
-    tokens = model.encode(text)
-    windows = tokens[: (len(tokens) - 1) // CONTEXT * CONTEXT + 1].unfold(0, CONTEXT + 1, CONTEXT)
-    total = sum(float(_nats(model, part)) * len(part) for part in windows.split(64))
-    return total / len(windows)
-
-
 def _nats(model: TextTransformer, windows: Tensor) -> Tensor:
     return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
@@ -211,29 +188,13 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
     return model.eval()
 
 
-def save(model: TextTransformer, path: Path) -> None:
-    """Write weights in half precision, the alphabet as code points and the training record as JSON: plain arrays only.
-
-    Parameters
-    ----------
-    model
-        Transformer of characters.
-    path
-        File ending in ``.npz``.
-    """
-    arrays = {name: weight.detach().half().numpy() for name, weight in model.state_dict().items()}
-    arrays["alphabet"] = np.array([ord(character) for character in model.alphabet], dtype=np.int32)
-    arrays["training_record"] = np.frombuffer(json.dumps(model.training_record).encode(), dtype=np.uint8)
-    np.savez_compressed(path, **arrays)
-
-
 def load(path: Path | None = None) -> TextTransformer:
     """The trained transformer, in single precision and without gradients; ``training_record`` says how it was trained.
 
     Parameters
     ----------
     path
-        A checkpoint that `save` wrote; None is the one that comes with the package.
+        A checkpoint that ``tests/make_text_transformer.py`` wrote; None is the one that comes with the package.
 
     Examples
     --------
@@ -250,32 +211,4 @@ def load(path: Path | None = None) -> TextTransformer:
     return model.eval().requires_grad_(False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Train anew and write the checkpoint."""
-    parser = argparse.ArgumentParser(description="Train the small character-level transformer on Python's help topics.")
-    parser.add_argument("--steps", type=int, default=4000, help="AdamW steps (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the windows (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name(CHECKPOINT), help="the checkpoint")
-    options = parser.parse_args(argv)
-    training, validation = split(topics_text())
-    begin = time.perf_counter()
-    model = train(training, num_steps=options.steps, seed=options.seed)
-    seconds = time.perf_counter() - begin
-    save(model, options.out)
-    model = load(options.out)
-    model.training_record = {
-        "text": f"pydoc_data.topics of Python {platform.python_version()}",
-        "steps": options.steps,
-        "seed": options.seed,
-        "seconds": round(seconds),
-        "training_loss": round(loss(model, training), 4),
-        "validation_loss": round(loss(model, validation), 4),
-    }
-    save(model, options.out)
-    print(json.dumps(model.training_record))
-
-
-if __name__ == "__main__":
-    main()
-
-__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "loss", "save", "split", "topics_text", "train"]
+__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "split", "topics_text", "train"]

@@ -172,7 +172,11 @@ class InteractiveSegmenter:
         # Pixels ask the units. A torn unit answers "ask the marks", one label more.
         replies = torch.where(torn.unsqueeze(-1), 0.0, replies)
         replies = torch.cat([replies, torn.to(replies).unsqueeze(-1)], -1)
-        out = self.units.memory(settings.key_precision, replies).expected_outputs(self.cells.queries)
+        near, log_prior = self.units.near, self.units.log_prior
+        memory = GaussianMixture(
+            keys[near], key_precision=settings.key_precision, log_prior=log_prior, answer_probs=replies[near]
+        )
+        out = memory.expected_outputs(self.cells.queries)
         out, ask = out[..., :classes], out[..., classes:]
         if judge is not None:
             unsure = ask[..., 0] > 1e-6
