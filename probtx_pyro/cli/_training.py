@@ -28,11 +28,6 @@ LABELLED = {
     "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
     **WORDS,
 }
-TEXT: dict[str, Any] = {
-    "default": "topics",
-    "metavar": "FILE",
-    "help": "a text file in UTF-8, or topics (default), tinyshakespeare, wikitext2 ($PROBTX_DATA, or downloaded)",
-}
 
 
 def distances(text: str) -> tuple[int, ...]:
@@ -114,6 +109,24 @@ def add_numbers(parser: argparse.ArgumentParser, kind: Any, texts: Mapping[str, 
             option_of(field), dest=field, type=float if isinstance(default, float) else options.count, default=default,
             metavar="N", help=text if default is None else f"{text} (default {default})",
         )  # fmt: skip
+
+
+def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: str) -> None:
+    """Add the option that names a file or a published corpus.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task.
+    option
+        ``"--text"`` or ``"--data"``.
+    default
+        Corpus that is read without the option.
+    files
+        Files and corpora that it takes.
+    """
+    found = "published ones are read from $PROBTX_DATA, or downloaded"
+    parser.add_argument(option, default=default, metavar="FILE", help=f"{files} (default {default}; {found})")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -242,7 +255,7 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str = "", parse: bool = False) -> None:
+def report(arguments: argparse.Namespace, results: Mapping[str, Any], parse: bool = False) -> None:
     """Print how the run went, where its results are and what can be done next; one process of many does.
 
     Parameters
@@ -251,8 +264,6 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str
         Words of the command line, parsed.
     results
         Results of the run.
-    found
-        Its scores; its metrics, part by part, if empty.
     parse
         Whether ``probtx parse`` reads it.
     """
@@ -260,14 +271,14 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str
         return
     from probtx_pyro.train import RESULTS
 
-    label, what = getattr(arguments, arguments.choice[0]), "tokens" if "level" in results["settings"] else "words"
-    found = found or "; ".join(
+    scores = results.get("metrics") or {"validation": {"perplexity": results["perplexity"]}}
+    found = "; ".join(
         f"{part} {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}"
-        for part, metrics in results["metrics"].items()
+        for part, metrics in scores.items()
     )
-    print(
-        f"{label}: {found} after {results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
-    )
+    made = f"{results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
+    print(f"{getattr(arguments, arguments.choice[0])}: {found} after {made}")
+    what = "tokens" if "level" in results["settings"] else "words"
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
     print(arguments.out / RESULTS)
     if parse:

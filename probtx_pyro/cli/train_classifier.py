@@ -20,12 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train classifier``."""
     from probtx_pyro.train import LabellingSettings
 
-    parser.add_argument(
-        "--data",
-        default="banking77",
-        metavar="FILE",
-        help="a CSV or TSV file, a folder with train, dev and test files, or banking77 (default; $PROBTX_DATA, or downloaded)",
-    )
+    kinds = "a CSV or TSV file, a folder with train, dev and test files, or banking77"
+    training.add_data(parser, "--data", "banking77", kinds)
     training.add_words(parser, LabellingSettings, training.LABELLED)
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from probtx_pyro.train import LanguageModelSettings as Settings
 
     training.add_choice(parser, "attention", Settings, training.ATTENTION_OPTIONS, nn.ATTENTIONS)
-    parser.add_argument("--text", **training.TEXT)
+    training.add_data(parser, "--text", "topics", "a text file in UTF-8, topics, tinyshakespeare or wikitext2")
     parser.add_argument("--level", choices=("char", "word"), default="char", help="what a token is (default char)")
     training.add_numbers(parser, Settings, NUMBERS)
     map_help = "MAP training: the layers' own parameters get Pyro priors"
@@ -46,4 +46,4 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
 
     settings = training.settings(train.LanguageModelSettings, arguments)
     results = train.train_language_model(settings, load_text(arguments.text), **how).results
-    training.report(arguments, results, f"validation perplexity {results['perplexity']:.4f}")
+    training.report(arguments, results)

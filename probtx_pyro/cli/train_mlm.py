@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train mlm``."""
     from probtx_pyro.train import MaskedSettings
 
-    parser.add_argument("--text", **training.TEXT)
+    training.add_data(parser, "--text", "topics", "a text file in UTF-8, topics, tinyshakespeare or wikitext2")
     parser.add_argument(
         "--rows", choices=("fixed", "sentence"), default="fixed", help="fixed (default): --context words; or the lines"
     )
@@ -35,5 +35,4 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
 
     settings = training.settings(train.MaskedSettings, arguments)
     results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
-    found = f"validation perplexity of hidden words {results['perplexity']:.4f}"
-    training.report(arguments, results, found, arguments.encoder == "crf")
+    training.report(arguments, results, parse=arguments.encoder == "crf")

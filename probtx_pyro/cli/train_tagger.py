@@ -21,13 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train tagger``."""
     from probtx_pyro.train import LabellingSettings
 
-    parser.add_argument(
-        "--data",
-        default="small",
-        metavar="FILE",
-        help="a CoNLL-U file or folder, a file of words and tags, or small (default, comes with the library), "
-        "ewt, wnut17, cogs ($PROBTX_DATA, or downloaded)",
-    )
+    kinds = "a CoNLL-U file or folder, a file of words and tags, small (comes with the library), ewt, wnut17 or cogs"
+    training.add_data(parser, "--data", "small", kinds)
     parser.add_argument("--column", choices=("upos", "xpos"), default="upos", help="tags of a treebank (default upos)")
     training.add_words(parser, LabellingSettings, training.LABELLED)
 
