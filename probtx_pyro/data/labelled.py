@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,13 +78,7 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
     return found
 
 
-def load_labelled(
-    source: str | Path = "banking77",
-    dev_share: float = 0.1,
-    seed: int = 0,
-    text: str = "text",
-    label: str = "category",
-) -> Splits[Labelled]:
+def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed: int = 0) -> Splits[Labelled]:
     """Labelled texts.
 
     Parameters
@@ -95,15 +88,13 @@ def load_labelled(
         ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share, seed
         How much of train becomes dev where there is none, drawn at random.
-    text, label
-        See `read_labelled`.
 
     Raises
     ------
     ValueError
         Of `part_paths` and `read_labelled`.
     """
-    return load_splits(source, PUBLISHED, partial(read_labelled, text=text, label=label), dev_share, seed)
+    return load_splits(source, PUBLISHED, read_labelled, dev_share, seed)
 
 
 def tokenize(text: str) -> list[str]:

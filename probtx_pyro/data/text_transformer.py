@@ -9,7 +9,6 @@ checkpoint, and characters outside it are read as `UNKNOWN`.
 """
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-UNKNOWN = "�"
+from probtx_pyro.data.text import UNKNOWN, Vocabulary, topics_text
+
 CONTEXT, WIDTH, HEADS, LAYERS = 128, 64, 4, 2
 CHECKPOINT = "text_transformer.npz"
 
@@ -101,8 +101,7 @@ class TextTransformer(nn.Module):
 
     def encode(self, text: str) -> Tensor:
         """Indices into the alphabet, (position,); 0 stands for every character outside it."""
-        index = {character: i for i, character in enumerate(self.alphabet)}
-        return torch.tensor([index.get(character, 0) for character in text], dtype=torch.long)
+        return Vocabulary("char", self.alphabet).encode(text)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         if not 0 < tokens.shape[-1] <= CONTEXT:
@@ -137,13 +136,6 @@ class TextTransformer(nn.Module):
         return Heads(*(torch.stack(parts) for parts in zip(*captured, strict=True)))
 
 
-def topics_text() -> str:
-    """The help topics of the Python that runs, one after the other in the order of their names."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))
-
-
 def split(text: str) -> tuple[str, str]:
     """The first nine tenths, to train on, and the last tenth, to validate on."""
     cut = 9 * len(text) // 10
@@ -170,11 +162,9 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
     rare
         Characters seen fewer times are unknown.
     """
-    counts = Counter(text)
-    alphabet = [UNKNOWN, *sorted(character for character, count in counts.items() if count >= rare)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = TextTransformer(alphabet)
+        model = TextTransformer(Vocabulary.of(text, rarest=rare).tokens)
         tokens = model.encode(text)
         optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.98), weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=num_steps, pct_start=0.1)
