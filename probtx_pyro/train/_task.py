@@ -1,4 +1,4 @@
-"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have."""
+"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have, or of all tasks on words."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
+
+from probtx_pyro.nn import ENCODERS
 
 # of a setting: when it holds, and what it must be in words; or the names that it chooses among
 Rule = tuple[Callable[[Any], bool], str] | Mapping[str, Any]
@@ -60,6 +62,44 @@ class LoopSettings:
     def draw(self, step: int) -> torch.Generator:
         """The random numbers of a step."""
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings(LoopSettings):
+    """Settings of the tasks on words.
+
+    encoder, options: a name of `nn.ENCODERS`, and further arguments of it; its width is ``width``.
+    context: most words of a sentence, for an encoder with positions.
+    rarest: how often a word must occur in training to be known.
+    """
+
+    encoder: str = "crf"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 5e-3
+    context: int = 256
+    rarest: int = 1
+
+    RULES = {"encoder": ENCODERS, **LoopSettings.RULES, **dict.fromkeys(("context", "rarest"), COUNT)}
+
+    def model(self, head: Callable[..., nn.Module], vocabulary: int, root: bool = False, **parts: Any) -> Any:
+        """Return the untrained model, the same for the same seed; the random state is left as it was.
+
+        Parameters
+        ----------
+        head
+            The model on the encoder: `nn.WordTagger`, `nn.MaskedLanguageModel` or `nn.TextClassifier`.
+        vocabulary
+            Number of words.
+        root
+            Whether the encoder needs a root, see `nn.Encoder`.
+        parts
+            Further arguments of ``head``.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            kind = ENCODERS[self.encoder]
+            encoder = kind.build(self.width, context=self.context, dropout=self.dropout, root=root, **self.options)
+            return head(vocabulary, encoder, self.width, dropout=self.dropout, start=kind.start, **parts)
 
 
 class TrainingBatch(NamedTuple):

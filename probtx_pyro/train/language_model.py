@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
-from probtx_pyro.train._loop import summed, train_task
+from probtx_pyro.train._loop import ONE_PROCESS, summed, train_task
 from probtx_pyro.train._task import COUNT, LoopSettings, RunOptions, Task, TrainingBatch, unknown_share
 
 
@@ -161,7 +161,7 @@ def task(
 
 
 @torch.no_grad()
-def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, batch: int = 64) -> float:
+def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = ONE_PROCESS, batch: int = 64) -> float:
     """Return ``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
 
     Parameters
@@ -173,21 +173,19 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, 
     context
         Tokens of a row that are predicted.
     fabric
-        Lightning Fabric of the run; None on one process.
+        Lightning Fabric of the run, or one process without it.
     batch
         Rows at once.
     """
     rows = tokens[: (len(tokens) - 1) // context * context + 1].unfold(0, context + 1, context)
-    own = rows if fabric is None else rows[fabric.global_rank :: fabric.world_size]
     training, total = model.training, torch.zeros((), dtype=torch.float64)
     model.eval()
-    for part in own.split(batch):
-        part = part if fabric is None else fabric.to_device(part)
+    for part in rows[fabric.global_rank :: fabric.world_size].split(batch):
+        part = fabric.to_device(part)
         logits = model(part[:, :-1]).flatten(0, 1).float()
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
-    total = total if fabric is None else summed(fabric, total)
-    return float((total / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
+    return float((summed(fabric, total) / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
 
 
 __all__ = ["LanguageModelRun", "LanguageModelSettings", "perplexity", "standard_priors", "task", "train_language_model"]

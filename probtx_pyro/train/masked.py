@@ -11,10 +11,9 @@ from torch.nn import functional as F
 
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
-from probtx_pyro.train._task import RunOptions, Task, TrainingBatch, unknown_share
+from probtx_pyro.train._task import EncoderSettings, RunOptions, Task, TrainingBatch, unknown_share
 
 # from a text to the pieces that are cut into rows
 ROWS: dict[str, Callable[[str], list[str]]] = {
