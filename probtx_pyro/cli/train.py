@@ -25,19 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     The ``run`` of a task also takes the options of the run, from `run_options`.
     """
-    parser.set_defaults(train=None, show_help=parser.print_help, names=training.OPTION_NAMES)
+    parser.set_defaults(run=lambda _: parser.print_help(), names=training.OPTION_NAMES)
     tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
         module = import_module(f"probtx_pyro.cli.train_{name}")
         task = tasks.add_parser(name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments)
-        task.set_defaults(train=module.run)
+        task.set_defaults(run=run, train=module.run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are; without a task, print the help."""
-    if arguments.train is None:
-        arguments.show_help()
-        return
+    """Train, and say where the results are."""
     import torch
     from torch import distributed
 
