@@ -13,20 +13,20 @@ from probtx_pyro.cli import _options as options
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
 # help of the options that set a number of the settings, by the name of the field
-COMMON = {
+NUMBERS = {
     "num_steps": "AdamW steps",
     "batch": "rows of a batch, over all processes",
-    "width": "channels of the model",
+    "width": "channels of the model; for crf, labels",
     "dropout": "dropout rate",
     "lr": "peak learning rate",
-    "rarest": "a token that occurs less often is unknown",
     "validate_every": "steps between validations",
-}
-WORDS = {**COMMON, "width": "channels of the words; for crf, labels"}
-LABELLED = {
-    "context": "most words of a sentence or text, for transformer",
+    "rarest": "a token that occurs less often is unknown",
+    "context": "tokens of a row; for transformer, most words of a sentence or text",
+    "heads": "attention heads",
+    "head_dim": "channels of a head (default width / heads)",
+    "layers": "transformer blocks",
+    "mask": "share of the words of a row that are hidden",
     "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
-    **WORDS,
 }
 
 
@@ -86,29 +86,9 @@ def option_of(field: str) -> str:
 # option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own option
 OPTION_NAMES = {
     **{option.argument: f"--{name}" for name, option in {**ATTENTION_OPTIONS, **ENCODER_OPTIONS}.items()},
-    **{field: option_of(field) for field in (*LABELLED, "heads", "layers", "head_dim", "mask", "rows", "map_training")},
+    **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
     **{"embed_dim": "--width", "checkpoint_every": "--checkpoint-every"},
 }
-
-
-def add_numbers(parser: argparse.ArgumentParser, kind: Any, texts: Mapping[str, str]) -> None:
-    """Add one option for each number of the settings.
-
-    Parameters
-    ----------
-    parser
-        Parser of a task.
-    kind
-        Class of the settings, which has the defaults.
-    texts
-        Help of each option by the name of its field.
-    """
-    for field, text in texts.items():
-        default = getattr(kind, field)
-        parser.add_argument(
-            option_of(field), dest=field, type=float if isinstance(default, float) else options.count, default=default,
-            metavar="N", help=text if default is None else f"{text} (default {default})",
-        )  # fmt: skip
 
 
 def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: str) -> None:
@@ -129,8 +109,22 @@ def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: 
     parser.add_argument(option, default=default, metavar="FILE", help=f"{files} (default {default}; {found})")
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add folder, resuming, arithmetic, seed, device and threads."""
+def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
+    """Add an option for each number of the settings, and what every run has.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task.
+    kind
+        Class of the settings, which has the defaults.
+    """
+    for field in fields(kind):
+        if (text := NUMBERS.get(field.name)) is not None:
+            shown = text if field.default is None else f"{text} (default {field.default})"
+            reads = float if isinstance(field.default, float) else options.count
+            name = option_of(field.name)
+            parser.add_argument(name, dest=field.name, type=reads, default=field.default, metavar="N", help=shown)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     steps = "steps between checkpoints (default 200)"
@@ -139,15 +133,15 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     options.add_shared(parser, "--seed", "--no-progress", "--device", "--threads")
 
 
-def add_words(parser: argparse.ArgumentParser, kind: Any, texts: Mapping[str, str]) -> None:
-    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, numbers, and what every run has.
+def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
+    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, and those of the settings.
 
     Parameters
     ----------
     parser
         Parser of a task on words.
-    kind, texts
-        As in `add_numbers`.
+    kind
+        As in `add_settings`.
     """
     import torch
 
@@ -156,8 +150,7 @@ def add_words(parser: argparse.ArgumentParser, kind: Any, texts: Mapping[str, st
     with torch.random.fork_rng(devices=[]):
         made = {name: of.build(8, context=1, dropout=0.0, root=False) for name, of in nn.ENCODERS.items()}
     add_choice(parser, "encoder", kind, ENCODER_OPTIONS, {name: type(module) for name, module in made.items()})
-    add_numbers(parser, kind, texts)
-    add_run(parser)
+    add_settings(parser, kind)
 
 
 def add_choice(

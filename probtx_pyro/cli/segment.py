@@ -91,8 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
     _write(outputs, answer, overlay(rgb, answer, marks, colours), colours)
     shares = ", ".join(f"{label}: {(answer.mask == label).mean():.0%}" for label in answer.classes)
     print(f"{outputs[0]}  ({shares})")
-    for path in outputs[1:]:
-        print(path)
+    print(*outputs[1:], sep="\n")
 
 
 def _outputs(mask: Path) -> tuple[Path, ...]:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     kinds = "a CSV or TSV file, a folder with train, dev and test files, or banking77"
     training.add_data(parser, "--data", "banking77", kinds)
-    training.add_words(parser, LabellingSettings, training.LABELLED)
+    training.add_words(parser, LabellingSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:

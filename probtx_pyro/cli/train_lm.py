@@ -16,13 +16,6 @@ from typing import Any
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a causal language model with any of the attention layers"
-NUMBERS = {
-    "context": "tokens of a row",
-    "heads": "attention heads",
-    "head_dim": "channels of a head (default width / heads)",
-    "layers": "transformer blocks",
-    **training.COMMON,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from probtx_pyro.train import LanguageModelSettings as Settings
 
     training.add_choice(parser, "attention", Settings, training.ATTENTION_OPTIONS, nn.ATTENTIONS)
-    training.add_data(parser, "--text", "topics", "a text file in UTF-8, topics, tinyshakespeare or wikitext2")
+    training.add_data(parser, "--text", "topics", "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2")
     parser.add_argument("--level", choices=("char", "word"), default="char", help="what a token is (default char)")
-    training.add_numbers(parser, Settings, NUMBERS)
     map_help = "MAP training: the layers' own parameters get Pyro priors"
     parser.add_argument("--map", dest="map_training", action="store_true", help=map_help)
-    training.add_run(parser)
+    training.add_settings(parser, Settings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:

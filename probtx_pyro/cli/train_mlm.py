@@ -14,18 +14,17 @@ from typing import Any
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a masked language model of words"
-NUMBERS = {"mask": "share of the words of a row that are hidden", "context": "words of a row", **training.WORDS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train mlm``."""
     from probtx_pyro.train import MaskedSettings
 
-    training.add_data(parser, "--text", "topics", "a text file in UTF-8, topics, tinyshakespeare or wikitext2")
+    training.add_data(parser, "--text", "topics", "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2")
     parser.add_argument(
         "--rows", choices=("fixed", "sentence"), default="fixed", help="fixed (default): --context words; or the lines"
     )
-    training.add_words(parser, MaskedSettings, NUMBERS)
+    training.add_words(parser, MaskedSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:

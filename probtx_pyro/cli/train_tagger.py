@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = "a CoNLL-U file or folder, a file of words and tags, small (comes with the library), ewt, wnut17 or cogs"
     training.add_data(parser, "--data", "small", kinds)
     parser.add_argument("--column", choices=("upos", "xpos"), default="upos", help="tags of a treebank (default upos)")
-    training.add_words(parser, LabellingSettings, training.LABELLED)
+    training.add_words(parser, LabellingSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ def read_conllu(source: str | Path | Iterable[str], check_tree: bool = True) -> 
     Raises
     ------
     ValueError
-        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; see `fetch.read_text`.
+        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; a file that cannot be read.
 
     Examples
     --------

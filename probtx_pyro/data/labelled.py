@@ -47,7 +47,7 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
     ------
     ValueError
         Another ending, a column missing in the header; ``FILE, line N: ...`` for a row of another length than the header, an
-        empty text or label, or broken quotes; see also `fetch.read_text`.
+        empty text or label, or broken quotes; a file that cannot be read.
     """
     path = Path(path)
     ending = Path(path.name.removesuffix(".gz")).suffix.lower()

@@ -18,7 +18,7 @@ from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import ENCODERS, TextClassifier, WordTagger
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train._task import EncoderSettings, RunOptions, Task, TrainingBatch, unknown_share
+from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -114,10 +114,10 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    def batch(step: int) -> TrainingBatch:
+    def batch(step: int) -> Batch:
         words, targets = rows["train"].pick(drawn(step).tolist())
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
-        return TrainingBatch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
+        return (words, targets), int((targets[..., 0] != NO_TARGET).sum())
 
     def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
         return read(model(words.clamp(min=0), words == PADDING))

@@ -137,15 +137,15 @@ def summed(fabric: Any, x: Tensor) -> Tensor:
 
 def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> float:
     """One AdamW step; the loss of a target of the whole batch, before it."""
-    settings, batch = task.settings, task.batch(step)
-    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in batch.tensors)
+    settings, (tensors, targets) = task.settings, task.batch(step)
+    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in tensors)
     if settings.dropout:
         torch.manual_seed((settings.seed * 1_000_003 + step) * fabric.world_size + fabric.global_rank)
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(step)
     optimizer.zero_grad()
     # the mean over the processes is that over targets
-    loss = task.loss(model, *own) * fabric.world_size / batch.targets
+    loss = task.loss(model, *own) * fabric.world_size / targets
     fabric.backward(loss - task.log_prior_density(model.module))
     norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
     value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from probtx_pyro.nn import ENCODERS
 
 # of a setting: when it holds, and what it must be in words; or the names that it chooses among
 Rule = tuple[Callable[[Any], bool], str] | Mapping[str, Any]
+Batch = tuple[tuple[Tensor, ...], int]
 COUNT: Rule = (lambda value: value >= 1, "1 or more")
 
 
@@ -102,17 +103,6 @@ class EncoderSettings(LoopSettings):
             return head(vocabulary, encoder, self.width, dropout=self.dropout, start=kind.start, **parts)
 
 
-class TrainingBatch(NamedTuple):
-    """Batch of a step, as drawn, whole.
-
-    tensors: the first axis of each is the rows, which the processes share.
-    targets: how many predictions the loss is summed over.
-    """
-
-    tensors: tuple[Tensor, ...]
-    targets: int
-
-
 @dataclass(frozen=True)
 class Task:
     """Parts of a task that the loop needs.
@@ -121,7 +111,8 @@ class Task:
     settings, model: the settings, and the untrained model.
     texts: what the run reads; a checkpoint has its digest.
     tokens, labels: the tokens that the model knows and the labels of each of its outputs, kept in the checkpoint.
-    batch: the batch of a step, a function of the seed and the step.
+    batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes share; and how
+        many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
     metric: the name of the metric that is validated by.
@@ -137,7 +128,7 @@ class Task:
     model: nn.Module
     texts: Iterable[str]
     tokens: tuple[str, ...]
-    batch: Callable[[int], TrainingBatch]
+    batch: Callable[[int], Batch]
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str

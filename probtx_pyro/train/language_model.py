@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.train._loop import ONE_PROCESS, summed, train_task
-from probtx_pyro.train._task import COUNT, LoopSettings, RunOptions, Task, TrainingBatch, unknown_share
+from probtx_pyro.train._task import COUNT, Batch, LoopSettings, RunOptions, Task, unknown_share
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def task(
     def log_prior_density(model: torch.nn.Module) -> Tensor | float:
         return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
 
-    def batch(step: int) -> TrainingBatch:
+    def batch(step: int) -> Batch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
         rows = training[starts + torch.arange(settings.context + 1)]
-        return TrainingBatch((rows,), settings.batch * settings.context)
+        return (rows,), settings.batch * settings.context
 
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")

@@ -91,10 +91,8 @@ def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -
     units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
     touching = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
-    pairs = np.sort(np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching]), 1)
-    code = np.unique(pairs[:, 0].astype(np.int64) * units + pairs[:, 1])
-    j, k = code // units, code % units
-    j, k = j[j != k], k[j != k]
+    pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching])
+    j, k = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1), axis=0).T
     squares = ((colours[j] - colours[k]) ** 2).sum(1)
     spread = np.minimum(squares, settings.hop_cap**2).mean() if len(squares) else 0.0
     shape = settings.hop_shape
