@@ -113,9 +113,11 @@ def tags_of(words: Sequence[str], logical_form: str) -> Tags:
                 columns["parents"][word], columns["roles"][word] = int(parent) + 1, role.replace(" . ", ".")
         else:
             raise ValueError(f"{conjunct!r} is neither noun ( x _ 1 ) nor verb . role ( x _ 2 , x _ 1 ); mend it")
-    absent = {"parents": 0}
-    rows = ((column.get(i, absent.get(name, NONE)) for i in range(len(words))) for name, column in columns.items())
-    tags = Tags(*map(tuple, rows))
+
+    def column(name: str, absent: Any) -> tuple[Any, ...]:
+        return tuple(columns[name].get(i, absent) for i in range(len(words)))
+
+    tags = Tags(column("parents", 0), *(column(name, NONE) for name in Tags._fields[1:]))
     if (back := logical_form_of(words, tags)) != logical_form:
         raise ValueError(
             f"the tags of this logical form give {back!r}; it has an order, noun or arc that no tags express"

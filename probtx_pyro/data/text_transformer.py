@@ -142,10 +142,6 @@ def split(text: str) -> tuple[str, str]:
     return text[:cut], text[cut:]
 
 
-def _nats(model: TextTransformer, windows: Tensor) -> Tensor:
-    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
-
-
 def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: int = 10) -> TextTransformer:
     """Train a transformer by AdamW on windows drawn from a text; the random state is restored afterwards.
 
@@ -169,9 +165,9 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
         optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.98), weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=num_steps, pct_start=0.1)
         for _ in range(num_steps):
-            starts = torch.randint(len(tokens) - CONTEXT, (batch_size, 1))
+            windows = tokens[torch.randint(len(tokens) - CONTEXT, (batch_size, 1)) + torch.arange(CONTEXT + 1)]
             optimizer.zero_grad()
-            _nats(model, tokens[starts + torch.arange(CONTEXT + 1)]).backward()
+            F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
