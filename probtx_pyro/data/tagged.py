@@ -42,7 +42,7 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
     Raises
     ------
     ValueError
-        ``FILE, line N: ...``: not two columns, an empty one, or no BIO tag where asked; see also `fetch.read_text`.
+        ``FILE, line N: ...``: not two columns, an empty one, or no BIO tag where asked; a file that cannot be read.
 
     Examples
     --------
