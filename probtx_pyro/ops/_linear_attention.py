@@ -42,7 +42,8 @@ def elu_plus_one(x: Tensor) -> Tensor:
     >>> elu_plus_one(torch.tensor([-20.0, 0.0, 2.0])), torch.nn.functional.elu(torch.tensor(-20.0)) + 1
     (tensor([2.0612e-09, 1.0000e+00, 3.0000e+00]), tensor(0.))
     """
-    return x.clamp_max(0).exp() + torch.relu(x)  # the slope at 0 is that of the first term, 1
+    above = torch.relu(x)  # its slope at 0 is 0 in every version of torch, that of a clamp is not
+    return (x - above).exp_() + above
 
 
 def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> QueryBasis:

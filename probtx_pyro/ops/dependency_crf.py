@@ -290,7 +290,7 @@ def relu_normalized(logits: Tensor, axis: int) -> Tensor:
     >>> relu_normalized(torch.tensor([1.0, 3.0, -2.0]), -1).tolist()
     [0.25, 0.75, 0.0]
     """
-    return F.normalize(logits.clamp(min=0.0), p=1.0, dim=axis)
+    return F.normalize(torch.relu(logits), p=1.0, dim=axis)
 
 
 def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | None = None) -> dict[str, Tensor]:
