@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
-from probtx_pyro.ops._mixed_keys import causal_prior
+from probtx_pyro.ops._fused import causal_prior
 from probtx_pyro.ops.attention import Factor, dot_product_attention, single
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import log_evidence, over_chunks
