@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.softmax import explicit
-from probtx_pyro.ops.retrieval import POOLING, iterate
+from probtx_pyro.ops._retrieval import POOLING, iterate
 
 
 class StateUpdate(nn.Module):

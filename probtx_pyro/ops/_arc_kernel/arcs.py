@@ -194,6 +194,3 @@ class Arcs(NamedTuple):
         if plain:
             raise RuntimeError("arcs made without gradients give none: make them where gradients are enabled")
         return _Messages.apply(self.groups, p, self.q, onto, *made, *self.weights)
-
-
-__all__ = ["Arcs"]

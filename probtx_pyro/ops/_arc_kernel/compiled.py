@@ -86,6 +86,3 @@ def _sum(p: Tensor, x: Tensor, where: int | Tensor, heads: bool) -> Tensor:
     offset = where if heads else -where
     sent = p.diagonal(where, -2, -1).unsqueeze(-1) * _having(x, -offset)
     return F.pad(sent, (0, 0, max(0, -offset), max(0, offset)))
-
-
-__all__ = ["messages", "scores"]

@@ -149,8 +149,3 @@ def for_each(x: Rows, channels: int) -> Rows:
     if channels == 1:
         return x
     return Rows.of(x.flat.expand(channels, *x.flat.shape).flatten(0, 1), channels * len(x.words))
-
-
-__all__ = [
-    "Weight", "add_products", "for_each", "gather", "in_turn", "matrices", "outer", "scores", "stack", "weights_of",
-]  # fmt: skip
