@@ -26,9 +26,14 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
     settings = options(layer, nn.MultiheadAttention)
     settings |= {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
     settings |= {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
-    usual, found = (set(x.state_dict()) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
+    usual, found = (_names(x) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
     if usual != found:
         raise ValueError(
             f"{type(layer).__name__} keeps its weights under other names than MultiheadAttention ({', '.join(sorted(usual ^ found))}); remove its parametrizations, pruning or adapters first"
         )
     return settings
+
+
+def _names(layer: nn.Module) -> set[str]:
+    kinds = layer.named_parameters, layer.named_buffers
+    return {name for named in kinds for name, _ in named(remove_duplicate=False)}

@@ -9,17 +9,12 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from probtx_pyro.ops._numerics import safe_softmax
+from probtx_pyro.ops._numerics import log_sum, safe_softmax
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
 from probtx_pyro.ops.statistics import as_product, by_chunks
 from probtx_pyro.typing import LogPrior, Outputs, PerQuery
 
 Reduction = Callable[[Tensor], Tensor]
-
-
-def log_sum(log_joint: Tensor) -> Tensor:
-    """Return ``log Σ_r exp``, (..., R) -> (...); -inf, with a zero gradient, where every component is absent."""
-    return safe_softmax(log_joint)[1]
 
 
 def largest(log_joint: Tensor) -> Tensor:
@@ -62,7 +57,7 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
     """
 
     def evidence(scores: Tensor) -> Tensor:
-        return safe_softmax(_of_units(scores, components, reduce))[1].unsqueeze(-1)
+        return log_sum(_of_units(scores, components, reduce)).unsqueeze(-1)
 
     return by_chunks(evidence, *as_product(factor, log_prior)).squeeze(-1)
 

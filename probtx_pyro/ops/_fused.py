@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from probtx_pyro.ops._numerics import HALF
+
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -87,6 +89,17 @@ def _over_repeated_values(
         seen = visible(q.shape[-2], k.shape[-2] // components, start, q.device).repeat_interleave(components, -1)
         outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=seen, **how))
     return torch.cat(outputs, -2)
+
+
+def as_columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
+    if dtype not in HALF:
+        return bias.unsqueeze(-1)
+    columns = []
+    for _ in range(3):
+        columns.append(bias.clamp_min(torch.finfo(dtype).min).to(dtype))
+        bias = bias - columns[-1]
+    return torch.stack(columns, -1)
 
 
 def visible(num_queries: int, num_units: int, start: int = 0, device: torch.device | None = None) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 from probtx_pyro.typing import (
     Attention,
     ComponentKeys,

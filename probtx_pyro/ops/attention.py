@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from probtx_pyro.ops._fused import causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
+from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
+from probtx_pyro.ops._numerics import HALF, center_of, safe_log, safe_softmax, single
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
 ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
-_HALF = (torch.bfloat16, torch.float16)
 
 
 class Factor(NamedTuple):
@@ -139,11 +138,6 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     switch = observed.unsqueeze(-1).to(statistics.dtype)
     statistics = beside(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
     return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
-
-
-def single(x: Tensor) -> Tensor:
-    """Half precision as float32, all else as it is."""
-    return x.float() if x.dtype in _HALF else x
 
 
 def beside(left: Tensor, right: Tensor) -> Tensor:
@@ -266,12 +260,12 @@ def attend(
             bias = torch.where(each, bias, 0.0)
             mask = log_prior.masked_fill(~allowed, 0.0)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
-    if values.dtype in _HALF:
+    if values.dtype in HALF:
         statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
     used, needed = max(statistics.shape[-1], values.shape[-1]), max(statistics.shape[-1] + 1, values.shape[-1])
     if training or mask is not None or causal or components > 1 or bias.is_cuda or -(-used // 16) == -(-needed // 16):
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
-        columns = _columns(bias, values.dtype)
+        columns = as_columns(bias, values.dtype)
         parameters = beside(parameters, columns)
         statistics = beside(statistics, statistics.new_ones(columns.shape[-1]))
     else:  # a mask expanded with stride 0 costs no memory
@@ -304,7 +298,7 @@ def dot_product_attention(
     outputs
         (..., Q, M).
     """
-    if values.dtype in _HALF:
+    if values.dtype in HALF:
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
     if log_prior is None:
         return fused_attention(queries, keys, values, None, components, causal, dropout)
@@ -396,18 +390,7 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
     return factor_of(queries - center, keys - center, precision)
 
 
-def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
-    if dtype not in _HALF:
-        return bias.unsqueeze(-1)
-    columns = []
-    for _ in range(3):
-        columns.append(bias.clamp_min(torch.finfo(dtype).min).to(dtype))
-        bias = bias - columns[-1]
-    return torch.stack(columns, -1)
-
-
 __all__ = [
     "Factor", "attend", "beside", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
-    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint", "single",
+    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import known
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside, single
+from probtx_pyro.ops._numerics import known, single
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
