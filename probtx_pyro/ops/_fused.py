@@ -135,13 +135,12 @@ def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, lik
 
 
 def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
-    """Return True at queries that may attend to some unit, (..., Q or 1, 1); see `causal_prior` for ``log_prior``."""
-    num_rows, num_units = log_prior.shape[-2:]
-    if not causal or num_rows > 1:
-        rows = causal_prior(log_prior, num_rows, num_units, log_prior) if causal else log_prior
-        return (rows > -math.inf).any(-1, keepdim=True)
-    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(num_units - 1)
-    return ((log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+    """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U), one row if ``causal``."""
+    allowed = log_prior > -math.inf
+    if not causal:
+        return allowed.any(-1, keepdim=True)
+    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(log_prior.shape[-1] - 1)
+    return (allowed.squeeze(-2).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
 
 
 class _MixedKeys(torch.autograd.Function):

@@ -146,8 +146,7 @@ class Groups(NamedTuple):
 
         def new() -> Stack:
             memory = words.flat.new_empty(size)
-            for end in (memory[:, : self.reach], memory[:, size[1] - self.reach :]):
-                end.zero_()
+            memory[:, : self.reach] = memory[:, size[1] - self.reach :] = 0
             return self.stacked(memory, sentences)
 
         return self._kept(new, purpose, *size, words.flat.dtype)
