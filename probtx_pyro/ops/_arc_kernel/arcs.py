@@ -186,7 +186,7 @@ class Arcs(NamedTuple):
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
         if torch.compiler.is_compiling():
-            given = self.groups, p, self.q, onto, made, self.weights
+            given = self.groups, p, self.q, onto, made, self.weights  # the backward pass makes the sums again
             return checkpoint(compiled.messages, *given, use_reentrant=False, preserve_rng_state=False)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)
