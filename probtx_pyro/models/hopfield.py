@@ -31,7 +31,8 @@ from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops import FixedPoint
-from probtx_pyro.ops.retrieval import POOLING, Pooling, by_chunks, iterate
+from probtx_pyro.ops._retrieval import POOLING, Pooling, iterate
+from probtx_pyro.ops.statistics import by_chunks
 
 
 class Retrieval(NamedTuple):

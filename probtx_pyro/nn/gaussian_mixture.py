@@ -10,7 +10,7 @@ from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
 from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 
 
 class GaussianMixtureAttention(GaussianAttention):

@@ -138,12 +138,10 @@ def _magnitudes(state: State, active: Tensor) -> Tensor:
 
 def _largest(x: Tensor, active: Tensor) -> Tensor:
     """Largest magnitude within each problem; an axis along which the problems are one is part of each."""
-    own = tuple(range(active.dim(), x.dim()))
+    axes = [i for i in range(x.dim()) if i >= active.dim() or active.shape[i] == 1]
     magnitude = x.detach().abs()
-    magnitude = magnitude.amax(own) if own else magnitude
-    together = tuple(i for i in range(active.dim()) if active.shape[i] == 1)
-    magnitude = magnitude.amax(together, keepdim=True) if together else magnitude
-    return magnitude.expand(active.shape)
+    magnitude = magnitude.amax(axes, keepdim=True) if axes else magnitude
+    return magnitude.reshape(magnitude.shape[: active.dim()]).expand(active.shape)
 
 
 def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:

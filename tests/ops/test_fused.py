@@ -7,7 +7,7 @@ from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probtx_pyro.ops import attend, explicit_attention, gaussian_attention, gaussian_factor
-from probtx_pyro.ops._mixed_keys import visible
+from probtx_pyro.ops._fused import visible
 from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 MASKS = ("none", "padding", "rows")
@@ -61,10 +61,10 @@ def test_output_and_gradients_are_those_of_the_definition(components, causal, ma
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_path_over_repeated_values_is_the_same(causal, monkeypatch):
     """What a GPU, and dropout, take: causal masks some rows at a time."""
-    from probtx_pyro.ops import _mixed_keys
+    from probtx_pyro.ops import _fused
 
-    monkeypatch.setattr(_mixed_keys, "ROWS", 8)
-    monkeypatch.setattr(_mixed_keys, "_flash", None)  # calling it would fail
+    monkeypatch.setattr(_fused, "ROWS", 8)
+    monkeypatch.setattr(_fused, "_flash", None)  # calling it would fail
     q, k, v, precision = draw(5, 2)
     torch.manual_seed(0)
     kept = attend(key_factor(q, k, precision), v, components=2, causal=causal, dropout=1e-300)  # nothing is dropped
