@@ -38,45 +38,67 @@ def arranged(variable: Variable, order: tuple[str, ...]) -> Array:
     return wide.values.reshape(*wide.shape[: len(order)], -1)
 
 
-def matched(
+def relabelled(
     variables: Mapping[str, Variable],
     classes: Mapping[str, Variable],
-    start: tuple[int, int],
-    reference: Mapping[str, ArrayLike] | None = None,
-    logarithmic: Collection[str] = (),
-) -> dict[str, Variable]:
-    """The permutation of every draw, for every problem: which old ``unit`` every new one is, and which old ``component`` of that unit.
+    lp: Array | None,
+    reference: Mapping[str, ArrayLike] | None,
+    logarithmic: Collection[str],
+    separated_by: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, Variable], str]:
+    """The variables with their units (and components) numbered alike in all draws, and what was done, in words.
 
-    ``classes``: of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may
-    change places. The numbering is that of draw ``start`` (chain, draw), or of the reference. Variables named in ``logarithmic`` are
-    compared by their logarithm.
+    Parameters
+    ----------
+    variables
+        Of the posterior, by name.
+    classes
+        Of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may change places.
+    lp
+        Log density (chain, draw): the numbering is that of the highest draw, without it that of the last.
+    reference
+        Values of some of the parameters, whose numbering is taken instead.
+    logarithmic
+        Names of the variables that are compared by their logarithm.
+    separated_by
+        What tells units, or components, apart, for the words.
+
+    Returns
+    -------
+    (dict, str)
+
+    Raises
+    ------
+    ValueError
+        No parameter of units, NaN or infinity in one, or a reference that does not fit.
     """
     problems = problem_axes(variables)
     given = {name: variable for name, variable in variables.items() if _matters(name, variable[0])}
     if reference is None:
-        reference = {name: x[start] for name, (_, x) in given.items()}
-    elif unknown := set(reference) - set(given):
+        likeliest = (0, -1) if lp is None else np.unravel_index(np.argmax(lp), lp.shape)
+        reference = {name: x[likeliest] for name, (_, x) in given.items()}
+    if unknown := set(reference) - set(given):
         raise ValueError(f"reference: {min(unknown)} is no parameter of units here; choose from {', '.join(given)}")
     scaled = {name: (dims, _scaled(name, x, logarithmic)) for name, (dims, x) in given.items()}
     aims = {name: (dims, _reference(name, reference, x.shape[2:], logarithmic)) for name, (dims, x) in given.items()}
     draws, aim = _features(scaled, problems), _features(aims, problems)
     sizes = {dim: n for dims, x in given.values() for dim, n in zip(dims, x.shape, strict=True)}
-    if not {"component"} <= sizes.keys() & classes.keys():  # every component stays where it is
+    if "component" not in sizes or "component" not in classes:  # every component stays where it is
         classes = {**classes, "component": (("component",), np.arange(sizes.setdefault("component", 1)))}
-    orders = ((*problems, "unit"), (*problems, "unit", "component"))
-    own = []
-    for order in orders:
-        spread = xarray.Variable(*classes[order[-1]]).set_dims({dim: sizes[dim] for dim in order})
-        own.append(spread.values.reshape(-1, *spread.shape[len(problems) :]))
+    orders = {"unit": (*problems, "unit"), "component": (*problems, "unit", "component")}
+    numbers = []
+    for name, order in orders.items():
+        wide = xarray.Variable(*classes[name]).set_dims({dim: sizes[dim] for dim in order})
+        numbers.append(wide.values.reshape(-1, *wide.shape[len(problems) :]))
     found = [
-        _match(Features(*(x[:, p] for x in draws)), Features(*(x[:, p] for x in aim)), *numbers)
-        for p, numbers in enumerate(zip(*own, strict=True))
+        _match(Features(*(x[:, p] for x in draws)), Features(*(x[:, p] for x in aim)), *own)
+        for p, own in enumerate(zip(*numbers, strict=True))
     ]
-    result: dict[str, Variable] = {}
-    for order, places in zip(orders, zip(*found, strict=True), strict=True):
+    places: dict[str, Variable] = {}  # which old unit every new one is, and which old component of that unit
+    for (name, order), x in zip(orders.items(), zip(*found, strict=True), strict=True):
         dims = (*SAMPLES, *order)
-        result[order[-1]] = (dims, np.stack(places, 1).reshape([sizes[dim] for dim in dims]))
-    return result
+        places[name] = (dims, np.stack(x, 1).reshape([sizes[dim] for dim in dims]))
+    return _permuted(variables, places), _statement(places, classes, separated_by)
 
 
 class Features(NamedTuple):
@@ -199,36 +221,28 @@ def _least(cost: Array) -> Array:
     return rows
 
 
-def highest(lp: np.ndarray) -> tuple[int, int]:
-    """Chain and draw of the highest log density (chain, draw)."""
-    chain, draw = np.unravel_index(int(np.argmax(lp)), lp.shape)
-    return int(chain), int(draw)
-
-
-def permuted(variables: Mapping[str, Variable], permutations: Mapping[str, Variable]) -> dict[str, Variable]:
+def _permuted(variables: Mapping[str, Variable], places: Mapping[str, Variable]) -> dict[str, Variable]:
     """Every variable with an axis ``unit`` in the new numbering."""
     result = {}
     for name, (dims, array) in variables.items():
         x = xarray.Variable(dims, array)
-        for axis, places in permutations.items():
+        for axis, old in places.items():
             if {"unit", axis} <= set(dims):
-                x = x.isel({axis: xarray.Variable(*places)})
+                x = x.isel({axis: xarray.Variable(*old)})
         result[name] = (dims, x.transpose(*dims).values)
     return result
 
 
-def statement(
-    permutations: Mapping[str, Variable],
-    classes: Mapping[str, Variable],
-    separated_by: Mapping[str, tuple[str, ...]] | None = None,
+def _statement(
+    places: Mapping[str, Variable], classes: Mapping[str, Variable], separated_by: Mapping[str, tuple[str, ...]]
 ) -> str:
     """Say in words what was done."""
     said = []
-    for name, (_, found) in permutations.items():
+    for name, (_, found) in places.items():
         if name in classes and found.shape[-1] > 1:
             dims, numbers = classes[name]
             if not _some_alike(np.moveaxis(numbers, list(dims).index(name), -1)):
-                why = ", ".join((separated_by or {}).get(name, ()))
+                why = ", ".join(separated_by.get(name, ()))
                 said.append(
                     f"{name}s are not exchangeable{f' (they differ in {why})' if why else ''}: left as they are"
                 )
