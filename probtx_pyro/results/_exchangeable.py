@@ -14,8 +14,8 @@ from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.results._arviz import Variable
-from probtx_pyro.results._dims import SAMPLES, Layout
+from probtx_pyro.results._arviz import SAMPLES, Variable
+from probtx_pyro.results._dims import Layout
 from probtx_pyro.results._matching import arranged, problem_axes, relabelled
 
 
