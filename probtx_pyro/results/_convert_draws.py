@@ -63,10 +63,11 @@ def draws_groups(
         posterior = draws_relabelled(posterior)
         attrs["labels"] = posterior.record["labels"]
     layout = Layout(formulation, data, program.plates(data).batch, given=dims)
-    groups: Groups = {
-        "posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()},
-        "sample_stats": statistics,
-    }
+
+    def laid_out(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
+        return {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
+
+    groups: Groups = {"posterior": laid_out(posterior.samples), "sample_stats": statistics}
     compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
     attrs["logarithmic"] = " ".join(name for name in compared if formulation.PARAMETERS[name].logarithmic)
     if not program.hierarchical:  # a flat prior has no density
@@ -82,20 +83,14 @@ def draws_groups(
         groups["log_likelihood"] = _pointwise(layout, label, kind.counted(formulation), pointwise)
     if seed is not None:
         first, second = (int(x) for x in np.random.SeedSequence(seed).generate_state(2))
-
-        def new_data(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
-            found = over_draws(kind.replicate, program, data, samples)
-            return {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
-
         with poutine.seed(rng_seed=first):
-            groups["posterior_predictive"] = new_data(posterior.samples)
+            groups["posterior_predictive"] = laid_out(over_draws(kind.replicate, program, data, posterior.samples))
         if prior:
             with poutine.seed(rng_seed=second):
                 samples = prior_samples(program, data, prior)
                 own: dict[str, Variable] = {"chain": (("chain",), np.arange(1)), "draw": (("draw",), np.arange(prior))}
-                drawn = {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
-                groups["prior"] = drawn | own
-                groups["prior_predictive"] = new_data(samples) | own
+                groups["prior"] = laid_out(samples) | own
+                groups["prior_predictive"] = laid_out(over_draws(kind.replicate, program, data, samples)) | own
     observed = {name: layout.variable(name, x) for name, x in given.items()}
     groups["observed_data"] = {name: x for name, x in observed.items() if name in explained}
     groups["constant_data"] = {name: x for name, x in observed.items() if name not in explained}
