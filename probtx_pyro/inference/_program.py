@@ -176,6 +176,13 @@ def require_priors(program: Any) -> None:
         )
 
 
+def require_counts(**numbers: int) -> None:
+    """Refuse a number below 1, by name."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} must be 1 or more, not {number}")
+
+
 def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
     """Enumeration multiplies each factor by its weight before it sums over units, instead of their sum."""
     weights = program.formulation.datum(data, "weights")
