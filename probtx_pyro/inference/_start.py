@@ -61,6 +61,10 @@ def starts(
         Standard deviation, in unconstrained coordinates, around the one point of "map" and "formulation". Such chains know one
         mode, and R-hat over them cannot see another; "prior", or values far apart, can.
 
+    Returns
+    -------
+    dict
+
     Raises
     ------
     ValueError

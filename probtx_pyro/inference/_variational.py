@@ -79,7 +79,18 @@ class Approximation(NamedTuple):
     ) -> "Approximation":
         """Read what was saved, in another process too: the program and its arguments are made again, the guide from them.
 
-        ``guide`` is needed only where it was a callable of one's own.
+        Parameters
+        ----------
+        path
+            As given to `save`.
+        program, args
+            As given to `variational`, the arguments by place.
+        guide
+            Needed only where it was a callable of one's own.
+
+        Returns
+        -------
+        Approximation
 
         Raises
         ------
@@ -246,13 +257,11 @@ class _Function:
 def _require_complete(found: Parameters, guide: Any) -> None:
     """Refuse a guide that leaves a parameter to its prior, and a program whose ``pyro.param`` nobody would keep."""
     trace = poutine.trace(guide).get_trace(*found.arguments)
-    drawn = trace.nodes
-    missing = [name for name in found.sites if name not in drawn]
+    missing = [name for name in found.sites if name not in trace.nodes]
     if missing:
         raise ValueError(f"guide has no site {missing[0]!r}; it must draw every parameter: {', '.join(found.sites)}")
-    replayed = poutine.replay(
-        poutine.block(found.program, hide=found.discrete), trace=trace
-    )  # a flat prior cannot be drawn
+    hidden = poutine.block(found.program, hide=found.discrete)
+    replayed = poutine.replay(hidden, trace=trace)  # a flat prior cannot be drawn
     nodes = poutine.trace(replayed).get_trace(*found.arguments).nodes
     learned = [name for name, node in nodes.items() if node["type"] == "param"]
     if learned:

@@ -59,7 +59,17 @@ class Adaptation(NamedTuple, Generic[F]):
 def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
     """Take one step of ECM: an E-step, then the mode of each parameter's conditional given the new values of those before it.
 
-    Returns the new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
+    Parameters
+    ----------
+    joint
+        The log joint that is climbed.
+    state
+        Parameters by name, in the shapes of ``joint.start``.
+
+    Returns
+    -------
+    (dict, Tensor)
+        The new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
     """
     formulation = joint.formulation.with_parameters(state)
     seen = formulation.expect(joint.data)

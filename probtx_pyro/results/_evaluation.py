@@ -34,6 +34,10 @@ def over_draws(
         The posterior and the data, of problems that they share.
     samples
         (chain, draw, *shape of the parameter), by name; hyperparameters among them are passed over.
+
+    Returns
+    -------
+    dict
     """
     formulation, batch = posterior.formulation, posterior.plates(data).batch
     chains, draws = next(iter(samples.values())).shape[:2]

@@ -35,7 +35,20 @@ Array = NDArray[np.floating[Any]]
 
 
 def log_likelihood(formulation: Formulation, data: Data) -> Tensor:
-    """``Σ_i log p(x_i | parameters)``, over all observations of a problem and all problems of a batch, (...)."""
+    """``Σ_i log p(x_i | parameters)`` over the observations of a problem.
+
+    Parameters
+    ----------
+    formulation
+        Its parameters may have leading axes of draws.
+    data
+        In the order of the formulation's table.
+
+    Returns
+    -------
+    Tensor
+        (..., *problems).
+    """
     evidence, weights = formulation.log_evidence(*formulation.observations(data)), formulation.datum(data, "weights")
     return (evidence if weights is None else torch.where(weights > 0, weights * evidence, 0.0)).sum(-1)
 
