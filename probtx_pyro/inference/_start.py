@@ -150,14 +150,14 @@ def _climb(found: Parameters) -> dict[str, Tensor]:
 
 
 def _around(found: Parameters, point: Mapping[str, Tensor], jitter: float) -> Callable[[], dict[str, Tensor]]:
-    """What draws the start of a chain about one point."""
+    """Return what draws the start of a chain about one point."""
     _, transforms = found.unconstrained()
     free = {name: transforms[name](x) for name, x in point.items()}
     return lambda: {name: transforms[name].inv(z + jitter * torch.randn_like(z)) for name, z in free.items()}
 
 
 def _from_prior(found: Parameters) -> Callable[[], dict[str, Tensor]]:
-    """What draws the start of a chain from the priors."""
+    """Return what draws the start of a chain from the priors."""
     flat = [name for name, site in found.sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
     if flat:
         raise ValueError(
