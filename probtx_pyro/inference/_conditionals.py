@@ -48,9 +48,8 @@ def _dirichlet_mode(concentration: Tensor, allowed: Tensor, old: Tensor) -> Tens
     return safe_ratio(mass, mass.sum(-1, keepdim=True), old)
 
 
-MODE = Take(
-    _normal_mode, _gamma_mode, _dirichlet_mode
-)  # where nobody informs a parameter and its prior is flat: the old value
+# where nobody informs a parameter and its prior is flat: the old value
+MODE = Take(_normal_mode, _gamma_mode, _dirichlet_mode)
 
 
 def draw(generator: torch.Generator) -> Take:
