@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.mixture import Maybe, Mixture
+from probtx_pyro.models.mixture import Maybe, Mixture, Number
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
@@ -34,8 +34,8 @@ class GaussianAnswers(Mixture):
 
     keys: Tensor
     values: Maybe
-    key_precision: Tensor
-    value_precision: Tensor
+    key_precision: Number
+    value_precision: Number
     answer_probs: Maybe
 
     def map_outputs(

@@ -25,7 +25,7 @@ queries (..., Q, 1, D).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
@@ -37,7 +37,7 @@ from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 
@@ -75,8 +75,8 @@ class GaussianMixture(GaussianAnswers):
 
     keys: Tensor
     values: Maybe = None
-    key_precision: Tensor = 1.0  # type: ignore[assignment]
-    value_precision: Tensor = 0.0  # type: ignore[assignment]
+    key_precision: Number = Number(1.0)
+    value_precision: Number = Number(0.0)
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
 
@@ -88,19 +88,6 @@ class GaussianMixture(GaussianAnswers):
         "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
         **WEIGHTS,
     }
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(
-            self,
-            keys: Tensor,
-            values: Maybe = None,
-            key_precision: Tensor | float = 1.0,
-            value_precision: Tensor | float = 0.0,
-            log_prior: Maybe = None,
-            *,
-            answer_probs: Maybe = None,
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")

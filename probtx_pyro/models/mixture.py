@@ -16,7 +16,8 @@ w_ij    ``attention``                   (..., Q, U)         rows on the simplex
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
@@ -41,6 +42,21 @@ from probtx_pyro.ops import (
 )
 
 Maybe = Tensor | None  # an argument that may be left out
+if TYPE_CHECKING:
+
+    class Number:
+        """A field that takes a tensor or a number, and holds a tensor once `Mixture._tensors` has made it one."""
+
+        def __init__(self, default: float | None = ...) -> None: ...
+        def __get__(self, instance: object, owner: type) -> Tensor: ...
+        def __set__(self, instance: object, value: Tensor | float | None) -> None: ...
+
+else:
+
+    def Number(*default: float | None) -> Any:
+        return default[0] if default else field()
+
+
 Centers = Mapping[str, Tensor] | None  # what statistics are centred on, by name; None is the own `origins`
 WEIGHTS: Mapping[str, Parameter] = {
     "weights": Parameter("query unit", constraints.simplex, Dirichlet, field="log_prior")
@@ -219,16 +235,9 @@ class Mixture(Formulation):
             f"outputs are given, but the answers of a {type(self).__name__} have no density; {self.INSTEAD['outputs']}"
         )
 
-    def plates(  # type: ignore[override]
-        self,
-        queries: Maybe = None,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        query_weights: Maybe = None,
-        *,
-        num_queries: int | None = None,
-    ) -> Plates:
+    def plates(self, *data: Any, num_queries: int | None = None) -> Plates:  # type: ignore[override]
         """The plates of the problem that mixture and data make, both checked; ``num_queries`` where no queries are given."""
+        queries, *_ = data = self.bind(*data)
         if queries is None:
             if num_queries is None:
                 raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
@@ -237,7 +246,6 @@ class Mixture(Formulation):
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
-        data = (queries, outputs, observed, query_weights)
         self.check_data(*data)
         shapes = {
             name: x.shape[: x.dim() - len(self.axes(name))]
