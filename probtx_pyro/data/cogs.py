@@ -211,6 +211,3 @@ def load_cogs() -> Cogs:
         It must be downloaded, and pooch is not installed.
     """
     return Cogs(**{part: read_cogs(fetch(remote)) for part, remote in PUBLISHED.items()})
-
-
-__all__ = ["NONE", "Cogs", "CogsExample", "Tags", "load_cogs", "logical_form_of", "read_cogs", "tags_of"]

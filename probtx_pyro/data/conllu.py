@@ -220,6 +220,3 @@ def _check_tree(heads: tuple[Any, ...], numbers: Sequence[int]) -> None:
             path.append(word)
             word = heads[word - 1]
         safe.update(path)
-
-
-__all__ = ["Sentence", "read_conllu", "write_conllu"]

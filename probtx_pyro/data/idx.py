@@ -117,6 +117,3 @@ def cut_sprite(path: Path) -> np.ndarray:
     raise ValueError(
         f"{path} does not hold the published images (other pixels, {pixels.shape}); delete it to fetch it again, or set PROBTX_DATA"
     )
-
-
-__all__ = ["Fashion", "load_fashion", "read_idx"]

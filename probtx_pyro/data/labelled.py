@@ -104,6 +104,3 @@ def tokenize(text: str) -> list[str]:
     ["hasn't", 'my', 'card', '(', 'no', '.', '7', ')', 'come', '?']
     """
     return re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text.lower())
-
-
-__all__ = ["FORMATS", "Labelled", "load_labelled", "read_labelled", "tokenize"]

@@ -81,6 +81,3 @@ def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Spli
         Of `part_paths` and `read_tagged`.
     """
     return load_splits(source, PUBLISHED, partial(read_tagged, bio=True), dev_share)
-
-
-__all__ = ["Tagged", "load_entities", "read_tagged"]

@@ -142,6 +142,3 @@ class Vocabulary(NamedTuple):
         known = set(self.tokens)
         unknown = [token not in known for token in tokens]
         return sum(unknown) / max(1, len(unknown))
-
-
-__all__ = ["Text", "Vocabulary", "load_text"]

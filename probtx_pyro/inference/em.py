@@ -214,6 +214,3 @@ def _half(formulation: Formulation) -> torch.dtype | None:
 
 def _cast(data: Data, dtype: torch.dtype) -> Data:
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in data)
-
-
-__all__ = ["Adaptation", "adapt", "ecm_step"]

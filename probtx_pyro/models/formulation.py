@@ -293,6 +293,3 @@ def _nearest(name: str, known: Collection[str]) -> str:
     """The repair for a name that is not known."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known) or 'none'}"
-
-
-__all__ = ["Data", "Datum", "DirichletTerms", "Formulation", "GammaTerms", "NormalTerms", "Parameter", "Terms"]

@@ -340,6 +340,3 @@ def _common_precision(precision: Tensor) -> Tensor:
             "key_precision differs between units or components, for which the linked prior is undefined; use one precision, or GaussianKeys with weights of your own"
         )
     return precision[..., :1, :1] if precision.dim() else precision
-
-
-__all__ = ["GaussianKeys"]

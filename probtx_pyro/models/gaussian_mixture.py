@@ -330,6 +330,3 @@ def gaussian_terms(
     at = location - center
     scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
     return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
-
-
-__all__ = ["GaussianMixture", "gaussian_terms"]

@@ -122,6 +122,3 @@ class SoftHashTable(ReducedMixture):
     def expected_outputs(self, queries: Tensor) -> Tensor:
         """`read`, in the words of the other formulations."""
         return self.read(queries)
-
-
-__all__ = ["SoftHashTable"]

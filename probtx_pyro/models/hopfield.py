@@ -356,6 +356,3 @@ class Hopfield(ReducedMixture):
 
 def _itself(square: Tensor) -> Tensor:
     return torch.eye(square.shape[-1], dtype=torch.bool, device=square.device)
-
-
-__all__ = ["FixedPoints", "Hopfield", "Movement", "Retrieval"]

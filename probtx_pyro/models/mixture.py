@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 else:
 
     def Number(*default: float | None) -> Any:
+        """Return what a dataclass takes as the default."""
         return default[0] if default else field()
 
 
@@ -447,6 +448,3 @@ def _check_query_weights(queries: Tensor, query_weights: Tensor) -> None:
     check.finite(query_weights=query_weights)
     if check.violated(query_weights < 0):
         raise ValueError("query_weights must be non-negative; 0 leaves a query out")
-
-
-__all__ = ["WEIGHTS", "Mixture", "Seen"]

@@ -244,8 +244,3 @@ def require_modes(sites: Mapping[str, Site]) -> None:
             raise ValueError(
                 f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
             )
-
-
-__all__ = [
-    "FLAT", "Prior", "Site", "arguments_of", "as_pyro", "bare", "in_dtype", "is_conjugate", "lay_out", "require_modes", "require_prior",
-]  # fmt: skip

@@ -302,6 +302,3 @@ class SoftKMeans(ReducedMixture):
         check.broadcastable(x=x.shape[:-2], centers=self.centers.shape[:-2], gamma=self.gamma.shape)
         if point_weights is not None:
             start.check_weights(x, point_weights)
-
-
-__all__ = ["Clustering", "SoftKMeans"]

@@ -354,6 +354,3 @@ class Attention(WithPriors):
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "head_dim": self.head_dim}
         return printed(self, sizes, self._options())
-
-
-__all__ = ["Answers", "Attention", "Units"]

@@ -201,6 +201,3 @@ class DependencyCRFEncoder(WithPriors):
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return label logits (B, N, L) from unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
         return self.field(x, key_padding_mask).label_logits
-
-
-__all__ = ["NORMALIZERS", "DependencyCRFEncoder"]

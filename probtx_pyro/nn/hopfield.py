@@ -238,6 +238,3 @@ class HopfieldRetrieval(WithPriors):
                 f"{name} must be batched (of {batch}, batch_first={self.batch_first}) or single, with features that num_heads {self.num_heads} divides, but has shape {tuple(x.shape)}"
             )
         return x.expand(batch, *x.shape[-2:]).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-
-__all__ = ["HopfieldAttention", "HopfieldRetrieval"]

@@ -59,6 +59,3 @@ def explicit(
     weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)
     weights = F.dropout(weights, dropout) if dropout else weights
     return weights @ values, weights
-
-
-__all__ = ["SoftmaxAttention", "explicit"]

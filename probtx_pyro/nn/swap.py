@@ -106,6 +106,3 @@ def _take_over(old: nn.MultiheadAttention, new: Attention) -> None:
         for hook in heir._load_state_dict_pre_hooks.values():
             if getattr(hook, "with_module", False):  # such a hook remembers its module
                 hook.module = weakref.ref(heir)  # type: ignore[attr-defined]
-
-
-__all__ = ["swap_attention"]

@@ -236,8 +236,3 @@ class TextClassifier(WordModel):
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return the logits, (B, categories); words (B, N), key_padding_mask (B, N) with True at padding."""
         return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))
-
-
-__all__ = [
-    "MaskedLanguageModel", "TextClassifier", "TransformerEncoder", "WordModel", "WordTagger", "mean_word", "root_label",
-]  # fmt: skip

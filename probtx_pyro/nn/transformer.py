@@ -120,6 +120,3 @@ class TransformerLM(nn.Module):
             caught.append(block.attention(h, h, h, is_causal=True, average_attn_weights=False)[1])
             x = block(x, is_causal=True)
         return torch.stack(caught)
-
-
-__all__ = ["TransformerBlock", "TransformerLM"]

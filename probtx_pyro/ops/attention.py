@@ -388,9 +388,3 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
     center = center_of(keys)
     factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
     return factor_of(queries - center, keys - center, precision)
-
-
-__all__ = [
-    "Factor", "attend", "beside", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
-    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint",
-]  # fmt: skip

@@ -80,5 +80,3 @@ ENTMAX: dict[str, Entmax] = {
     "entmax15": Entmax(entmax15, lambda p: 4 / 3 * (p - p.pow(1.5)).sum(-1)),
     "sparsemax": Entmax(sparsemax, lambda p: 0.5 * (p - p.square()).sum(-1)),
 }
-
-__all__ = ["ENTMAX", "Entmax", "entmax15", "softmax", "sparsemax"]

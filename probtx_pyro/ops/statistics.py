@@ -277,8 +277,3 @@ def _slice(x: Any, axis: int, start: int, size: int) -> Any:
     if x is None or x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
-
-
-__all__ = [
-    "Statistics", "as_product", "by_chunks", "expected_statistics", "log_evidence", "over_chunks", "sampled_statistics",
-]  # fmt: skip

@@ -132,6 +132,3 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
         table = table.masked_fill(is_root.unsqueeze(-1) & (column[: word + 2] == 0), -math.inf)
         table = log_sum(torch.stack((table, through.unsqueeze(-1) + onward.unsqueeze(-2))), 0)
     return log_partition.masked_fill(log_partition == -math.inf, -math.inf)
-
-
-__all__ = ["tree_entropy", "tree_log_partition", "tree_marginals"]

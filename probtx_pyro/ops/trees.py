@@ -222,6 +222,3 @@ def _decode(arcs: Tensor, mask: Tensor | None, single_root: bool, solve: Solver)
 
 def _named(sentence: Sequence[int]) -> str:
     return f"sentence {', '.join(map(str, sentence))} of arcs" if len(sentence) else "arcs"
-
-
-__all__ = ["allowed_arcs", "arc_scores", "argmax_heads", "eisner", "spanning_arborescence"]

@@ -258,6 +258,3 @@ def query_check(
     panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
     return figure
-
-
-__all__ = ["head_report", "query_check"]

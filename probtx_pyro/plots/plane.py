@@ -316,6 +316,3 @@ def credible_ellipses(
         ax.plot(*center, "o", color=color, markersize=5, zorder=4)
     ax.set_aspect("equal")
     return ax
-
-
-__all__ = ["credible_ellipses", "em_paths", "energy_landscape", "query_grid", "responsibilities"]

@@ -279,6 +279,3 @@ def joint_test(
             error = ((x.var(0) + y.var(0)) / num_chains).sqrt()
             scores[label] = ((x.mean(0) - y.mean(0)) / error.clamp_min(torch.finfo(error.dtype).tiny)).cpu().numpy()
     return scores
-
-
-__all__ = ["Calibration", "calibrate", "joint_test", "log_likelihood"]

@@ -165,6 +165,3 @@ def _point_groups(
             groups[group][name] = layout.variable(name, x)
     layout.finish()
     return groups, attrs
-
-
-__all__ = ["to_inference_data"]

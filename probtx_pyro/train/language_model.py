@@ -186,6 +186,3 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = ONE_PR
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
     return float((summed(fabric, total) / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
-
-
-__all__ = ["LanguageModelRun", "LanguageModelSettings", "perplexity", "standard_priors", "task", "train_language_model"]

@@ -134,6 +134,3 @@ def train_masked_language_model(
     )  # fmt: skip
     trained, results = train_task(task, out, **run)
     return MaskedRun(trained, vocabulary, results)
-
-
-__all__ = ["ROWS", "MaskedRun", "MaskedSettings", "hidden", "train_masked_language_model"]

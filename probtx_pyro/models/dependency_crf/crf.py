@@ -397,6 +397,3 @@ class DependencyCRF(Formulation):
             raise ValueError(
                 f"the enumerated program takes one sentence, not batch axes {tuple(self.batch_shape)}; index one of them"
             )
-
-
-__all__ = ["DependencyCRF", "MeanField"]
