@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probtx_pyro.data import text_transformer
+from probtx_pyro.data import load_text, text_transformer
 from probtx_pyro.data.text_transformer import CHECKPOINT, CONTEXT, TextTransformer
 from probtx_pyro.train.language_model import perplexity
 
@@ -38,7 +38,8 @@ def main(argv: list[str] | None = None) -> None:
     shipped = Path(text_transformer.__file__).with_name(CHECKPOINT)
     parser.add_argument("--out", type=Path, default=shipped, help="the checkpoint")
     options = parser.parse_args(argv)
-    training, validation = text_transformer.split(text_transformer.topics_text())
+    parts = load_text("topics")
+    training, validation = parts.training, parts.validation
     begin = time.perf_counter()
     model = text_transformer.train(training, num_steps=options.steps, seed=options.seed)
     seconds = time.perf_counter() - begin

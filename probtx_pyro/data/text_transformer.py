@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.data.text import UNKNOWN, Vocabulary, topics_text
+from probtx_pyro.data.text import UNKNOWN, Vocabulary
 
 CONTEXT, WIDTH, HEADS, LAYERS = 128, 64, 4, 2
 CHECKPOINT = "text_transformer.npz"
@@ -136,12 +136,6 @@ class TextTransformer(nn.Module):
         return Heads(*(torch.stack(parts) for parts in zip(*captured, strict=True)))
 
 
-def split(text: str) -> tuple[str, str]:
-    """The first nine tenths, to train on, and the last tenth, to validate on."""
-    cut = 9 * len(text) // 10
-    return text[:cut], text[cut:]
-
-
 def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: int = 10) -> TextTransformer:
     """Train a transformer by AdamW on windows drawn from a text; the random state is restored afterwards.
 
@@ -197,4 +191,4 @@ def load(path: Path | None = None) -> TextTransformer:
     return model.eval().requires_grad_(False)
 
 
-__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "split", "topics_text", "train"]
+__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "train"]

@@ -199,8 +199,8 @@ class Mixture(Formulation):
 
     def check_data(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
-    ) -> None:
-        """Refuse data that the mixture cannot explain."""
+    ) -> torch.Size:
+        """Return the problems that mixture and data make together; refuse data that the mixture cannot explain."""
         check.floating("queries", queries)
         check.at_least("queries", queries, 2, "(..., Q, D)")
         like, name = self._like(), self._featured()
@@ -214,22 +214,20 @@ class Mixture(Formulation):
                 f"log_prior has rows for {self.log_prior.shape[-2]} queries but there are {queries.shape[-2]} queries; use one row, or one for each query"
             )
         check.finite(queries=queries)
-        shapes = {"queries": queries.shape[:-2], "mixture": self.batch_shape}
         if observed is not None:
             if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
                 raise ValueError(
                     f"observed must be a boolean tensor (..., {queries.shape[-2]}), one entry for each query, not {observed.dtype} {tuple(observed.shape)}"
                 )
-            shapes["observed"] = observed.shape[:-1]
             if outputs is None:
                 raise ValueError("observed is given without outputs; pass the outputs that it marks")
         if outputs is not None:
             self._check_outputs(queries, outputs, observed)
-            shapes["outputs"] = outputs.shape[: outputs.dim() - len(self.axes("outputs"))]
         if query_weights is not None:
             _check_query_weights(queries, query_weights)
-            shapes["query_weights"] = query_weights.shape[:-1]
-        check.broadcastable(**shapes)
+        given = zip(self.DATA, (queries, outputs, observed, query_weights), strict=True)
+        shapes = {name: x.shape[: x.dim() - len(self.axes(name))] for name, x in given if x is not None}
+        return check.broadcastable(mixture=self.batch_shape, **shapes)
 
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
         raise ValueError(
@@ -247,15 +245,7 @@ class Mixture(Formulation):
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
-        self.check_data(*data)
-        shapes = {
-            name: x.shape[: x.dim() - len(self.axes(name))]
-            for name, x in zip(self.DATA, data, strict=True)
-            if x is not None
-        }
-        return Plates(
-            check.broadcastable(mixture=self.batch_shape, **shapes), query=queries.shape[-2], units=self.num_units
-        )
+        return Plates(self.check_data(*data), query=queries.shape[-2], units=self.num_units)
 
     # -- closed forms -----------------------------------------------------------------------------------------------------
 

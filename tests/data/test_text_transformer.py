@@ -10,7 +10,8 @@ import torch
 from make_text_transformer import loss, main
 from torch.nn import functional as F
 
-from probtx_pyro.data import text_transformer
+from probtx_pyro import data
+from probtx_pyro.data import load_text, text_transformer
 
 TEXT = "A class definition is an executable statement."
 
@@ -69,7 +70,7 @@ def test_a_later_character_changes_nothing_earlier(model):
 
 
 def test_loss_is_below_that_of_any_model_that_sees_one_character():
-    text = text_transformer.split(text_transformer.topics_text())[1]
+    text = load_text("topics").validation
     singles, pairs = Counter(text), Counter(pairwise(text))
     # the entropy of a character given the one before, fitted to this very text: no bigram model has a lower loss on it
     bigram = -sum(n * math.log(n / singles[first]) for (first, _), n in pairs.items()) / len(text)
@@ -106,7 +107,7 @@ def test_training_again_gives_the_same_weights_and_leaves_the_random_state():
 
 @pytest.mark.slow
 def test_script_writes_a_checkpoint_that_says_how_it_was_made(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(text_transformer, "topics_text", lambda: "to be or not to be, " * 200)
+    monkeypatch.setattr(data.text, "topics_text", lambda: "to be or not to be, " * 200)
     path = tmp_path / "small.npz"
     main(["--steps", "2", "--seed", "3", "--out", str(path)])
     model = text_transformer.load(path)

@@ -85,15 +85,8 @@ class MeanField:
     def elbo(self) -> Tensor:
         """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...): a lower bound of log Z where both temperatures are at most 1."""
         lead = self.crf.unary.dim() - 2
-        flat = {
-            name: x if lead == 1 else (x.flatten(0, lead - 1) if lead else x.unsqueeze(0))
-            for name, x in {
-                "labels": self.label_marginals,
-                "heads": self.head_marginals,
-                "root": self.root_marginals,
-            }.items()
-            if x is not None
-        }
+        state = {"labels": self.label_marginals, "heads": self.head_marginals, "root": self.root_marginals}
+        flat = {name: x.reshape(-1, *x.shape[lead:]) for name, x in state.items() if x is not None}
         prepared = kernel.Prepared.of(self.crf.potentials())
         rules = Rule(self.label_temperature), Rule(self.head_temperature)
         return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
