@@ -52,9 +52,8 @@ class Parameters(NamedTuple):
 
         By the closed form where there is one, which takes two thirds of the time of running the program, or by the program.
         """
-        present = init_to_value(
-            values={name: site.initial for name, site in self.sites.items()}, fallback=init_to_median
-        )
+        values = {name: site.initial for name, site in self.sites.items()}
+        present = init_to_value(values=values, fallback=init_to_median)
         with torch.random.fork_rng():
             _, potential, transforms, _ = initialize_model(
                 self.program,

@@ -134,10 +134,9 @@ class Formulation:
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype."""
-        moved = {
-            k: x.to(*args, **kwargs) for k, x in vars(self).items() if isinstance(x, Tensor) and x.is_floating_point()
-        }
-        device = next(iter(moved.values())).device
+        fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and getattr(x, "dtype", None) != torch.bool}
+        moved = {k: x.to(*args, **kwargs) for k, x in fields.items()}
+        device = next(x.device for x in moved.values() if isinstance(x, Tensor))
         masks = {k: x.to(device) for k, x in vars(self).items() if isinstance(x, Tensor) and k not in moved}
         return check.unchecked(type(self), **{**vars(self), **moved, **masks})
 

@@ -24,7 +24,7 @@ the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import pyro
 import torch
@@ -32,7 +32,6 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact
 from probtx_pyro.models.dependency_crf._choices import Choices
 from probtx_pyro.models.dependency_crf._exact import Marginals
@@ -156,13 +155,6 @@ class DependencyCRF(Formulation):
     def held(self, name: str) -> Tensor | None:
         """The tensor of a parameter; of factors of low rank their product."""
         return self.full_ternary() if name == "ternary" else super().held(name)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``; the mask stays boolean."""
-        moved = {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor | LowRank)}
-        if self.mask is not None:
-            moved["mask"] = self.mask.to(self.unary.to(*args, **kwargs).device)
-        return check.unchecked(type(self), **{**vars(self), **moved})
 
     @property
     def batch_shape(self) -> torch.Size:
