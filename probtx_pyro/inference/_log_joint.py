@@ -57,7 +57,8 @@ class LogJoint:
         for name, (distribution, _) in self.sites.items():
             if local in (None, self._is_local(name)):
                 density = distribution.log_prob(state[name])
-                density = density.sum(-1) if self.formulation.axes(name) else density
+                row = self.formulation.row(name)
+                density = density if row.event_rank == len(row.names) else density.sum(-1)
                 total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
                     self.problems
                 )

@@ -1,7 +1,7 @@
 """Gaussian-mixture MAP transformer: attention is the posterior over which memory unit explains the query.
 
 Model (PT eq. 1-11): ``u_i ~ Categorical(π_i)``, ``q_i | u_i=j ~ N(ξ_j, I/α_j)``, ``v_i | u_i=j ~ N(μ_j, I/β_j)`` or
-``v_i | u_i=j ~ Categorical(ρ_j)``.
+``v_i | u_i=j ~ Categorical(ρ_j)``. With a metric Λ and a shift δ, which the units share, ``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``.
 
 ======  ===================  ======================  ==============================================
 symbol  name                 shape                   support
@@ -11,6 +11,8 @@ q_i     ``queries``          (..., Q, D)             real
 μ_j     ``values``           (..., U, M)             real
 α_j     ``key_precision``    scalar or (..., U)      > 0
 β_j     ``value_precision``  scalar or (..., U)      > 0, or 0 everywhere: the standard-attention limit
+Λ       ``metric``           (..., D, D) or (..., D) positive definite, or its diagonal; None is I
+δ       ``shift``            (..., D)                real; None is 0
 π_ij    ``log_prior``        (..., Q or 1, U)        log of rows on the simplex, -inf is a mask
 v_i     ``outputs``          (..., Q, M) or (..., Q) real, or labels 0..K-1
 ρ_j     ``answer_probs``     (..., U, K)             rows on the simplex
@@ -20,7 +22,7 @@ w_ij    ``attention``        (..., Q, U)             rows on the simplex
 
 Attention is the E-step, PT eq. 5, 27, 36 (erratum 4). Leading axes are independent problems (batch, head) and broadcast. A
 position term is a prior or a key that depends on (i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with
-queries (..., Q, 1, D).
+queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their priors decide.
 """
 
 from collections.abc import Mapping
@@ -28,18 +30,29 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
+from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
+from probtx_pyro.models.formulation import (
+    CorrelatedTerms,
+    DirichletTerms,
+    GammaTerms,
+    NormalTerms,
+    Parameter,
+    Terms,
+    WishartTerms,
+)
 from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
+
+DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,6 +66,10 @@ class GaussianMixture(GaussianAnswers):
         ``value_precision`` of 0 is the standard-attention limit, in which answers have a mean and no density.
     answer_probs
         Categorical answers instead of values; see `categorical`.
+    metric, shift
+        As in the table above. A metric (D, D) is a matrix and not the diagonals of D problems, unless ``diagonal_metric`` says so.
+    diagonal_metric
+        True where ``metric`` is a diagonal; None tells by its shape.
 
     Raises
     ------
@@ -79,10 +96,15 @@ class GaussianMixture(GaussianAnswers):
     value_precision: Tensor = 0.0  # type: ignore[assignment]
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
+    metric: Maybe = field(default=None, kw_only=True)
+    shift: Maybe = field(default=None, kw_only=True)
+    diagonal_metric: bool | None = field(default=None, kw_only=True)
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
         "keys": Parameter("unit feature", constraints.real, Normal),
+        "shift": Parameter("feature", constraints.real, Normal, plate=False),
         "key_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
+        "metric": Parameter("feature other_feature", constraints.positive_definite, Wishart, plate=False),
         "values": Parameter("unit answer", constraints.real, Normal),
         "value_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
         "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
@@ -100,10 +122,16 @@ class GaussianMixture(GaussianAnswers):
             log_prior: Maybe = None,
             *,
             answer_probs: Maybe = None,
+            metric: Maybe = None,
+            shift: Maybe = None,
+            diagonal_metric: bool | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")
+        if self.metric is not None and self.diagonal_metric is None:
+            features = self.keys.shape[-1]
+            object.__setattr__(self, "diagonal_metric", self.metric.shape[-2:] != (features, features))
         self._validate()
 
     @classmethod
@@ -160,6 +188,10 @@ class GaussianMixture(GaussianAnswers):
             return True
         return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
 
+    def row(self, name: str) -> Parameter:
+        """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
+        return DIAGONAL if name == "metric" and self.diagonal_metric else super().row(name)
+
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that the mixture does not have."""
         super().check_prior(name)
@@ -179,10 +211,11 @@ class GaussianMixture(GaussianAnswers):
         return super().axes(name)
 
     def _validate(self) -> None:
-        given = {name: x for name, x in vars(self).items() if x is not None}
+        given = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
         check.at_least("keys", self.keys, 2, "(..., U, D)")
         check.same_dtype(**given)
         check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
+        self._validate_metric()
         for name, answer in (("values", self.values), ("answer_probs", self.answer_probs)):
             if answer is not None:
                 check.at_least(name, answer, 2, "(..., U, M)")
@@ -207,6 +240,21 @@ class GaussianMixture(GaussianAnswers):
                 "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
             )
         self._validate_weights()
+
+    def _validate_metric(self) -> None:
+        features = self.keys.shape[-1]
+        if self.shift is not None:
+            check.at_least("shift", self.shift, 1, "(..., D)")
+            check.same_size("keys", features, "shift", self.shift.shape[-1], "features")
+        if self.metric is None:
+            return
+        if self.diagonal_metric:
+            check.at_least("metric", self.metric, 1, "(..., D) or (..., D, D)")
+            check.same_size("keys", features, "metric", self.metric.shape[-1], "features")
+            if check.violated(self.metric <= 0):
+                raise ValueError("metric must be > 0; it is an inverse squared length for each feature")
+            return
+        check.positive_definite("metric", self.metric, features)
 
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
         if not self.answer_density:
@@ -235,8 +283,16 @@ class GaussianMixture(GaussianAnswers):
     # -- the program: what a unit emits --------------------------------------------------------------------------------------
 
     def emission(self, unit: Tensor) -> TorchDistribution:
-        """``q_i | u_i=j ~ N(ξ_j, I/α_j)``."""
-        return isotropic(self.of_unit("keys", unit), self.of_unit("key_precision", unit))
+        """``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``."""
+        location, precision = self.of_unit("keys", unit), self.of_unit("key_precision", unit)
+        if self.shift is not None:
+            location = location + self.shift.unsqueeze(-2)
+        if self.metric is None:
+            return isotropic(location, precision)
+        if self.diagonal_metric:
+            return Normal(location, (precision.unsqueeze(-1) * self.metric.unsqueeze(-2)).rsqrt()).to_event(1)
+        matrix = precision[..., None, None] * self.metric.unsqueeze(-3)
+        return MultivariateNormal(location, precision_matrix=matrix)
 
     def answer(self, unit: Tensor) -> TorchDistribution:
         """``v_i | u_i=j ~ N(μ_j, I/β_j)``, or ``Categorical(ρ_j)``."""
@@ -246,15 +302,38 @@ class GaussianMixture(GaussianAnswers):
 
     # -- the closed form ------------------------------------------------------------------------------------------------------
 
+    @property
+    def locations(self) -> Tensor:
+        """``ξ_j + δ``, the means of the units, (..., U, D)."""
+        return self.keys if self.shift is None else self.keys + self.shift.unsqueeze(-2)
+
+    def whitened(self, queries: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (..., Q, D) and locations (..., U, D) less a center (..., 1, D), where the metric is the plain inner product."""
+        queries, locations = queries - center, self.locations - center
+        if self.metric is None:
+            return queries, locations
+        root = self._root()
+        return root.whiten(queries), root.whiten(locations)
+
+    def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (..., Q, D) and locations (..., U, D) where the metric is the plain inner product."""
+        return (queries, self.locations) if self.metric is None else self.whitened(queries, self.origins()["keys"])
+
+    def _root(self) -> Metric:
+        assert self.metric is not None
+        return Metric.of(self.metric, bool(self.diagonal_metric))
+
     def origins(self) -> dict[str, Tensor]:
-        """The mean key (..., 1, D) and value (..., 1, M)."""
-        own = {"keys": center_of(self.keys)}
+        """The mean location (..., 1, D) and value (..., 1, M)."""
+        own = {"keys": center_of(self.locations)}
         return own if self.values is None else own | {"values": center_of(self.values)}
 
     def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
         """``log p(q_i, v_i | unit=j)`` as statistics, parameters and bias, centred on ``centers`` (those of the mixture if None)."""
         centers = self.origins() if centers is None else centers
-        factor = gaussian_factor(queries - centers["keys"], self.keys - centers["keys"], self.key_precision)
+        factor = gaussian_factor(*self.whitened(queries, centers["keys"]), self.key_precision)
+        if self.metric is not None:
+            factor = factor._replace(base=self._root().log_root().unsqueeze(-1))
         if outputs is None:
             return factor
         if self.answer_probs is not None:
@@ -272,7 +351,7 @@ class GaussianMixture(GaussianAnswers):
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         self.check_data(queries)
-        return gaussian_attention(queries, self.keys, self.unit_answers(), self.key_precision, self.log_prior)
+        return gaussian_attention(*self.placed(queries), self.unit_answers(), self.key_precision, self.log_prior)
 
     def unit_answers(self) -> Tensor:
         """Answers of the units: values (..., U, M), or probabilities of labels (..., U, K)."""
@@ -310,10 +389,8 @@ class GaussianMixture(GaussianAnswers):
         if name == "weights":
             return super().conditional(name, seen)
         features = self.keys.shape[-1]
-        if name in ("keys", "key_precision"):
-            return gaussian_terms(
-                name, self.keys, self.key_precision, seen.centers["keys"], seen.counts, seen.sums[..., : features + 1]
-            )
+        if name in ("keys", "shift", "key_precision", "metric"):
+            return self._key_terms(name, seen, seen.sums[..., : features + 1])
         width = self.unit_answers().shape[-1]
         sums, answered = seen.sums[..., features + 1 :], seen.counts
         if seen.answers == "none":  # the prior alone decides
@@ -326,6 +403,35 @@ class GaussianMixture(GaussianAnswers):
         return gaussian_terms(
             name, self.unit_answers(), self.value_precision, seen.centers["values"], answered, sums[..., : width + 1]
         )
+
+    def _key_terms(self, name: str, seen: Seen, sums: Tensor) -> Terms:
+        """Terms of what places the queries, from ``Σw (x, -|x|²/2)`` of whitened queries x (mathematics 2.9)."""
+        precision, counts, center = self.key_precision, seen.counts, seen.centers["keys"]
+        if self.metric is None and name != "shift":
+            center = center if self.shift is None else center - self.shift.unsqueeze(-2)
+            return gaussian_terms(name, self.keys, precision, center, counts, sums)
+        root = Metric(torch.ones_like(self.keys[..., 0, :]), True) if self.metric is None else self._root()
+        at = root.whiten(self.locations - center)
+        if name == "key_precision":
+            return gaussian_terms(name, at, precision, torch.zeros_like(center), counts, sums)
+        each = precision.expand(torch.broadcast_shapes(precision.shape, counts.shape[-1:]))
+        strength, first = each * counts, sums[..., :-1]
+        kind = NormalTerms if root.diagonal else CorrelatedTerms
+        if name == "keys":
+            around = center if self.shift is None else center - self.shift.unsqueeze(-2)
+            return kind(root.times(strength), root.restore(each.unsqueeze(-1) * first), around)
+        rest = each.unsqueeze(-1) * first - strength.unsqueeze(-1) * at
+        if name == "shift":
+            pull, total = root.restore(rest.sum(-2, keepdim=True)), strength.sum(-1, keepdim=True)
+            assert self.shift is not None
+            return kind(root.times(total).select(-2 if root.diagonal else -3, 0), pull.squeeze(-2), self.shift)
+        # Σ α w (x - at)(x - at)' of whitened points
+        crossed = at.mT @ (each.unsqueeze(-1) * first)
+        scatter = seen.scatter(each, at.shape[-1]) - crossed - crossed.mT + at.mT @ (strength.unsqueeze(-1) * at)
+        if root.diagonal:
+            squares = scatter.diagonal(dim1=-2, dim2=-1).clamp_min(0) / root.root.square()
+            return GammaTerms(0.5 * counts.sum(-1, keepdim=True).expand_as(squares), 0.5 * squares)
+        return WishartTerms(counts.sum(-1), scatter, root.root)
 
 
 def gaussian_terms(

@@ -16,6 +16,7 @@ w_ij    ``attention``                   (..., Q, U)         rows on the simplex
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro
@@ -51,14 +52,16 @@ class Seen(NamedTuple):
     """Sums that parameters are updated from, over the queries, under the attention or under assignments drawn from it.
 
     log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
-    (..., U, T). assigned: makes w_ij, (..., Q, U). centers: what the statistics are centred on. answers: which answers are known,
-    "none", "some" (a statistic counts them) or "all".
+    (..., U, T). assigned: makes w_ij, (..., Q, U). scatter: of numbers a (..., U) makes ``Σ_i (Σ_j a_j w_ij) t_i t_i'`` of the first
+    so many statistics. centers: what the statistics are centred on. answers: which answers are known, "none", "some" (a
+    statistic counts them) or "all".
     """
 
     log_evidence: Tensor
     counts: Tensor
     sums: Tensor
     assigned: Callable[[], Tensor]
+    scatter: Callable[[Tensor, int], Tensor]
     centers: Mapping[str, Tensor]
     answers: str
 
@@ -295,33 +298,47 @@ class Mixture(Formulation):
         """The sums of an E-step."""
         centers = self.origins() if centers is None else centers
         queries, outputs, observed, query_weights = data
-        statistics = expected_statistics(*self.lowered(queries, outputs, observed, centers), query_weights)
+        factor, log_weights = self.lowered(queries, outputs, observed, centers)
+        statistics = expected_statistics(factor, log_weights, query_weights)
+
+        def mean(per_unit: Tensor) -> Tensor:
+            return attend(factor, per_unit.unsqueeze(-1), log_weights).squeeze(-1)
 
         def assigned() -> Tensor:
             attention = self.attention(queries, outputs, observed)
             return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, centers)
+        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
         """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""
         queries, outputs, observed, query_weights = data
-        lowered = self.lowered(queries, outputs, observed, centers)
-        statistics, unit = sampled_statistics(*lowered, uniforms, query_weights)
+        factor, log_weights = self.lowered(queries, outputs, observed, centers)
+        statistics, unit = sampled_statistics(factor, log_weights, uniforms, query_weights)
+
+        def mean(per_unit: Tensor) -> Tensor:
+            return per_unit.expand(*unit.shape[:-1], -1).gather(-1, unit)
 
         def assigned() -> Tensor:
             own = unit // math.prod(self.unit_shape[1:])
             chosen = one_hot(own, self.num_units).to(uniforms.dtype)
             return chosen if query_weights is None else chosen * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, centers)
+        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
 
-    def _seen(self, data: Data, statistics: Any, assigned: Callable[[], Tensor], centers: Mapping[str, Tensor]) -> Seen:
+    def _seen(
+        self,
+        data: Data,
+        statistics: Any,
+        assigned: Callable[[], Tensor],
+        scatter: Callable[[Tensor, int], Tensor],
+        centers: Mapping[str, Tensor],
+    ) -> Seen:
         _, outputs, observed, _ = data
         counts = statistics.counts.unflatten(-1, self.unit_shape)
         sums = statistics.sums.unflatten(-2, self.unit_shape)
         known = "none" if outputs is None else "all" if observed is None else "some"
-        return Seen(statistics.log_evidence, counts, sums, assigned, centers, known)
+        return Seen(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of a parameter given the others and assignments, as terms of its conjugate family."""
@@ -419,6 +436,15 @@ class Mixture(Formulation):
     def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
         """Sample the latent site ``unit`` from ``attention`` (..., Q, U), for the guide."""
         return pyro.sample("unit", Categorical(logits=safe_log(attention)), infer=PARALLEL)
+
+
+def _scatter(
+    factor: Factor, mean: Callable[[Tensor], Tensor], query_weights: Maybe, per_unit: Tensor, columns: int
+) -> Tensor:
+    """``Σ_i (Σ_j a_j w_ij) t_i t_i'``, (..., T, T), of the first so many statistics, given what averages over units."""
+    points, strength = factor.statistics[..., :columns], mean(per_unit)
+    strength = strength if query_weights is None else strength * query_weights
+    return (strength.unsqueeze(-1) * points).mT @ points
 
 
 def _sample_outputs(distribution: TorchDistribution, outputs: Maybe, observed: Maybe) -> None:
