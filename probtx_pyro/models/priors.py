@@ -17,7 +17,7 @@ from torch.distributions import (
     constraints,
 )
 
-from probtx_pyro.models._distributions import FaceDirichlet, on_face
+from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
 from probtx_pyro.models._positive_definite import CholeskyCoordinates
 from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation
@@ -153,6 +153,8 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
     if prior is FLAT and _kind(row.support) == "simplex":
         prior = Dirichlet(torch.ones_like(initial))
     prior = _cast(name, prior, initial)
+    if type(prior) is Wishart:
+        prior = PlainWishart(**arguments_of(prior), validate_args=False)
     if not _fits(_kind(row.support), prior):
         raise ValueError(
             f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {_NEEDED[_kind(row.support)]}"

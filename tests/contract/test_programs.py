@@ -17,7 +17,7 @@ from tolerances import assert_equal
 
 from probtx_pyro import models
 from probtx_pyro.inference._log_joint import LogJoint
-from probtx_pyro.models import DirichletTerms, GammaTerms, NormalTerms
+from probtx_pyro.models import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, WishartTerms
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -113,7 +113,8 @@ def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
             "real": present + noise,
             "positive": present * noise.exp(),
             "simplex": (present.log() + noise).softmax(-1),
-        }["simplex" if isinstance(terms, DirichletTerms) else "positive" if isinstance(terms, GammaTerms) else "real"]
+            "matrix": present + (noise.mT @ noise if KINDS[type(terms)] == "matrix" else 0),
+        }[KINDS[type(terms)]]
         moved = row.lists(formulation.with_parameters({name: x}), *data)
         expected.append(sum(w * complete(moved, *place) for place, w in weights.items() if w > 0))
         found.append(log_likelihood(terms, x))
@@ -122,11 +123,27 @@ def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
     assert_equal(found[1:] - found[0], expected[1:] - expected[0], expected, found, operations=256)
 
 
+KINDS = {
+    DirichletTerms: "simplex",
+    GammaTerms: "positive",
+    WishartTerms: "matrix",
+    NormalTerms: "real",
+    CorrelatedTerms: "real",
+}
+
+
 def log_likelihood(terms, x):
     """What the terms say, by their documented formulas."""
     if isinstance(terms, NormalTerms):
         centered = x - terms.center
         return (-0.5 * terms.precision * centered.square() + terms.pull * centered).sum()
+    if isinstance(terms, CorrelatedTerms):
+        centered = (x - terms.center).unsqueeze(-1)
+        return (-0.5 * centered.mT @ terms.precision @ centered).sum() + (terms.pull.unsqueeze(-1) * centered).sum()
+    if isinstance(terms, WishartTerms):
+        inverse = torch.linalg.inv(terms.root)
+        scatter = inverse.mT @ terms.scatter @ inverse
+        return 0.5 * terms.degrees * torch.logdet(x) - 0.5 * (x @ scatter).diagonal().sum()
     if isinstance(terms, GammaTerms):
         return (terms.shape * x.log() - terms.rate * x).sum()
     return torch.xlogy(terms.counts, x).sum()
