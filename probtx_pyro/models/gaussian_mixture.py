@@ -37,16 +37,13 @@ from torch.distributions import constraints
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.formulation import (
-    CorrelatedTerms,
     DirichletTerms,
-    GammaTerms,
-    NormalTerms,
     Parameter,
     Terms,
-    WishartTerms,
 )
 from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
@@ -390,7 +387,10 @@ class GaussianMixture(GaussianAnswers):
             return super().conditional(name, seen)
         features = self.keys.shape[-1]
         if name in ("keys", "shift", "key_precision", "metric"):
-            return self._key_terms(name, seen, seen.sums[..., : features + 1])
+            root = None if self.metric is None else self._root()
+            return key_terms(
+                name, self.keys, self.shift, self.key_precision, root, seen, seen.sums[..., : features + 1]
+            )
         width = self.unit_answers().shape[-1]
         sums, answered = seen.sums[..., features + 1 :], seen.counts
         if seen.answers == "none":  # the prior alone decides
@@ -404,51 +404,5 @@ class GaussianMixture(GaussianAnswers):
             name, self.unit_answers(), self.value_precision, seen.centers["values"], answered, sums[..., : width + 1]
         )
 
-    def _key_terms(self, name: str, seen: Seen, sums: Tensor) -> Terms:
-        """Terms of what places the queries, from ``Σw (x, -|x|²/2)`` of whitened queries x (mathematics 2.9)."""
-        precision, counts, center = self.key_precision, seen.counts, seen.centers["keys"]
-        if self.metric is None and name != "shift":
-            center = center if self.shift is None else center - self.shift.unsqueeze(-2)
-            return gaussian_terms(name, self.keys, precision, center, counts, sums)
-        root = Metric(torch.ones_like(self.keys[..., 0, :]), True) if self.metric is None else self._root()
-        at = root.whiten(self.locations - center)
-        if name == "key_precision":
-            return gaussian_terms(name, at, precision, torch.zeros_like(center), counts, sums)
-        each = precision.expand(torch.broadcast_shapes(precision.shape, counts.shape[-1:]))
-        strength, first = each * counts, sums[..., :-1]
-        kind = NormalTerms if root.diagonal else CorrelatedTerms
-        if name == "keys":
-            around = center if self.shift is None else center - self.shift.unsqueeze(-2)
-            return kind(root.times(strength), root.restore(each.unsqueeze(-1) * first), around)
-        rest = each.unsqueeze(-1) * first - strength.unsqueeze(-1) * at
-        if name == "shift":
-            pull, total = root.restore(rest.sum(-2, keepdim=True)), strength.sum(-1, keepdim=True)
-            assert self.shift is not None
-            return kind(root.times(total).select(-2 if root.diagonal else -3, 0), pull.squeeze(-2), self.shift)
-        # Σ α w (x - at)(x - at)' of whitened points
-        crossed = at.mT @ (each.unsqueeze(-1) * first)
-        scatter = seen.scatter(each, at.shape[-1]) - crossed - crossed.mT + at.mT @ (strength.unsqueeze(-1) * at)
-        if root.diagonal:
-            squares = scatter.diagonal(dim1=-2, dim2=-1).clamp_min(0) / root.root.square()
-            return GammaTerms(0.5 * counts.sum(-1, keepdim=True).expand_as(squares), 0.5 * squares)
-        return WishartTerms(counts.sum(-1), scatter, root.root)
 
-
-def gaussian_terms(
-    name: str, location: Tensor, precision: Tensor, center: Tensor, counts: Tensor, sums: Tensor
-) -> NormalTerms | GammaTerms:
-    """Terms of the location, or (by ``name``) of the precision, of isotropic Gaussian units.
-
-    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of points
-    less their ``center``, (..., U, D + 1). The precision's are around the location given.
-    """
-    first = sums[..., :-1]
-    if "precision" not in name:
-        pull = precision.unsqueeze(-1) if precision.dim() else precision
-        return NormalTerms((precision * counts).unsqueeze(-1).expand_as(first), pull * first, center)
-    at = location - center
-    scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
-    return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
-
-
-__all__ = ["GaussianMixture", "gaussian_terms"]
+__all__ = ["GaussianMixture"]
