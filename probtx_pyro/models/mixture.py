@@ -21,7 +21,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical, Dirichlet, TorchDistribution
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import one_hot
@@ -396,6 +398,29 @@ class Mixture(Formulation):
             pyro.sample("queries", self.emission(unit), obs=queries)
             if self.answer_density:
                 _sample_outputs(self.answer(unit), outputs, observed)
+
+    def sample(self, num_queries: int, *, seed: int) -> dict[str, Tensor]:
+        """Draw queries and their answers from the program, by the name of the site.
+
+        Parameters
+        ----------
+        num_queries
+            Q, how many.
+        seed
+            A non-negative integer; the draws of the surrounding program go on as if nothing had been drawn.
+
+        Returns
+        -------
+        dict
+            ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where they have a density.
+        """
+        if num_queries < 1:
+            raise ValueError(f"num_queries must be 1 or more, not {num_queries}")
+        with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+            torch.manual_seed(seed)
+            trace = poutine.trace(self.model).get_trace(num_queries=num_queries)
+        nodes: list[tuple[str, Any]] = list(trace.iter_stochastic_nodes())
+        return {name: node["value"] for name, node in nodes if not site_is_subsample(node)}
 
     def draw_unit(self) -> Tensor:
         """Sample the latent site ``unit`` from its prior, for the program."""
