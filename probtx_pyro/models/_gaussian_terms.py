@@ -1,4 +1,7 @@
-"""Conditionals of Gaussian units: the likelihood of locations, precisions, shift and metric, from the sums of an E-step or of a draw."""
+"""Conditionals of Gaussian units: the likelihood of locations, precisions, shift and metric, from the sums of an E-step or of a draw.
+
+With a metric and a shift: docs/mathematics.md, equations (2.21) to (2.24).
+"""
 
 from typing import Any
 
