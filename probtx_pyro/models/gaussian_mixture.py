@@ -27,7 +27,7 @@ queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
@@ -246,6 +246,10 @@ class GaussianMixture(GaussianAnswers):
         if self.answer_probs is not None:
             return True
         return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """The mixture with some constructor arguments changed, validated; the kind of a new metric is told by its shape."""
+        return super().replace(**({"diagonal_metric": None} if "metric" in changes else {}) | changes)
 
     def row(self, name: str) -> Parameter:
         """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
