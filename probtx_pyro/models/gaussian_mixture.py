@@ -27,7 +27,7 @@ queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
@@ -41,12 +41,8 @@ from probtx_pyro.models._gaussian_checks import validate_mixture, validate_outpu
 from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.formulation import (
-    DirichletTerms,
-    Parameter,
-    Terms,
-)
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
+from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 from probtx_pyro.ops.attention import beside
@@ -91,8 +87,8 @@ class GaussianMixture(GaussianAnswers):
 
     keys: Tensor
     values: Maybe = None
-    key_precision: Tensor = 1.0  # type: ignore[assignment]
-    value_precision: Tensor = 0.0  # type: ignore[assignment]
+    key_precision: Number = Number(1.0)
+    value_precision: Number = Number(0.0)
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
     metric: Maybe = field(default=None, kw_only=True)
@@ -109,22 +105,6 @@ class GaussianMixture(GaussianAnswers):
         "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
         **WEIGHTS,
     }
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(
-            self,
-            keys: Tensor,
-            values: Maybe = None,
-            key_precision: Tensor | float = 1.0,
-            value_precision: Tensor | float = 0.0,
-            log_prior: Maybe = None,
-            *,
-            answer_probs: Maybe = None,
-            metric: Maybe = None,
-            shift: Maybe = None,
-            diagonal_metric: bool | None = None,
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")
@@ -409,6 +389,3 @@ def _with_row(rows: Tensor, row: Maybe) -> Tensor:
     row = torch.zeros_like(rows[..., 0, :]) if row is None else row.to(rows)
     shape = torch.broadcast_shapes(rows.shape[:-2], row.shape[:-1])
     return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)
-
-
-__all__ = ["GaussianMixture"]

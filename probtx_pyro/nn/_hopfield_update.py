@@ -1,14 +1,13 @@
 """The update rule of the Hopfield layers: states among patterns, step by step, in every head."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.softmax import explicit
-from probtx_pyro.ops.retrieval import POOLING, iterate
+from probtx_pyro.ops._retrieval import POOLING, iterate
 
 
 class StateUpdate(nn.Module):
@@ -27,6 +26,8 @@ class StateUpdate(nn.Module):
         A state stops once it moves by no more than this times its largest magnitude; None takes all steps.
     transformation
         "softmax", "entmax15" or "sparsemax".
+    device, dtype
+        Of a β that is learned.
 
     Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
     """
@@ -40,7 +41,8 @@ class StateUpdate(nn.Module):
         num_steps: int = 1,
         tol: float | None = None,
         transformation: str = "softmax",
-        **made: Any,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         if num_steps < 1:
@@ -55,7 +57,7 @@ class StateUpdate(nn.Module):
         if learn_beta:
             if beta is None:
                 raise ValueError("learn_beta needs a number to start from; give beta")
-            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
+            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), device=device, dtype=dtype))
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""

@@ -81,6 +81,3 @@ class LinearKeysAttention(SeveralKeys):
         attention = explicit_linear_attention(*features, values, causal, row_weights=allowed)[1]
         attention = F.dropout(attention.to(values.dtype), self._rate)
         return attention @ values, attention if need_weights else None
-
-
-__all__ = ["LinearKeysAttention"]
