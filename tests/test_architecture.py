@@ -12,7 +12,7 @@ from probtx_pyro import models
 
 PACKAGE = Path(probtx_pyro.__file__).parent
 ORDER = [
-    "typing", "_brief", "ops", "metrics", "models", "inference", "nn", "results", "inspection", "plots", "data", "apps", "train", "tour", "cli",
+    "typing", "_brief", "_lazy", "ops", "metrics", "models", "inference", "nn", "results", "inspection", "plots", "data", "apps", "train", "tour", "cli",
 ]  # fmt: skip
 PLOTS_MAY_IMPORT = {"numpy", "xarray", "matplotlib", "probtx_pyro"}
 
@@ -41,9 +41,7 @@ def outside(source, known):
     return {name.split(".")[0] for name in imported(source)} - known - sys.stdlib_module_names
 
 
-FILES = [
-    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in ("typing", "_brief", "metrics")
-]
+FILES = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in ORDER]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from probtx_pyro.data.treebank import PUBLISHED, load_treebank, read_conllu, write_conllu
+from probtx_pyro.data.conllu import read_conllu, write_conllu
+from probtx_pyro.data.treebank import PUBLISHED, load_treebank
 
 SMALL = PUBLISHED["small"]["train"]
 ALL = read_conllu(SMALL)
