@@ -5,30 +5,17 @@ Names load on first use; what needs arrays alone works without torch.
 
 from importlib import import_module
 
-_HOME = {
-    "capture": "_capture",
-    "Captured": "_captured",
-    "captured": "_captured",
-    "stack_layers": "_captured",
-    "capture_data": "_captured",
-    "QueryCheck": "_query_check",
-    "QUERY_STATISTICS": "_query_check",
-    "query_check": "_query_check",
-    "CrossValidation": "_cross_validate",
-    "softmax_alternatives": "_cross_validate",
-    "cross_validate": "_cross_validate",
-    "rank_spectrum": "redundancy",
-    "attention_rank": "redundancy",
-    "effective_rank": "redundancy",
-    "effective_keys": "redundancy",
-    "head_distances": "redundancy",
-    "jensen_shannon": "redundancy",
-}
-__all__ = [
-    "capture", "Captured", "captured", "stack_layers", "capture_data",
-    "QueryCheck", "QUERY_STATISTICS", "query_check", "CrossValidation", "softmax_alternatives", "cross_validate",
-    "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
-]  # fmt: skip
+_NAMES = {
+    "_capture": ("capture",),
+    "_captured": ("Captured", "captured", "stack_layers", "capture_data"),
+    "_query_check": ("QueryCheck", "QUERY_STATISTICS", "query_check"),
+    "_cross_validate": ("CrossValidation", "softmax_alternatives", "cross_validate"),
+    "redundancy": (
+        "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
+    ),
+}  # fmt: skip
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str):

@@ -1,6 +1,7 @@
 """Attention layers of torch and of `probtx_pyro.nn`, caught while their module runs."""
 
 import inspect
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -42,17 +43,13 @@ def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Capture
     (['layers.0.self_attn', 'layers.1.self_attn'], (3, 2, 5, 5))
     """
     found: dict[str, Captured] = {}
-    handles, fused = [], torch.backends.mha.get_fastpath_enabled()
-    try:
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         for name, layer in module.named_modules():
             if isinstance(layer, nn.MultiheadAttention | Attention):
-                handles.append(_attach(name or type(layer).__name__, layer, found))
+                stack.enter_context(_attach(name or type(layer).__name__, layer, found))
         module(*inputs, **kwargs)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-        for handle in handles:
-            handle.remove()
     if not found:
         raise ValueError(
             "module called no torch.nn.MultiheadAttention; give the projected tensors of its own attention to inspection.captured"

@@ -40,8 +40,7 @@ class Captured:
     dims: tuple[str, ...]
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return in_brief(self)
+    __repr__ = in_brief
 
     @property
     def keys(self) -> Tensor:
@@ -140,19 +139,15 @@ def captured(
     if not bool((scale > 0).all()):
         raise ValueError("scale must be > 0; it is the precision of the implied mixture, 1/sqrt(D) for plain attention")
     mask = None if mask is None else _mask(mask, queries.shape[-2], keys.shape[-2])
-    shapes = {"queries": queries.shape[:-2], "keys": keys.shape[:-2], "scale": scale.shape[:-1]}
-    for name, x, axes in (("values", values, 2), ("mask", mask, 2), ("padded", padded, 1)):
-        if x is not None:
-            shapes[name] = x.shape[: x.dim() - axes]
-    leading = broadcastable(**shapes)
+    last_two = {"queries": queries, "keys": keys, "values": values, "mask": mask}
+    shapes = {name: x.shape[:-2] for name, x in last_two.items() if x is not None}
+    padded = torch.zeros((), dtype=torch.bool, device=queries.device) if padded is None else padded
+    leading = broadcastable(**shapes, scale=scale.shape[:-1], padded=padded.shape[:-1])
     dims = tuple(plate_names(len(leading)) if dims is None else dims)
     if len(dims) != len(leading):
         raise ValueError(f"dims names {len(dims)} axes but there are {len(leading)} leading ones; name each once")
     queries = queries.expand(*leading, *queries.shape[-2:])
-    present = torch.ones(queries.shape[:-1], dtype=torch.bool, device=queries.device)
-    if padded is not None:
-        present = present & ~padded
-    log_prior = mask
+    present, log_prior = (~padded).expand(queries.shape[:-1]), mask
     if mask is not None:
         alive = (mask > -torch.inf).any(-1)
         present = present & alive
@@ -195,22 +190,18 @@ def stack_layers(layers: Mapping[str, Captured]) -> Captured:
         )
     leading = every[0].queries.shape[:-2]
 
-    def stacked(tensors: Sequence[Tensor], *last: int) -> Tensor:
-        return torch.stack([x.expand(*leading, *last) for x in tensors])
+    def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack([x.expand(*leading, *x.shape[-2:]) for x in torch.broadcast_tensors(*tensors)])
 
-    masks = [x.mask for x in every]
-    mask = None
-    if any(x is not None for x in masks):
-        plain = every[0].queries.new_zeros(1, every[0].keys.shape[-2])
-        filled = [plain if x is None else x for x in masks]
-        mask = stacked(filled, max(x.shape[-2] for x in filled), plain.shape[-1])
-    answers = [x.values for x in every if x.values is not None]
+    free = every[0].queries.new_zeros(1, every[0].keys.shape[-2])
+    masks = [free if x.mask is None else x.mask for x in every]
+    values = [x.values for x in every if x.values is not None]
     return captured(
-        stacked([x.queries for x in every], *every[0].queries.shape[-2:]),
-        stacked([x.keys for x in every], *every[0].keys.shape[-2:]),
-        stacked(answers, *answers[0].shape[-2:]) if len(answers) == len(every) else None,
-        mask,
-        stacked([x.scale for x in every], 1),
+        stacked([x.queries for x in every]),
+        stacked([x.keys for x in every]),
+        stacked(values) if len(values) == len(every) else None,
+        stacked(masks) if any(x.mask is not None for x in every) else None,
+        torch.stack([x.scale.expand(*leading, 1) for x in every]),
         padded=~torch.stack([x.present for x in every]),
         dims=("layer", *every[0].dims),
         coords={**every[0].coords, "layer": list(layers)},
@@ -236,8 +227,7 @@ def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str,
     """
     one = layers if isinstance(layers, Captured) else stack_layers(layers)
     leading, units = one.queries.shape[:-2], one.keys.shape[-2]
-    alive = one._alive().unsqueeze(-1)
-    weights = torch.where(alive, one.mixture.log_weights().exp(), 0.0)
+    weights = torch.where(one._alive().unsqueeze(-1), one.mixture.log_weights().exp(), 0.0)
     arrays: dict[str, tuple[Tensor, tuple[str, ...]]] = {
         "attention": (one.attention(), ("query", "unit")),
         "weights": (weights.expand(*leading, one.queries.shape[-2], units), ("query", "unit")),

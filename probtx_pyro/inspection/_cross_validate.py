@@ -31,13 +31,11 @@ def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture 
     ValueError
         A mixture whose units do not share their precision: softmax's do.
     """
-    if not isinstance(mixture, GaussianMixture) or (
-        mixture.key_precision.dim() and mixture.key_precision.shape[-1] > 1
-    ):
+    if not isinstance(mixture, GaussianMixture) or torch.atleast_1d(mixture.key_precision).shape[-1] > 1:
         raise ValueError(
             "candidates by default start from one key and one precision for all units, as softmax has; give a mapping of formulations instead"
         )
-    precision = mixture.key_precision.unsqueeze(-1) if mixture.key_precision.dim() else mixture.key_precision
+    precision = torch.atleast_1d(mixture.key_precision).unsqueeze(-1)
 
     def around(units: int) -> Bayesian:
         mode = mixture.key_precision.expand(*mixture.batch_shape, units)
@@ -148,15 +146,5 @@ def cross_validate(
     elpd = np.nansum(pointwise, -1)
     best = np.take_along_axis(pointwise, elpd.argmax(0)[None, ..., None], 0)
     number = counts.sum(-1).cpu().numpy()
-    return CrossValidation(
-        tuple(candidates),
-        elpd,
-        _error(pointwise, number),
-        elpd - elpd.max(0),
-        _error(pointwise - best, number),
-        pointwise,
-    )
-
-
-def _error(pointwise: Array, number: Any) -> Array:
-    return np.sqrt(number * np.nanvar(pointwise, -1, ddof=1))
+    error, difference_error = (np.sqrt(number * np.nanvar(x, -1, ddof=1)) for x in (pointwise, pointwise - best))
+    return CrossValidation(tuple(candidates), elpd, error, elpd - elpd.max(0), difference_error, pointwise)

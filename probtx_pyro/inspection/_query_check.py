@@ -138,23 +138,27 @@ def query_check(
     statistics = QUERY_STATISTICS if statistics is None else statistics
     if num_draws < 1 or not statistics:
         raise ValueError(f"num_draws must be 1 or more and statistics not empty, not {num_draws} and {len(statistics)}")
-    pooled = tuple(i for i, name in enumerate(one.dims) if name.startswith("batch"))
     present = one.present.cpu().numpy()
-    axes = (*pooled, present.ndim - 1)
-    counted = present.sum(axes)
+    pooled = tuple(i - present.ndim for i, name in enumerate((*one.dims, "batch")) if name.startswith("batch"))
+    counted = present.sum(pooled)
     if (counted == 0).any():
         raise ValueError("captured has a head without a query that counts; leave it out")
 
     def evaluated(of: Captured) -> Array:
-        values = [_checked(name, statistic(of), present.shape) for name, statistic in statistics.items()]
-        return np.stack([np.where(present, x, 0.0) for x in values])
+        every = []
+        for name, statistic in statistics.items():
+            values = statistic(of).detach().cpu().numpy()
+            if values.shape != present.shape:
+                raise ValueError(
+                    f"statistics: {name!r} gave shape {values.shape} but there are queries {present.shape}; return one number for each"
+                )
+            every.append(np.where(present, values, 0.0))
+        return np.stack(every)
 
     def means(values: Array) -> Array:
-        return values.sum(tuple(axis + 1 for axis in axes)) / counted
+        return values.sum(pooled) / counted
 
-    mixture, size = one.mixture, one.queries.shape[-2]
-    implied = MixtureDensity(mixture, size, validate_args=False)
-    implied = implied.expand(one.queries.shape[:-1])
+    implied = MixtureDensity(one.mixture, one.queries.shape[-2], validate_args=False).expand(present.shape)
     real = evaluated(one)
     below, equal = np.zeros(real.shape), np.zeros(real.shape)
     replicates = []
@@ -174,17 +178,9 @@ def query_check(
     z_scores = np.divide(off, spread, out=np.where(off == 0, 0.0, np.copysign(np.inf, off)), where=spread > 0)
     discrepancy = np.abs(z_scores).max(0)
     order = np.argsort(-discrepancy, axis=None, kind="stable")
-    heads = tuple(name for i, name in enumerate(one.dims) if i not in pooled)
+    heads = tuple(name for name in one.dims if not name.startswith("batch"))
     return QueryCheck(
         tuple(statistics), observed, replicated, np.minimum(1.0, 2 * np.minimum(low, high)), z_scores, pit, discrepancy,
-        np.stack(np.unravel_index(order, discrepancy.shape), -1) if heads else np.zeros((1, 0), int), heads,
+        np.argwhere(np.ones_like(discrepancy))[order], heads,
         {name: labels for name, labels in one.coords.items() if name in heads},
     )  # fmt: skip
-
-
-def _checked(name: str, values: Tensor, shape: tuple[int, ...]) -> Array:
-    if tuple(values.shape) != shape:
-        raise ValueError(
-            f"statistics: {name!r} gave shape {tuple(values.shape)} but there are queries {shape}; return one number for each"
-        )
-    return values.detach().cpu().numpy()

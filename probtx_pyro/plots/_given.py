@@ -5,6 +5,7 @@ a result gives the field that the picture shows, and ArviZ data give a variable 
 ``"ArrayLike | Result"``: written out, the union fills half a page of ``help``.
 """
 
+import re
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
@@ -87,7 +88,7 @@ def array(name: str, x: Any, dtype: Any = float, shape: str = "(...)") -> np.nda
     return found
 
 
-def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
+def numbers(name: str, x: Any, shape: str, repair: str = "select or add the axes that differ") -> np.ndarray:
     """Return an argument as an array of finite real numbers.
 
     Parameters
@@ -96,10 +97,11 @@ def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
         Of the argument.
     x
         As `array` takes it.
-    rank
-        How many axes it must have.
     shape
-        The same in words, such as ``(query, unit)``.
+        The axes it must have, such as ``(query, unit)`` or ``(H, W, 3) or (H, W)``. A number is the size of an axis, two axes of
+        one name have one size, and ``...`` stands for any axes.
+    repair
+        What the error advises where the shape is another.
 
     Returns
     -------
@@ -108,64 +110,53 @@ def numbers(name: str, x: Any, rank: int, shape: str) -> np.ndarray:
     Raises
     ------
     ValueError
-        Not numbers, another number of axes, NaN or infinity.
+        Not numbers, another shape, NaN or infinity.
     """
     found = array(name, x, shape=shape)
-    if found.ndim != rank:
-        axes = f" {tuple(map(str, x.dims))}" if isinstance(x, xarray.DataArray) else ""
-        raise misfit(name, shape, f"{found.shape}{axes}", "select or add the axes that differ")
+    if not any(_fits(found.shape, axes) for axes in shape.split(" or ")):
+        dims = f" {tuple(map(str, x.dims))}" if isinstance(x, xarray.DataArray) else ""
+        raise ValueError(f"{name} must have shape {shape} but has shape {found.shape}{dims}; {repair}")
     if not np.isfinite(found).all():
         raise ValueError(f"{name} contains NaN or infinity; leave such entries out of the picture")
     return found
 
 
-def misfit(name: str, shape: str, found: Any, repair: str) -> ValueError:
-    """Return the error that says which shape an argument must have.
-
-    Parameters
-    ----------
-    name
-        Of the argument.
-    shape
-        It must have, in words.
-    found
-        Its own shape.
-    repair
-        What to do.
-
-    Returns
-    -------
-    ValueError
-    """
-    return ValueError(f"{name} must have shape {shape} but has shape {found}; {repair}")
+def _fits(sizes: tuple[int, ...], shape: str) -> bool:
+    axes = re.findall(r"[^(), ]+", shape)
+    if "..." in axes:
+        return len(sizes) >= len(axes) - 1
+    known = {axis: int(axis) for axis in axes if axis.isdigit()}
+    return len(sizes) == len(axes) and all(known.setdefault(*pair) == pair[1] for pair in zip(axes, sizes, strict=True))
 
 
-def shares(name: str, x: np.ndarray, repair: str, least: float = 0.0) -> np.ndarray:
-    """Return an array of probabilities as it is.
+def shares(name: str, x: Any, shape: str, repair: str) -> np.ndarray:
+    """Return an argument as an array of probabilities.
 
     Parameters
     ----------
     name
         Of the argument.
     x
-        Numbers.
+        As `array` takes it.
+    shape
+        As `numbers` takes it.
     repair
-        What the error advises.
-    least
-        Smallest number that is taken.
+        What the error advises where a number is no probability.
 
     Returns
     -------
     array
+        From 0 to 1: what rounding left outside is brought back.
 
     Raises
     ------
     ValueError
-        A number below ``least`` or above 1.
+        A number that is not from 0 to 1, another shape, NaN or infinity.
     """
-    if ((x < least) | (x > 1 + 1e-6)).any():  # sums of float32 probabilities round above 1
+    found = numbers(name, x, shape)
+    if (np.abs(found - 0.5) > 0.5 + 1e-6).any():  # sums of float32 probabilities round above 1
         raise ValueError(f"{name} must be from 0 to 1; {repair}")
-    return x
+    return found.clip(0, 1)
 
 
 def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> None:
@@ -193,8 +184,10 @@ def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> No
         raise ValueError(f"{name} has {len(x)} {noun} but {of}; give one for each")
 
 
-def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "names") -> list[str] | None:
-    """Return names as text, or None if none are given.
+def names(
+    name: str, labels: Sequence | None, count: int, of: str, noun: str = "names", default: Sequence | None = None
+) -> list[str]:
+    """Return names as text.
 
     Parameters
     ----------
@@ -204,18 +197,22 @@ def names(name: str, labels: Sequence | None, count: int, of: str, noun: str = "
         One name for each, or None.
     count, of, noun
         As in `counted`.
+    default
+        Names where ``labels`` are None.
 
     Returns
     -------
-    list of str or None
+    list of str
+        Empty where there are none.
 
     Raises
     ------
     ValueError
         Another number of names.
     """
+    labels = default if labels is None else labels
     if labels is None:
-        return None
+        return []
     counted(name, labels, count, of, noun)
     return [str(label) for label in labels]
 
@@ -276,8 +273,8 @@ def entry(name: str, x: Any, labels: Mapping[str, Any]) -> xarray.DataArray:
             raise ValueError(f"{name}: there is no dim {dim!r} to choose from, only {', '.join(map(str, x.dims))}")
         try:
             x = x.sel({dim: label})
-        except KeyError:
-            known = ", ".join(map(str, x.coords[dim].values[:20])) if dim in x.coords else f"0..{x.sizes[dim] - 1}"
+        except (KeyError, IndexError):
+            known = ", ".join(map(str, x[dim].values[:20]))
             raise ValueError(f"{name}: no {dim} is called {label!r}; choose from {known}") from None
     return x
 
@@ -305,7 +302,5 @@ def _described(x: Any) -> str:
     """The kind of a wrong argument in a few words."""
     if np.iterable(x) and not isinstance(x, Mapping) and len(flat := list(x)) and all(isinstance(y, str) for y in flat):
         return f"text ({flat[0]!r}, ...)"
-    shape = getattr(x, "shape", None)
-    return (
-        f"{type(x).__name__} of shape {tuple(shape)}" if shape is not None else f"an object of type {type(x).__name__}"
-    )
+    kind = type(x).__name__
+    return f"{kind} of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"an object of type {kind}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -84,6 +85,32 @@ def points(ax: Axes, series: int, x: Any, y: Any, **look: Any) -> None:
     ax.plot(x, y, MARKERS[series % 8], **(own | look))
 
 
+def matrix(ax: Axes, values: np.ndarray, label: str, written: Any, largest: float | None = None, **look: Any) -> None:
+    """Draw a matrix as an image, with a colour bar and its numbers.
+
+    Parameters
+    ----------
+    ax
+        Axes to draw on.
+    values
+        (row, column), from 0.
+    label
+        Of the colour bar.
+    written
+        Which cells carry their number: boolean, of the same shape or one for all.
+    largest
+        At the end of the colour scale; the largest entry if None.
+    look
+        Passed to ``ax.imshow``.
+    """
+    largest = float(values.max()) if largest is None else largest
+    image = ax.imshow(values, vmin=0, vmax=largest, cmap=SEQUENTIAL, **look)
+    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.9)
+    for row, column in np.argwhere(np.broadcast_to(written, values.shape)):
+        x = values[row, column]
+        cell(ax, row, column, "1" if x == 1 else f"{x:.2f}".lstrip("0"), dark=x < 0.55 * largest)
+
+
 def cell(ax: Axes, row: int, column: int, text: str, dark: bool) -> None:
     """Write the number of a matrix into its cell.
 
@@ -101,8 +128,8 @@ def cell(ax: Axes, row: int, column: int, text: str, dark: bool) -> None:
     ax.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=7)
 
 
-def ticks(ax: Axes, rows: Sequence[str] | None, columns: Sequence[str] | None) -> None:
-    """Name the rows and columns of an image; None leaves an axis as it is.
+def ticks(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Name the rows and columns of an image; without names an axis stays as it is.
 
     Parameters
     ----------
@@ -112,5 +139,5 @@ def ticks(ax: Axes, rows: Sequence[str] | None, columns: Sequence[str] | None) -
         Names.
     """
     for axis, names in ((ax.yaxis, rows), (ax.xaxis, columns)):
-        if names is not None:
+        if names:
             axis.set_ticks(range(len(names)), names)

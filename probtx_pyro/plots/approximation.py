@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,8 +9,6 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-
-MARKERS = "o^sDv<>P"
 
 
 def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
@@ -37,15 +34,15 @@ def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = N
         Not numbers, NaN or infinity, no iteration, or labels that do not count the problems.
     """
     trace = _given.field(objective, "objective", "iterations")
-    trace = _given.array("objective", trace, shape="(iteration, ...)")
-    if trace.ndim == 0 or trace.shape[0] < 1:
-        raise _given.misfit("objective", "(iteration, ...)", trace.shape, "give fit.objective")
-    trace = _given.numbers("objective", trace.reshape(len(trace), -1), 2, "(iteration, problem)")
+    trace = _given.numbers("objective", trace, "(iteration, ...)", "give fit.objective")
+    if not len(trace):
+        raise ValueError("objective has no iteration; give fit.objective")
+    trace = trace.reshape(len(trace), -1)
     names = _given.names("labels", labels, trace.shape[1], f"objective has {trace.shape[1]} problems")
     ax = _style.axes(ax)
     for problem, line in enumerate(trace.T):
         ax.plot(line, color=_style.unit_color(problem), marker="o", markersize=2.5, linewidth=1.4)
-    if names is not None:
+    if names:
         ax.set_xlim(right=(len(trace) - 1) * 1.25 + 0.5)  # room for the names
         for problem, height in enumerate(_apart(trace[-1], 0.06 * float(np.ptp(trace)))):
             end = (len(trace) - 1, trace[-1, problem])
@@ -84,12 +81,11 @@ def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None 
     ValueError
         Not vectors of numbers of one length.
     """
-    x, y = _given.numbers("divergence", divergence, 1, "(N,)"), _given.numbers("gap", gap, 1, "(N,)")
-    kinds = np.asarray([""] * len(x) if labels is None else [str(label) for label in labels])
-    if not len(x) == len(y) == len(kinds):
-        raise ValueError(
-            f"divergence, gap and labels have {len(x)}, {len(y)} and {len(kinds)} entries; give one of each per guide"
-        )
+    x = _given.numbers("divergence", divergence, "(N,)")
+    y = _given.numbers("gap", gap, str(x.shape), "give one of each per guide")
+    kinds = np.asarray(
+        _given.names("labels", labels, len(x), f"divergence has {len(x)} entries", default=[""] * len(x))
+    )
     ax = _style.axes(ax, 4.4, 4.0)
     positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
     linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
@@ -145,22 +141,16 @@ def marginal_agreement(
     """
     if len(exact) == 0 or len(exact) != len(approximate):
         raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
-    names = _given.names("labels", labels, len(exact), f"exact has {len(exact)} arrays")
+    names = _given.names("labels", labels, len(exact), f"exact has {len(exact)} arrays", default=[""] * len(exact))
     ax = _style.axes(ax, 3.8, 3.8)
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
-    for i, pair in enumerate(zip(exact, approximate, strict=True)):
-        x, y = (_probabilities(f"{name}[{i}]", p) for name, p in zip(("exact", "approximate"), pair, strict=True))
+    for i, label in enumerate(names):
+        pair = {f"exact[{i}]": exact[i], f"approximate[{i}]": approximate[i]}
+        x, y = (_given.shares(name, p, "(...)", "give probabilities, not logits") for name, p in pair.items())
         if x.shape != y.shape:
             raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
-        look: dict[str, Any] = {"color": _style.unit_color(i), "markersize": 4.5, "alpha": 0.6}
-        ax.plot(x.ravel(), y.ravel(), MARKERS[i % 8], label=names and names[i], **look)
+        _style.points(ax, i, x.ravel(), y.ravel(), markersize=4.5, alpha=0.6, label=label)
     return _style.finished(ax, "exact probability", "approximate probability", labels is not None, aspect="equal")
-
-
-def _probabilities(name: str, given: ArrayLike) -> np.ndarray:
-    array = _given.array(name, given)
-    array = _given.numbers(name, array, array.ndim, "(...)")
-    return _given.shares(name, array, "give probabilities, not logits", least=-1e-6)
 
 
 __all__ = ["elbo_gap", "marginal_agreement", "objective_trace"]

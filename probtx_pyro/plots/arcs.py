@@ -1,7 +1,7 @@
 """Dependency trees as arcs over a sentence, and those that the channels of attention suggest."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib import pyplot
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 
+Arc: TypeAlias = tuple[int, int, str, str, float]  # word, head, kind (of ARC_STYLES), name, weight
 ARC_STYLES: dict[str, dict[str, Any]] = {  # told apart in black and white as well
     "as gold": {"color": _style.UNIT_COLORS[0], "linestyle": "-"},
     "not gold": {"color": _style.UNIT_COLORS[5], "linestyle": (0, (4, 1.5))},
@@ -61,12 +62,13 @@ def dependency_arcs(
     count = len(words)
     chosen = _heads("heads", heads, count)
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
-    strength = np.ones(count) if weights is None else _shares("weights", weights, 1, "(word,)")
-    names = _given.names("labels", labels, count, f"there are {count} words", "entries") or [""] * count
+    weights = np.ones(count) if weights is None else weights
+    strength = _given.shares("weights", weights, "(word,)", "divide by the largest")
+    names = _given.names("labels", labels, count, f"there are {count} words", "entries", default=[""] * count)
     _given.counted("weights", strength, count, f"there are {count} words", "entries")
     arcs = _compared(chosen, truth, names, strength)
     wrong = np.flatnonzero((truth >= 0) & (truth != chosen)).tolist()
-    missed = [_Arc(i + 1, int(truth[i]), "gold, missed", "", 0.5) for i in wrong]
+    missed = [(i + 1, int(truth[i]), "gold, missed", "", 0.5) for i in wrong]
     room = WIDEST if ax is None else ax.get_window_extent().width / ax.figure.dpi
     ax = _draw(words, arcs + missed, room, ax)
     if gold is not None:
@@ -74,10 +76,8 @@ def dependency_arcs(
     return ax
 
 
-def channel_arcs(
-    words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None, columns: int = 2
-) -> np.ndarray:
-    """Draw a panel for each channel of attention: the likeliest head of each word, the stronger the more probable.
+def channel_arcs(words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None) -> np.ndarray:
+    """Draw a panel for each channel of attention, two side by side: the likeliest head of each word, the stronger the more probable.
 
     Parameters
     ----------
@@ -87,8 +87,6 @@ def channel_arcs(
         (C, N, N), or (C, N, N + 1) with the root first: how probable each head of each word is. A word without any has no arc.
     gold
         As in `dependency_arcs`.
-    columns
-        How many panels stand side by side.
 
     Returns
     -------
@@ -102,19 +100,17 @@ def channel_arcs(
         words.
     """
     words = _given.words("words", words, "marginals")
-    array = _shares("marginals", marginals, 3, "(channel, word, head)")
+    array = _given.shares("marginals", marginals, "(channel, word, head)", "divide by the largest")
     channels, count, slots = array.shape
     if channels == 0 or count != len(words) or slots - count not in (0, 1):
         raise ValueError(
             f"marginals must have shape (C, N, N) or (C, N, N + 1) for {len(words)} words but has shape {array.shape}"
         )
-    if columns < 1:
-        raise ValueError(f"columns must be at least 1, not {columns}")
     root = slots - count
     others = np.where(np.eye(count, slots, root, dtype=bool), 0, array)
     strongest = others.max(-1)
     heads = np.where(strongest > 0, others.argmax(-1) + 1 - root, -1)
-    columns = min(columns, channels)
+    columns = min(2, channels)
     rows = -(-channels // columns)
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     width = min(PANEL, float(_widths(words, PANEL)[0].sum()))
@@ -131,42 +127,34 @@ def channel_arcs(
     return panels
 
 
-class _Arc(NamedTuple):
-    word: int
-    head: int
-    kind: str
-    name: str
-    weight: float
-
-
-def _compared(heads: np.ndarray, gold: np.ndarray, names: Sequence[str], weights: np.ndarray) -> list[_Arc]:
+def _compared(heads: np.ndarray, gold: np.ndarray, names: Sequence[str], weights: np.ndarray) -> list[Arc]:
     """The arcs of words that have a head, and whether the gold ones are others."""
     kinds = np.where((gold >= 0) & (gold != heads), "not gold", "as gold")
     rows = zip(heads.tolist(), kinds.tolist(), names, weights.tolist(), strict=True)
-    return [_Arc(word, *row) for word, row in enumerate(rows, start=1) if row[0] >= 0]
+    return [(word, *row) for word, row in enumerate(rows, start=1) if row[0] >= 0]
 
 
-def _draw(words: Sequence[str], arcs: Sequence[_Arc], room: float, ax: Axes | None) -> Axes:
+def _draw(words: Sequence[str], arcs: Sequence[Arc], room: float, ax: Axes | None) -> Axes:
     """Words and arcs in inches, as long as the words are not wider than the room."""
     level: dict[tuple[int, int], int] = {}  # how high each arc goes: above all arcs inside it
-    for low, high in sorted({_span(arc) for arc in arcs if arc.head}, key=lambda span: span[1] - span[0]):
+    spans = {(min(word, head), max(word, head)) for word, head, *_ in arcs if head}
+    for low, high in sorted(spans, key=lambda span: span[1] - span[0]):
         level[low, high] = 1 + max((level[a, b] for a, b in level if low <= a and b <= high), default=0)
     top = max(level.values(), default=0) + 1
     width, upright = _widths(words, room)
     place = np.append(0, np.cumsum(width) - width / 2)  # of the root, which has none, and of the words
     ax = _style.axes(ax, max(2.0, width.sum() + 0.3), 0.9 + 0.32 * top + 0.5 * upright)
-    for arc in arcs:
-        end = place[arc.word]
-        start = place[arc.head] + np.sign(arc.word - arc.head) * 0.05 if arc.head else end
-        height = level.get(_span(arc), top)
+    for word, head, kind, name, weight in arcs:
+        end = place[word]
+        start = place[head] + np.sign(word - head) * 0.05 if head else end
+        height = level.get((min(word, head), max(word, head)), top)
         points = [(start, 0), (start, height * 4 / 3), (end, height * 4 / 3), (end, 0)]  # a curve of that height
-        path = Path(points, [Path.MOVETO] + [Path.CURVE4] * 3) if arc.head else Path([(end, height), (end, 0)])
-        look = {"linewidth": 0.7 + 0.9 * arc.weight, "alpha": 0.3 + 0.7 * arc.weight, **ARC_STYLES[arc.kind]}
-        name = f"{arc.head}-{arc.word}"
-        ax.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, gid=name, **look))
-        if arc.name:
+        path = Path(points, [Path.MOVETO] + [Path.CURVE4] * 3) if head else Path([(end, height), (end, 0)])
+        look = {"linewidth": 0.7 + 0.9 * weight, "alpha": 0.3 + 0.7 * weight, **ARC_STYLES[kind]}
+        ax.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, gid=f"{head}-{word}", **look))
+        if name:
             look = {"color": _style.INK, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.6}}
-            ax.text((start + end) / 2, height, arc.name, ha="center", va="center", fontsize=7, **look)
+            ax.text((start + end) / 2, height, name, ha="center", va="center", fontsize=7, **look)
     ax.set_xticks(place[1:], words, rotation=90 if upright else 0, fontsize=9)
     ax.set(xlim=(-0.15, width.sum() + 0.15), ylim=(0, top + 0.3), yticks=[])
     ax.tick_params(length=0)
@@ -184,14 +172,6 @@ def _widths(words: Sequence[str], room: float) -> tuple[np.ndarray, bool]:
 def _legend(ax: Axes, kinds: Sequence[str]) -> None:
     lines = [Line2D([], [], label=kind, **ARC_STYLES[kind]) for kind in kinds]
     ax.legend(handles=lines, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=7, frameon=False)
-
-
-def _span(arc: _Arc) -> tuple[int, int]:
-    return min(arc.word, arc.head), max(arc.word, arc.head)
-
-
-def _shares(name: str, given: ArrayLike, rank: int, shape: str) -> np.ndarray:
-    return _given.shares(name, _given.numbers(name, given, rank, shape), "divide by the largest").clip(max=1)
 
 
 def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:

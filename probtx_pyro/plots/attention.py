@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.results._arviz import SAMPLES, group_names, is_data
+from probtx_pyro.results._arviz import SAMPLES
 
 MOST_CELLS = 150  # beyond that the numbers in the cells cannot be read
 
@@ -46,10 +45,9 @@ def attention_map(
     ValueError
         Not a matrix of numbers, or labels that do not count its rows or columns.
     """
-    found = captured_attention(attention)
-    found = _given.field(attention, "attention", "point_estimate", "posterior") if found is None else found
+    found = attention_of(attention, "captured", "point_estimate", "posterior")
     found = found.mean(SAMPLES) if {*SAMPLES} <= {*getattr(found, "dims", ())} else found
-    weights = _given.numbers("attention", found, 2, "(query, unit)")
+    weights = _given.numbers("attention", found, "(query, unit)")
     titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
     query_labels = _given.labels_of(found, 0) if query_labels is None else query_labels
     unit_labels = _given.labels_of(found, 1) if unit_labels is None else unit_labels
@@ -57,43 +55,37 @@ def attention_map(
     query_names = _given.names("query_labels", query_labels, rows, f"attention has {rows} rows", "labels")
     unit_names = _given.names("unit_labels", unit_labels, columns, f"attention has {columns} columns", "labels")
     ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
-    largest = float(weights.max()) if largest is None else largest
-    image = ax.imshow(weights, vmin=0, vmax=largest, cmap=_style.SEQUENTIAL, aspect="auto")
-    ax.figure.colorbar(image, ax=ax, label="attention", shrink=0.9)
+    _style.matrix(ax, weights, "attention", weights.size <= MOST_CELLS, largest, aspect="auto")
     _style.ticks(ax, query_names, unit_names)
-    if unit_names is not None and (columns > 12 or max(map(len, unit_names)) > 3):
+    if unit_names and (columns > 12 or max(map(len, unit_names)) > 3):
         ax.set_xticks(range(columns), unit_names, rotation=60, ha="right")
     ax.set(ylabel=titles[0], xlabel=titles[1])
-    if weights.size <= MOST_CELLS:
-        for (i, j), w in np.ndenumerate(weights):
-            _style.cell(ax, i, j, f"{w:.2f}".lstrip("0") if w < 1 else "1", dark=w < 0.55 * largest)
     return ax
 
 
-def captured_attention(given: Any) -> xarray.DataArray | None:
-    """Return the attention of what `inspection` captured, its axes named, or None of anything else.
+def attention_of(given: Any, *groups: str) -> Any:
+    """Return the attention of a result, its axes named; anything else comes back as it is.
 
     Parameters
     ----------
     given
-        A `Captured`, layers of it by name, or what `inspection.capture_data` returned.
+        A `Captured`, layers of it by name, ArviZ data, or an array.
+    groups
+        Of ArviZ data: the first of these that has attention gives it.
 
     Returns
     -------
-    DataArray or None
-        (..., query, unit).
+    DataArray, (..., query, unit), or ``given``
     """
-    if is_data(given) and "captured" in group_names(given):
-        return _given.field(given, "attention", "captured")
-    if isinstance(given, Mapping) and given and all(hasattr(x, "effective_units") for x in given.values()):
+    if isinstance(given, Mapping) and given and all(hasattr(x, "mixture") for x in given.values()):
         from probtx_pyro.inspection import stack_layers  # and torch, which has made what is given
 
         given = stack_layers(given)
-    if not hasattr(given, "effective_units"):
-        return None
+    if not hasattr(given, "mixture"):
+        return _given.field(given, "attention", *groups)
     dims = (*given.dims, "query", "unit")
     coords = {dim: list(labels) for dim, labels in given.coords.items() if dim in dims}
     return xarray.DataArray(_given.array("attention", given.attention()), dims=dims, coords=coords)
 
 
-__all__ = ["MOST_CELLS", "attention_map", "captured_attention"]
+__all__ = ["MOST_CELLS", "attention_map", "attention_of"]

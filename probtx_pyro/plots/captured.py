@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xarray
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.plots.attention import MOST_CELLS, attention_map, captured_attention
+from probtx_pyro.plots.attention import MOST_CELLS, attention_map, attention_of
 
 DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was replicated, purple below
 CELL = 0.62  # inches of a side
@@ -72,31 +73,27 @@ def head_report(
         Shapes that do not fit, a head that is not there, no statistic or replicate, p-values outside (0, 1], or a check
         without the log evidence.
     """
-    found = captured_attention(attention)
-    if found is not None:
-        sizes = {str(dim): found.sizes[dim] for dim in found.dims[:-2]}
+    attention = attention_of(attention, "captured")
+    if isinstance(attention, xarray.DataArray) and (attention.ndim > 2 or check is None):
+        sizes = {str(dim): attention.sizes[dim] for dim in attention.dims[:-2]}
         batch = {dim: example for dim in sizes if dim.startswith("batch")}
         chosen = _head(head, {dim: n for dim, n in sizes.items() if dim not in batch}, check)
         _inside("example", [*batch.values()], [sizes[dim] for dim in batch])
-        labels = {dim: found.coords[dim].values[i] if dim in found.coords else i for dim, i in chosen.items()}
-        title = title or ", ".join(f"{dim} {label}" for dim, label in labels.items())
-        attention = found.isel(chosen | batch)
-        query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
-        unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
+        title = title or ", ".join(f"{dim} {attention[dim].values[i]}" for dim, i in chosen.items())
+        attention = attention.isel(chosen | batch)
     elif check is not None:
         chosen = _head(head, dict(zip(check.dims, np.shape(check.discrepancy), strict=True)), check)
     if check is not None:
         observed_evidence, replicated_evidence, p_values = _of_check(check, tuple(chosen.values()))
-    weights = _given.numbers("attention", attention, 2, "(query, unit)")
+    weights = _given.numbers("attention", attention, "(query, unit)")
+    query_labels = _given.labels_of(attention, 0) if query_labels is None else query_labels
+    unit_labels = _given.labels_of(attention, 1) if unit_labels is None else unit_labels
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
-    spread = _given.numbers("effective_units", effective_units, 1, "(query,)")
+    spread = _given.numbers("effective_units", effective_units, "(query,)")
     _given.counted("effective_units", spread, len(weights), f"attention has {len(weights)}", "queries")
-    rows, columns = (
-        [*map(str, x)] if x is not None and len(x) <= MOST_NAMES else None for x in (query_labels, unit_labels)
-    )
-    below = (observed_evidence, replicated_evidence, p_values)
-    missing = [x is None for x in below]
+    rows, columns = ([] if x is None or len(x) > MOST_NAMES else [*map(str, x)] for x in (query_labels, unit_labels))
+    missing = [x is None for x in (observed_evidence, replicated_evidence, p_values)]
     if any(missing) and not all(missing):
         raise ValueError("observed_evidence, replicated_evidence and p_values belong together; give all, or check=")
     tall = 2.2 + min(max(0.16 * len(weights), 2.2), 5.0)
@@ -104,11 +101,11 @@ def head_report(
     ratios: dict[str, Any] = {"height_ratios": heights, "width_ratios": [1.7, 1]}
     size = 9.5, sum(heights)
     figure, panels = pyplot.subplots(len(heights), 2, figsize=size, layout="constrained", squeeze=False, **ratios)
-    attention_map(weights, rows, columns, panels[0, 0])
+    attention_map(weights, rows or None, columns or None, panels[0, 0])
     _spread(spread, rows, panels[0, 1])
     if observed_evidence is not None and p_values is not None:
-        replicated = _given.numbers("replicated_evidence", replicated_evidence, 1, "(draw,)")
-        values = _given.numbers("p_values", list(p_values.values()), 1, "(statistic,)")
+        replicated = _given.numbers("replicated_evidence", replicated_evidence, "(draw,)")
+        values = _given.numbers("p_values", list(p_values.values()), "(statistic,)")
         if not len(values) or not len(replicated) or (values <= 0).any() or (values > 1).any():
             raise ValueError(
                 "p_values must hold at least one value in (0, 1], and replicated_evidence at least one draw"
@@ -149,12 +146,12 @@ def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dic
     return float(check.observed[row][head]), check.replicated[(row, slice(None), *head)], p_values
 
 
-def _spread(spread: np.ndarray, labels: Sequence | None, ax: Axes) -> None:
+def _spread(spread: np.ndarray, labels: list[str], ax: Axes) -> None:
     """Beside the map, so that rows agree."""
     edges = np.arange(len(spread) + 1) - 0.5
     ax.stairs(spread, edges, orientation="horizontal", color=_style.unit_color(0), baseline=None)
     ax.set(ylim=(len(spread) - 0.5, -0.5), xlim=(0, 1.05 * max(spread.max(), 2.0)), xlabel="effective units")
-    _style.ticks(ax, labels, None)
+    _style.ticks(ax, labels, [])
     to_units: Any = (lambda x: np.log(np.maximum(x, 1e-3)), np.exp)
     entropy = ax.secondary_xaxis("top", functions=to_units)
     entropy.set_xlabel("entropy (nats)")
@@ -178,7 +175,7 @@ def _p_values(names: list[str], values: np.ndarray, level: float, ax: Axes) -> N
     ax.hlines(place, values, 1, color=_style.unit_color(0), linewidth=1)
     for face, chosen in ((_style.unit_color(0), low), ("white", ~low)):
         ax.plot(values[chosen], place[chosen], "o", color=_style.unit_color(0), markerfacecolor=face)
-    _style.ticks(ax, names, None)
+    _style.ticks(ax, names, [])
     ax.set(xscale="log", xlim=(min(values.min(), level) / 2, 1.2), ylim=(len(names) - 0.5, -0.5))
     _style.finished(ax, "p-value", "")
 
@@ -233,24 +230,22 @@ def query_check(
         )
     elif statistics is None:
         raise ValueError("statistics is missing; name those of z_scores, or give what inspection.query_check returned")
-    given = _given.array("z_scores", z_scores, shape="(statistic, layer, head)")
-    scores = _given.numbers("z_scores", given[:, None] if given.ndim == 2 else given, 3, "(statistic, layer, head)")
+    given = _given.numbers("z_scores", z_scores, "(statistic, layer, head) or (statistic, head)")
+    scores = given[:, None] if given.ndim == 2 else given
     kinds, layers, heads = scores.shape
-    titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}") or []
-    layer_labels = range(layers) if layer_labels is None else layer_labels
-    head_labels = range(heads) if head_labels is None else head_labels
-    rows = _given.names("layer_labels", layer_labels, layers, f"z_scores has {layers}")
-    columns = _given.names("head_labels", head_labels, heads, f"z_scores has {heads}")
-    p_values = None if p_values is None else _given.array("p_values", p_values, shape="(statistic, layer, head)")
-    if p_values is not None and p_values.shape != given.shape:
-        raise ValueError(f"p_values has shape {p_values.shape} but z_scores has {given.shape}; give one for each")
+    titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}")
+    rows = _given.names("layer_labels", layer_labels, layers, f"z_scores has {layers}", default=range(layers))
+    columns = _given.names("head_labels", head_labels, heads, f"z_scores has {heads}", default=range(heads))
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
-    refuted = np.ones(scores.shape, bool) if p_values is None else np.reshape(p_values, scores.shape) < level
+    known = np.zeros(given.shape) if p_values is None else _given.array("p_values", p_values)
+    if known.shape != given.shape:
+        raise ValueError(f"p_values has shape {known.shape} but z_scores has {given.shape}; give one for each")
+    refuted = known.reshape(scores.shape) < level
     size = 1.6 + kinds * (CELL * heads + 0.5), 1.5 + CELL * layers
     figure, panels = pyplot.subplots(1, kinds, figsize=size, layout="constrained", sharey=True, squeeze=False)
     frame: dict[str, Any] = {"fill": False, "color": _style.INK, "linewidth": 1.5}
-    for panel, name, grid, known in zip(panels[0], titles, scores, refuted, strict=True):
+    for panel, name, grid, low in zip(panels[0], titles, scores, refuted, strict=True):
         image = panel.imshow(grid, cmap=DIVERGING, vmin=-largest, vmax=largest)
         panel.set_title(name, fontsize=9)
         _style.ticks(panel, rows, columns)
@@ -258,7 +253,7 @@ def query_check(
         for (i, j), z in np.ndenumerate(grid):
             if grid.size <= MOST_CELLS:
                 _style.cell(panel, i, j, f"{z:.0f}" if abs(z) >= 10 else f"{z:.1f}", dark=abs(z) > 0.7 * largest)
-            if not known[i, j]:
+            if not low[i, j]:
                 panel.add_patch(pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **frame))
     panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)

@@ -45,28 +45,25 @@ def image_rows(
     """
     if not rows:
         raise ValueError("rows is empty; give at least one row of pictures (N, H, W)")
-    pictures = {title: _given.numbers(f"rows[{title!r}]", x, 3, "(N, H, W)") for title, x in rows.items()}
+    pictures = {title: _given.numbers(f"rows[{title!r}]", x, "(N, H, W)") for title, x in rows.items()}
     shapes = {title: x.shape for title, x in pictures.items()}
     if len({*shapes.values()}) > 1:
         raise ValueError(f"rows must hold pictures of one shape but have {shapes}; give every row the same (N, H, W)")
     if unknown := {*own_scale} - {*rows}:
         raise ValueError(f"own_scale names {sorted(unknown)} but the rows are {list(rows)}; use their titles")
     count, height, width = next(iter(shapes.values()))
-    names = _given.names("column_labels", column_labels, count, f"there are {count} columns") or []
+    names = _given.names("column_labels", column_labels, count, f"there are {count} columns")
     shared = np.concatenate([x.ravel() for title, x in pictures.items() if title not in own_scale] or [np.zeros(1)])
     gap = max(1, width // 8)
     ax = _style.axes(ax, 1.3 + 0.75 * count, 0.3 + 0.75 * len(pictures) * height / width)
-    canvas = np.ones((len(pictures) * (height + gap) - gap, count * (width + gap) - gap, 3))
-    titles = []
-    for row, (title, x) in enumerate(pictures.items()):
+    lines, titles = [], []
+    for title, x in pictures.items():
         own = title in own_scale
         low, high = (0.0, float(x.max())) if own else (float(shared.min()), float(shared.max()))
         shades = colormaps[_style.SEQUENTIAL if own else INKED](((x - low) / (high - low or 1.0)).clip(0, 1))[..., :3]
-        for column in range(count):
-            top, left = row * (height + gap), column * (width + gap)
-            canvas[top : top + height, left : left + width] = shades[column]
+        lines.append(np.hstack([*np.pad(shades, ((0, 0), (0, gap), (0, gap), (0, 0)), constant_values=1)]))
         titles.append(f"{title}\n(0 to {high:.2g})" if own else title)
-    ax.imshow(canvas, interpolation="nearest")
+    ax.imshow(np.vstack(lines)[:-gap, :-gap], interpolation="nearest")
     ax.set_yticks([row * (height + gap) + (height - 1) / 2 for row in range(len(pictures))], titles)
     ax.set_xticks([column * (width + gap) + (width - 1) / 2 for column in range(len(names))], names)
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
@@ -99,23 +96,18 @@ def segmentation_overlay(
     ValueError
         Shapes that do not fit, or entries of the image or the mask off their scale.
     """
-    pixels = _given.array("image", image, None, "(H, W, 3) or (H, W)")
-    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
-        raise _given.misfit("image", "(H, W, 3) or (H, W)", pixels.shape, "drop other channels")
-    pixels = pixels / 255 if np.issubdtype(pixels.dtype, np.integer) else pixels.astype(float)
+    scale = 255 if np.issubdtype(_given.array("image", image, None).dtype, np.integer) else 1
+    pixels = _given.numbers("image", image, "(H, W, 3) or (H, W)", "drop other channels") / scale
     pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
     if pixels.min() < 0 or pixels.max() > 1:
         raise ValueError("image has real entries outside [0, 1]; scale it, or give bytes 0..255")
-    probability = _given.numbers("mask", mask, 2, "(H, W)")
+    probability = _given.shares("mask", mask, "(H, W)", "compare scores with a threshold first")
     if probability.shape != pixels.shape[:2]:
         raise ValueError(
             f"mask has shape {probability.shape} but image has {pixels.shape[:2]} pixels; resize one of them"
         )
-    if probability.min() < 0 or probability.max() > 1:
-        raise ValueError("mask must be boolean or probabilities in [0, 1]; compare scores with a threshold first")
-    points = np.zeros((0, 3)) if clicks is None else _given.numbers("clicks", clicks, 2, "(N, 3): row, column, label")
-    if points.shape[-1] != 3:
-        raise _given.misfit("clicks", "(N, 3): row, column, label,", points.shape, "add what is missing")
+    clicks = np.zeros((0, 3)) if clicks is None else clicks
+    points = _given.numbers("clicks", clicks, "(N, 3)", "give row, column and label of each")
     height, width = probability.shape
     ax = _style.axes(ax, 4.5, 4.5 * height / width)
     grey = 0.35 * pixels.mean(-1, keepdims=True) + 0.15

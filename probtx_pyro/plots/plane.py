@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from probtx_pyro.plots import _given, _style
 
 LEVELS = 14
+PLANE = "choose two coordinates, one plane"
 SHORTEST = 0.04  # of the frame's diagonal: a step below that gets no arrow
 HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 
@@ -44,10 +45,10 @@ def query_grid(points: "ArrayLike", num: int = 100, margin: float = 0.15) -> np.
     >>> query_grid([[0.0, 0.0], [1.0, 2.0]], num=3, margin=0.0)[2, 1].tolist()
     [0.5, 2.0]
     """
-    points = _given.numbers("points", points, 2, "(N, 2)")
+    points = _given.numbers("points", points, "(N, 2)", PLANE)
     low, high = points.min(0), points.max(0)
     low, high = low - margin * (high - low), high + margin * (high - low)
-    return np.stack(np.meshgrid(*np.linspace(low[:2], high[:2], num, axis=1)), -1)
+    return np.stack(np.meshgrid(*np.linspace(low, high, num, axis=1)), -1)
 
 
 def responsibilities(
@@ -87,19 +88,14 @@ def responsibilities(
         Shapes or labels that do not fit, NaN or infinity, a precision that is not positive.
     """
     grid = _regular(grid)
-    weights = _given.numbers("responsibilities", responsibilities, 3, "(H, W, unit)")
-    several = _given.array("keys", keys, shape="(unit, 2) or (unit, component, 2)").ndim == 3
-    keys = _given.numbers("keys", keys, 2 + several, "(unit, 2) or (unit, component, 2)")
+    keys = _given.numbers("keys", keys, "(unit, 2) or (unit, component, 2)", PLANE)
     units = len(keys)
-    if weights.shape != (*grid.shape[:2], units):
-        raise ValueError(
-            f"responsibilities has shape {weights.shape} but grid and keys ask for {(*grid.shape[:2], units)}; ask the model at grid.reshape(-1, 2)"
-        )
+    shape = str((*grid.shape[:2], units))
+    weights = _given.numbers("responsibilities", responsibilities, shape, "ask the model at grid.reshape(-1, 2)")
     precision = np.broadcast_to(_given.array("key_precision", key_precision, shape="(unit,)"), keys.shape[:-1])
     if (precision <= 0).any():
         raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
-    labels = range(units) if unit_labels is None else unit_labels
-    names = _given.names("unit_labels", labels, units, f"there are {units} units", "labels") or []
+    names = _given.names("unit_labels", unit_labels, units, f"there are {units} units", "labels", range(units))
     ax = _style.axes(ax, 4.6, 4.2)
     colors = np.array([_style.unit_color(j) for j in range(units)])
     blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
@@ -110,8 +106,8 @@ def responsibilities(
         if lead.min() < 0 < lead.max():
             ax.contour(grid[..., 0], grid[..., 1], lead, levels=[0], colors="white", linewidths=0.8)
     if queries is not None:
-        points = _given.numbers("queries", queries, 2, "(Q, 2)")
-        ax.plot(points[:, 0], points[:, 1], ".", color=_style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
+        points = _given.numbers("queries", queries, "(Q, 2)", PLANE)
+        ax.plot(*points.T, ".", color=_style.INK, markersize=3, alpha=0.5, label="queries", zorder=2)
     middle: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4}
     for index in np.ndindex(precision.shape):
         (x, y), size, unit = keys[index], 2 / np.sqrt(precision[index]), index[0]
@@ -152,24 +148,29 @@ def em_paths(
     ValueError
         Shapes that do not fit, NaN or infinity, a grid without its density or the other way round.
     """
-    paths = _given.numbers("paths", paths, 3, "(iteration, start, 2)")
+    paths = _given.numbers("paths", paths, "(iteration, start, 2)", PLANE)
     if (grid is None) != (density is None):
         raise ValueError("grid and density belong together; give both, or neither")
     ax = _style.axes(ax, 4.6, 4.0)
     if grid is not None:
         grid = _regular(grid)
-        height = _over(grid, "density", density, "evaluate it on the grid")
+        height = _given.numbers("density", density, str(grid.shape[:2]), "evaluate it on the grid")
         ax.contourf(grid[..., 0], grid[..., 1], height, levels=12, cmap=_style.SEQUENTIAL)
         _framed(ax, grid)
-    for start in range(paths.shape[1]):
-        ax.plot(paths[:, start, 0], paths[:, start, 1], "-", color="white", linewidth=0.9, alpha=0.85)
+    ax.plot(*paths.transpose(2, 0, 1), "-", color="white", linewidth=0.9, alpha=0.85)  # a line for each start
     ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=4, label="start")
     ax.plot(*paths[-1].T, "o", color="white", markeredgecolor=_style.INK, markersize=6, label="end of EM")
     if modes is not None:
-        points = _given.numbers("modes", modes, 2, "(N, 2)")
-        ax.plot(*points.T, "+", color="#D55E00", markersize=11, markeredgewidth=2.2, label="mode")
+        ax.plot(
+            *_given.numbers("modes", modes, "(N, 2)", PLANE).T,
+            "+",
+            color="#D55E00",
+            markersize=11,
+            markeredgewidth=2.2,
+            label="mode",
+        )
     if mean is not None:
-        point = _given.numbers("mean", mean, 1, "(2,)")
+        point = _given.numbers("mean", mean, "(2,)", PLANE)
         ax.plot(*point, "D", color="#E69F00", markeredgecolor=_style.INK, markersize=7, label="posterior mean")
     below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 4}
     ax.legend(fontsize=7, facecolor="#9a9a9a", handletextpad=0.2, **below)
@@ -178,40 +179,12 @@ def em_paths(
 
 def _regular(grid: ArrayLike) -> np.ndarray:
     """Return the grid (H, W, 2) as an array, or raise a ValueError."""
-    array = _given.numbers("grid", grid, 3, "(H, W, 2)")
-    if array.shape[-1] != 2 or min(array.shape[:2]) < 2:
-        raise _given.misfit("grid", "(H, W, 2), H and W at least 2,", array.shape, "use plots.query_grid")
+    array = _given.numbers("grid", grid, "(H, W, 2)", "use plots.query_grid")
+    if min(array.shape[:2]) < 2:
+        raise ValueError(
+            f"grid must have 2 points or more along each axis, not shape {array.shape}; use plots.query_grid"
+        )
     return array
-
-
-def _over(grid: np.ndarray, name: str, values: "ArrayLike | None", repair: str) -> np.ndarray:
-    """Return numbers, one at each point of a grid.
-
-    Parameters
-    ----------
-    grid
-        (H, W, 2).
-    name
-        Of the argument.
-    values
-        (H, W).
-    repair
-        What the error advises.
-
-    Returns
-    -------
-    array
-        (H, W).
-
-    Raises
-    ------
-    ValueError
-        Another shape, NaN or infinity.
-    """
-    height = _given.numbers(name, values, 2, "(H, W)")
-    if height.shape != grid.shape[:2]:
-        raise ValueError(f"{name} has shape {height.shape} but grid has {grid.shape[:2]} points; {repair}")
-    return height
 
 
 def _extent(grid: np.ndarray) -> tuple[float, float, float, float]:
@@ -266,8 +239,8 @@ def energy_landscape(
     Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217, section 2.
     """
     grid = _regular(grid)
-    height = _over(grid, "energy", energy, "ask the memory at grid.reshape(-1, 2)")
-    points = np.zeros((0, 2)) if patterns is None else _in_plane("patterns", patterns, 2, "(N, 2)")
+    height = _given.numbers("energy", energy, str(grid.shape[:2]), "ask the memory at grid.reshape(-1, 2)")
+    points = _given.numbers("patterns", np.zeros((0, 2)) if patterns is None else patterns, "(N, 2)", PLANE)
     pattern_labels = _given.labels_of(patterns, 0) if pattern_labels is None else pattern_labels
     names = _given.names("pattern_labels", pattern_labels, len(points), f"there are {len(points)} patterns", "labels")
     ax = _style.axes(ax, 5.0, 4.0)
@@ -279,19 +252,16 @@ def energy_landscape(
     bar.ax.set_yticklabels([f"{level:.2g}" for level in levels[::3]])
     _framed(ax, grid)
     if paths is not None:
-        _arrows(ax, _in_plane("paths", paths, 3, "(step, state, 2)"), SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))))
+        _arrows(
+            ax,
+            _given.numbers("paths", paths, "(step, state, 2)", PLANE),
+            SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))),
+        )
     if len(points):
         ax.plot(*points.T, "*", color="#E69F00", markeredgecolor=_style.INK, markersize=13, zorder=5, label="pattern")
-    for point, name in zip(points, names or [], strict=False):
+    for point, name in zip(points, names, strict=False):
         ax.annotate(name, point, (6, 5), textcoords="offset points", weight="bold", path_effects=HALO, zorder=6)
     return ax
-
-
-def _in_plane(name: str, x: ArrayLike, rank: int, shape: str) -> np.ndarray:
-    array = _given.numbers(name, x, rank, shape)
-    if array.shape[-1] != 2:
-        raise _given.misfit(name, shape, array.shape, "choose two coordinates")
-    return array
 
 
 def _arrows(ax: Axes, paths: np.ndarray, shortest: float) -> None:
@@ -329,12 +299,8 @@ def credible_ellipses(
     ValueError
         Shapes that do not fit, NaN or infinity, a negative variance, a mass that is no share.
     """
-    centers = _given.numbers("means", means, 2, "(Q, 2)")
-    spreads = _given.numbers("covariances", covariances, 3, "(Q, 2, 2)")
-    if centers.shape[-1] != 2 or spreads.shape != (*centers.shape, 2):
-        raise ValueError(
-            f"means has shape {centers.shape} and covariances {spreads.shape}; give (Q, 2) and (Q, 2, 2), one plane"
-        )
+    centers = _given.numbers("means", means, "(Q, 2)", PLANE)
+    spreads = _given.numbers("covariances", covariances, str((*centers.shape, 2)), "give a matrix for each mean")
     if not 0 < mass < 1:
         raise ValueError(f"mass must be between 0 and 1, not {mass}; it is the share inside the ellipse")
     variances, directions = np.linalg.eigh(spreads)

@@ -54,17 +54,17 @@ def attention_band(
         raise ValueError(f"prob must be between 0 and 1, not {prob}")
     found = _given.field(attention, "attention", "posterior", "attention")
     found = found if query is None else _given.entry("query", found, {"query": query})
-    draws = _draws(found, 1, "unit")
+    draws = _draws(found, "unit")
     units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    names = _given.names("units", at.tolist() if units is None else units, len(at), f"attention has {len(at)} units")
+    names = _given.names("units", units, len(at), f"attention has {len(at)} units", default=range(len(at)))
     ax = _style.axes(ax)
     ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
     ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
     if reference is not None:
-        ax.plot(at, _given.numbers("reference", reference, 1, "(unit,)"), "x", color=_style.INK, label="point estimate")
-    _style.ticks(ax, None, names)
+        ax.plot(at, _given.numbers("reference", reference, "(unit,)"), "x", color=_style.INK, label="point estimate")
+    _style.ticks(ax, [], names)
     return _style.finished(ax, "unit", "attention", True, ylim=(-0.02, 1.02), xlim=(-0.6, len(at) - 0.4))
 
 
@@ -91,23 +91,20 @@ def attention_uncertainty(
         Another shape, NaN or infinity, or names that do not count rows or columns.
     """
     found = _given.field(attention, "attention", "posterior", "attention")
-    draws = _draws(found, 2, "query, unit")
+    draws = _draws(found, "query, unit")
     queries = _given.labels_of(found, -2) if queries is None else queries
     units = _given.labels_of(found, -1) if units is None else units
     figure, pair = pyplot.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-    attention_map(draws.mean(0), queries, units, ax=pair[0])
-    image = pair[1].imshow(draws.std(0), cmap=_style.SEQUENTIAL, aspect="auto", vmin=0)
-    figure.colorbar(image, ax=pair[1], label="standard deviation")
-    _style.ticks(pair[1], queries, units)
-    pair[1].set(xlabel="unit", ylabel="query")
-    pair[0].set_title("posterior mean", fontsize=10)
-    pair[1].set_title("posterior standard deviation", fontsize=10)
+    shown = {"posterior mean": draws.mean(0), "posterior standard deviation": draws.std(0)}
+    for ax, (title, values) in zip(pair, shown.items(), strict=True):
+        attention_map(values, queries, units, ax=ax).set_title(title, fontsize=10)
+    figure.axes[-1].set_ylabel("standard deviation")  # of the colour bar
     return pair
 
 
-def _draws(x: ArrayLike, rank: int, shape: str) -> np.ndarray:
+def _draws(x: ArrayLike, axes: str) -> np.ndarray:
     """Put the draws of all chains in one axis, (draw, ...)."""
-    array = _given.numbers("attention", x, rank + 2, f"(chain, draw, {shape})")
+    array = _given.numbers("attention", x, f"(chain, draw, {axes})")
     return array.reshape(-1, *array.shape[2:])
 
 
@@ -132,8 +129,7 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     band = found.band(level)
     count, ax = found.num_simulations, _style.axes(ax, 5.2, 3.6)
     bounds = (bound / count - band.edges for bound in (band.lower, band.upper))
-    grey: dict[str, Any] = {"color": "#999999", "alpha": 0.3, "linewidth": 0}
-    ax.fill_between(band.edges, *bounds, label=f"{level:.0%} for all together", **grey)
+    ax.fill_between(band.edges, *bounds, label=f"{level:.0%} for all together", color="#999999", alpha=0.3, linewidth=0)
     for i, (name, ranks) in enumerate(found.ranks.items()):
         below = counts_below(ranks.reshape(len(ranks), -1), found.num_draws)
         outside = np.any((below < band.lower[:, None]) | (below > band.upper[:, None]), 0, keepdims=True).ravel()

@@ -19,7 +19,6 @@ def prior_posterior(
     prior: "ArrayLike | Result",
     posterior: "ArrayLike | None" = None,
     name: str = "",
-    truth: float | None = None,
     ax: Axes | None = None,
     *,
     coords: Mapping[str, Any] | None = None,
@@ -35,8 +34,6 @@ def prior_posterior(
         choose a scalar.
     name
         Written below; of ArviZ data, the variable.
-    truth
-        Marked where it is known.
     ax
         Axes to draw on; a new figure if None.
     coords
@@ -62,14 +59,12 @@ def prior_posterior(
             "posterior is missing, or coords are given without ArviZ data; give draws of both, or the data"
         )
     given = {"prior": prior, "posterior": posterior}
-    before, after = (_given.numbers(key, _given.array(key, x).ravel(), 1, "(draw,)") for key, x in given.items())
+    before, after = (_given.numbers(key, x, "(...)").ravel() for key, x in given.items())
     low, high = np.quantile(np.concatenate([before, after]), [0.001, 0.999])
     bins = np.linspace(low, high if high > low else low + 1, 60).tolist()
     ax = _style.axes(ax)
     ax.hist(before, bins, density=True, histtype="step", color=_style.INK, linestyle="--", label="prior")
     ax.hist(after, bins, density=True, color=_style.UNIT_COLORS[0], alpha=0.55, label="posterior")
-    if truth is not None:
-        ax.axvline(truth, color=_style.UNIT_COLORS[5], linewidth=1.5, label="truth")
     return _style.finished(ax, name, "density", True)
 
 
@@ -109,10 +104,9 @@ def prior_against_posterior(learned: Result, ax: Axes | None = None) -> Axes:
 
         after, prior = _draws(learned), dataset(learned, "prior").isel(chain=0)
         learned = results.prior_against_posterior({name: prior[name].values for name in after}, after)
-    for part in ("shrinkage", "shift"):
-        if not isinstance(getattr(learned, part, None), Mapping):
-            kind = f"{type(learned).__name__}; it has no {part}"
-            raise ValueError(f"learned must be the result of results.prior_against_posterior, not {kind}")
+    if not hasattr(learned, "shrinkage"):
+        kind = type(learned).__name__
+        raise ValueError(f"learned must be the result of results.prior_against_posterior, not {kind}")
     drawn = _flat("learned", learned.shrinkage), _flat("learned", learned.shift)
     titles = "shrinkage of the variance (1: fixed by the data)", "shift of the mean, prior sd"
     return _entries(ax, *drawn, *titles, {0: ":", 1: "-"})
@@ -146,7 +140,7 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
 
         parts = (_total(dataset(found, group)) for group in ("log_prior", "log_likelihood"))
         found = results.prior_sensitivity(_draws(found), *parts)
-    if not isinstance(getattr(found, "mean", None), Mapping):
+    if not hasattr(found, "pareto_k"):
         raise ValueError(f"found must be the result of results.prior_sensitivity, not {type(found).__name__}")
     moved = {part: _flat("found", by_name) for part, by_name in found.mean.items()}
     titles = {
@@ -170,7 +164,7 @@ def _total(group: Any) -> np.ndarray:
 
 
 def _flat(name: str, arrays: Mapping[str, Any]) -> Arrays:
-    return {key: _given.numbers(f"{name} of {key}", np.ravel(x), 1, "(entry,)") for key, x in arrays.items()}
+    return {key: _given.numbers(f"{name} of {key}", x, "(...)").ravel() for key, x in arrays.items()}
 
 
 def _entries(ax: Axes | None, x: Arrays, y: Arrays, xlabel: str, ylabel: str, verticals: Mapping[float, str]) -> Axes:

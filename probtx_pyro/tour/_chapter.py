@@ -1,17 +1,20 @@
-"""The settings that a chapter is given, and the text, figures and data that it hands back."""
+"""The settings that a chapter is given, the text, figures and data that it hands back, and the pictures that several draw."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from probtx_pyro import models, plots
 
-@dataclass(frozen=True)
-class Context:
+
+class Context(NamedTuple):
     """Settings that every chapter is given.
 
     Parameters
@@ -94,8 +97,7 @@ def picture(name: str, figure: Figure, caption: str, *numbers: Row) -> Picture:
     return Picture(name, figure, caption, [Number(quantity, float(value), how) for quantity, value, how in numbers])
 
 
-@dataclass(frozen=True)
-class Chapter:
+class Chapter(NamedTuple):
     """A question and its answer on real data.
 
     Parameters
@@ -114,4 +116,65 @@ class Chapter:
     question: str
     text: list[str]
     pictures: list[Picture]
-    inference_data: Mapping[str, Any] = field(default_factory=dict)
+    inference_data: Mapping[str, Any] = MappingProxyType({})
+
+
+def digit_rows(rows: Mapping[str, Tensor], height: float) -> tuple[Figure, Any]:
+    """Draw a row of ten digits for each entry.
+
+    Parameters
+    ----------
+    rows
+        From names to pictures, (at least 10, 64), ink in [0, 1].
+    height
+        Of the figure, in inches.
+
+    Returns
+    -------
+    figure, axes
+        The axes as an array (row, 10).
+    """
+    figure, panels = pyplot.subplots(len(rows), 10, figsize=(8.5, height), layout="constrained")
+    for (name, digits), line in zip(rows.items(), panels, strict=True):
+        for digit, ax in zip(digits, line, strict=False):
+            ax.imshow(digit.reshape(8, 8).numpy(force=True), cmap="Greys", vmin=0, vmax=1)
+            ax.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name)
+    return figure, panels
+
+
+def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the map of pictures (..., P) to the plane of the first two principal components of these, (N, P)."""
+    center = images.mean(0)
+    components = np.linalg.svd(images - center, full_matrices=False)[2][:2].T
+    return lambda x: (x - center) @ components
+
+
+def units_in_the_plane(
+    ax: Axes,
+    title: str,
+    grid: np.ndarray,
+    memory: models.GaussianMixture | models.GaussianKeys,
+    names: Sequence,
+    queries: np.ndarray | Tensor,
+) -> None:
+    """Draw which unit of a memory is responsible where.
+
+    Parameters
+    ----------
+    ax
+        Axes to draw on.
+    title
+        Of the axes.
+    grid
+        (H, W, 2) points, as `plots.query_grid` makes them.
+    memory
+        Units with keys in the plane.
+    names
+        Of the units.
+    queries
+        (Q, 2), drawn as points.
+    """
+    weights = memory.attention(torch.as_tensor(grid.reshape(-1, 2)).to(memory.keys)).unflatten(0, grid.shape[:2])
+    plots.responsibilities(grid, weights, memory.keys, memory.key_precision, names, ax, queries=queries)
+    ax.set(title=title, xlabel="first component", ylabel="second component")

@@ -134,7 +134,6 @@ def test_one_channel_and_one_word():
         (lambda: plots.channel_arcs(WORDS, np.zeros((4, 4))), r"marginals must have shape \(channel, word, head\)"),
         (lambda: plots.channel_arcs(WORDS, np.zeros((2, 3, 3))), r"marginals must have shape \(C, N, N\).*for 4 words"),
         (lambda: plots.channel_arcs(WORDS, np.full((2, 4, 4), -1.0)), "marginals must be from 0 to 1"),
-        (lambda: plots.channel_arcs(WORDS, np.zeros((2, 4, 4)), columns=0), "columns must be at least 1"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

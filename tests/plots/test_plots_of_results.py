@@ -218,6 +218,10 @@ MISTAKES = {
         "check has no statistic 'log evidence'",
     ),
     "a query of another name": (lambda _, __, data: plots.attention_band(data, query="dog"), "no query is called 'dog'; choose from a, b, c"),
+    "a query beyond the last": (
+        lambda *_: plots.attention_band(xarray.DataArray(np.ones((1, 2, 3, 1)), dims=(*MANY, "query", "unit")), query=3),
+        "no query is called 3; choose from 0, 1, 2",
+    ),
     "a query of an array": (lambda *_: plots.attention_band(np.ones((2, 2, 1)), query=0), "query chooses from labelled data"),
     "units miscounted": (lambda *_: plots.attention_band(np.ones((2, 2, 1)), ["a", "b"]), "units has 2 names but attention has 1"),
     "a parameter of another name": (lambda _, __, data: plots.prior_posterior(data, name="key"), "no variable 'key'; choose from"),

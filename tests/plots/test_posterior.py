@@ -40,7 +40,7 @@ def test_mean_and_spread_stand_side_by_side():
 
 
 def test_prior_and_posterior_are_densities():
-    ax = plots.prior_posterior(np.linspace(0, 1, 500), np.linspace(0.4, 0.6, 500), "key", truth=0.5)
+    ax = plots.prior_posterior(np.linspace(0, 1, 500), np.linspace(0.4, 0.6, 500), "key")
     assert ax.get_xlabel() == "key"
     areas = [sum(p.get_height() * p.get_width() for p in ax.patches if hasattr(p, "get_height"))]
     assert areas[0] == pytest.approx(1.0)

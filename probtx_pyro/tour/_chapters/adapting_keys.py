@@ -1,6 +1,7 @@
 """Chapter 4: digits arrive changed, without labels, and the keys follow them under their prior."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,30 +12,25 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots, results
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import digit_rows, principal, units_in_the_plane
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, digit_rows, picture, principal, units_in_the_plane
 
-SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "as before": lambda images: images,
-    "turned by 25°": lambda images: rotate(images, 25, axes=(1, 2), reshape=False, order=1),
-    "faded to half": lambda images: 0.5 + 0.5 * images,
-}
 CHANGED = "turned by 25°"
+Scores: TypeAlias = Mapping[str, np.ndarray]  # share named rightly and mean log evidence, (..., 2), by the change
 
 
 def chapter(context: Context) -> Chapter:
     """Accuracy and evidence out of sample, before and after `inference.adapt`, over the strength of the keys' prior."""
     images, labels = data.load_digits()
     memory, stream, choosing, unseen = context.parts(len(images), (600, 200), (500, 60), (100, 20), (597, 60))
-    flat = {name: change(images).reshape(len(images), -1) for name, change in SHIFTS.items()}
+    turned = rotate(images, 25, axes=(1, 2), reshape=False, order=1)
+    seen = {"as before": images, CHANGED: turned, "faded to half": 0.5 + 0.5 * images}
+    flat = {name: x.reshape(len(images), -1) for name, x in seen.items()}
     changed = {name: context.tensor(x) for name, x in flat.items()}
     mixture = _memory(changed["as before"][memory], labels[memory])
     strengths = np.geomspace(0.1, 1e6, context.size(15, 3))
     fits = {name: _adapt(mixture, x[stream], strengths, context) for name, x in changed.items()}
-    table = {}
-    for name, x in changed.items():
-        before, after = (_score(y, x[unseen], labels[unseen]) for y in (mixture, fits[name].formulation))
-        table[name] = np.concatenate([before[None], after])
+    before = {name: _score(mixture, x[unseen], labels[unseen]) for name, x in changed.items()}
+    after = {name: _score(fits[name].formulation, x[unseen], labels[unseen]) for name, x in changed.items()}
     fit = fits[CHANGED]
     best = int(fit.formulation.log_evidence(changed[CHANGED][choosing]).mean(-1).argmax())
     names = [f"{digit}{'abc'[i]}" for digit in range(10) for i in range(3)]
@@ -53,7 +49,7 @@ def chapter(context: Context) -> Chapter:
         ],
         [
             _plane(context, flat, labels, memory, stream),
-            _sweep(strengths, table, best, len(unseen)),
+            _sweep(strengths, before, after, best, len(unseen)),
             _traces(fit.objective, strengths),
             _pictures(mixture.keys, fit.formulation.keys[best]),
         ],
@@ -91,24 +87,24 @@ def _score(mixture: models.GaussianMixture, queries: Tensor, labels: np.ndarray)
     return np.stack([(named == labels).mean(-1), mixture.log_evidence(queries).mean(-1).numpy(force=True)], -1)
 
 
-def _sweep(strengths: np.ndarray, table: dict[str, np.ndarray], best: int, unseen: int) -> Picture:
+def _sweep(strengths: np.ndarray, before: Scores, after: Scores, best: int, unseen: int) -> Picture:
     figure, panels = pyplot.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
     numbers = []
-    for i, (name, rows) in enumerate(table.items()):
-        color = plots.UNIT_COLORS[(2, 0, 5)[i]]
-        for column, ax in enumerate(panels):
-            ax.semilogx(strengths, rows[1:, column], "o-", color=color, markersize=3.5, label=name)
-            ax.axhline(rows[0, column], color=color, linestyle=":", linewidth=1.2)
+    for name, unit in zip(before, (2, 0, 5), strict=True):
+        color = plots.UNIT_COLORS[unit]
+        for ax, old, new in zip(panels, before[name], after[name].T, strict=True):
+            ax.semilogx(strengths, new, "o-", color=color, markersize=3.5, label=name)
+            ax.axhline(old, color=color, linestyle=":", linewidth=1.2)
         numbers += [
-            (f"accuracy before, digits {name}", rows[0, 0], f"{unseen} unseen digits"),
-            (f"accuracy after, digits {name}", rows[1 + best, 0], f"the same digits, keys adapted to others with θ = {strengths[best]:.3g}"),
-            (f"log evidence before, digits {name}, nats", rows[0, 1], "mean over unseen queries"),
-            (f"log evidence after, digits {name}, nats", rows[1 + best, 1], "the same"),
+            (f"accuracy before, digits {name}", before[name][0], f"{unseen} unseen digits"),
+            (f"accuracy after, digits {name}", after[name][best, 0], f"the same digits, keys adapted to others with θ = {strengths[best]:.3g}"),
+            (f"log evidence before, digits {name}, nats", before[name][1], "mean over unseen queries"),
+            (f"log evidence after, digits {name}, nats", after[name][best, 1], "the same"),
         ]  # fmt: skip
     for ax, title in zip(panels, ("share named rightly", "log evidence a query, nats"), strict=True):
         finished(ax, "strength θ of the keys' prior", title)
     panels[1].legend(frameon=False, fontsize=8, title="digits (dotted: not adapted)", title_fontsize=8)
-    changed = table[CHANGED][1:, 0]
+    changed = after[CHANGED][:, 0]
     third = f"of the {len(strengths)} strengths, on a third set of digits {CHANGED}; no labels"
     return picture(
         "prior_strength",
@@ -144,8 +140,7 @@ def _plane(
     """The same in two dimensions, where units can be drawn: one for each of five digits, keys and precisions adapt."""
     some = [0, 1, 4, 6, 7]
     memory, stream = (rows[np.isin(labels[rows], some)] for rows in (memory, stream))
-    center, components = principal(flat["as before"][memory])
-    first, second = ((x - center) @ components for x in (flat["as before"][memory], flat[CHANGED][stream]))
+    first, second = map(principal(flat["as before"][memory]), (flat["as before"][memory], flat[CHANGED][stream]))
     keys = context.tensor(np.stack([first[labels[memory] == digit].mean(0) for digit in some]))
     before, queries = models.GaussianMixture(keys, key_precision=keys.new_full((5,), 6.0)), context.tensor(second)
     posterior = models.bayesian(before, keys=Normal(keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))
@@ -171,6 +166,3 @@ def _pictures(before: Tensor, after: Tensor) -> Picture:
     how = "root mean square over the pixels, mean over the units"
     caption = f"One key of each digit before and after adapting to digits {CHANGED}; they follow the digits without having been told."
     return picture("keys_as_pictures", figure, caption, ("mean way of a key, ink a pixel", moved.mean(), how))
-
-
-__all__ = ["chapter"]

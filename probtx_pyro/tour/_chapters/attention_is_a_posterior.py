@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, inference, models, plots
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import digit_rows
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, digit_rows, picture
 
 
 def chapter(context: Context) -> Chapter:
@@ -51,7 +50,7 @@ def _completions(mixture: models.GaussianMixture, queries: Tensor, truth: Tensor
     nearest = mixture.values[torch.cdist(queries, mixture.keys).argmin(-1)]
     guesses = answers, nearest, mixture.values.mean(0)
     error, copied, guessed = ((guess - truth).square().mean().sqrt() for guess in guesses)
-    units = (-(attention * attention.clamp_min(1e-300).log()).sum(-1)).exp().mean()
+    units = torch.special.entr(attention).sum(-1).exp().mean()
     return picture(
         "completions",
         figure,
@@ -115,6 +114,3 @@ def _limit(mixture: models.GaussianMixture, queries: Tensor) -> Picture:
         plots.attention_map(memory.attention(queries[:8]), ax=ax).set_title(title, fontsize=9)
     caption = "The same queries and twelve of the units. Left, α = 1/√D and the linked prior: attention as in a transformer. Right, the precision that the data ask for."
     return picture("dot_product_limit", figure, caption, *numbers)
-
-
-__all__ = ["chapter"]

@@ -14,8 +14,7 @@ from probtx_pyro import data, inference, models, plots, results
 from probtx_pyro.plots._style import finished
 from probtx_pyro.results._arviz import dataset
 from probtx_pyro.results._diagnose import Verdict
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import principal
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal
 
 SOME = (0, 1, 4, 6, 7)  # one unit for each of these digits
 NAMES = [str(digit) for digit in SOME]
@@ -69,9 +68,8 @@ def _memory(context: Context) -> tuple[models.Bayesian[models.GaussianMixture], 
     chosen = np.flatnonzero(np.isin(labels, SOME))
     known, asked = (chosen[rows] for rows in context.parts(len(chosen), (300, 100), (60, 20)))
     flat = images.reshape(len(images), -1)
-    center, components = principal(flat[known])
     means = np.stack([flat[known][labels[known] == digit].mean(0) for digit in SOME])
-    expected, queries = (context.tensor((x - center) @ components) for x in (means, flat[asked]))
+    expected, queries = map(context.tensor, map(principal(flat[known]), (means, flat[asked])))
     mixture = models.GaussianMixture(expected, key_precision=expected.new_full((len(SOME),), 2.0))
     precision = Gamma(context.tensor(8.0), context.tensor(4.0))
     return models.bayesian(mixture, keys=Normal(expected, context.tensor(0.3)), key_precision=precision), queries
@@ -96,18 +94,18 @@ def _bands(file: Any, before: models.GaussianMixture, queries: Tensor, hardest: 
         left.text(*keys[:, unit].mean(0), name, ha="center", va="center", weight="bold")
     left.plot(*points[hardest], "*", color=plots.UNIT_COLORS[-1], markersize=11, label="the query on the right")
     finished(left, "first component", "second component", True, aspect="equal")
-    attention = posterior["attention"].isel(query=hardest)
-    plots.attention_band(attention, NAMES, reference=before.attention(queries)[hardest], ax=right)
-    low, high = np.quantile(attention.values.reshape(-1, len(SOME)), (0.055, 0.945), axis=0)
-    widths = np.ptp(np.quantile(posterior["attention"].values, (0.055, 0.945), axis=(0, 1)), axis=0)
-    widest = int((high - low).argmax())
+    plots.attention_band(
+        posterior["attention"].isel(query=hardest), NAMES, reference=before.attention(queries)[hardest], ax=right
+    )
+    low, high = np.quantile(posterior["attention"].values, (0.055, 0.945), axis=(0, 1))
+    widest = int((high - low)[hardest].argmax())
     return picture(
         "credible_attention",
         figure,
         "Left: draws of the keys, one cloud for each unit. Right: 89 % intervals of the attention of the query that the memory as it was found hardest to place; crosses: attention before the queries were seen.",
-        (f"attention on {NAMES[widest]}, lower end", low[widest], "5.5 % quantile over the draws of Gibbs, the query on the right"),
-        (f"attention on {NAMES[widest]}, upper end", high[widest], "94.5 % quantile"),
-        ("median width of an interval", np.median(widths.max(-1)), f"over {len(widths)} queries, the widest interval of each"),
+        (f"attention on {NAMES[widest]}, lower end", low[hardest, widest], "5.5 % quantile over the draws of Gibbs, the query on the right"),
+        (f"attention on {NAMES[widest]}, upper end", high[hardest, widest], "94.5 % quantile"),
+        ("median width of an interval", np.median((high - low).max(-1)), f"over {len(low)} queries, the widest interval of each"),
     )  # fmt: skip
 
 
@@ -162,6 +160,3 @@ def _calibration(context: Context, program: models.Bayesian, queries: Tensor) ->
         ("quantities", found.num_quantities, "keys, precisions and the log likelihood"),
         ("smallest p-value, Bonferroni", chance, f"of {worst}; uniform ranks"),
     )
-
-
-__all__ = ["chapter"]

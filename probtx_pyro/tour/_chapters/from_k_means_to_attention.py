@@ -3,13 +3,12 @@
 import numpy as np
 import torch
 from matplotlib import pyplot
-from matplotlib.axes import Axes
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import data, models, plots
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, Row, picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, Row, picture, principal
 
 NUM_CENTERS = 6
 
@@ -18,9 +17,8 @@ def chapter(context: Context) -> Chapter:
     """k-means of digits in the plane, softened until it is attention; and the γ below which there are no clusters."""
     pictures, labels = data.load_digits()
     (rows,) = context.parts(len(pictures), (1797, 300))
-    images = context.tensor(pictures[rows].reshape(len(rows), -1))
-    centered = images - images.mean(0)
-    plane = centered @ torch.linalg.svd(centered, full_matrices=False).Vh[:2].T
+    images = pictures[rows].reshape(len(rows), -1)
+    plane = context.tensor(principal(images)(images))
     start = models.SoftKMeans.plus_plus(plane, NUM_CENTERS, gamma=torch.inf, seed=context.seed)
     lloyd = start.fit(plane, progress=False)
     return Chapter(
@@ -51,7 +49,11 @@ def _panels(context: Context, plane: Tensor, lloyd: models.SoftKMeans, labels: n
         weights = clusters.assign(places).unflatten(0, grid.shape[:2])
         plots.responsibilities(grid, weights, clusters.centers, 2 * gamma, names, above)
         above.set_title(title)
-        _answers(below, plane, clusters, nearest)
+        below.plot(*plane.numpy(force=True).T, ".", color="0.85", markersize=2)
+        below.plot(*clusters.centers.numpy(force=True).T, "k+", markersize=12)
+        colors = [plots.unit_color(int(j)) for j in nearest]
+        below.scatter(*clusters.reconstruct(plane).numpy(force=True).T, s=7, color=colors, zorder=3)
+        finished(below, "", "", aspect="equal")
     axes[0, 0].set_ylabel("who explains a place")
     axes[1, 0].set_ylabel("what attention returns")
     return picture(
@@ -62,15 +64,6 @@ def _panels(context: Context, plane: Tensor, lloyd: models.SoftKMeans, labels: n
         "what attention returns for the points, in the colour of the nearest center.",
         *_numbers(plane, lloyd),
     )
-
-
-def _answers(ax: Axes, plane: Tensor, clusters: models.SoftKMeans, nearest: np.ndarray) -> None:
-    ax.plot(*plane.numpy(force=True).T, ".", color="0.85", markersize=2)
-    ax.plot(*clusters.centers.numpy(force=True).T, "k+", markersize=12)
-    answers = clusters.reconstruct(plane).numpy(force=True)
-    ax.scatter(answers[:, 0], answers[:, 1], s=7, color=[plots.unit_color(int(j)) for j in nearest], zorder=3)
-    ax.set_aspect("equal")
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _numbers(plane: Tensor, lloyd: models.SoftKMeans) -> list[Row]:
@@ -131,6 +124,3 @@ def _split(context: Context, plane: Tensor, critical: float) -> float:
     after = before.fit(plane, num_steps=1, tol=None, progress=False)
     growth = after.centers.std(-2).norm(dim=-1) / before.centers.std(-2).norm(dim=-1)
     return float(np.interp(1.0, growth.numpy(force=True), gammas))
-
-
-__all__ = ["chapter"]

@@ -8,18 +8,15 @@ from torch import Tensor
 
 from probtx_pyro import data, inference, models, plots
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal
 
 
 def chapter(context: Context) -> Chapter:
     """Posterior over answers in the plane of two principal components: mean, modes, EM paths, and β towards 0."""
     images, _ = data.load_digits()
     memory, fitting, asked = context.parts(len(images), (300, 30), (400, 30), (48, 6))
-    whole = context.tensor(images.reshape(len(images), -1))
-    upper = whole[:, :32]
-    center = whole[memory].mean(0)
-    components = torch.linalg.svd(whole[memory] - center, full_matrices=False).Vh[:2]
-    answers = (whole - center) @ components.T
+    flat = images.reshape(len(images), -1)
+    upper, answers = context.tensor(flat[:, :32]), context.tensor(principal(flat[memory])(flat))
     mixture = models.GaussianMixture(upper[memory], answers[memory], key_precision=30.0, value_precision=4.0)
     vague = Gamma(context.tensor(2.0), context.tensor(0.01))
     posterior = models.bayesian(mixture, key_precision=vague, value_precision=vague)
@@ -103,6 +100,3 @@ def _towards_zero(context: Context, mixture: models.GaussianMixture, queries: Te
         ("slope of the left end", slope, "least squares on the logarithms of the three smallest β; 1 is proportional to β"),
         ("distance at β = 0", exact, "largest difference; map_outputs is the mean there"),
     )  # fmt: skip
-
-
-__all__ = ["chapter"]

@@ -96,6 +96,3 @@ def _scores(truth: np.ndarray, gained: Sequence[int], game: ClickGame) -> Pictur
         ("pixels set right by the worst click", min(gained), "negative where it misled more pixels than it corrected"),
         ("pixels of the photograph", truth.size, "height times width"),
     )
-
-
-__all__ = ["chapter"]

@@ -1,12 +1,11 @@
 """Chapter 7: a sentence has a tree; attention is what a model of such trees believes about the heads of words."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from matplotlib import pyplot
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -85,18 +84,17 @@ def count(sentences: Sentences) -> Lexicon:
 
 def batch(context: Context, sentences: Sentences, lexicon: Lexicon, left_out: bool) -> Batch:
     """``log p(tag | word)`` of sentences; ``left_out`` takes each occurrence of a word out of its own counts."""
-    nothing = np.zeros(len(lexicon.tags))
-    found: list[list[Tensor]] = [[], [], [], []]
+    nothing, found = np.zeros(len(lexicon.tags)), []
     for sentence in sentences:
         labels = np.array([lexicon.tags.index(tag) for tag in sentence.upos])
         rows = np.array([lexicon.counts.get(word.lower(), nothing) for word in sentence.words])
         rows = rows - left_out * np.eye(len(nothing))[labels]
         shares = (rows + UNSEEN * lexicon.unseen) / (rows.sum(-1, keepdims=True) + UNSEEN)
-        no_padding = torch.zeros(len(labels), dtype=torch.bool, device=context.device)
         whole = (torch.as_tensor(x, device=context.device) for x in (labels, np.array(sentence.heads, dtype=int)))
-        for parts, part in zip(found, (context.tensor(np.log(shares)), no_padding, *whole), strict=True):
-            parts.append(part)
-    return Batch(*(pad_sequence(x, True, fill) for x, fill in zip(found, (0.0, True, -1, -1), strict=True)))
+        found.append((context.tensor(np.log(shares)), *whole))
+    fills = zip(zip(*found, strict=True), (0.0, -1, -1), strict=True)
+    unary, tags, heads = (pad_sequence(list(parts), True, fill) for parts, fill in fills)
+    return Batch(unary, tags < 0, tags, heads)
 
 
 def fit(context: Context, known: Batch, num_labels: int) -> nn.DependencyCRFEncoder:
@@ -139,8 +137,7 @@ def _tree(context: Context, sentences: Sentences, unseen: Batch, encoder: nn.Dep
     longest = int(np.argmax([len(right) for right in gold]))
     chosen = cut["best projective tree"][longest]
     weights = field.head_marginals[longest, 0, torch.arange(len(chosen)), chosen]
-    ax = plots.dependency_arcs(sentences[longest].words, chosen, gold[longest], weights=weights)
-    assert isinstance(ax.figure, Figure)
+    ax: Any = plots.dependency_arcs(sentences[longest].words, chosen, gold[longest], weights=weights)
     named = (rows.argmax(-1) == unseen.labels for rows in (unseen.unary, field.label_marginals))
     right = [same[words].double().mean() for same in named]
     trees = ops.tree_log_partition(arcs, words).exp()
@@ -185,6 +182,3 @@ def _exact(context: Context, sentences: Sentences, unseen: Batch, encoder: nn.De
         ("largest difference of a head's probability", (beliefs[0] - beliefs[1]).abs().max(), "over words and heads"),
         ("largest difference of a label's probability", (exact.labels - field.label_marginals).abs().max(), "over words and labels"),
     )  # fmt: skip
-
-
-__all__ = ["chapter"]

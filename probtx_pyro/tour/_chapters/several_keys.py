@@ -12,8 +12,7 @@ from torch import Tensor
 from probtx_pyro import data, inference, inspection, models, nn, plots
 from probtx_pyro.data import text_transformer
 from probtx_pyro.plots._style import finished
-from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture
-from probtx_pyro.tour._drawing import principal, units_in_the_plane
+from probtx_pyro.tour._chapter import Chapter, Context, Picture, picture, principal, units_in_the_plane
 
 HAND = 1.0  # standard deviation of the prior of a key, ink a pixel: wide
 
@@ -105,8 +104,7 @@ def _plane(context: Context, flat: np.ndarray, labels: Tensor, known: np.ndarray
     """One key and two for each of four digits, on two principal components of their pictures."""
     some = torch.tensor([0, 1, 5, 9], device=labels.device)
     kept, asked = (rows[torch.isin(labels[rows], some).numpy(force=True)] for rows in (known, unseen))
-    center, components = principal(flat[kept])
-    plane = context.tensor((flat - center) @ components)
+    plane = context.tensor(principal(flat[kept])(flat))
     queries, names = plane[asked], some.tolist()
     grid = plots.query_grid(queries, num=context.size(120, 30), margin=0.05)
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
@@ -125,16 +123,14 @@ def _plane(context: Context, flat: np.ndarray, labels: Tensor, known: np.ndarray
 
 def _heads(context: Context) -> Picture:
     """A trained layer as `nn.GaussianMixtureAttention`: the same attention; and how far its heads are from one another."""
-    transformer = text_transformer.load().double().to(context.device)
+    transformer: Any = text_transformer.load().double()
     text = "The class statement makes a new class. A class definition is an executable statement."
     text = text[: context.size(85, 24)]
     heads = transformer.heads(text)
-    tokens = transformer.encode(text).to(context.device)[None]
-    source = transformer.characters(tokens) + transformer.positions.weight[: len(text)]
-    blocks: Any = transformer.blocks
+    source = transformer.characters(transformer.encode(text)[None]) + transformer.positions.weight[: len(text)]
     largest = []
-    for own, block in zip(heads.attention, blocks, strict=True):
-        layer = nn.GaussianMixtureAttention(64, 4, batch_first=True, dtype=source.dtype, device=context.device)
+    for own, block in zip(heads.attention, transformer.blocks, strict=True):
+        layer = nn.GaussianMixtureAttention(64, 4, batch_first=True, dtype=source.dtype)
         trained = {"in_proj_weight": block.projection.weight, "in_proj_bias": block.projection.bias}
         layer.load_state_dict(trained, strict=False)
         x = block.attention_norm(source)
@@ -158,6 +154,3 @@ def _heads(context: Context) -> Picture:
         ("smallest distance of two heads", apart.min(), "half the sum of |difference| over the units, mean over the queries"),
         ("median distance of two heads", np.median(apart), "over the 28 pairs"),
     )  # fmt: skip
-
-
-__all__ = ["chapter"]

@@ -66,9 +66,8 @@ def _images(stored: Tensor, shown: Mapping[str, Tensor]) -> Picture:
         "its standard deviation": doubt[VAGUE],
         f"one step, β = {SHARP:g}": answers[SHARP],
     }
-    side = round(stored.shape[-1] ** 0.5)
     figure, ax = pyplot.subplots(figsize=(8.8, 4.0), layout="constrained")
-    pictures = {title: x[:COLUMNS].unflatten(-1, (side, side)) for title, x in rows.items()}
+    pictures = {title: x[:COLUMNS].unflatten(-1, (8, 8)) for title, x in rows.items()}
     plots.image_rows(pictures, ax=ax, own_scale=["its standard deviation"])
     return picture(
         "retrieved",
@@ -124,6 +123,3 @@ def _accuracy(context: Context, stored: Tensor, shown: Mapping[str, Tensor]) -> 
     finished(ax, "β", "share retrieved in one step", True, ylim=(-0.03, 1.03))
     caption = f"{len(stored)} stored digits, asked once each. Sparsemax gives most patterns the weight 0 and needs a smaller β."
     return picture("over_beta", figure, caption, *numbers)
-
-
-__all__ = ["chapter"]
