@@ -100,21 +100,28 @@ class StateUpdate(nn.Module):
         -------
         Answers (B, H, L, M), and weights or None.
         """
+        states = self.moved(states, patterns, masks, need_weights)
+        return self._read(states, patterns, values, masks, dropout, need_weights)
+
+    def moved(self, states: Tensor, patterns: Tensor, masks: Masks, explicitly: bool = False) -> Tensor:
+        """Return the states after all steps among the patterns, (B, H, L, D): those that read the values out."""
+        if self.num_steps == 1:
+            return states
+
+        def step(now: Tensor) -> Tensor:
+            return self._read(now, patterns, patterns, masks, 0.0, explicitly)[0]
+
+        how: Any = {"problems": states.shape[:-1], "num_steps": self.num_steps - 1, "tol": self.tol}
+        return iterate(step, states, **how).state["state"]
+
+    def _read(
+        self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
-        beta = beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
-
-        def read(states: Tensor, values: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
-            asked = beta * states
-            if need_weights:
-                return explicit(asked @ patterns.mT, values, masks, rate, how.function)
-            return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=rate), None
-
-        if self.num_steps > 1:
-            states = iterate(
-                lambda now: read(now, patterns, 0.0)[0], states, problems=states.shape[:-1],
-                num_steps=self.num_steps - 1, tol=self.tol,
-            ).state["state"]  # fmt: skip
-        return read(states, values, dropout)
+        asked = states * (beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta)
+        if need_weights:
+            return explicit(asked @ patterns.mT, values, masks, dropout, how.function)
+        return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=dropout), None
 
     def extra_repr(self) -> str:
         """Return the settings, as modules print them."""

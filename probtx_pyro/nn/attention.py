@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probtx_pyro.models import Formulation
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import options, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
@@ -153,6 +154,37 @@ class Attention(WithPriors):
         """
         raise NotImplementedError
 
+    def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
+        """Return the formulation whose attention is the layer's, before it adapts to the queries, and the queries that it is asked with.
+
+        Parameters
+        ----------
+        queries, units, values, masks
+            As in `attend`. A query that may attend to nothing meets equal weights here.
+
+        Returns
+        -------
+        One formulation for each example and head, with the leading axes (B, H), and queries (B, H, L, D). Where every query has
+        units or masks of its own that the formulation has no axis for, leading axes (B, H, L) and queries (B, H, L, 1, D).
+
+        Raises
+        ------
+        NotImplementedError
+            A layer of your own that does not define it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say which formulation it is; define its method formulation(queries, units, values, masks)"
+        )
+
+    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
+        """Return what `formulation` returns, after the layer has adapted it to the queries, where it does."""
+        return self.formulation(queries, units, values, masks)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Arguments beyond the queries by which the formulation's ``attention`` is the layer's."""
+        return {}
+
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
         return Units(keys)
@@ -218,6 +250,35 @@ class Attention(WithPriors):
         if single:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def posterior_model(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Any, Tensor]:
+        """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
+
+        Parameters
+        ----------
+        query, key, value, key_padding_mask, attn_mask, is_causal
+            As in `forward`.
+
+        Returns
+        -------
+        What `formulation` returns: one value of `probtx_pyro.models` for each example and head, and queries (B, H, L, D).
+
+        Raises
+        ------
+        ValueError
+            Inputs or masks that `forward` refuses.
+        NotImplementedError
+            A layer of your own that does not define `formulation`.
+        """
+        return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
 
     def heads(
         self,

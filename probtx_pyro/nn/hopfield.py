@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import arguments_of, options, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.nn.attention import Answers, Attention, Units
+from probtx_pyro.ops.attention import single
 
 
 class HopfieldAttention(Attention):
@@ -90,6 +92,31 @@ class HopfieldAttention(Attention):
     def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Take all steps but one among the keys, then one on the values. See `Attention.attend`."""
         return self.update(queries, units.keys, values, masks, self._rate, need_weights)
+
+    def formulation(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture | Hopfield, Tensor]:
+        """Return the memory of every head, and the states of its last step. See `Attention.formulation`.
+
+        Softmax is the mixture that the memory is; a sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf.
+        """
+        queries, patterns, values = single(queries), single(units.keys), single(values)
+        states, rows = (
+            self.update.moved(queries, patterns, masks),
+            masks.opened(queries.shape[-2], values.shape[-2], values),
+        )
+        beta = torch.as_tensor(self.update.inverse_temperature(self.head_dim)).to(patterns)
+        if self.update.transformation == "softmax":
+            return GaussianMixture.linked(patterns, values, beta, 0.0, rows), states
+        if rows is not None and ((rows != 0) & (rows > -torch.inf)).any():
+            raise ValueError(
+                "attn_mask adds numbers to the scores, which a sparse memory has no place for; give a boolean mask, or transformation='softmax'"
+            )
+        beta, how = beta.squeeze(-1) if beta.dim() else beta, self.update.transformation
+        if rows is None or rows.shape[-2] == 1:
+            return Hopfield(patterns, beta, values, None if rows is None else rows.squeeze(-2) == 0, how), states
+        beta = beta.unsqueeze(-1) if beta.dim() else beta
+        return Hopfield(patterns.unsqueeze(2), beta, values.unsqueeze(2), rows == 0, how), states.unsqueeze(-2)
 
 
 class HopfieldRetrieval(WithPriors):
