@@ -18,7 +18,7 @@ from probtx_pyro.models.priors import FLAT, as_pyro, bare, in_dtype
 
 MOST_STEPS = 500
 LARGEST = 2**24  # numbers in the statistics of a chunk of examples
-SETTLED = 1e-20  # Newton decrement, per query: the square of the distance from the maximum in standard deviations of one query
+SETTLED = 1e-14  # Newton decrement, per query: the square of the distance from the maximum in standard deviations of one query
 
 
 class Shape(NamedTuple):
@@ -65,7 +65,8 @@ class Shape(NamedTuple):
 
 
 def _full(features: int) -> Shape:
-    return Shape(*torch.tril_indices(features, features), False, Wishart)
+    rows, columns = torch.tril_indices(features, features)
+    return Shape(rows, columns, False, Wishart)
 
 
 def _diagonal(features: int, tied: bool = False) -> Shape:
@@ -263,7 +264,7 @@ def fit(head: Head, metric: str, priors: Priors, name: str) -> Gauge:
         return (seen @ theta - _normaliser(own, units) + standard.log_prior(shape, theta)) / total
 
     theta = max(_starts(own, shape), key=lambda theta: float(value(theta)))
-    now, num_steps = value(theta), 0
+    now, num_steps, settled = value(theta), 0, False
     while True:
         units = _units(own, shape, theta)
         assert units is not None
@@ -273,8 +274,9 @@ def fit(head: Head, metric: str, priors: Priors, name: str) -> Gauge:
         root, failed = torch.linalg.cholesky_ex(curvature)
         direction = torch.cholesky_solve(slope.unsqueeze(-1), root).squeeze(-1)
         decrement = slope @ direction
-        if decrement <= SETTLED and not failed:
+        if settled and not failed:
             break
+        settled = bool(decrement <= SETTLED)  # the step from here ends in rounding: each squares the distance
         if num_steps == MOST_STEPS or failed:
             raise ValueError(
                 f"best_equivalent: {name} did not settle ({num_steps} Newton steps); look for queries or keys of extreme scale in it"

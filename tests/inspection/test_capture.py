@@ -269,6 +269,7 @@ def test_rows_that_may_attend_to_nothing():
         assert bool((one.log_evidence()[2] == -torch.inf).all())
         assert_equal(one.attention()[:2], kept[name].attention())
         assert_equal(one.log_evidence()[:2], kept[name].log_evidence())
+        assert_equal(one.raw.log_evidence()[:2], kept[name].raw.log_evidence())
 
 
 def test_padding_may_hold_anything():
@@ -290,7 +291,7 @@ def test_evidence_is_that_of_the_linked_mixture_by_loops():
         logs = [m + scale / 2 * sum(k * k for k in key) for m, key in zip(row, keys.tolist(), strict=True)]
         prior.append([x - oracles.logsumexp(logs) for x in logs])
     problem = {"queries": queries.tolist(), "keys": keys.tolist(), "key_precision": scale, "log_prior": prior}
-    found = inspection.captured(queries, keys, None, mask, scale)
+    found = inspection.captured(queries, keys, None, mask, scale).raw
     weights = oracles.attention(problem)
     assert_equal(found.log_evidence(), torch.tensor(oracles.evidence(problem)))
     assert_equal(found.attention(), torch.tensor(weights))
@@ -337,7 +338,7 @@ def test_captured_attention_becomes_labelled_data(tmp_path):
     assert not group["attention"].isnull().any()
     data.to_netcdf(str(tmp_path / "captured.nc"))
     assert arviz.from_netcdf(str(tmp_path / "captured.nc"))["captured"].identical(group)
-    plain = inspection.capture_data(inspection.captured(torch.zeros(2, 3), torch.zeros(4, 3)))["captured"]
+    plain = inspection.capture_data(inspection.captured(torch.zeros(2, 3), torch.zeros(4, 3)).raw)["captured"]
     assert plain["attention"].dims == ("query", "unit") and "values" not in plain
 
 

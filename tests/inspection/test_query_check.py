@@ -17,7 +17,7 @@ SCALE = 0.5
 
 
 def drawn(problems, num_queries, units=6, features=3, scale=SCALE, causal=True, seed=0):
-    """Queries drawn from softmax's implied mixture by numpy, and what `captured` makes of them and of their keys."""
+    """Queries drawn from softmax's mixture as written by numpy, and what `captured` makes of them and of their keys."""
     rng = np.random.default_rng(seed)
     keys = rng.normal(size=(problems, units, features)) * 1.5
     queries = np.empty((problems, num_queries, features))
@@ -29,7 +29,7 @@ def drawn(problems, num_queries, units=6, features=3, scale=SCALE, causal=True, 
             queries[p, i] = keys[p, unit] + rng.normal(size=features) * scale**-0.5
     future = torch.ones(num_queries, units, dtype=torch.bool).triu(1)
     mask = torch.zeros(num_queries, units).masked_fill(future, -torch.inf) if causal else None
-    return inspection.captured(torch.tensor(queries), torch.tensor(keys), None, mask, SCALE, dims=("head",))
+    return inspection.captured(torch.tensor(queries), torch.tensor(keys), None, mask, SCALE, dims=("head",)).raw
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -65,7 +65,7 @@ def test_a_head_that_is_off_ranks_first():
     queries = one.queries.clone()
     queries[3] = queries[3] * 3
     off = inspection.captured(queries, one.keys, None, one.mask, SCALE, dims=("head",), coords={"head": list("abcde")})
-    check = inspection.query_check(off, num_draws=50, seed=0)
+    check = inspection.query_check(off.raw, num_draws=50, seed=0)
     assert check.ranking.shape == (5, 1) and check.ranking[0, 0] == 3
     assert sorted(check.ranking[:, 0]) == [0, 1, 2, 3, 4]
     assert (np.diff(check.discrepancy[check.ranking[:, 0]]) <= 0).all()
@@ -144,7 +144,7 @@ def test_a_bar_where_it_is_asked_for(capsys):
 
 
 def test_a_statistic_that_cannot_vary_is_not_a_finding():
-    one = inspection.captured(torch.randn(4, 2), torch.randn(1, 2), dims=())
+    one = inspection.captured(torch.randn(4, 2), torch.randn(1, 2), dims=()).raw
     check = inspection.query_check(
         one, num_draws=10, seed=0, statistics={"entropy": inspection.QUERY_STATISTICS["entropy"]}
     )
@@ -254,7 +254,7 @@ def test_real_queries_of_a_trained_transformer():
     words = "The for statement is used to iterate over the elements of a sequence"
     heads = text_transformer.load().heads(words)
     future = torch.full((len(words), len(words)), -torch.inf).triu(1)
-    real = inspection.captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head"))
+    real = inspection.captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head")).raw
     check = inspection.query_check(real, num_draws=99, seed=0)
     assert (check.p_values[check.statistics.index("log evidence")] == 0.02).all()
     table = inspection.cross_validate(real.mixture, real.queries, seed=0, folds=5, num_steps=20)
