@@ -71,6 +71,10 @@ class Captured:
         """The scale of the dot products, α as written: a scalar, or (..., 1)."""
         return self.as_written.key_precision
 
+    def without(self, padded: Tensor) -> "Captured":
+        """The same with queries that are padding left out, where capture could not tell: boolean, broadcast to (..., Q)."""
+        return replace(self, present=self.present & ~padded)
+
     # -- attention, which no choice of mixture changes ------------------------------------------------------------------------
 
     def attention(self) -> Tensor:

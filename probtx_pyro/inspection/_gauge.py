@@ -204,6 +204,8 @@ class _Standard(NamedTuple):
         onto, numbers = self.jacobian[:features], theta[features:]
         slope = -onto.mT @ (p.strength * (onto @ theta - p.center)) - self._linear(shape)
         curvature = (onto.mT * p.strength) @ onto
+        if not p.power.any():
+            return slope, curvature
         if shape.prior is Wishart:
             own = p.power * shape.times * covariance[shape.rows, shape.columns]
             pairs = 0.5 * p.power * shape.times.outer(shape.times) * shape.products(covariance, covariance)

@@ -249,6 +249,51 @@ def test_a_precision_is_found_by_its_held_out_score():
     assert table.difference[0, 0] < -4 * table.difference_error[0, 0]
 
 
+def test_checks_are_of_the_best_equivalent_unless_the_raw_one_is_asked_for():
+    """By name: what was captured, its best equivalent, one with numbers of one's own, and the mixture as written."""
+    raw = drawn(3, 40)
+    found = inspection.captured(raw.queries, raw.keys, None, raw.mask, 2 * SCALE, dims=("head",))
+    best = inspection.best_equivalent(found)
+    how = {"num_draws": 20, "seed": 0}
+    by_name = [inspection.query_check(x, **how) for x in (found, best, found.equivalent(best.tilt, best.precision))]
+    for check in by_name[1:]:
+        np.testing.assert_allclose(check.replicated, by_name[0].replicated, atol=1e-9)
+    np.testing.assert_allclose(by_name[0].observed[0], best.log_evidence().mean(-1))
+    assert (np.abs(by_name[0].z_scores[1]) < 1).all()  # the mean square was fitted
+    as_written = inspection.query_check(found.raw, **how)
+    np.testing.assert_allclose(as_written.observed[0], found.raw.mixture.log_evidence(found.queries).mean(-1))
+    assert (as_written.observed[0] < by_name[0].observed[0]).all()
+    data, written = (inspection.capture_data(x)["captured"]["log_evidence"] for x in (found, found.raw))
+    np.testing.assert_allclose(data, best.log_evidence())
+    np.testing.assert_allclose(written, found.raw.log_evidence())
+
+
+def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
+    raw = drawn(2, 12, causal=False)
+    found = inspection.captured(raw.queries, 2 * raw.keys + 1, None, None, SCALE, dims=("head",))
+    table = inspection.cross_validate(found, folds=12, seed=0, num_steps=2, tol=None)
+    for i in range(12):
+        rest = [j for j in range(12) if j != i]
+        others = inspection.captured(found.queries[:, rest], found.keys, None, None, SCALE, dims=("head",))
+        best = inspection.best_equivalent(others)
+        scored = found.equivalent(best.tilt, best.precision).log_evidence()[:, i]
+        np.testing.assert_allclose(table.pointwise[0, :, i], scored, atol=1e-9)
+        alternatives = inspection.softmax_alternatives(best.mixture)
+        fit = inference.adapt(alternatives["adapted keys"], found.queries[:, rest], num_steps=2).formulation
+        np.testing.assert_allclose(table.pointwise[3, :, i], fit.log_evidence(found.queries)[:, i], atol=1e-9)
+    whole = inspection.best_equivalent(found)
+    for one in (found.raw, whole):
+        chosen = inspection.cross_validate(one, folds=3, seed=0, num_steps=2)
+        plain = inspection.cross_validate(one.mixture, found.queries, folds=3, seed=0, num_steps=2)
+        np.testing.assert_allclose(chosen.pointwise, plain.pointwise)
+    full = inspection.best_equivalent(found, "full")
+    assert inspection.cross_validate(full, folds=3, seed=0, num_steps=2).elpd.shape == (4, 2)
+    with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
+        inspection.cross_validate(found, found.queries, seed=0)
+    with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
+        inspection.cross_validate(found.raw.mixture, seed=0)
+
+
 def test_real_queries_of_a_trained_transformer():
     """What the notebook shows: no head's queries look like draws from its implied mixture, and adapting predicts better."""
     words = "The for statement is used to iterate over the elements of a sequence"
