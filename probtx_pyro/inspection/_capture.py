@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from probtx_pyro.inspection._captured import Captured, captured, seen
-from probtx_pyro.nn import SoftmaxAttention
+from probtx_pyro.nn import HopfieldRetrieval, SoftmaxAttention
 from probtx_pyro.nn.attention import Attention
 
 Explain = Callable[..., Mapping[str, Any]]
@@ -75,7 +75,7 @@ def capture(
 
     def enter(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         read = next((function for kind, function in explained.items() if isinstance(layer, kind)), None)
-        ours = isinstance(layer, nn.MultiheadAttention | Attention)
+        ours = isinstance(layer, nn.MultiheadAttention | Attention | HopfieldRetrieval)
         within = bool(running) and running[-1][1]
         running.append((name, within or ours or read is not None))
         if not within and read is not None:
@@ -162,14 +162,12 @@ def _explained(name: str, given: Mapping[str, Any]) -> Captured:
 
 def _of_layer(name: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """A layer of torch or of `probtx_pyro.nn`, from the arguments of its call."""
-    projecting: Attention = layer if isinstance(layer, Attention) else _own(name, layer)
+    projecting = _own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
     call = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
-    if call["query"].is_nested:
+    if any(isinstance(x, Tensor) and x.is_nested for x in call.values()):
         raise ValueError(f"{name} got nested tensors; pad them, and say where by a padding mask")
-    masks = {mask: call.get(mask) for mask in ("key_padding_mask", "attn_mask")}
-    queries, units, values, combined = projecting.heads(
-        call["query"], call["key"], call["value"], **masks, is_causal=call.get("is_causal", False)
-    )
+    taken = inspect.signature(projecting.heads).parameters
+    queries, units, values, combined = projecting.heads(**{key: x for key, x in call.items() if key in taken})
     units = units._replace(**{field: x.double() for field, x in units._asdict().items() if x is not None})
     queries, values = queries.double(), values.double()
     if combined.log_prior is not None:

@@ -5,7 +5,7 @@ Softmax attention with scale α is the exact posterior of ``p(q) = Σ_j π_j N(q
 
 They name it up to a tilt b and a precision P only: the mixture with keys ``P⁻¹(α k_j + b)`` and precision P has the same attention,
 whatever b and P are, and another evidence. So evidence, draws and checks are of the *best equivalent* mixture, that of the likeliest
-b and P, unless the one that the layer's weights write is asked for by name, `Captured.raw`. docs/mathematics.md, section 2.8.
+b and P, unless the one that the layer's weights write is asked for by name, `Captured.raw`. docs/mathematics.md, section 2.10.
 """
 
 from collections.abc import Mapping, Sequence

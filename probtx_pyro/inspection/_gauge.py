@@ -2,7 +2,7 @@
 
 Logits ``m_ij + a_j·q_i`` are the attention of every mixture with one precision P, locations ``ξ_j = P⁻¹(a_j + b)`` and log weights
 ``m_ij + ½ ξ_j'Pξ_j``, whatever b and P are. Its log density is an exponential family in them, ``log Σ_j exp(m_ij + a_j·q) + b·q -
-½ q'Pq - A_i(b, P)``, so the likelihood is concave and Newton's steps end in its one maximum. docs/mathematics.md, section 2.8.
+½ q'Pq - A_i(b, P)``, so the likelihood is concave and Newton's steps end in its one maximum. docs/mathematics.md, section 2.10.
 """
 
 from collections.abc import Mapping

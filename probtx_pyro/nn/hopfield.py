@@ -14,7 +14,6 @@ from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import arguments_of, options, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops.attention import single
 
 
 class HopfieldAttention(Attention):
@@ -100,23 +99,7 @@ class HopfieldAttention(Attention):
 
         Softmax is the mixture that the memory is; a sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf.
         """
-        queries, patterns, values = single(queries), single(units.keys), single(values)
-        states, rows = (
-            self.update.moved(queries, patterns, masks),
-            masks.opened(queries.shape[-2], values.shape[-2], values),
-        )
-        beta = torch.as_tensor(self.update.inverse_temperature(self.head_dim)).to(patterns)
-        if self.update.transformation == "softmax":
-            return GaussianMixture.linked(patterns, values, beta, 0.0, rows), states
-        if rows is not None and ((rows != 0) & (rows > -torch.inf)).any():
-            raise ValueError(
-                "attn_mask adds numbers to the scores, which a sparse memory has no place for; give a boolean mask, or transformation='softmax'"
-            )
-        beta, how = beta.squeeze(-1) if beta.dim() else beta, self.update.transformation
-        if rows is None or rows.shape[-2] == 1:
-            return Hopfield(patterns, beta, values, None if rows is None else rows.squeeze(-2) == 0, how), states
-        beta = beta.unsqueeze(-1) if beta.dim() else beta
-        return Hopfield(patterns.unsqueeze(2), beta, values.unsqueeze(2), rows == 0, how), states.unsqueeze(-2)
+        return self.update.formulation(queries, units.keys, values, masks)
 
 
 class HopfieldRetrieval(WithPriors):
@@ -225,6 +208,22 @@ class HopfieldRetrieval(WithPriors):
         ValueError
             Shapes that do not fit, a width that the heads do not divide, no patterns anywhere.
         """
+        states, units, answers, masks = self.heads(state, patterns, values, key_padding_mask, attn_mask, is_causal)
+        retrieved = self.update(states, units.keys, answers, masks)[0].transpose(1, 2).flatten(-2)
+        if state.dim() == 2:
+            return retrieved.squeeze(0)
+        return retrieved if self.batch_first else retrieved.transpose(0, 1)
+
+    def heads(
+        self,
+        state: Tensor,
+        patterns: Tensor | None = None,
+        values: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Units, Tensor, Masks]:
+        """Return states (B, H, L, D), patterns as units, values (B, H, S, M) and masks of every head; arguments as in `forward`."""
         if patterns is None:
             patterns, values = self.patterns, self.values if values is None else values
         if patterns is None:
@@ -245,10 +244,16 @@ class HopfieldRetrieval(WithPriors):
         present = masks.present()
         if present is not None:
             keys, answers = torch.where(present, keys, 0.0), torch.where(present, answers, 0.0)
-        retrieved = self.update(states, keys, answers, masks)[0].transpose(1, 2).flatten(-2)
-        if single:
-            return retrieved.squeeze(0)
-        return retrieved if self.batch_first else retrieved.transpose(0, 1)
+        return states, Units(keys), answers, masks
+
+    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Any, Tensor]:
+        """Return the memory of every head, and the states of its last step. See `HopfieldAttention.formulation`."""
+        return self.update.formulation(queries, units.keys, values, masks)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Arguments beyond the states by which the memory's ``attention`` is the layer's: none."""
+        return {}
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""

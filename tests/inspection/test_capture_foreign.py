@@ -78,9 +78,10 @@ def explain(layer, hidden_states, attention_mask=None):
     return {"queries": q, "keys": k, "values": v, "mask": attention_mask, "scale": layer.width**-0.5}
 
 
-def test_a_class_that_is_explained_is_captured():
+@pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
+def test_a_class_that_is_explained_is_captured(hidden):
     model, x = Pretrained(Config(), WrittenOut).eval(), torch.randn(BATCH, UNITS, WIDTH)
-    mask = torch.zeros(BATCH, 1, 1, UNITS).masked_fill(padding(UNITS, 6, 4, 2)[:, None, None], -torch.inf)
+    mask = torch.zeros(BATCH, 1, 1, UNITS).masked_fill(padding(UNITS, 6, 4, 2)[:, None, None], hidden)
     found = inspection.capture(model, x, attentions={WrittenOut: explain}, attention_mask=mask)
     assert list(found) == ["layer.0.attention", "layer.1.attention"]
     for name, one in found.items():
@@ -91,6 +92,7 @@ def test_a_class_that_is_explained_is_captured():
     assert left.present.sum() == HEADS * 12
     best = inspection.best_equivalent(left, "full")
     assert best.log_evidence()[left.present].sum() > left.raw.log_evidence()[left.present].sum()
+    assert (best.mixture.attention(best.queries) - left.attention()).abs().max() < 1e-8
 
 
 @pytest.mark.parametrize("shared", [2, 1])

@@ -110,3 +110,23 @@ def test_a_layer_of_ones_own_that_says_nothing_is_refused():
         NotImplementedError, match="Own does not say which formulation it is; define its method formulation"
     ):
         inspection.capture(Own(WIDTH, HEADS, batch_first=True), x, x, x)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_steps": 3}, {"transformation": "sparsemax", "num_steps": 2}], ids=str)
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_memory_without_projections_is_captured(options, batch_first):
+    """Its retrieval is what the captured attention reads out of the captured values."""
+    state, patterns = torch.randn(BATCH, 5, WIDTH), torch.randn(BATCH, UNITS, WIDTH)
+    layer = layers.HopfieldRetrieval(HEADS, 1.3, batch_first=batch_first, **options)
+    given = (state, patterns) if batch_first else (state.transpose(0, 1), patterns.transpose(0, 1))
+    for masks in (
+        {},
+        {"key_padding_mask": padding(UNITS, 6, 4, 1)},
+        {"attn_mask": torch.ones(5, UNITS).triu(1).bool()},
+    ):
+        (found,) = inspection.capture(layer, *given, **masks).values()
+        read = (found.attention() @ found.values.reshape(BATCH, HEADS, UNITS, -1)).transpose(1, 2).flatten(-2)
+        retrieved = layer(*given, **masks)
+        assert_equal(read, retrieved if batch_first else retrieved.transpose(0, 1), operations=256)
+    single = inspection.capture(layer, state[0], patterns[0])["HopfieldRetrieval"]
+    assert single.attention().shape == (1, HEADS, 5, UNITS)
