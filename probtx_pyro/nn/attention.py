@@ -46,7 +46,7 @@ class Units(NamedTuple):
 class Attention(WithPriors):
     """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
 
-    A layer of your own derives from it and defines `attend`.
+    A layer of your own derives from it and defines `attend` and, for a posterior and to be captured, `formulation`.
 
     Parameters
     ----------
@@ -157,20 +157,8 @@ class Attention(WithPriors):
     def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
         """Return the formulation whose attention is the layer's, before it adapts to the queries, and the queries that it is asked with.
 
-        Parameters
-        ----------
-        queries, units, values, masks
-            As in `attend`. A query that may attend to nothing meets equal weights here.
-
-        Returns
-        -------
-        One formulation for each example and head, with the leading axes (B, H), and queries (B, H, L, D). Where every query has
-        units or masks of its own that the formulation has no axis for, leading axes (B, H, L) and queries (B, H, L, 1, D).
-
-        Raises
-        ------
-        NotImplementedError
-            A layer of your own that does not define it.
+        Arguments are those of `attend`; a query that may attend to nothing meets equal weights. The formulation has the leading axes
+        (B, H), the queries (B, H, L, D); where every query needs units or a mask of its own, (B, H, L) and (B, H, L, 1, D).
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not say which formulation it is; define its method formulation(queries, units, values, masks)"
@@ -262,21 +250,8 @@ class Attention(WithPriors):
     ) -> tuple[Any, Tensor]:
         """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
 
-        Parameters
-        ----------
-        query, key, value, key_padding_mask, attn_mask, is_causal
-            As in `forward`.
-
-        Returns
-        -------
-        What `formulation` returns: one value of `probtx_pyro.models` for each example and head, and queries (B, H, L, D).
-
-        Raises
-        ------
-        ValueError
-            Inputs or masks that `forward` refuses.
-        NotImplementedError
-            A layer of your own that does not define `formulation`.
+        Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that ``forward``
+        refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
         """
         return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
 

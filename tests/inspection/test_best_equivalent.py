@@ -302,6 +302,30 @@ def test_units_with_precisions_of_their_own():
 
 
 @pytest.mark.slow
+def test_a_thousand_problems_of_any_scale():
+    """Lengths of queries and keys from 0.01 to 100, the fewest queries that have a maximum among them, masks, origins far away."""
+    for seed in range(1000):
+        g, metric = torch.Generator().manual_seed(seed), METRICS[seed % 3]
+
+        def between(low, high, g=g):
+            return int(torch.randint(low, high + 1, (1,), generator=g))
+
+        features, units = between(1, 6), between(1, 20)
+        least = features + 1 if metric == "full" else 2
+        number = least + (0 if between(0, 3) == 0 else between(0, 100))
+        wide, long = (10 ** (4 * torch.rand(2, generator=g) - 2)).tolist()
+        turn, away = torch.randn(features, features, generator=g), torch.randn(features, generator=g)
+        queries = wide * (torch.randn(number, features, generator=g) @ turn + between(0, 5) * away)
+        future = torch.ones(number, units, dtype=torch.bool).triu(1)
+        mask = torch.zeros(number, units).masked_fill(future, -torch.inf) if between(0, 1) else None
+        one = inspection.captured(queries, long * torch.randn(units, features, generator=g), None, mask)
+        best = inspection.best_equivalent(one, metric)
+        assert (best.mixture.attention(queries) - one.attention()).abs().max() < HELD, seed
+        after, before = best.log_evidence().sum(), one.raw.log_evidence().sum()
+        assert after - before > -1e-9 * before.abs(), seed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_truth_is_found_and_its_intervals_cover_it(metric):
     """Queries from a mixture whose b and P are known, the keys captured at another origin and scale: 400 simulations, seeds 0 to 399."""
