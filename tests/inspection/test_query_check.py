@@ -260,6 +260,9 @@ def test_checks_are_of_the_best_equivalent_unless_the_raw_one_is_asked_for():
         np.testing.assert_allclose(check.replicated, by_name[0].replicated, atol=1e-9)
     np.testing.assert_allclose(by_name[0].observed[0], best.log_evidence().mean(-1))
     assert (np.abs(by_name[0].z_scores[1]) < 1).all()  # the mean square was fitted
+    for one in (found, best, found.raw):
+        drawn_from = one.replicate()
+        assert drawn_from.mixture is one.mixture and not torch.equal(drawn_from.queries, one.queries)
     as_written = inspection.query_check(found.raw, **how)
     np.testing.assert_allclose(as_written.observed[0], found.raw.mixture.log_evidence(found.queries).mean(-1))
     assert (as_written.observed[0] < by_name[0].observed[0]).all()
