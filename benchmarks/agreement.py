@@ -17,7 +17,7 @@ from pyro.distributions import Dirichlet, Gamma, Normal
 
 from benchmarks.timing import machine, write
 from probtx_pyro import inference, models
-from probtx_pyro.data import text_transformer
+from probtx_pyro.data import load_text, text_transformer
 
 DTYPE = torch.float64
 
@@ -45,7 +45,7 @@ def toy(units: int, features: int, queries: int, spread: float, seed: int) -> Pr
 
 def captured() -> Problem:
     """A head's real queries, with six of its keys as units and priors on the scale that the queries have."""
-    text = text_transformer.split(text_transformer.topics_text())[1][:128]
+    text = load_text("topics").validation[:128]
     heads = text_transformer.load().heads(text)
     queries, keys = heads.queries[1, 2].to(DTYPE), heads.keys[1, 2].to(DTYPE)
     scale = float(queries.var(0).mean()) ** 0.5

@@ -36,18 +36,6 @@ Outputs = Float[Tensor, "*#batch query answer"]
 Observed = Bool[Tensor, "*#batch query"]
 
 __all__ = [
-    "Attention",
-    "ComponentKeys",
-    "ComponentWeights",
-    "LogPrior",
-    "Observed",
-    "Outputs",
-    "PerQuery",
-    "PerUnit",
-    "Queries",
-    "QueryBasis",
-    "QueryStatistics",
-    "UnitBasis",
-    "UnitParameters",
-    "Values",
-]
+    "Attention", "ComponentKeys", "ComponentWeights", "LogPrior", "Observed", "Outputs", "PerQuery", "PerUnit", "Queries",
+    "QueryBasis", "QueryStatistics", "UnitBasis", "UnitParameters", "Values",
+]  # fmt: skip

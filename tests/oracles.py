@@ -21,7 +21,7 @@ def determinant(matrix):
 
 
 def placed(p, i, j):
-    """log N(query i; key j + shift, (precision metric)^-1), equation (8.1) of the mixture's own metric and shift."""
+    """log N(query i; key j + shift, (precision metric)^-1), equation (2.20) of docs/mathematics.md."""
     precision, mean = pick(p["key_precision"], j), p["keys"][j]
     mean = mean if p.get("shift") is None else [a + b for a, b in zip(mean, p["shift"], strict=True)]
     if p.get("metric") is None:

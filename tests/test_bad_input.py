@@ -120,6 +120,7 @@ CASES = {
     "tolerance of zero": (lambda: adapt(tol=0.0), r"tol positive"),
     "query weights negative": (lambda: adapt(query_weights=-torch.ones(5, dtype=torch.float64)), r"query_weights must be non-negative"),
     "query weights of another length": (lambda: adapt(query_weights=torch.ones(4, dtype=torch.float64)), r"query_weights must be.*\(\.\.\., 5\)"),
+    "Gaussian keys of no component": (lambda: models.GaussianKeys(K2[:, :0]), r"keys has no components; give at least one"),
     "Gaussian keys without components": (lambda: models.GaussianKeys(K), r"keys must have shape \(\.\.\., U, R, D\) but has shape \(4, 3\)"),
     "Gaussian keys with fewer values": (lambda: keys(values=V[:3]), r"keys have 4 units but values have 3"),
     "Gaussian keys with NaN": (lambda: keys(keys=K2 * math.nan), r"keys contains NaN; remove"),

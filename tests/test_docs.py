@@ -30,9 +30,6 @@ NUMBERED = re.compile(
     r"\bmathematics\b(?!\.md)[^.\n]{0,20}?\b[1-9]\.\d{1,2}\b|\b[Ee]quations? \(?[1-9]\.\d|\([1-9]\.[1-9]\d?[),]"
     r"|\bPT section \d"
 )
-PENDING = {  # they cite docs/mathematics.md next; then take them off this list
-    "probtx_pyro/apps/segmentation/__init__.py",
-}
 
 
 def name_of(path):
@@ -137,7 +134,7 @@ def test_relative_links_and_anchors_resolve(path):
 
 def test_no_docstring_cites_a_document_outside_the_repository():
     wrong = {name_of(path): cited for path in SOURCES if (cited := citations(path.read_text()))}
-    assert wrong.keys() == PENDING, wrong
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(

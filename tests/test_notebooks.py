@@ -171,9 +171,11 @@ def test_claims_that_are_switched_off_print_and_go_on(monkeypatch, capsys):
     assert capsys.readouterr().out == "The text says: it is so. In this run it does not hold.\n"
 
 
-def test_a_claim_about_another_run_asks_nothing(monkeypatch):
-    monkeypatch.delenv("PROBTX_CLAIMS", raising=False)
-    course.claim("it is so", False, when=False)
+def test_a_claim_about_another_run_asks_nothing(monkeypatch, capsys):
+    for switch in ("1", "0"):
+        monkeypatch.setenv("PROBTX_CLAIMS", switch)
+        course.claim("it is so", False, when=False)
+        assert capsys.readouterr().out == ""
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
@@ -69,7 +70,7 @@ class AttentionParser:
         batch
             Sentences that are computed at once.
         """
-        number = {word: i for i, word in enumerate(self.vocabulary.tokens)}
+        numbers = self.vocabulary.numbers(sentences)
         device, encoder = next(self.model.parameters()).device, self.model.encoder
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # of like length together
         found: list[Any] = [None] * len(sentences)
@@ -77,8 +78,8 @@ class AttentionParser:
         self.model.eval()
         for start in range(0, len(order), batch):
             index = order[start : start + batch]
-            rows = [torch.tensor([number.get(word, 0) for word in sentences[i]]) for i in index]
-            words = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+            rows = [numbers[i] for i in index]
+            words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
             x = self.model.embedded(words.clamp(min=0))
             marginals = encoder.field(x, words < 0).head_marginals.cpu().numpy()  # type: ignore[operator]
             for i, row, own in zip(index, rows, marginals, strict=True):
@@ -94,12 +95,10 @@ class AttentionParser:
         """Return heads (N,) from the head marginals of one sentence, by the channel and the decoder."""
         chosen = marginals.mean(0) if self.channel is None else marginals[self.channel]
         p = torch.as_tensor(chosen, dtype=torch.float64)
-        scores = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero
-        if self._root:
-            arcs = scores
-        else:  # trees choose one root by the other arcs; word by word there is none to choose
+        arcs = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero
+        if not self._root:  # trees choose one root by the other arcs; word by word there is none to choose
             none = None if self.decoder != "word" or len(p) == 1 else p.new_full((len(p),), -torch.inf)
-            arcs = arc_scores(scores, none)
+            arcs = arc_scores(arcs, none)
         return DECODERS[self.decoder](arcs).numpy()
 
     @property

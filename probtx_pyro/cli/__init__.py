@@ -24,7 +24,7 @@ In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
 # A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments), its docstring the description in
-# its help, and one entry of COMMANDS. Command files import what is heavy inside the two functions, and only the chosen
+# its help, and one entry of COMMANDS; its default "names" has the options of names in errors. Command files import what is heavy inside the two functions, and only the chosen
 # command's are called, so that probtx --help answers at once. Exit codes: 0 done (bare probtx prints its help), 2 wrong usage
 # or input (one line on stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in probtx ... | head -1.
 
@@ -43,7 +43,7 @@ def parser() -> options.Parser:
     """Return the parser of all commands; it imports neither torch nor matplotlib."""
     top = options.Parser(prog="probtx", description=__doc__)
     top.add_argument("--version", action="version", version=f"probtx {version('probtx_pyro')}")
-    top.set_defaults(run=lambda _: top.print_help())
+    top.set_defaults(run=lambda _: top.print_help(), threads=None, names={})
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"{__name__}.{name}")
@@ -65,10 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
+    names = {}
     try:
         try:
             arguments = parser().parse_args(argv)
-            with options.threads(getattr(arguments, "threads", None)):
+            names = arguments.names
+            with options.threads(arguments.threads):
                 arguments.run(arguments)
         finally:
             sys.stdout.flush()  # here, where a reader that is gone can be handled
@@ -79,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if str(getattr(error, "name", "")).startswith("probtx_pyro"):
             raise  # one of our own modules is missing: a fault of ours
-        print(f"probtx: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"probtx: error: {options.with_options(' '.join(str(error).split()), names)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print("; ".join(["probtx: interrupted", *map(str, interrupt.args)]), file=sys.stderr)

@@ -146,26 +146,6 @@ def threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def names_of_options(names: Mapping[str, str]) -> Iterator[None]:
-    """Rewrite errors inside the block so that they name options.
-
-    Parameters
-    ----------
-    names
-        Option, such as ``"--heads"``, of each of the library's names, such as ``"num_heads"``.
-
-    Raises
-    ------
-    ValueError
-        The same error in the words of the command line.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(with_options(str(error), names)) from error
-
-
 def with_options(message: str, names: Mapping[str, str]) -> str:
     """Put options in the place of the library's names: of English words only as the subject, or after a bracket.
 

@@ -12,22 +12,21 @@ from typing import Any, NamedTuple
 from probtx_pyro.cli import _options as options
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
-Numbers = Mapping[str, tuple[Callable[[str], Any], Any, str]]
-COMMON: Numbers = {
-    "steps": (options.count, 2000, "AdamW steps"),
-    "batch": (options.count, 32, "rows of a batch, over all processes"),
-    "width": (options.count, 128, "channels of the model"),
-    "dropout": (float, 0.0, "dropout rate"),
-    "lr": (float, 2e-3, "peak learning rate"),
-    "rarest": (options.count, 1, "a token that occurs less often is unknown"),
-    "validate-every": (options.count, 500, "steps between validations"),
-    "checkpoint-every": (options.count, 200, "steps between checkpoints"),
-}
-# of all tasks on words
-WORDS: Numbers = {
-    **COMMON,
-    "width": (options.count, 128, "channels of the words; for crf, labels"),
-    "lr": (float, 5e-3, "peak learning rate"),
+# help of the options that set a number of the settings, by the name of the field
+NUMBERS = {
+    "num_steps": "AdamW steps",
+    "batch": "rows of a batch, over all processes",
+    "width": "channels of the model; for crf, labels",
+    "dropout": "dropout rate",
+    "lr": "peak learning rate",
+    "validate_every": "steps between validations",
+    "rarest": "a token that occurs less often is unknown",
+    "context": "tokens of a row; for transformer, most words of a sentence or text",
+    "heads": "attention heads",
+    "head_dim": "channels of a head (default width / heads)",
+    "layers": "transformer blocks",
+    "mask": "share of the words of a row that are hidden",
+    "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
 }
 
 
@@ -41,14 +40,6 @@ def distances(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
-
-
-def labelled(what: str) -> Numbers:
-    """Return the numbers of the tasks on labels, of words or of whole texts; ``what`` is cut at so many words."""
-    return {
-        "context": (options.count, 256, f"most words of a {what}, for transformer"),
-        "unknown": (float, 0.25, "a word that occurs c times is made unknown with probability N / (N + c)"),
-    }
 
 
 class Option(NamedTuple):
@@ -85,56 +76,72 @@ ENCODER_OPTIONS = {
     "heads": Option("num_heads", options.count, "attention heads (default 8)"),
     "layers": Option("num_layers", options.count, "layers (default 4)"),
 }
+
+
+def option_of(field: str) -> str:
+    """Return the option that sets a field of the settings."""
+    return {"num_steps": "--steps", "map_training": "--map"}.get(field, f"--{field.replace('_', '-')}")
+
+
 # option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own option
 OPTION_NAMES = {
     **{option.argument: f"--{name}" for name, option in {**ATTENTION_OPTIONS, **ENCODER_OPTIONS}.items()},
-    **{
-        name.replace("-", "_"): f"--{name}"
-        for name in (*WORDS, "context", "heads", "layers", "head-dim", "mask", "unknown")
-    },
-    **{"num_steps": "--steps", "map_training": "--map", "embed_dim": "--width", "rows": "--rows"},
+    **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
+    **{"embed_dim": "--width", "checkpoint_every": "--checkpoint-every"},
 }
 
 
-def add_numbers(parser: argparse.ArgumentParser, numbers: Numbers) -> None:
-    """Add one option for each entry.
+def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: str) -> None:
+    """Add the option that names a file or a published corpus.
 
     Parameters
     ----------
     parser
         Parser of a task.
-    numbers
-        Type, default and help of each option.
+    option
+        ``"--text"`` or ``"--data"``.
+    default
+        Corpus that is read without the option.
+    files
+        Files and corpora that it takes.
     """
-    for name, (kind, default, text) in numbers.items():
-        shown = "" if default is None else f" (default {default})"
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + shown)
+    found = "published ones are read from $PROBTX_DATA, or downloaded"
+    parser.add_argument(option, default=default, metavar="FILE", help=f"{files} (default {default}; {found})")
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add folder, resuming, arithmetic, seed, device and threads."""
+def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
+    """Add an option for each number of the settings, and what every run has.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task.
+    kind
+        Class of the settings, which has the defaults.
+    """
+    for field in fields(kind):
+        if (text := NUMBERS.get(field.name)) is not None:
+            shown = text if field.default is None else f"{text} (default {field.default})"
+            reads = float if isinstance(field.default, float) else options.count
+            name = option_of(field.name)
+            parser.add_argument(name, dest=field.name, type=reads, default=field.default, metavar="N", help=shown)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    steps = "steps between checkpoints (default 200)"
+    parser.add_argument("--checkpoint-every", type=options.count, default=200, metavar="N", help=steps)
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true", help="arithmetic (default 32-true)")
     options.add_shared(parser, "--seed", "--no-progress", "--device", "--threads")
 
 
-def add_attention(parser: argparse.ArgumentParser) -> None:
-    """Add ``--attention``, a name of `nn.ATTENTIONS`, and the options of those layers."""
-    from probtx_pyro import nn
-
-    _add_choice(parser, "attention", "softmax", "the attention layer", ATTENTION_OPTIONS, nn.ATTENTIONS)
-
-
-def add_words(parser: argparse.ArgumentParser, numbers: Numbers) -> None:
-    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, numbers, and what every run has.
+def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
+    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, and those of the settings.
 
     Parameters
     ----------
     parser
         Parser of a task on words.
-    numbers
-        Numbers of the task, which stand before those of all tasks on words.
+    kind
+        As in `add_settings`.
     """
     import torch
 
@@ -142,24 +149,36 @@ def add_words(parser: argparse.ArgumentParser, numbers: Numbers) -> None:
 
     with torch.random.fork_rng(devices=[]):
         made = {name: of.build(8, context=1, dropout=0.0, root=False) for name, of in nn.ENCODERS.items()}
-    kinds = {name: type(module) for name, module in made.items()}
-    _add_choice(parser, "encoder", "crf", "the encoder", ENCODER_OPTIONS, kinds)
-    add_numbers(parser, {**numbers, **WORDS})
-    add_run(parser)
+    add_choice(parser, "encoder", kind, ENCODER_OPTIONS, {name: type(module) for name, module in made.items()})
+    add_settings(parser, kind)
 
 
-def _add_choice(
-    parser: argparse.ArgumentParser, choice: str, default: str, text: str, table: Mapping[str, Option],
-    kinds: Mapping[str, type],
-) -> None:  # fmt: skip
-    """Add ``--choice`` among the names of ``kinds``, and the options that set an argument of one of these at least."""
-    takes = {name: set(inspect.signature(kind).parameters) for name, kind in kinds.items()}
-    parser.add_argument(f"--{choice}", choices=tuple(takes), default=default, help=f"{text} (default {default})")
+def add_choice(
+    parser: argparse.ArgumentParser, choice: str, kind: Any, table: Mapping[str, Option], names: Mapping[str, type]
+) -> None:
+    """Add an option that chooses a layer or encoder by its name, and the options that at least one of them takes.
+
+    Parameters
+    ----------
+    parser
+        Parser of a task.
+    choice
+        ``"attention"`` or ``"encoder"``.
+    kind
+        Class of the settings, which has the default.
+    table
+        Options of layers or encoders.
+    names
+        Class of each name.
+    """
+    takes = {name: set(inspect.signature(made).parameters) for name, made in names.items()}
+    default = getattr(kind, choice)
+    parser.add_argument(f"--{choice}", choices=takes, default=default, help=f"which {choice} (default {default})")
     for name, option in table.items():
-        of = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+        able = ", ".join(chosen for chosen, arguments in takes.items() if option.argument in arguments)
         parser.add_argument(
             f"--{name}", type=option.kind, choices=option.values, metavar=None if option.values else "N",
-            help=f"{option.text}; for {', '.join(of)}",
+            help=f"{option.text}; for {able}",
         )  # fmt: skip
     parser.set_defaults(takes=takes, choice=(choice, table))
 
@@ -210,7 +229,7 @@ def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
         An option that means nothing to the chosen layer or encoder, and what ``kind`` refuses.
     """
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
-    return kind(num_steps=arguments.steps, options=given(arguments, *arguments.choice), **named, **others)
+    return kind(options=given(arguments, *arguments.choice), **named, **others)
 
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -229,7 +248,7 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str = "", parse: bool = False) -> None:
+def report(arguments: argparse.Namespace, results: Mapping[str, Any], parse: bool = False) -> None:
     """Print how the run went, where its results are and what can be done next; one process of many does.
 
     Parameters
@@ -238,8 +257,6 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str
         Words of the command line, parsed.
     results
         Results of the run.
-    found
-        Its scores; its metrics, part by part, if empty.
     parse
         Whether ``probtx parse`` reads it.
     """
@@ -247,14 +264,14 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], found: str
         return
     from probtx_pyro.train import RESULTS
 
-    label, what = getattr(arguments, arguments.choice[0]), "tokens" if "level" in results["settings"] else "words"
-    found = found or "; ".join(
+    scores = results.get("metrics") or {"validation": {"perplexity": results["perplexity"]}}
+    found = "; ".join(
         f"{part} {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}"
-        for part, metrics in results["metrics"].items()
+        for part, metrics in scores.items()
     )
-    print(
-        f"{label}: {found} after {results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
-    )
+    made = f"{results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
+    print(f"{getattr(arguments, arguments.choice[0])}: {found} after {made}")
+    what = "tokens" if "level" in results["settings"] else "words"
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
     print(arguments.out / RESULTS)
     if parse:

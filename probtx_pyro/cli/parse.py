@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
     parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
     options.add_shared(parser, "--device", "--threads")
+    parser.set_defaults(names={"channel": "--channel"})
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,8 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not 1 <= arguments.sentence <= len(sentences):
         raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
     loaded: Any = load_run(arguments.model, device)
-    with options.names_of_options({"channel": "--channel"}):
-        parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
+    parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
     heads = parser.parse([sentence.words for sentence in sentences])
     write_conllu(sentences, arguments.out, heads)
     print(arguments.out)
@@ -79,6 +79,3 @@ def run(arguments: argparse.Namespace) -> None:
         axes: Any = dependency_arcs(sentences[index].words, heads[index], gold=known)
         axes.figure.savefig(arguments.draw, bbox_inches="tight", dpi=150)
         print(arguments.draw)
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]

@@ -91,8 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
     _write(outputs, answer, overlay(rgb, answer, marks, colours), colours)
     shares = ", ".join(f"{label}: {(answer.mask == label).mean():.0%}" for label in answer.classes)
     print(f"{outputs[0]}  ({shares})")
-    for path in outputs[1:]:
-        print(path)
+    print(*outputs[1:], sep="\n")
 
 
 def _outputs(mask: Path) -> tuple[Path, ...]:
@@ -124,31 +123,27 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
     """Decode a file; one that is too large is refused before."""
     from PIL import Image, UnidentifiedImageError
 
-    too_large = f"more than {MAX_PIXELS // 10**6} million pixels; shrink it first"
     try:
         # the limit below is lower than Pillow's and says what to do
         with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
             picture = Image.open(path, formats=formats)
+        with picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise Image.DecompressionBombError(f"{picture.width} x {picture.height}")
+            several = picture.format in ("GIF", "TIFF", "WEBP") and getattr(picture, "n_frames", 1) > 1
+            picture.load()
     except UnidentifiedImageError:
         wanted = " or ".join(", ".join(formats).rsplit(", ", 1))
         raise ValueError(f"{path} is not a {wanted} picture") from None
-    except Image.DecompressionBombError:
-        raise ValueError(f"{path} has {too_large}") from None
+    except Image.DecompressionBombError as error:
+        millions = MAX_PIXELS // 10**6
+        raise ValueError(f"{path} has more than {millions} million pixels ({error}); shrink it first") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder, not a picture") from None
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except _BROKEN as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    with picture:
-        width, height = picture.size
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"{path} is {width} x {height}, {too_large}")
-        try:
-            several = picture.format in ("GIF", "TIFF", "WEBP") and getattr(picture, "n_frames", 1) > 1
-            picture.load()
-        except _BROKEN as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{path} is damaged or cannot be read: {error}") from None
     if several:
         options.warn(f"{path} holds several pictures; the first is segmented")
     return picture
@@ -198,10 +193,8 @@ def _read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray,
         raise ValueError(f"{path} has the label {marks.max()}; labels must be 0 (unmarked) to 255")
     if picture.mode != "P":
         return marks.astype(np.uint8), None
-    table = np.zeros((256, 3), np.uint8)
     colours = np.array(picture.getpalette("RGB"), np.uint8).reshape(-1, 3)
-    table[: len(colours)] = colours
-    return marks, table
+    return marks, np.pad(colours, ((0, 256 - len(colours)), (0, 0)))
 
 
 def _write(outputs, answer, drawn: "np.ndarray", palette: "np.ndarray") -> None:

@@ -38,6 +38,3 @@ def run(arguments: argparse.Namespace) -> None:
         f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"
         "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"
     )
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]

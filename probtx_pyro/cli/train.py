@@ -14,7 +14,6 @@ the loss of every step, the validations, and the machine. Needs Lightning: pip i
 import argparse
 from importlib import import_module
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "train language models, taggers and classifiers with the models of the library"
@@ -26,27 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     The ``run`` of a task also takes the options of the run, from `run_options`.
     """
-    parser.set_defaults(train=None, show_help=parser.print_help)
+    parser.set_defaults(run=lambda _: parser.print_help(), names=training.OPTION_NAMES)
     tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
         module = import_module(f"probtx_pyro.cli.train_{name}")
         task = tasks.add_parser(name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments)
-        task.set_defaults(train=module.run)
+        task.set_defaults(run=run, train=module.run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, and say where the results are; without a task, print the help."""
-    if arguments.train is None:
-        arguments.show_help()
-        return
+    """Train, and say where the results are."""
     import torch
     from torch import distributed
 
     mine = distributed.is_available() and not distributed.is_initialized()
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
-        with options.names_of_options(training.OPTION_NAMES):
-            arguments.train(arguments, training.run_options(arguments))
+        arguments.train(arguments, training.run_options(arguments))
     except KeyboardInterrupt:
         if (arguments.out / "checkpoint.pt").exists():
             raise KeyboardInterrupt("the same command with --resume goes on from the last checkpoint") from None
@@ -55,6 +50,3 @@ def run(arguments: argparse.Namespace) -> None:
         torch.set_flush_denormal(False)
         if mine and distributed.is_initialized():  # its threads must end before the interpreter does, or may abort it
             distributed.destroy_process_group()
-
-
-__all__ = ["SUMMARY", "TASKS", "add_arguments", "run"]

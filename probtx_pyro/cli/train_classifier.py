@@ -18,13 +18,11 @@ SUMMARY = "a classifier of texts"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train classifier``."""
-    parser.add_argument(
-        "--data",
-        default="banking77",
-        metavar="FILE",
-        help="a CSV or TSV file, a folder with train, dev and test files, or banking77 (default; $PROBTX_DATA, or downloaded)",
-    )
-    training.add_words(parser, training.labelled("text"))
+    from probtx_pyro.train import LabellingSettings
+
+    kinds = "a CSV or TSV file, a folder with train, dev and test files, or banking77"
+    training.add_data(parser, "--data", "banking77", kinds)
+    training.add_words(parser, LabellingSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
@@ -34,6 +32,3 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.LabellingSettings, arguments)
     results = train.train_classifier(settings, train.classified_texts(arguments.data), **how).results
     training.report(arguments, results)
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]

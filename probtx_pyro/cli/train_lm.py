@@ -13,32 +13,22 @@ pip install 'probtx_pyro[train]'
 import argparse
 from typing import Any
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a causal language model with any of the attention layers"
-NUMBERS: training.Numbers = {
-    "context": (options.count, 128, "tokens of a row"),
-    "heads": (options.count, 8, "attention heads"),
-    "head-dim": (options.count, None, "channels of a head (default width / heads)"),
-    "layers": (options.count, 4, "transformer blocks"),
-    **training.COMMON,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train lm``."""
-    training.add_attention(parser)
-    parser.add_argument(
-        "--text",
-        default="topics",
-        metavar="FILE",
-        help="a UTF-8 text file (plain or .gz), or topics (default), tinyshakespeare, wikitext2 (read from $PROBTX_DATA, or downloaded)",
-    )
+    from probtx_pyro import nn
+    from probtx_pyro.train import LanguageModelSettings as Settings
+
+    training.add_choice(parser, "attention", Settings, training.ATTENTION_OPTIONS, nn.ATTENTIONS)
+    training.add_data(parser, "--text", "topics", "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2")
     parser.add_argument("--level", choices=("char", "word"), default="char", help="what a token is (default char)")
-    training.add_numbers(parser, NUMBERS)
-    parser.add_argument("--map", action="store_true", help="MAP training: the layers' own parameters get Pyro priors")
-    training.add_run(parser)
+    map_help = "MAP training: the layers' own parameters get Pyro priors"
+    parser.add_argument("--map", dest="map_training", action="store_true", help=map_help)
+    training.add_settings(parser, Settings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
@@ -46,10 +36,6 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     from probtx_pyro import train
     from probtx_pyro.data import load_text
 
-    settings = training.settings(train.LanguageModelSettings, arguments, map_training=arguments.map)
+    settings = training.settings(train.LanguageModelSettings, arguments)
     results = train.train_language_model(settings, load_text(arguments.text), **how).results
-    found = f"validation perplexity {results['perplexity']:.4f}"
-    training.report(arguments, results, found)
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]
+    training.report(arguments, results)

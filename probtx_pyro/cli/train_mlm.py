@@ -11,29 +11,20 @@ of the validation part, chosen once for a seed. Resume, several processes and re
 import argparse
 from typing import Any
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a masked language model of words"
-NUMBERS: training.Numbers = {
-    "mask": (float, 0.15, "share of the words of a row that are hidden"),
-    "context": (options.count, 64, "words of a row"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train mlm``."""
-    parser.add_argument(
-        "--text",
-        "--data",
-        default="topics",
-        metavar="FILE",
-        help="a UTF-8 text file (plain or .gz), or topics (default), tinyshakespeare, wikitext2",
-    )
+    from probtx_pyro.train import MaskedSettings
+
+    training.add_data(parser, "--text", "topics", "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2")
     parser.add_argument(
         "--rows", choices=("fixed", "sentence"), default="fixed", help="fixed (default): --context words; or the lines"
     )
-    training.add_words(parser, NUMBERS)
+    training.add_words(parser, MaskedSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
@@ -43,8 +34,4 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
 
     settings = training.settings(train.MaskedSettings, arguments)
     results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
-    found = f"validation perplexity of hidden words {results['perplexity']:.4f}"
-    training.report(arguments, results, found, arguments.encoder == "crf")
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]
+    training.report(arguments, results, parse=arguments.encoder == "crf")

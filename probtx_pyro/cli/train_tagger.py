@@ -19,15 +19,12 @@ SUMMARY = "a tagger of words: parts of speech, named entities, COGS"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx train tagger``."""
-    parser.add_argument(
-        "--data",
-        default="small",
-        metavar="FILE",
-        help="a CoNLL-U file or folder, a file of words and tags, or small (default, comes with the library), "
-        "ewt, wnut17, cogs ($PROBTX_DATA, or downloaded)",
-    )
+    from probtx_pyro.train import LabellingSettings
+
+    kinds = "a CoNLL-U file or folder, a file of words and tags, small (comes with the library), ewt, wnut17 or cogs"
+    training.add_data(parser, "--data", "small", kinds)
     parser.add_argument("--column", choices=("upos", "xpos"), default="upos", help="tags of a treebank (default upos)")
-    training.add_words(parser, training.labelled("sentence"))
+    training.add_words(parser, LabellingSettings)
 
 
 def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
@@ -38,6 +35,3 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.LabellingSettings, arguments, select=data.select)
     results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
     training.report(arguments, results, parse=arguments.encoder == "crf")
-
-
-__all__ = ["SUMMARY", "add_arguments", "run"]

@@ -3,12 +3,13 @@
 from probtx_pyro.data import text_transformer
 from probtx_pyro.data._splits import Splits
 from probtx_pyro.data.cogs import Cogs, CogsExample, Tags, load_cogs, logical_form_of, read_cogs, tags_of
+from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
-from probtx_pyro.data.treebank import Sentence, load_treebank, read_conllu, write_conllu
+from probtx_pyro.data.treebank import load_treebank
 
 __all__ = [
     "Digits", "load_digits", "Photograph", "load_pagoda", "Fashion", "load_fashion", "read_idx",

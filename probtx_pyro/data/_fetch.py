@@ -50,28 +50,20 @@ def fetch(remote: Remote) -> Path:
     Raises
     ------
     ValueError
-        ``$PROBTX_DATA`` is set and has no such file, or another one; or it is not set and there is no connection.
+        As in `own_file`; or ``$PROBTX_DATA`` is not set and there is no connection.
     ModuleNotFoundError
         It must be downloaded, and pooch is not installed.
     """
-    if (folder := own_folder()) is None:
-        return download(remote.url, remote.name, remote.sha256)
-    return checked(folder / remote.name, remote.sha256)
+    return own_file(remote.name, remote.sha256) or download(remote.url, remote.name, remote.sha256)
 
 
-def own_folder() -> Path | None:
-    """Return the folder that ``$PROBTX_DATA`` names; None where it is not set, and files are downloaded."""
-    folder = os.environ.get("PROBTX_DATA")
-    return None if folder is None else Path(folder)
-
-
-def checked(plain: Path, sha256: str) -> Path:
-    """Return the file, or the same with ``.gz`` behind its name, after its content was checked.
+def own_file(name: str, sha256: str) -> Path | None:
+    """Return the file under ``$PROBTX_DATA``, plain or with ``.gz`` behind its name, its content checked; None if that is not set.
 
     Parameters
     ----------
-    plain
-        Path without ``.gz``.
+    name
+        Path in the folder, without ``.gz``.
     sha256
         SHA-256 of the content, uncompressed.
 
@@ -80,6 +72,9 @@ def checked(plain: Path, sha256: str) -> Path:
     ValueError
         No such file, or another content.
     """
+    if (folder := os.environ.get("PROBTX_DATA")) is None:
+        return None
+    plain = Path(folder) / name
     path = plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
     if hashlib.sha256(read_bytes(path)).hexdigest() != sha256:
         raise ValueError(f"{path} is not the published file (its SHA-256 differs); fetch it again")

@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probtx_pyro.data._fetch import fetch, on_github, read_lines
 
@@ -94,8 +94,7 @@ def tags_of(words: Sequence[str], logical_form: str) -> Tags:
     """
     if len(words) == 1:
         return _primitive(words[0], logical_form)
-    columns: dict[str, dict[int, str]] = {name: {} for name in Tags._fields[1:]}
-    parents: dict[int, int] = {}
+    columns: dict[str, dict[int, Any]] = {name: {} for name in Tags._fields}
     *definite, body = logical_form.split(" ; ")
     for conjunct in [*definite, *body.split(" AND ")]:
         if noun := _NOUN.fullmatch(conjunct):
@@ -110,15 +109,15 @@ def tags_of(words: Sequence[str], logical_form: str) -> Tags:
                 columns["categories"][word] = "name"
             if not role.startswith("nmod"):
                 columns["categories"][int(parent)], columns["verbs"][int(parent)] = "verb", predicate
-            if word not in parents:  # a second agent is that of an xcomp, whose conjuncts come later
-                parents[word], columns["roles"][word] = int(parent) + 1, role.replace(" . ", ".")
+            if word not in columns["parents"]:  # a second agent is that of an xcomp, whose conjuncts come later
+                columns["parents"][word], columns["roles"][word] = int(parent) + 1, role.replace(" . ", ".")
         else:
             raise ValueError(f"{conjunct!r} is neither noun ( x _ 1 ) nor verb . role ( x _ 2 , x _ 1 ); mend it")
-    places = range(len(words))
-    tags = Tags(
-        tuple(parents.get(i, 0) for i in places),
-        *(tuple(columns[name].get(i, NONE) for i in places) for name in Tags._fields[1:]),
-    )
+
+    def column(name: str, absent: Any) -> tuple[Any, ...]:
+        return tuple(columns[name].get(i, absent) for i in range(len(words)))
+
+    tags = Tags(column("parents", 0), *(column(name, NONE) for name in Tags._fields[1:]))
     if (back := logical_form_of(words, tags)) != logical_form:
         raise ValueError(
             f"the tags of this logical form give {back!r}; it has an order, noun or arc that no tags express"
@@ -183,7 +182,7 @@ def read_cogs(source: str | Path | Iterable[str]) -> list[CogsExample]:
     Raises
     ------
     ValueError
-        ``FILE, line N: ...``: not three columns, or what `tags_of` refuses; see also `fetch.read_text`.
+        ``FILE, line N: ...``: not three columns, or what `tags_of` refuses; a file that cannot be read.
     """
     name, lines = read_lines(source, "COGS file")
     examples = []
@@ -206,10 +205,9 @@ def load_cogs() -> Cogs:
 
     Raises
     ------
-    ValueError, ModuleNotFoundError
-        Of `fetch.fetch`.
+    ValueError
+        There is no connection, or ``$PROBTX_DATA`` is set and has other files.
+    ModuleNotFoundError
+        It must be downloaded, and pooch is not installed.
     """
     return Cogs(**{part: read_cogs(fetch(remote)) for part, remote in PUBLISHED.items()})
-
-
-__all__ = ["NONE", "Cogs", "CogsExample", "Tags", "load_cogs", "logical_form_of", "read_cogs", "tags_of"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probtx_pyro.data._fetch import BadLine, Block, read_blocks
 
@@ -86,7 +86,7 @@ def read_conllu(source: str | Path | Iterable[str], check_tree: bool = True) -> 
     Raises
     ------
     ValueError
-        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; see `fetch.read_text`.
+        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; a file that cannot be read.
 
     Examples
     --------
@@ -203,24 +203,20 @@ def _head(number: int, field: str, word: int, length: int) -> int | None:
     return int(field)
 
 
-def _check_tree(heads: tuple[int | None, ...], numbers: Sequence[int]) -> None:
+def _check_tree(heads: tuple[Any, ...], numbers: Sequence[int]) -> None:
     """Refuse heads of some words only, and cycles."""
-    if None in heads and any(head is not None for head in heads):
+    if None in heads and set(heads) != {None}:
         missing = heads.index(None)
         raise BadLine(
             numbers[missing], "no HEAD, but other words of the sentence have one; give it, or check_tree=False"
         )
-    safe: set[int | None] = {0, None}
-    for start in range(1, len(heads) + 1):
-        word: int | None = start
+    safe = {0, None}
+    for word in range(1, len(heads) + 1):
         path: list[int] = []
-        while word is not None and word not in safe:
+        while word not in safe:
             if word in path:
                 circle = " -> ".join(map(str, [*path[path.index(word) :], word]))
                 raise BadLine(numbers[word - 1], f"heads run in a circle, {circle}; give one of them another head")
             path.append(word)
             word = heads[word - 1]
         safe.update(path)
-
-
-__all__ = ["Sentence", "read_conllu", "write_conllu"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from probtx_pyro.data._fetch import GITHUB, checked, download, own_folder, read_bytes
+from probtx_pyro.data._fetch import GITHUB, download, own_file, read_bytes
 
 # The third byte of an IDX file, and the type of its numbers, which are stored with the most significant byte first.
 NUMBERS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -86,12 +86,13 @@ def load_fashion() -> Fashion:
     ----------
     Xiao, Rasul & Vollgraf 2017, *Fashion-MNIST*, arXiv 1708.07747.
     """
-    folder, files = own_folder(), ("images-idx3-ubyte", "labels-idx1-ubyte")
-    if folder is None:
-        images = cut_sprite(download(SPRITE, " and ".join(f"{FASHION}/{name}" for name in files), None))
-        labels = np.repeat(np.arange(len(CLASSES)), len(images) // len(CLASSES))
+    files = {f"{FASHION}/{name}": SHA256[name] for name in ("images-idx3-ubyte", "labels-idx1-ubyte")}
+    own = [path for name, sha256 in files.items() if (path := own_file(name, sha256))]
+    if own:
+        images, labels = map(read_idx, own)
     else:
-        images, labels = (read_idx(checked(folder / FASHION / name, SHA256[name])) for name in files)
+        images = cut_sprite(download(SPRITE, " and ".join(files), None))
+        labels = np.repeat(np.arange(len(CLASSES)), len(images) // len(CLASSES))
     return Fashion(images / 255.0, labels.astype(np.int64), CLASSES)
 
 
@@ -116,6 +117,3 @@ def cut_sprite(path: Path) -> np.ndarray:
     raise ValueError(
         f"{path} does not hold the published images (other pixels, {pixels.shape}); delete it to fetch it again, or set PROBTX_DATA"
     )
-
-
-__all__ = ["Fashion", "load_fashion", "read_idx"]

@@ -63,6 +63,3 @@ def _sklearn_datasets():
             "these pictures come with scikit-learn, which is not installed: pip install 'probtx_pyro[tour]'"
         ) from None
     return datasets
-
-
-__all__ = ["Digits", "Photograph", "load_digits", "load_pagoda"]

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +47,7 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
     ------
     ValueError
         Another ending, a column missing in the header; ``FILE, line N: ...`` for a row of another length than the header, an
-        empty text or label, or broken quotes; see also `fetch.read_text`.
+        empty text or label, or broken quotes; a file that cannot be read.
     """
     path = Path(path)
     ending = Path(path.name.removesuffix(".gz")).suffix.lower()
@@ -79,13 +78,7 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
     return found
 
 
-def load_labelled(
-    source: str | Path = "banking77",
-    dev_share: float = 0.1,
-    seed: int = 0,
-    text: str = "text",
-    label: str = "category",
-) -> Splits[Labelled]:
+def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed: int = 0) -> Splits[Labelled]:
     """Labelled texts.
 
     Parameters
@@ -95,15 +88,13 @@ def load_labelled(
         ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share, seed
         How much of train becomes dev where there is none, drawn at random.
-    text, label
-        See `read_labelled`.
 
     Raises
     ------
     ValueError
         Of `part_paths` and `read_labelled`.
     """
-    return load_splits(source, PUBLISHED, partial(read_labelled, text=text, label=label), dev_share, seed)
+    return load_splits(source, PUBLISHED, read_labelled, dev_share, seed)
 
 
 def tokenize(text: str) -> list[str]:
@@ -113,6 +104,3 @@ def tokenize(text: str) -> list[str]:
     ["hasn't", 'my', 'card', '(', 'no', '.', '7', ')', 'come', '?']
     """
     return re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text.lower())
-
-
-__all__ = ["FORMATS", "Labelled", "load_labelled", "read_labelled", "tokenize"]

@@ -42,7 +42,7 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
     Raises
     ------
     ValueError
-        ``FILE, line N: ...``: not two columns, an empty one, or no BIO tag where asked; see also `fetch.read_text`.
+        ``FILE, line N: ...``: not two columns, an empty one, or no BIO tag where asked; a file that cannot be read.
 
     Examples
     --------
@@ -81,6 +81,3 @@ def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Spli
         Of `part_paths` and `read_tagged`.
     """
     return load_splits(source, PUBLISHED, partial(read_tagged, bio=True), dev_share)
-
-
-__all__ = ["Tagged", "load_entities", "read_tagged"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_text
-from probtx_pyro.data.text_transformer import UNKNOWN, topics_text
 
+UNKNOWN = "�"
 _SHAKESPEARE = GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 _WIKITEXT = GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
 
@@ -32,6 +32,13 @@ class Text(NamedTuple):
 
     training: str
     validation: str
+
+
+def topics_text() -> str:
+    """The help topics of the Python that runs, one after the other in the order of their names."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))
 
 
 def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> Text:
@@ -117,10 +124,14 @@ class Vocabulary(NamedTuple):
         counts = Counter(LEVELS[level](text))
         return cls(level, (UNKNOWN, *sorted(token for token, count in counts.items() if count >= rarest)))
 
+    def numbers(self, rows: Iterable[Iterable[str]]) -> list[Tensor]:
+        """Numbers of the tokens of each row, (token,)."""
+        number = {token: i for i, token in enumerate(self.tokens)}
+        return [torch.tensor([number.get(token, 0) for token in row], dtype=torch.long) for row in rows]
+
     def encode(self, text: str) -> Tensor:
         """Numbers of the tokens of ``text``, (token,)."""
-        number = {token: i for i, token in enumerate(self.tokens)}
-        return torch.tensor([number.get(token, 0) for token in LEVELS[self.level](text)], dtype=torch.long)
+        return self.numbers([LEVELS[self.level](text)])[0]
 
     def unknown_share(self, tokens: Iterable[str]) -> float:
         """Share of ``tokens`` that the vocabulary does not have; 0 if there are none.
@@ -131,6 +142,3 @@ class Vocabulary(NamedTuple):
         known = set(self.tokens)
         unknown = [token not in known for token in tokens]
         return sum(unknown) / max(1, len(unknown))
-
-
-__all__ = ["Text", "Vocabulary", "load_text"]

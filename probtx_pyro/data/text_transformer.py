@@ -1,21 +1,14 @@
 """A small trained transformer, whose queries and keys are real: character-level, causal, two layers of four heads.
 
 The text is the help that comes with Python, ``pydoc_data.topics``; nothing else is read. The checkpoint beside this file,
-``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by ::
-
-    python -m probtx_pyro.data.text_transformer
-
-which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under Python 3.11.7, to a loss of 1.2168 nats a
+``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by
+``python tests/make_text_transformer.py``, which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under Python 3.11.7, to a loss of 1.2168 nats a
 character on the last tenth of the text (0.9368 on the rest; nearly a tenth of the last part occurs word for word in the rest).
 The same numbers are in ``load().training_record``. The help differs between Python versions, so the alphabet belongs to the
 checkpoint, and characters outside it are read as `UNKNOWN`.
 """
 
-import argparse
 import json
-import platform
-import time
-from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-UNKNOWN = "�"
+from probtx_pyro.data.text import UNKNOWN, Vocabulary
+
 CONTEXT, WIDTH, HEADS, LAYERS = 128, 64, 4, 2
 CHECKPOINT = "text_transformer.npz"
 
@@ -107,8 +101,7 @@ class TextTransformer(nn.Module):
 
     def encode(self, text: str) -> Tensor:
         """Indices into the alphabet, (position,); 0 stands for every character outside it."""
-        index = {character: i for i, character in enumerate(self.alphabet)}
-        return torch.tensor([index.get(character, 0) for character in text], dtype=torch.long)
+        return Vocabulary("char", self.alphabet).encode(text)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         if not 0 < tokens.shape[-1] <= CONTEXT:
@@ -143,40 +136,6 @@ class TextTransformer(nn.Module):
         return Heads(*(torch.stack(parts) for parts in zip(*captured, strict=True)))
 
 
-def topics_text() -> str:
-    """The help topics of the Python that runs, one after the other in the order of their names."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))
-
-
-def split(text: str) -> tuple[str, str]:
-    """The first nine tenths, to train on, and the last tenth, to validate on."""
-    cut = 9 * len(text) // 10
-    return text[:cut], text[cut:]
-
-
-@torch.no_grad()
-def loss(model: TextTransformer, text: str) -> float:
-    """Return the mean negative log probability of the next character, in nats, over windows of the context's length.
-
-    Parameters
-    ----------
-    model
-        Transformer of characters.
-    text
-        Text to predict, of more characters than the context.
-    """
-    tokens = model.encode(text)
-    windows = tokens[: (len(tokens) - 1) // CONTEXT * CONTEXT + 1].unfold(0, CONTEXT + 1, CONTEXT)
-    total = sum(float(_nats(model, part)) * len(part) for part in windows.split(64))
-    return total / len(windows)
-
-
-def _nats(model: TextTransformer, windows: Tensor) -> Tensor:
-    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
-
-
 def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: int = 10) -> TextTransformer:
     """Train a transformer by AdamW on windows drawn from a text; the random state is restored afterwards.
 
@@ -193,38 +152,20 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
     rare
         Characters seen fewer times are unknown.
     """
-    counts = Counter(text)
-    alphabet = [UNKNOWN, *sorted(character for character, count in counts.items() if count >= rare)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = TextTransformer(alphabet)
+        model = TextTransformer(Vocabulary.of(text, rarest=rare).tokens)
         tokens = model.encode(text)
         optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.98), weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=num_steps, pct_start=0.1)
         for _ in range(num_steps):
-            starts = torch.randint(len(tokens) - CONTEXT, (batch_size, 1))
+            windows = tokens[torch.randint(len(tokens) - CONTEXT, (batch_size, 1)) + torch.arange(CONTEXT + 1)]
             optimizer.zero_grad()
-            _nats(model, tokens[starts + torch.arange(CONTEXT + 1)]).backward()
+            F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
     return model.eval()
-
-
-def save(model: TextTransformer, path: Path) -> None:
-    """Write weights in half precision, the alphabet as code points and the training record as JSON: plain arrays only.
-
-    Parameters
-    ----------
-    model
-        Transformer of characters.
-    path
-        File ending in ``.npz``.
-    """
-    arrays = {name: weight.detach().half().numpy() for name, weight in model.state_dict().items()}
-    arrays["alphabet"] = np.array([ord(character) for character in model.alphabet], dtype=np.int32)
-    arrays["training_record"] = np.frombuffer(json.dumps(model.training_record).encode(), dtype=np.uint8)
-    np.savez_compressed(path, **arrays)
 
 
 def load(path: Path | None = None) -> TextTransformer:
@@ -233,7 +174,7 @@ def load(path: Path | None = None) -> TextTransformer:
     Parameters
     ----------
     path
-        A checkpoint that `save` wrote; None is the one that comes with the package.
+        A checkpoint that ``tests/make_text_transformer.py`` wrote; None is the one that comes with the package.
 
     Examples
     --------
@@ -250,32 +191,4 @@ def load(path: Path | None = None) -> TextTransformer:
     return model.eval().requires_grad_(False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Train anew and write the checkpoint."""
-    parser = argparse.ArgumentParser(description="Train the small character-level transformer on Python's help topics.")
-    parser.add_argument("--steps", type=int, default=4000, help="AdamW steps (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the windows (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name(CHECKPOINT), help="the checkpoint")
-    options = parser.parse_args(argv)
-    training, validation = split(topics_text())
-    begin = time.perf_counter()
-    model = train(training, num_steps=options.steps, seed=options.seed)
-    seconds = time.perf_counter() - begin
-    save(model, options.out)
-    model = load(options.out)
-    model.training_record = {
-        "text": f"pydoc_data.topics of Python {platform.python_version()}",
-        "steps": options.steps,
-        "seed": options.seed,
-        "seconds": round(seconds),
-        "training_loss": round(loss(model, training), 4),
-        "validation_loss": round(loss(model, validation), 4),
-    }
-    save(model, options.out)
-    print(json.dumps(model.training_record))
-
-
-if __name__ == "__main__":
-    main()
-
-__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "loss", "save", "split", "topics_text", "train"]
+__all__ = ["CONTEXT", "UNKNOWN", "Heads", "TextTransformer", "load", "train"]

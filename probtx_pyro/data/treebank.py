@@ -4,7 +4,7 @@ from pathlib import Path
 
 from probtx_pyro.data._fetch import on_github
 from probtx_pyro.data._splits import Published, Splits, load_splits
-from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
+from probtx_pyro.data.conllu import Sentence, read_conllu
 
 # Each address serves the part's CoNLL-U file of the repository at that commit, uncompressed, as text.
 PUBLISHED: Published = {
@@ -41,6 +41,3 @@ def load_treebank(source: str | Path = "small", dev_share: float = 0.2) -> Split
     ('The', 'cat', 'sleeps', '.')
     """
     return load_splits(source, PUBLISHED, read_conllu, dev_share)
-
-
-__all__ = ["Sentence", "load_treebank", "read_conllu", "write_conllu"]

@@ -41,47 +41,44 @@ def gradient_map(
             raise ValueError(
                 f"{name} starts outside the support of its prior, {support}; start the formulation inside it"
             )
+        if _on_a_bound(x, support):
+            raise ValueError(
+                f"{name} starts on a bound of the support of its prior, where gradients vanish; start the formulation inside it"
+            )
     if torch.is_grad_enabled() and objective(start).requires_grad:
         raise ValueError(
             "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
         )
     free = {name: _unconstrain(x.detach(), sites[name]).clone().requires_grad_() for name, x in start.items()}
+    # one iteration at a time: `fixed_point` says when to stop
+    alone: dict[str, Any] = {"max_iter": 1, "tolerance_grad": 0, "tolerance_change": 0}
     optimizer = torch.optim.LBFGS(
-        list(free.values()),
-        max_iter=1,
-        max_eval=25,
-        history_size=20,
-        tolerance_grad=0,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
+        [*free.values()], max_eval=25, line_search_fn="strong_wolfe", history_size=20, **alone
     )
 
     def constrained(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: _constrain(x, sites[name]) for name, x in values.items()}
 
+    def climbed(values: Mapping[str, Tensor]) -> Tensor:
+        return objective(constrained(values))
+
     def loss() -> Tensor:
         optimizer.zero_grad()
         with torch.enable_grad():
-            value = -objective(constrained(free)).sum()
+            value = -climbed(free).sum()
         value.backward()
         return value
 
     def step(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         with torch.no_grad():
-            before = objective(constrained(state))
+            before = climbed(state)
         optimizer.step(loss)
         return {name: x.detach().clone() for name, x in free.items()}, before
 
     detached = {name: x.detach().clone() for name, x in free.items()}
     with torch.no_grad():
         found = fixed_point(
-            step,
-            detached,
-            num_steps=num_steps,
-            tol=tol,
-            objective=lambda s: objective(constrained(s)),
-            progress=progress,
-            label="gradient MAP",
+            step, detached, num_steps=num_steps, tol=tol, objective=climbed, progress=progress, label="gradient MAP"
         )
     value = loss()
     slope = max(float(x.grad.abs().max()) for x in free.values() if x.grad is not None)
@@ -93,6 +90,14 @@ def gradient_map(
             converged=(found.converged & (slope <= level)).expand(problems),
             num_steps=found.num_steps.expand(problems),
         )
+
+
+def _on_a_bound(x: Tensor, support: Any) -> bool:
+    """Whether an entry is so close to a bound of its support that no gradient brings it back."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+    return bool((torch.minimum(x - low, high - x) <= torch.finfo(x.dtype).eps ** 0.5 * x.abs()).any())
 
 
 def _allowed(site: Site) -> Tensor | None:

@@ -3,7 +3,7 @@
 Names load on first use; what needs arrays alone works without torch.
 """
 
-from importlib import import_module
+from probtx_pyro._lazy import lazily
 
 _NAMES = {
     "_capture": ("capture",),
@@ -16,15 +16,4 @@ _NAMES = {
         "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
     ),
 }  # fmt: skip
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __getattr__, __dir__ = lazily(__name__, _NAMES)

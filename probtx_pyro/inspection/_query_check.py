@@ -148,7 +148,7 @@ def query_check(
     if num_draws < 1 or not statistics:
         raise ValueError(f"num_draws must be 1 or more and statistics not empty, not {num_draws} and {len(statistics)}")
     present = one.present.cpu().numpy()
-    pooled = tuple(i - present.ndim for i, name in enumerate((*one.dims, "batch")) if name.startswith("batch"))
+    pooled = (*(i - present.ndim for i, name in enumerate(one.dims) if name.startswith("batch")), -1)  # and the queries
     counted = present.sum(pooled)
     if (counted == 0).any():
         raise ValueError("captured has a head without a query that counts; leave it out")

@@ -146,6 +146,3 @@ def _rows(attention: ArrayLike, shape: str = "(..., query, unit)", rank: int = 2
             "attention must have non-negative rows that sum to 1 (or to 0, of a query without units); normalise them"
         )
     return rows
-
-
-__all__ = ["attention_rank", "effective_keys", "effective_rank", "head_distances", "jensen_shannon", "rank_spectrum"]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.mixture import Maybe, Mixture
+from probtx_pyro.models.mixture import Maybe, Mixture, Number
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
-from probtx_pyro.ops._numerics import center_of
+from probtx_pyro.ops._numerics import center_of, known
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
 
 
@@ -34,8 +34,8 @@ class GaussianAnswers(Mixture):
 
     keys: Tensor
     values: Maybe
-    key_precision: Tensor
-    value_precision: Tensor
+    key_precision: Number
+    value_precision: Number
     answer_probs: Maybe
 
     def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,19 +138,19 @@ class GaussianAnswers(Mixture):
         values = self.unit_answers()
         spread = (values - center_of(values)).norm(dim=-1).amax()
         suspect = (first - start).norm(dim=-1) <= 64 * eps * spread
-        if not suspect.any():
+        if not known(suspect.any(), otherwise=True):
             return None
         nudges = torch.zeros_like(start)
         size = max(1, 2**20 // (self.num_units * start.shape[-1]))
         for rows in torch.arange(queries.shape[-2], device=queries.device).split(size):
-            if suspect[..., rows].any():
+            if known(suspect[..., rows].any(), otherwise=True):
                 _, hessian, mean_precision = self._for_queries(rows)._curvature(
                     queries[..., rows, :], start[..., rows, :]
                 )
                 height, direction = torch.linalg.eigh(hessian)
                 rising = suspect[..., rows] & (height[..., -1] > eps**0.5 * mean_precision)
                 nudges[..., rows, :] = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
-        return nudges if (nudges != 0).any() else None
+        return nudges if known((nudges != 0).any(), otherwise=True) else None
 
     def _for_queries(self, rows: Tensor) -> Self:
         """The mixture with the rows of its prior that belong to some of the queries."""

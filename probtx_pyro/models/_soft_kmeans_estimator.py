@@ -124,9 +124,8 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
         if self.init == "random":
             chance = None if weights is None else (weights / weights.sum()).numpy()
             return x[np.random.RandomState(seed).choice(len(x), self.n_clusters, replace=False, p=chance)]
-        order = np.lexsort(
-            x.T.numpy()
-        )  # so that the order of the rows does not matter, nor whether one is repeated or weighted
+        # sorted, so that the order of the rows does not matter, nor whether one is repeated or weighted
+        order = np.lexsort(x.T.numpy())
         weights = None if weights is None else weights[order]
         return SoftKMeans.plus_plus(x[order], self.n_clusters, 1.0, seed=seed, point_weights=weights).centers
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from pyro.distributions import Bernoulli, Categorical, Gamma, MultivariateNormal, Normal, OneHotCategorical, Poisson
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Distribution, Independent
 from torch.nn.functional import softplus
+
+from probtx_pyro.models.priors import as_pyro
 
 
 class Tilt(NamedTuple):
@@ -108,14 +110,14 @@ class TiltedFamily:
 
 
 def from_distribution(distribution: Any) -> TiltedFamily:
-    """A base measure that is a Pyro distribution: Normal, MultivariateNormal, Bernoulli, Categorical, Poisson or Gamma.
+    """A base measure that is a distribution of Pyro or torch: Normal, MultivariateNormal, Bernoulli, Categorical, Poisson or Gamma.
 
     Raises
     ------
     ValueError
         Any other, with the reason.
     """
-    base = distribution
+    base = as_pyro(distribution) if isinstance(distribution, Distribution) else distribution
     while isinstance(base, Independent):
         base = base.base_dist
     if type(base) is Categorical:

@@ -158,10 +158,9 @@ class Formulation:
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype."""
-        moved = {
-            k: x.to(*args, **kwargs) for k, x in vars(self).items() if isinstance(x, Tensor) and x.is_floating_point()
-        }
-        device = next(iter(moved.values())).device
+        fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and getattr(x, "dtype", None) != torch.bool}
+        moved = {k: x.to(*args, **kwargs) for k, x in fields.items()}
+        device = next(x.device for x in moved.values() if isinstance(x, Tensor))
         masks = {k: x.to(device) for k, x in vars(self).items() if isinstance(x, Tensor) and k not in moved}
         return check.unchecked(type(self), **{**vars(self), **moved, **masks})
 
@@ -317,8 +316,3 @@ def _nearest(name: str, known: Collection[str]) -> str:
     """The repair for a name that is not known."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known) or 'none'}"
-
-
-__all__ = [
-    "CorrelatedTerms", "Data", "Datum", "DirichletTerms", "Formulation", "GammaTerms", "NormalTerms", "Parameter", "Terms", "WishartTerms",
-]  # fmt: skip

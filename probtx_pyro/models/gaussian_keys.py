@@ -26,7 +26,7 @@ computed through it. Leading axes are independent problems (batch, head) and bro
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyro
 import torch
@@ -36,10 +36,11 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._gaussian_terms import gaussian_terms
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import GaussianMixture, gaussian_terms
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Mixture, Seen
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Mixture, Number, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
@@ -74,7 +75,7 @@ class GaussianKeys(Mixture):
 
     keys: Tensor
     values: Maybe = None
-    key_precision: Tensor = 1.0  # type: ignore[assignment]
+    key_precision: Number = Number(1.0)
     component_weights: Maybe = None
     log_prior: Maybe = None
 
@@ -89,17 +90,6 @@ class GaussianKeys(Mixture):
         **Mixture.INSTEAD,
         "outputs": "drop them, or ask the flat view, keys.mixture.replace(value_precision=...)",
     }
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(
-            self,
-            keys: Tensor,
-            values: Maybe = None,
-            key_precision: Tensor | float = 1.0,
-            component_weights: Maybe = None,
-            log_prior: Maybe = None,
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("key_precision")
@@ -176,6 +166,8 @@ class GaussianKeys(Mixture):
         given = {name: x for name, x in vars(self).items() if x is not None}
         keys, precision, weights = self.keys, self.key_precision, self.component_weights
         check.at_least("keys", keys, 3, "(..., U, R, D)")
+        if self.num_components < 1:
+            raise ValueError("keys has no components; give at least one")
         check.same_dtype(**given)
         check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
         if self.values is not None:
@@ -349,6 +341,3 @@ def _common_precision(precision: Tensor) -> Tensor:
             "key_precision differs between units or components, for which the linked prior is undefined; use one precision, or GaussianKeys with weights of your own"
         )
     return precision[..., :1, :1] if precision.dim() else precision
-
-
-__all__ = ["GaussianKeys"]

@@ -27,7 +27,7 @@ queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
@@ -37,20 +37,15 @@ from torch.distributions import constraints
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._gaussian_checks import validate_mixture, validate_outputs
+from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.formulation import (
-    CorrelatedTerms,
-    DirichletTerms,
-    GammaTerms,
-    NormalTerms,
-    Parameter,
-    Terms,
-    WishartTerms,
-)
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Seen
+from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
+from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
+from probtx_pyro.ops.attention import beside
 
 DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 
@@ -92,8 +87,8 @@ class GaussianMixture(GaussianAnswers):
 
     keys: Tensor
     values: Maybe = None
-    key_precision: Tensor = 1.0  # type: ignore[assignment]
-    value_precision: Tensor = 0.0  # type: ignore[assignment]
+    key_precision: Number = Number(1.0)
+    value_precision: Number = Number(0.0)
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
     metric: Maybe = field(default=None, kw_only=True)
@@ -111,28 +106,13 @@ class GaussianMixture(GaussianAnswers):
         **WEIGHTS,
     }
 
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(
-            self,
-            keys: Tensor,
-            values: Maybe = None,
-            key_precision: Tensor | float = 1.0,
-            value_precision: Tensor | float = 0.0,
-            log_prior: Maybe = None,
-            *,
-            answer_probs: Maybe = None,
-            metric: Maybe = None,
-            shift: Maybe = None,
-            diagonal_metric: bool | None = None,
-        ) -> None: ...
-
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")
         if self.metric is not None and self.diagonal_metric is None:
             features = self.keys.shape[-1]
             object.__setattr__(self, "diagonal_metric", self.metric.shape[-2:] != (features, features))
-        self._validate()
+        validate_mixture(self)
+        self._validate_weights()
 
     @classmethod
     def linked(
@@ -179,6 +159,65 @@ class GaussianMixture(GaussianAnswers):
         """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
         return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
 
+    def with_background(
+        self,
+        weight: Tensor | float,
+        *,
+        key_precision: Tensor | float | None = None,
+        key: Maybe = None,
+        value: Maybe = None,
+        value_precision: Tensor | float | None = None,
+    ) -> "GaussianMixture":
+        """The mixture with one more unit, the last: attention to nothing.
+
+        With key 0 and answer 0 in a linked mixture, attention to the other units is a softmax that may sum to less than one,
+        ``exp(s_j) / (exp(s_0) + Σ exp(s))`` with s_0 the logit of the background: "off by one" where it is 0.
+
+        Parameters
+        ----------
+        weight
+            Its prior probability, a number or (...), strictly between 0 and 1; the other units share the rest as before.
+        key_precision, value_precision
+            Its precisions, a number or (...); None is that of the other units, where they share one. A small one makes it wide.
+        key, value
+            Where it is (..., D), and its answer (..., M), or probabilities of labels (..., K); None is 0, for labels uniform.
+
+        Raises
+        ------
+        ValueError
+            A weight outside (0, 1), no precision where those of the units differ, shapes that do not fit.
+        """
+        keys, log_weights = self.keys, self.log_weights()
+        weight = torch.as_tensor(weight, dtype=keys.dtype, device=keys.device)
+        if check.violated(~((weight > 0) & (weight < 1))):
+            raise ValueError("weight must lie strictly between 0 and 1; it is the background's prior probability")
+        own = weight[..., None, None]
+        changes: dict[str, Any] = {
+            "log_prior": beside(log_weights + (-own).log1p(), own.log()),
+            "keys": _with_row(keys, key),
+            "key_precision": self._with_precision("key_precision", key_precision),
+            "value_precision": self._with_precision("value_precision", value_precision),
+        }
+        if self.values is not None:
+            changes["values"] = _with_row(self.values, value)
+        if self.answer_probs is not None:
+            uniform = torch.full_like(self.answer_probs[..., 0, :], 1 / self.answer_probs.shape[-1])
+            changes["answer_probs"] = _with_row(self.answer_probs, uniform if value is None else value)
+        return self.replace(**changes)
+
+    def _with_precision(self, name: str, own: Tensor | float | None) -> Tensor:
+        """A precision with one more entry, or as it is where all units and the background share it."""
+        present = getattr(self, name)
+        shared = present.dim() == 0 or present.shape[-1] == 1
+        if own is None and shared:
+            return present
+        if own is None:
+            raise ValueError(f"{name} differs between units, so the background needs its own; give {name}=")
+        own = torch.as_tensor(own, dtype=present.dtype, device=present.device).unsqueeze(-1)
+        each = present.expand(*present.shape[:-1], self.num_units)
+        shape = torch.broadcast_shapes(each.shape[:-1], own.shape[:-1])
+        return torch.cat([each.expand(*shape, -1), own.expand(*shape, 1)], -1)
+
     # -- parameters and data ------------------------------------------------------------------------------------------------
 
     @property
@@ -187,6 +226,10 @@ class GaussianMixture(GaussianAnswers):
         if self.answer_probs is not None:
             return True
         return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """The mixture with some constructor arguments changed, validated; the kind of a new metric is told by its shape."""
+        return super().replace(**({"diagonal_metric": None} if "metric" in changes else {}) | changes)
 
     def row(self, name: str) -> Parameter:
         """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
@@ -210,75 +253,8 @@ class GaussianMixture(GaussianAnswers):
             return ("query",) if name == "outputs" else ("query", "label")
         return super().axes(name)
 
-    def _validate(self) -> None:
-        given = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
-        check.at_least("keys", self.keys, 2, "(..., U, D)")
-        check.same_dtype(**given)
-        check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
-        self._validate_metric()
-        for name, answer in (("values", self.values), ("answer_probs", self.answer_probs)):
-            if answer is not None:
-                check.at_least(name, answer, 2, "(..., U, M)")
-                check.same_size("keys", self.num_units, name, answer.shape[-2], "units")
-        if self.values is not None and self.answer_probs is not None:
-            raise ValueError(
-                "values and answer_probs are both given; an answer is either real (values) or a label (answer_probs)"
-            )
-        if self.answer_probs is not None:
-            check.simplex("answer_probs", self.answer_probs)
-        for name in ("key_precision", "value_precision"):
-            precision = getattr(self, name)
-            if precision.dim() and precision.shape[-1] not in (1, self.num_units):
-                raise ValueError(
-                    f"{name} has {precision.shape[-1]} entries but there are {self.num_units} units (keys {tuple(self.keys.shape)}); give one for each unit or a scalar"
-                )
-        check.positive("key_precision", self.key_precision)
-        if check.violated(self.value_precision < 0):
-            raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
-        if check.violated((self.value_precision == 0).any() & (self.value_precision > 0).any()):
-            raise ValueError(
-                "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
-            )
-        self._validate_weights()
-
-    def _validate_metric(self) -> None:
-        features = self.keys.shape[-1]
-        if self.shift is not None:
-            check.at_least("shift", self.shift, 1, "(..., D)")
-            check.same_size("keys", features, "shift", self.shift.shape[-1], "features")
-        if self.metric is None:
-            return
-        if self.diagonal_metric:
-            check.at_least("metric", self.metric, 1, "(..., D) or (..., D, D)")
-            check.same_size("keys", features, "metric", self.metric.shape[-1], "features")
-            if check.violated(self.metric <= 0):
-                raise ValueError("metric must be > 0; it is an inverse squared length for each feature")
-            return
-        check.positive_definite("metric", self.metric, features)
-
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
-        if not self.answer_density:
-            raise ValueError(
-                "outputs are given, but the answers of this mixture have no density (values is None or value_precision is 0); give value_precision > 0"
-            )
-        rank = len(self.axes("outputs"))
-        check.at_least("outputs", outputs, rank, "(..., Q)" if rank == 1 else "(..., Q, M)")
-        check.same_size("outputs", outputs.shape[-rank], "queries", queries.shape[-2], "rows")
-        if self.answer_probs is not None:
-            classes = self.answer_probs.shape[-1]
-            seen = outputs if observed is None else torch.where(observed, outputs, 0)
-            if outputs.is_floating_point():
-                raise ValueError(
-                    f"outputs of a categorical mixture must be integer labels, not {outputs.dtype}; convert them with .long()"
-                )
-            if check.violated((seen < 0) | (seen >= classes)):
-                raise ValueError(
-                    f"outputs contain a label outside 0..{classes - 1}; mark it unobserved or add the class to answer_probs"
-                )
-        elif self.values is not None:
-            check.same_size("outputs", outputs.shape[-1], "values", self.values.shape[-1], "answer coordinates")
-            check.same_dtype(outputs=outputs, keys=self.keys)
-            check.finite(outputs=outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, 0.0))
+        validate_outputs(self, queries, outputs, observed)
 
     # -- the program: what a unit emits --------------------------------------------------------------------------------------
 
@@ -390,7 +366,10 @@ class GaussianMixture(GaussianAnswers):
             return super().conditional(name, seen)
         features = self.keys.shape[-1]
         if name in ("keys", "shift", "key_precision", "metric"):
-            return self._key_terms(name, seen, seen.sums[..., : features + 1])
+            root = None if self.metric is None else self._root()
+            return key_terms(
+                name, self.keys, self.shift, self.key_precision, root, seen, seen.sums[..., : features + 1]
+            )
         width = self.unit_answers().shape[-1]
         sums, answered = seen.sums[..., features + 1 :], seen.counts
         if seen.answers == "none":  # the prior alone decides
@@ -404,51 +383,9 @@ class GaussianMixture(GaussianAnswers):
             name, self.unit_answers(), self.value_precision, seen.centers["values"], answered, sums[..., : width + 1]
         )
 
-    def _key_terms(self, name: str, seen: Seen, sums: Tensor) -> Terms:
-        """Terms of what places the queries, from ``Σw (x, -|x|²/2)`` of whitened queries x (mathematics 2.9)."""
-        precision, counts, center = self.key_precision, seen.counts, seen.centers["keys"]
-        if self.metric is None and name != "shift":
-            center = center if self.shift is None else center - self.shift.unsqueeze(-2)
-            return gaussian_terms(name, self.keys, precision, center, counts, sums)
-        root = Metric(torch.ones_like(self.keys[..., 0, :]), True) if self.metric is None else self._root()
-        at = root.whiten(self.locations - center)
-        if name == "key_precision":
-            return gaussian_terms(name, at, precision, torch.zeros_like(center), counts, sums)
-        each = precision.expand(torch.broadcast_shapes(precision.shape, counts.shape[-1:]))
-        strength, first = each * counts, sums[..., :-1]
-        kind = NormalTerms if root.diagonal else CorrelatedTerms
-        if name == "keys":
-            around = center if self.shift is None else center - self.shift.unsqueeze(-2)
-            return kind(root.times(strength), root.restore(each.unsqueeze(-1) * first), around)
-        rest = each.unsqueeze(-1) * first - strength.unsqueeze(-1) * at
-        if name == "shift":
-            pull, total = root.restore(rest.sum(-2, keepdim=True)), strength.sum(-1, keepdim=True)
-            assert self.shift is not None
-            return kind(root.times(total).select(-2 if root.diagonal else -3, 0), pull.squeeze(-2), self.shift)
-        # Σ α w (x - at)(x - at)' of whitened points
-        crossed = at.mT @ (each.unsqueeze(-1) * first)
-        scatter = seen.scatter(each, at.shape[-1]) - crossed - crossed.mT + at.mT @ (strength.unsqueeze(-1) * at)
-        if root.diagonal:
-            squares = scatter.diagonal(dim1=-2, dim2=-1).clamp_min(0) / root.root.square()
-            return GammaTerms(0.5 * counts.sum(-1, keepdim=True).expand_as(squares), 0.5 * squares)
-        return WishartTerms(counts.sum(-1), scatter, root.root)
 
-
-def gaussian_terms(
-    name: str, location: Tensor, precision: Tensor, center: Tensor, counts: Tensor, sums: Tensor
-) -> NormalTerms | GammaTerms:
-    """Terms of the location, or (by ``name``) of the precision, of isotropic Gaussian units.
-
-    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of points
-    less their ``center``, (..., U, D + 1). The precision's are around the location given.
-    """
-    first = sums[..., :-1]
-    if "precision" not in name:
-        pull = precision.unsqueeze(-1) if precision.dim() else precision
-        return NormalTerms((precision * counts).unsqueeze(-1).expand_as(first), pull * first, center)
-    at = location - center
-    scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
-    return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
-
-
-__all__ = ["GaussianMixture", "gaussian_terms"]
+def _with_row(rows: Tensor, row: Maybe) -> Tensor:
+    """Rows (..., U, n) with one more, 0 if None."""
+    row = torch.zeros_like(rows[..., 0, :]) if row is None else row.to(rows)
+    shape = torch.broadcast_shapes(rows.shape[:-2], row.shape[:-1])
+    return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)

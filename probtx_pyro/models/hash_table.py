@@ -18,7 +18,7 @@ their keys, so that keys and scale have no conjugate prior (erratum 8).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
 from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Maybe
+from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops.attention import dot_product_attention
 
 
@@ -62,7 +62,7 @@ class SoftHashTable(ReducedMixture):
 
     keys: Tensor
     values: Tensor
-    scale: Tensor = None  # type: ignore[assignment]
+    scale: Number = Number(None)
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
         "keys": Parameter("unit feature", constraints.real),
@@ -75,10 +75,6 @@ class SoftHashTable(ReducedMixture):
     }
 
     SHARPNESS: ClassVar[str] = "scale"
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(self, keys: Tensor, values: Tensor, scale: Tensor | float | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         if self.scale is None:
@@ -126,6 +122,3 @@ class SoftHashTable(ReducedMixture):
     def expected_outputs(self, queries: Tensor) -> Tensor:
         """`read`, in the words of the other formulations."""
         return self.read(queries)
-
-
-__all__ = ["SoftHashTable"]

@@ -19,7 +19,7 @@ have no conjugate prior (erratum 8).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,9 +29,10 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
 from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Maybe
+from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops import FixedPoint
-from probtx_pyro.ops.retrieval import POOLING, Pooling, by_chunks, iterate
+from probtx_pyro.ops._retrieval import POOLING, Pooling, iterate
+from probtx_pyro.ops.statistics import by_chunks
 
 
 class Retrieval(NamedTuple):
@@ -105,7 +106,7 @@ class Hopfield(ReducedMixture):
     """
 
     patterns: Tensor
-    beta: Tensor
+    beta: Number = Number()
     values: Maybe = None
     mask: Maybe = None
     transformation: str = "softmax"
@@ -119,17 +120,6 @@ class Hopfield(ReducedMixture):
         **ReducedMixture.INSTEAD,
         "log_evidence": "a sparse transformation has no density; take replace(transformation='softmax')",
     }
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(
-            self,
-            patterns: Tensor,
-            beta: Tensor | float,
-            values: Maybe = None,
-            mask: Maybe = None,
-            transformation: str = "softmax",
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("beta")
@@ -366,6 +356,3 @@ class Hopfield(ReducedMixture):
 
 def _itself(square: Tensor) -> Tensor:
     return torch.eye(square.shape[-1], dtype=torch.bool, device=square.device)
-
-
-__all__ = ["FixedPoints", "Hopfield", "Movement", "Retrieval"]

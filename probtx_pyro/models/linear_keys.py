@@ -266,6 +266,3 @@ def _validate_unit_weights(unit_weights: Tensor, causal: bool) -> None:
         raise ValueError(
             "unit_weights mask the first unit, so that the first causal query has nobody to attend to; drop the leading masked positions"
         )
-
-
-__all__ = ["LinearKeys", "linear_key_attention"]

@@ -372,6 +372,3 @@ class LogNormalizer(Formulation):
             spread = spread.expand(torch.broadcast_shapes(spread.shape, mean.shape))
             return Normal(mean if eta is None else mean + spread * eta, spread.sqrt()).to_event(1)
         return Delta(mean, event_dim=1)
-
-
-__all__ = ["Conjugate", "LogNormalizer"]

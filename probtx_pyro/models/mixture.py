@@ -16,12 +16,15 @@ w_ij    ``attention``                   (..., Q, U)         rows on the simplex
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical, Dirichlet, TorchDistribution
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import one_hot
@@ -42,6 +45,22 @@ from probtx_pyro.ops import (
 )
 
 Maybe = Tensor | None  # an argument that may be left out
+if TYPE_CHECKING:
+
+    class Number:
+        """A field that takes a tensor or a number, and holds a tensor once `Mixture._tensors` has made it one."""
+
+        def __init__(self, default: float | None = ...) -> None: ...
+        def __get__(self, instance: object, owner: type) -> Tensor: ...
+        def __set__(self, instance: object, value: Tensor | float | None) -> None: ...
+
+else:
+
+    def Number(*default: float | None) -> Any:
+        """Return what a dataclass takes as the default."""
+        return default[0] if default else field()
+
+
 Centers = Mapping[str, Tensor] | None  # what statistics are centred on, by name; None is the own `origins`
 WEIGHTS: Mapping[str, Parameter] = {
     "weights": Parameter("query unit", constraints.simplex, Dirichlet, field="log_prior")
@@ -185,8 +204,8 @@ class Mixture(Formulation):
 
     def check_data(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
-    ) -> None:
-        """Refuse data that the mixture cannot explain."""
+    ) -> torch.Size:
+        """Return the problems that mixture and data make together; refuse data that the mixture cannot explain."""
         check.floating("queries", queries)
         check.at_least("queries", queries, 2, "(..., Q, D)")
         like, name = self._like(), self._featured()
@@ -200,54 +219,38 @@ class Mixture(Formulation):
                 f"log_prior has rows for {self.log_prior.shape[-2]} queries but there are {queries.shape[-2]} queries; use one row, or one for each query"
             )
         check.finite(queries=queries)
-        shapes = {"queries": queries.shape[:-2], "mixture": self.batch_shape}
         if observed is not None:
             if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
                 raise ValueError(
                     f"observed must be a boolean tensor (..., {queries.shape[-2]}), one entry for each query, not {observed.dtype} {tuple(observed.shape)}"
                 )
-            shapes["observed"] = observed.shape[:-1]
             if outputs is None:
                 raise ValueError("observed is given without outputs; pass the outputs that it marks")
         if outputs is not None:
             self._check_outputs(queries, outputs, observed)
-            shapes["outputs"] = outputs.shape[: outputs.dim() - len(self.axes("outputs"))]
         if query_weights is not None:
             _check_query_weights(queries, query_weights)
-            shapes["query_weights"] = query_weights.shape[:-1]
-        check.broadcastable(**shapes)
+        given = zip(self.DATA, (queries, outputs, observed, query_weights), strict=True)
+        shapes = {name: x.shape[: x.dim() - len(self.axes(name))] for name, x in given if x is not None}
+        return check.broadcastable(mixture=self.batch_shape, **shapes)
 
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
         raise ValueError(
             f"outputs are given, but the answers of a {type(self).__name__} have no density; {self.INSTEAD['outputs']}"
         )
 
-    def plates(  # type: ignore[override]
-        self,
-        queries: Maybe = None,
-        outputs: Maybe = None,
-        observed: Maybe = None,
-        query_weights: Maybe = None,
-        *,
-        num_queries: int | None = None,
-    ) -> Plates:
+    def plates(self, *data: Any, num_queries: int | None = None) -> Plates:  # type: ignore[override]
         """The plates of the problem that mixture and data make, both checked; ``num_queries`` where no queries are given."""
+        queries, *_ = data = self.bind(*data)
         if queries is None:
             if num_queries is None:
                 raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
+            if not isinstance(num_queries, int) or num_queries < 1:
+                raise ValueError(f"num_queries must be a whole number from 1, not {num_queries!r}")
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
-        data = (queries, outputs, observed, query_weights)
-        self.check_data(*data)
-        shapes = {
-            name: x.shape[: x.dim() - len(self.axes(name))]
-            for name, x in zip(self.DATA, data, strict=True)
-            if x is not None
-        }
-        return Plates(
-            check.broadcastable(mixture=self.batch_shape, **shapes), query=queries.shape[-2], units=self.num_units
-        )
+        return Plates(self.check_data(*data), query=queries.shape[-2], units=self.num_units)
 
     # -- closed forms -----------------------------------------------------------------------------------------------------
 
@@ -397,6 +400,29 @@ class Mixture(Formulation):
             if self.answer_density:
                 _sample_outputs(self.answer(unit), outputs, observed)
 
+    def sample(self, num_queries: int, *, seed: int) -> dict[str, Tensor]:
+        """Draw queries and their answers from the program, by the name of the site.
+
+        Parameters
+        ----------
+        num_queries
+            Q, how many.
+        seed
+            A non-negative integer; the draws of the surrounding program go on as if nothing had been drawn.
+
+        Returns
+        -------
+        dict
+            ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where they have a density.
+        """
+        if num_queries < 1:
+            raise ValueError(f"num_queries must be 1 or more, not {num_queries}")
+        with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+            torch.manual_seed(seed)
+            trace = poutine.trace(self.model).get_trace(num_queries=num_queries)
+        nodes: list[tuple[str, Any]] = list(trace.iter_stochastic_nodes())
+        return {name: node["value"] for name, node in nodes if not site_is_subsample(node)}
+
     def draw_unit(self) -> Tensor:
         """Sample the latent site ``unit`` from its prior, for the program."""
         return pyro.sample("unit", Categorical(logits=self.log_weights()), infer=PARALLEL)
@@ -463,6 +489,3 @@ def _check_query_weights(queries: Tensor, query_weights: Tensor) -> None:
     check.finite(query_weights=query_weights)
     if check.violated(query_weights < 0):
         raise ValueError("query_weights must be non-negative; 0 leaves a query out")
-
-
-__all__ = ["WEIGHTS", "Mixture", "Seen"]

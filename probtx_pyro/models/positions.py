@@ -271,13 +271,3 @@ def _normalized(log_weights: Tensor, visible: Tensor) -> Tensor:
 def _refuse_blind(visible: Tensor) -> None:
     if check.is_validation_enabled() and not visible.any(-1).all():
         raise ValueError("a query may see no unit; widen the window or the scale, or give the query a unit it may see")
-
-
-__all__ = [
-    "alibi_slopes",
-    "generalized_gaussian_log_prior",
-    "laplace_log_prior",
-    "offsets",
-    "stick_breaking_log_prior",
-    "uniform_log_prior",
-]

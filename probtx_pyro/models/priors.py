@@ -24,6 +24,7 @@ from probtx_pyro.models.formulation import Formulation
 
 FLAT = ImproperUniform(constraints.real, (), ())
 Prior = TorchDistribution | Callable[[], Distribution]
+ALTERNATIVES = ({"probs", "logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"})  # of one parameter
 _NEEDED = {
     "real": "real vectors", "positive": "positive numbers", "simplex": "the simplex", "positive definite": "positive definite matrices",
 }  # fmt: skip
@@ -72,13 +73,21 @@ def as_pyro(prior: Any) -> TorchDistribution:
     namesake = getattr(dist, kind, None)
     if namesake is None:
         raise ValueError(f"priors: Pyro has no {kind}; give a distribution of pyro.distributions")
-    return namesake(**arguments_of(prior), validate_args=False)
+    arguments = arguments_of(prior)
+    try:
+        return namesake(**arguments, validate_args=False)
+    except TypeError:
+        raise ValueError(
+            f"priors: Pyro's {kind} cannot be made from {', '.join(arguments)} alone; give pyro.distributions.{kind}"
+        ) from None
 
 
 def arguments_of(prior: Distribution) -> dict[str, Any]:
     """Return the arguments a distribution was made with; where it has several parametrisations, of the one given."""
-    given = [name for name in prior.arg_constraints if name in vars(prior)]
-    return {name: getattr(prior, name) for name in given or prior.arg_constraints}
+    names = [name for name in vars(prior) if name in prior.arg_constraints] or list(prior.arg_constraints)
+    for same in ALTERNATIVES:  # the first is the one given, others were computed from it when they were read
+        names = [name for i, name in enumerate(names) if name not in same or not same & set(names[:i])]
+    return {name: getattr(prior, name) for name in names}
 
 
 def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
@@ -96,9 +105,9 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
     """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior."""
     row = formulation.row(name)
     formulation.check_prior(name)
-    if not isinstance(prior, Distribution) and not callable(prior):
+    if isinstance(prior, type) or (not isinstance(prior, Distribution) and not callable(prior)):
         raise ValueError(
-            f"priors: {name}={prior!r} is a {type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
+            f"priors: {name}={prior!r} is a {'class' if isinstance(prior, type) else type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
         )
     if prior is FLAT and _kind(row.support).startswith("positive"):
         near = (
@@ -160,6 +169,10 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
             f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {_NEEDED[_kind(row.support)]}"
             + (f", such as {row.conjugate.__name__}" if row.conjugate else "")
         )
+    if isinstance(prior, MixtureSameFamily) and not _same_bounds(prior.component_distribution.support):
+        raise ValueError(
+            f"priors: the components of the mixture on {name} have bounds of their own, between which no gradient leads; give components with one support"
+        )
     if prior.event_dim > event:
         return _correlated(name, prior, initial, own)
     shape = prior.batch_shape + prior.event_shape
@@ -213,11 +226,20 @@ def _fits(kind: str, prior: TorchDistribution) -> bool:
     support: Any = prior.support
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
+    if support.is_discrete:
+        return False
     if kind == "positive":
-        return bool(getattr(support, "lower_bound", -1) >= 0)
+        return bool((torch.as_tensor(getattr(support, "lower_bound", -1)) >= 0).all())
     if kind == "positive definite":
         return support is constraints.positive_definite
     return (support is constraints.simplex) == (kind == "simplex")
+
+
+def _same_bounds(support: Any) -> bool:
+    """Whether all components of a mixture have the same bounds, which are then numbers."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return not any(isinstance(getattr(support, bound, None), Tensor) for bound in ("lower_bound", "upper_bound"))
 
 
 def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
@@ -246,8 +268,3 @@ def require_modes(sites: Mapping[str, Site]) -> None:
             raise ValueError(
                 f"priors: the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
             )
-
-
-__all__ = [
-    "FLAT", "Prior", "Site", "arguments_of", "as_pyro", "bare", "in_dtype", "is_conjugate", "lay_out", "require_modes", "require_prior",
-]  # fmt: skip

@@ -19,7 +19,7 @@ prior on centers and a Gamma prior on γ, half a precision, are conjugate.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from pyro.distributions import Gamma, Normal
@@ -33,7 +33,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import GammaTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Maybe, Seen
+from probtx_pyro.models.mixture import Maybe, Number, Seen
 from probtx_pyro.ops._numerics import center_of
 
 
@@ -80,7 +80,7 @@ class SoftKMeans(ReducedMixture):
     """
 
     centers: Tensor
-    gamma: Tensor
+    gamma: Number = Number()
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
         "centers": Parameter("unit feature", constraints.real, Normal),
@@ -93,10 +93,6 @@ class SoftKMeans(ReducedMixture):
     }
 
     SHARPNESS: ClassVar[str] = "gamma"
-
-    if TYPE_CHECKING:  # numbers are accepted and become tensors
-
-        def __init__(self, centers: Tensor, gamma: Tensor | float) -> None: ...
 
     def __post_init__(self) -> None:
         self._tensors("gamma")
@@ -306,6 +302,3 @@ class SoftKMeans(ReducedMixture):
         check.broadcastable(x=x.shape[:-2], centers=self.centers.shape[:-2], gamma=self.gamma.shape)
         if point_weights is not None:
             start.check_weights(x, point_weights)
-
-
-__all__ = ["Clustering", "SoftKMeans"]

@@ -30,26 +30,6 @@ def _beside(strength: Tensor, parameter: Tensor) -> Tensor:
     return strength.view(-1, *(1,) * (parameter.dim() - 2))
 
 
-def model_of(keys: Tensor, values: Tensor, precision: Tensor, key_weights: Tensor, log_prior: Tensor | None) -> Model:
-    """Return the probability model of every head.
-
-    Parameters
-    ----------
-    keys, values
-        (B, H, S, [R,] D) and (B, H, S, D).
-    precision, key_weights
-        Precision and log weight, not normalised, of each key, (B, H, S, [R]).
-    log_prior
-        (B, 1 or H, L or 1, S) with -inf for masks, or None.
-    """
-    if keys.dim() == 4:
-        weights = key_weights.unsqueeze(-2) if log_prior is None else key_weights.unsqueeze(-2) + log_prior
-        return models.GaussianMixture(keys, values, precision, log_prior=weights.log_softmax(-1))
-    units = key_weights.logsumexp(-1).unsqueeze(-2)
-    weights = units if log_prior is None else units + log_prior
-    return models.GaussianKeys(keys, values, precision, key_weights.softmax(-1), log_prior=weights.log_softmax(-1))
-
-
 def check_masks(masks: Masks) -> None:
     """Refuse a mask by which a query could learn from a unit that is hidden from it.
 

@@ -9,13 +9,14 @@ from torch.nn import functional as F
 
 from probtx_pyro import models
 from probtx_pyro.inference import adapt
-from probtx_pyro.nn._adaptation import ADAPTED, Model, check_masks, model_of
+from probtx_pyro.nn._adaptation import ADAPTED, Model, check_masks
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.nn.softmax import explicit
 from probtx_pyro.ops import Factor, attend, log_joint
 from probtx_pyro.ops._assignment import Reduction, assigned_outputs, log_sum
-from probtx_pyro.ops.attention import dot_product_attention, key_factor, single
+from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 
 class GaussianAttention(Attention):
@@ -51,12 +52,10 @@ class GaussianAttention(Attention):
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and ``strength_key_precision`` (H,), and the weights ``unit_weights`` and ``unit_precision`` (H, kdim)."""
-        values = {"key_precision": self.log_key_precision.exp()}
-        values |= {f"strength_{name}": x for name, x in self._strengths().items()}
-        for name in ("unit_weights", "unit_precision"):
-            if (linear := getattr(self, name)) is not None:
-                values[name] = linear.weight
-        return values
+        strengths = {f"strength_{name}": x for name, x in self._strengths().items()}
+        own = {"unit_weights": self.unit_weights, "unit_precision": self.unit_precision}
+        weights = {name: linear.weight for name, linear in own.items() if linear is not None}
+        return {"key_precision": self.log_key_precision.exp(), **strengths, **weights}
 
     def _strengths(self) -> dict[str, Tensor]:
         """Return the strength (H,) of the prior on each parameter that adapts."""
@@ -161,8 +160,13 @@ class GaussianAttention(Attention):
             precision, weights = (x.unflatten(-1, (-1, count if x.shape[-1] > 1 else 1)) for x in (precision, weights))
         if self.linked:
             weights = weights + 0.5 * precision * keys.square().sum(-1)
-        rows, shape = masks.opened(num_queries, values.shape[-2], values), keys.shape[:-1]
-        return model_of(keys, values, precision.expand(shape), weights.expand(shape), rows)
+        precision, weights = precision.expand(keys.shape[:-1]), weights.expand(keys.shape[:-1])
+        log_prior = (weights.logsumexp(-1) if self.num_components > 1 else weights).unsqueeze(-2)
+        rows = masks.opened(num_queries, values.shape[-2], values)
+        log_prior = (log_prior if rows is None else log_prior + rows).log_softmax(-1)
+        if self.num_components > 1:
+            return models.GaussianKeys(keys, values, precision, weights.softmax(-1), log_prior=log_prior)
+        return models.GaussianMixture(keys, values, precision, log_prior=log_prior)
 
     def _asked(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         alive, dtype = masks.alive(queries.shape[-2]), values.dtype

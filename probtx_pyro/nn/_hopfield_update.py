@@ -1,7 +1,6 @@
 """The update rule of the Hopfield layers: states among patterns, step by step, in every head."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +8,8 @@ from torch import Tensor, nn
 from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.softmax import explicit
+from probtx_pyro.ops._retrieval import POOLING, iterate
 from probtx_pyro.ops.attention import single
-from probtx_pyro.ops.retrieval import POOLING, iterate
 
 
 class StateUpdate(nn.Module):
@@ -29,6 +28,8 @@ class StateUpdate(nn.Module):
         A state stops once it moves by no more than this times its largest magnitude; None takes all steps.
     transformation
         "softmax", "entmax15" or "sparsemax".
+    device, dtype
+        Of a β that is learned.
 
     Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
     """
@@ -42,7 +43,8 @@ class StateUpdate(nn.Module):
         num_steps: int = 1,
         tol: float | None = None,
         transformation: str = "softmax",
-        **made: Any,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         if num_steps < 1:
@@ -57,7 +59,7 @@ class StateUpdate(nn.Module):
         if learn_beta:
             if beta is None:
                 raise ValueError("learn_beta needs a number to start from; give beta")
-            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
+            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), device=device, dtype=dtype))
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""
@@ -113,8 +115,8 @@ class StateUpdate(nn.Module):
         def step(now: Tensor) -> Tensor:
             return self._read(now, patterns, patterns, masks, 0.0, explicitly)[0]
 
-        how: Any = {"problems": states.shape[:-1], "num_steps": self.num_steps - 1, "tol": self.tol}
-        return iterate(step, states, **how).state["state"]
+        found = iterate(step, states, problems=states.shape[:-1], num_steps=self.num_steps - 1, tol=self.tol)
+        return found.state["state"]
 
     def formulation(
         self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks

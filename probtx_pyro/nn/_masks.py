@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops._mixed_keys import causal_prior, reachable
+from probtx_pyro.ops._fused import causal_prior, reachable
 
 
 class Masks(NamedTuple):

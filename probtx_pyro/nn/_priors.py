@@ -67,12 +67,9 @@ class WithPriors(nn.Module):
 
 def _log_prob(name: str, prior: Distribution, value: Tensor) -> Tensor:
     shape, events = prior.batch_shape + prior.event_shape, prior.event_shape
-    try:
-        torch.empty(shape, device="meta").expand(value.shape)
-        fits = value.shape[value.dim() - len(events) :] == events
-    except RuntimeError:  # they do not broadcast
-        fits = False
-    if not fits:
+    pairs = zip(reversed(shape), reversed(value.shape), strict=False)
+    fits = len(shape) <= value.dim() and all(mine in (1, theirs) for mine, theirs in pairs)
+    if not fits or value.shape[value.dim() - len(events) :] != events:
         raise ValueError(
             f"priors: the prior on {name!r} has shape {tuple(shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
         )

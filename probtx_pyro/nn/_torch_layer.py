@@ -19,17 +19,16 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
     """
     if not isinstance(layer, nn.MultiheadAttention):
         raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")
-    if type(layer).forward is not nn.MultiheadAttention.forward or "forward" in vars(layer):
+    calls = ("forward", "__call__", "_call_impl")
+    if any(getattr(type(layer), name) is not getattr(nn.MultiheadAttention, name) for name in calls) or (
+        "forward" in vars(layer)
+    ):
         raise ValueError(
             f"{type(layer).__name__} has a forward of its own, which another layer would not run; replace it by hand"
         )
-
-    parts = {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
-    settings = (
-        options(layer, nn.MultiheadAttention)
-        | parts
-        | {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
-    )
+    settings = options(layer, nn.MultiheadAttention)
+    settings |= {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
+    settings |= {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
     usual, found = (_names(x) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
     if usual != found:
         raise ValueError(
@@ -39,6 +38,5 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
 
 
 def _names(layer: nn.Module) -> set[str]:
-    return {
-        name for named in (layer.named_parameters, layer.named_buffers) for name, _ in named(remove_duplicate=False)
-    }
+    kinds = layer.named_parameters, layer.named_buffers
+    return {name for named in kinds for name, _ in named(remove_duplicate=False)}

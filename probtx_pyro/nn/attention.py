@@ -36,9 +36,7 @@ class Units(NamedTuple):
     def extended(self, key: Tensor) -> "Units":
         """Return the units with one more behind them, all of whose keys are ``key`` (1, H, 1, D)."""
         keys = self.keys
-        more = key.view(1, key.shape[1], 1, *(1,) * (keys.dim() - 4), -1).expand(
-            len(keys), -1, -1, *keys.shape[3:-1], -1
-        )
+        more = (key if keys.dim() == 4 else key.unsqueeze(-2)).expand(len(keys), -1, 1, *keys.shape[3:])
         rest = [None if x is None else F.pad(x, (0, 1)) for x in self[1:]]
         return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
 
@@ -392,6 +390,3 @@ class Attention(WithPriors):
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "head_dim": self.head_dim}
         return printed(self, sizes, self._options())
-
-
-__all__ = ["Answers", "Attention", "Units"]

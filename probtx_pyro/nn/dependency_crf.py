@@ -124,12 +124,10 @@ class DependencyCRFEncoder(WithPriors):
         self.label = Rule(label_temperature, label_step, label_damping, NORMALIZERS[normalizer])
         head_temperature = 1.0 / width if head_temperature is None else head_temperature
         self.head, self.rate = Rule(head_temperature, head_step, head_damping, NORMALIZERS[normalizer]), dropout
-        rules = (("label", self.label), ("head", self.head))
-        said = {
-            f"{of}_{name}": getattr(rule, name) for of, rule in rules for name in ("temperature", "step", "damping")
-        }
+        rules = {name: x for name, x in self._given.items() if name.startswith(("label_", "head_"))}
+        rules["head_temperature"] = head_temperature
         with torch.no_grad():  # the model says what does not fit
-            self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **said)
+            self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **rules)
 
     def constrained(self) -> dict[str, Tensor]:
         """Return the potentials, or their factors: ``ternary``, or ``left``, ``right`` and ``channels``; ``root_ternary``, ``memory``."""
@@ -203,6 +201,3 @@ class DependencyCRFEncoder(WithPriors):
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return label logits (B, N, L) from unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
         return self.field(x, key_padding_mask).label_logits
-
-
-__all__ = ["NORMALIZERS", "DependencyCRFEncoder"]

@@ -82,6 +82,3 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
             return super().ask(model, queries, need_weights)
         weights = model.attention(queries, assignment=self.reduce) if need_weights else None
         return model.expected_outputs(queries, self.reduce), weights
-
-
-__all__ = ["GaussianKeysAttention"]

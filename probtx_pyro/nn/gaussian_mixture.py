@@ -10,7 +10,7 @@ from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
 from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 
 
 class GaussianMixtureAttention(GaussianAttention):
@@ -96,6 +96,3 @@ class GaussianMixtureAttention(GaussianAttention):
         precision = single(self.log_value_precision).exp().view(-1, *(1,) * (model.keys.dim() - 3))  # (H, [1,] 1)
         answers = model.with_parameters({"value_precision": precision}).map_outputs(queries, num_steps=self.map_steps)
         return answers, model.attention(queries) if need_weights else None
-
-
-__all__ = ["GaussianMixtureAttention"]

@@ -75,10 +75,8 @@ class HopfieldAttention(Attention):
         beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
     ):  # fmt: skip
         super().__init__(**arguments_of(Attention, locals()))
-        self.update = StateUpdate(
-            num_heads, self.head_dim**-0.5 if beta is None else beta, learn_beta=learn_beta, num_steps=num_steps, tol=tol,
-            transformation=transformation, **self._made,
-        )  # fmt: skip
+        beta = self.head_dim**-0.5 if beta is None else beta
+        self.update = StateUpdate(**arguments_of(StateUpdate, locals()))
 
     def _options(self) -> dict[str, Any]:
         beta = None if self.update.beta == self.head_dim**-0.5 else self.update.beta
@@ -169,10 +167,8 @@ class HopfieldRetrieval(WithPriors):
         self.num_heads, self.batch_first = num_heads, batch_first
         self.register_buffer("patterns", patterns)
         self.register_buffer("values", values)
-        self.update = StateUpdate(
-            num_heads, beta, learn_beta=learn_beta, num_steps=num_steps, tol=tol, transformation=transformation,
-            **({} if patterns is None else {"device": patterns.device, "dtype": patterns.dtype}),
-        )  # fmt: skip
+        device, dtype = (None, None) if patterns is None else (patterns.device, patterns.dtype)
+        self.update = StateUpdate(**arguments_of(StateUpdate, locals()))
 
     def forward(
         self,
@@ -274,6 +270,3 @@ class HopfieldRetrieval(WithPriors):
                 f"{name} must be batched (of {batch}, batch_first={self.batch_first}) or single, with features that num_heads {self.num_heads} divides, but has shape {tuple(x.shape)}"
             )
         return x.expand(batch, *x.shape[-2:]).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-
-__all__ = ["HopfieldAttention", "HopfieldRetrieval"]

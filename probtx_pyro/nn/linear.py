@@ -96,6 +96,3 @@ class LinearKeysAttention(SeveralKeys):
         weights = None if weights is None else weights.unsqueeze(2)
         every = LinearKeys(keys.unsqueeze(2), values.unsqueeze(2), weights, self.feature_map, rows.exp())
         return every, queries.unsqueeze(-2)
-
-
-__all__ = ["LinearKeysAttention"]

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from probtx_pyro.models import GaussianMixture
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops.attention import dot_product_attention, single
+from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import softmax
 
 
@@ -67,6 +68,3 @@ def explicit(
     weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)
     weights = F.dropout(weights, dropout) if dropout else weights
     return weights @ values, weights
-
-
-__all__ = ["SoftmaxAttention", "explicit"]

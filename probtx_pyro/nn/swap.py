@@ -56,9 +56,8 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(layer, Attention):
-        own = {
-            name: x for name, x in layer._options().items() if name not in signature(nn.MultiheadAttention).parameters
-        }
+        theirs = signature(nn.MultiheadAttention).parameters
+        own = {name: x for name, x in layer._options().items() if name not in theirs}
         call = ", ".join(filter(None, ["model", type(layer).__name__, printed(layer, {}, own)]))
         raise TypeError(
             f"layer must be a class, not an instance, since every place gets a layer of its own; call swap_attention({call})"
@@ -107,6 +106,3 @@ def _take_over(old: nn.MultiheadAttention, new: Attention) -> None:
         for hook in heir._load_state_dict_pre_hooks.values():
             if getattr(hook, "with_module", False):  # such a hook remembers its module
                 hook.module = weakref.ref(heir)  # type: ignore[attr-defined]
-
-
-__all__ = ["swap_attention"]

@@ -63,10 +63,9 @@ class TransformerEncoder(nn.Module):
             width, num_heads, 4 * width, dropout, activation, batch_first=True, norm_first=True
         )
         self.layers = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        for block in self.layers.layers:  # torch copies one layer: all would start alike
-            for weight in block.parameters():
-                if weight.ndim > 1:
-                    nn.init.xavier_uniform_(weight)
+        for weight in self.layers.layers.parameters():  # torch copies one layer: all would start alike
+            if weight.ndim > 1:
+                nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return each word in its context, (B, N, width).
@@ -237,8 +236,3 @@ class TextClassifier(WordModel):
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return the logits, (B, categories); words (B, N), key_padding_mask (B, N) with True at padding."""
         return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))
-
-
-__all__ = [
-    "MaskedLanguageModel", "TextClassifier", "TransformerEncoder", "WordModel", "WordTagger", "mean_word", "root_label",
-]  # fmt: skip

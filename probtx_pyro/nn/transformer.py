@@ -11,7 +11,7 @@ from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each behind a layer norm and added to its input.
+    """Self-attention and a feed-forward layer four times as wide, each behind a layer norm and added to its input.
 
     Parameters
     ----------
@@ -21,8 +21,6 @@ class TransformerBlock(nn.Module):
         Class of the attention layer, or any callable with the constructor arguments of ``torch.nn.MultiheadAttention``.
     dropout
         Rate, in the attention and on both branches.
-    expansion
-        Width of the feed-forward layer over that of the block.
     options
         Further arguments of ``attention``, such as ``head_dim``.
 
@@ -35,13 +33,12 @@ class TransformerBlock(nn.Module):
         num_heads: int,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        expansion: int = 4,
         **options: Any,
     ):
         super().__init__()
         self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
-        self.widen, self.narrow = nn.Linear(width, expansion * width), nn.Linear(expansion * width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -123,6 +120,3 @@ class TransformerLM(nn.Module):
             caught.append(block.attention(h, h, h, is_causal=True, average_attn_weights=False)[1])
             x = block(x, is_causal=True)
         return torch.stack(caught)
-
-
-__all__ = ["TransformerBlock", "TransformerLM"]

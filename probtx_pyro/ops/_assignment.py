@@ -6,21 +6,15 @@ largest term the hard E-step. Chunked over queries, and recomputed in the backwa
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
-from probtx_pyro.ops._numerics import safe_softmax
+from probtx_pyro.ops._numerics import log_sum, safe_softmax
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
-from probtx_pyro.ops.statistics import as_product, over_chunks
+from probtx_pyro.ops.statistics import as_product, by_chunks
 from probtx_pyro.typing import LogPrior, Outputs, PerQuery
 
 Reduction = Callable[[Tensor], Tensor]
-
-
-def log_sum(log_joint: Tensor) -> Tensor:
-    """Return ``log Σ_r exp``, (..., R) -> (...); -inf, with a zero gradient, where every component is absent."""
-    return safe_softmax(log_joint)[1]
 
 
 def largest(log_joint: Tensor) -> Tensor:
@@ -61,12 +55,11 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
     log_evidence
         (..., Q).
     """
-    statistics, parameters, row_prior = as_product(factor, log_prior)
 
-    def evidence(*product: Any) -> tuple[Tensor, None]:
-        return safe_softmax(_scores(components, reduce, *product))[1].unsqueeze(-1), None
+    def evidence(scores: Tensor) -> Tensor:
+        return log_sum(_of_units(scores, components, reduce)).unsqueeze(-1)
 
-    return over_chunks(evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1)
+    return by_chunks(evidence, *as_product(factor, log_prior)).squeeze(-1)
 
 
 def assigned_outputs(
@@ -88,18 +81,13 @@ def assigned_outputs(
     outputs
         (..., Q, M).
     """
-    statistics, parameters, row_prior = as_product(factor, log_prior)
 
-    def outputs(*product: Any) -> tuple[Tensor, None]:
-        *given, values = product
-        return safe_softmax(_scores(components, reduce, *given))[0].to(values.dtype) @ values, None
+    def outputs(scores: Tensor, values: Tensor) -> Tensor:
+        return safe_softmax(_of_units(scores, components, reduce))[0].to(values.dtype) @ values
 
-    return over_chunks(outputs, (statistics, row_prior), (parameters, values))[0]
+    return by_chunks(outputs, *as_product(factor, log_prior), values)
 
 
-def _scores(
-    components: int, reduce: Reduction, statistics: Tensor, row_prior: Tensor | None, parameters: Tensor
-) -> Tensor:
-    scores = statistics @ parameters.transpose(-1, -2)
-    scores = scores if row_prior is None else scores + row_prior
-    return reduce(scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf).unflatten(-1, (-1, components)))
+def _of_units(scores: Tensor, components: int, reduce: Reduction) -> Tensor:
+    masked = scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf)
+    return reduce(masked.unflatten(-1, (-1, components)))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import known
 from probtx_pyro.ops._progress import progress_bar
 
 State = Mapping[str, Tensor]
@@ -110,7 +111,7 @@ def fixed_point(
                 active = active & (moved > tol * scale).any(0)
             if bar is not None:
                 bar.update()
-            if tol is not None and not active.any():
+            if tol is not None and not known(active.any(), otherwise=True):
                 break
     if objective is not None:
         trace.append(objective(state))
@@ -137,12 +138,10 @@ def _magnitudes(state: State, active: Tensor) -> Tensor:
 
 def _largest(x: Tensor, active: Tensor) -> Tensor:
     """Largest magnitude within each problem; an axis along which the problems are one is part of each."""
-    own = tuple(range(active.dim(), x.dim()))
+    axes = [i for i in range(x.dim()) if i >= active.dim() or active.shape[i] == 1]
     magnitude = x.detach().abs()
-    magnitude = magnitude.amax(own) if own else magnitude
-    together = tuple(i for i in range(active.dim()) if active.shape[i] == 1)
-    magnitude = magnitude.amax(together, keepdim=True) if together else magnitude
-    return magnitude.expand(active.shape)
+    magnitude = magnitude.amax(axes, keepdim=True) if axes else magnitude
+    return magnitude.reshape(magnitude.shape[: active.dim()]).expand(active.shape)
 
 
 def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 from probtx_pyro.typing import (
     Attention,
     ComponentKeys,
@@ -42,7 +42,8 @@ def elu_plus_one(x: Tensor) -> Tensor:
     >>> elu_plus_one(torch.tensor([-20.0, 0.0, 2.0])), torch.nn.functional.elu(torch.tensor(-20.0)) + 1
     (tensor([2.0612e-09, 1.0000e+00, 3.0000e+00]), tensor(0.))
     """
-    return x.clamp_max(0).exp() + torch.relu(x)  # the slope at 0 is that of the first term, 1
+    above = torch.relu(x)  # its slope at 0 is 0 in every version of torch, that of a clamp is not
+    return (x - above).exp_() + above
 
 
 def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> QueryBasis:
@@ -65,8 +66,7 @@ def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> Q
     queries = single(queries)
     if feature_map is not None:
         return feature_map(queries)
-    pieces = queries.split(PIECE, -2)
-    return _joined([elu_plus_one(x - x.detach().amax(-1, keepdim=True).clamp_max(0)) for x in pieces])
+    return _joined([elu_plus_one(x - x.detach().amax(-1, keepdim=True).clamp_max(0)) for x in queries.split(PIECE, -2)])
 
 
 def unit_features(
@@ -96,20 +96,17 @@ def unit_features(
         (..., U, F).
     """
     keys = single(keys)
-    present = None if unit_weights is None else unit_weights > 0
-    if present is not None:
-        keys = torch.where(present[..., None, None], keys, 0.0)
+    if unit_weights is not None:
+        present = unit_weights > 0
+        keys, unit_weights = torch.where(present[..., None, None], keys, 0.0), torch.where(present, unit_weights, 0.0)
     parts = [(feature_map or elu_plus_one)(x) for x in keys.split(PIECE, -3)]
     if component_weights is None:
-        pieces = [features.mean(-2) for features in parts]
+        mixed = _joined([features.mean(-2) for features in parts])
     else:
         shares = component_weights.to(parts[0].dtype).expand(*component_weights.shape[:-2], keys.shape[-3], -1)
         each = zip(shares.unsqueeze(-1).split(PIECE, -3), parts, strict=True)
-        pieces = [(weights * features).sum(-2) for weights, features in each]
-    mixed = _joined(pieces)
-    if unit_weights is None or present is None:
-        return mixed
-    return mixed * torch.where(present, unit_weights, 0.0).to(mixed.dtype).unsqueeze(-1)
+        mixed = _joined([(weights * features).sum(-2) for weights, features in each])
+    return mixed if unit_weights is None else mixed * unit_weights.to(mixed.dtype).unsqueeze(-1)
 
 
 def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False) -> Outputs:
@@ -210,27 +207,20 @@ def _divided(numerator: Tensor, total: Tensor) -> Tensor:
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, block after block of chunks, with the sums so far."""
-    state, numerators, totals = None, [], []
-    for q, k, v in zip(*(x.split(PIECE, -2) for x in (queries, units, values)), strict=True):
-        numerator, total, state = _block(q, k, v, state)
-        numerators.append(numerator)
-        totals.append(total)
+    numerators, totals = [], []
+    products: Tensor | None = None
+    features: Tensor | None = None
+    for block in zip(*(x.split(PIECE, -2) for x in (queries, units, values)), strict=True):
+        rows = block[0].shape[-2]
+        q, k, v = (_chunks(x, max(1, min(CHUNK, rows))) for x in block)
+        products = _cumsum(k.mT @ v, -3, products)
+        features = _cumsum(k.sum(-2), -2, features)
+        inside = (q @ k.mT).tril_()  # the units of the query's own chunk
+        numerator = (inside @ v).add_(q @ products[..., :-1, :, :])
+        total = inside.sum(-1, keepdim=True).add_(q @ features[..., :-1, :].unsqueeze(-1))
+        numerators.append(numerator.flatten(-3, -2)[..., :rows, :])
+        totals.append(total.flatten(-3, -2)[..., :rows, :])
     return _joined(numerators), _joined(totals)
-
-
-def _block(
-    queries: Tensor, units: Tensor, values: Tensor, state: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Return the sums of one block, by a triangle inside each chunk and the sums of all chunks before it, and those up to its end."""
-    num = queries.shape[-2]
-    q, k, v = (_chunks(x, max(1, min(CHUNK, num))) for x in (queries, units, values))
-    products = _cumsum(k.transpose(-1, -2) @ v, -3, state and state[0])
-    features = _cumsum(k.sum(-2), -2, state and state[1])
-    inside = (q @ k.transpose(-1, -2)).tril_()
-    numerator = (inside @ v).add_(q @ products[..., :-1, :, :])
-    total = inside.sum(-1, keepdim=True).add_(q @ features[..., :-1, :].unsqueeze(-1))
-    rows = [x.flatten(-3, -2)[..., :num, :] for x in (numerator, total)]
-    return rows[0], rows[1], (products[..., -1:, :, :], features[..., -1:, :])
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
@@ -238,7 +228,7 @@ def _chunks(x: Tensor, size: int) -> Tensor:
     return pad(x, (0, 0, 0, -x.shape[-2] % size)).unflatten(-2, (-1, size))
 
 
-def _cumsum(x: Tensor, dim: int, first: Tensor | None) -> Tensor:
-    """Return the sums so far (0 if ``first`` is None) and the running sums from there: one more than ``x`` has along ``dim``."""
-    first = torch.zeros_like(x.narrow(dim, 0, 1)) if first is None else first
+def _cumsum(x: Tensor, dim: int, before: Tensor | None) -> Tensor:
+    """Return the running sums on from the last of those ``before`` (None is 0), which comes first: one more than ``x`` has along ``dim``."""
+    first = torch.zeros_like(x.narrow(dim, 0, 1)) if before is None else before.narrow(dim, -1, 1)
     return torch.cat([first, x], dim).cumsum(dim)

@@ -9,6 +9,13 @@ import math
 import torch
 from torch import Tensor
 
+HALF = (torch.bfloat16, torch.float16)
+
+
+def single(x: Tensor) -> Tensor:
+    """Half precision as float32, all else as it is."""
+    return x.float() if x.dtype in HALF else x
+
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf, with zero gradients.
@@ -24,6 +31,12 @@ def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     lse = scores.logsumexp(-1, keepdim=True)
     weights = scores.softmax(-1).masked_fill(empty, 0.0)  # exp(scores - lse) is off the simplex where scores are large
     return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
+
+
+def log_sum(scores: Tensor, axis: int = -1) -> Tensor:
+    """Return ``log Σ exp`` over an axis; -inf, with zero gradients of every order, where all scores are -inf."""
+    empty = (scores == -math.inf).all(axis)
+    return scores.masked_fill(empty.unsqueeze(axis), 0.0).logsumexp(axis).masked_fill(empty, -math.inf)
 
 
 def safe_log(probabilities: Tensor) -> Tensor:
@@ -61,6 +74,11 @@ def known(condition: Tensor, otherwise: bool) -> bool:
         if "vmap" not in str(error):
             raise
         return otherwise
+
+
+def transformed() -> bool:
+    """True inside ``torch.func.vmap``, ``grad`` and the like, which need plain operations of torch."""
+    return torch._C._are_functorch_transforms_active()
 
 
 _VECTORIZED = (

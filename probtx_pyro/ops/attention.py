@@ -23,15 +23,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad, scaled_dot_product_attention
+from torch.nn.functional import one_hot
 
-from probtx_pyro.ops._mixed_keys import causal_prior, mixed_keys_attention, reachable
-from probtx_pyro.ops._numerics import center_of, safe_log, safe_softmax
+from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
+from probtx_pyro.ops._numerics import HALF, center_of, safe_log, safe_softmax, single
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
 ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
-_HALF = (torch.bfloat16, torch.float16)
 
 
 class Factor(NamedTuple):
@@ -139,11 +138,6 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     switch = observed.unsqueeze(-1).to(statistics.dtype)
     statistics = beside(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
     return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
-
-
-def single(x: Tensor) -> Tensor:
-    """Half precision as float32, all else as it is."""
-    return x.float() if x.dtype in _HALF else x
 
 
 def beside(left: Tensor, right: Tensor) -> Tensor:
@@ -266,17 +260,17 @@ def attend(
             bias = torch.where(each, bias, 0.0)
             mask = log_prior.masked_fill(~allowed, 0.0)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
-    if values.dtype in _HALF:
+    if values.dtype in HALF:
         statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
     used, needed = max(statistics.shape[-1], values.shape[-1]), max(statistics.shape[-1] + 1, values.shape[-1])
     if training or mask is not None or causal or components > 1 or bias.is_cuda or -(-used // 16) == -(-needed // 16):
         # as columns: no Q x U gradient; the flash kernels, which take no mask; room left in a width of 16 numbers
-        columns = _columns(bias, values.dtype)
+        columns = as_columns(bias, values.dtype)
         parameters = beside(parameters, columns)
         statistics = beside(statistics, statistics.new_ones(columns.shape[-1]))
     else:  # a mask expanded with stride 0 costs no memory
         mask = bias.unsqueeze(-2)
-    output = _fused(statistics, parameters, values, mask, components, causal, dropout)
+    output = fused_attention(statistics, parameters, values, mask, components, causal, dropout)
     return output if allowed is None else torch.where(allowed, output, 0.0)
 
 
@@ -304,10 +298,10 @@ def dot_product_attention(
     outputs
         (..., Q, M).
     """
-    if values.dtype in _HALF:
+    if values.dtype in HALF:
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
     if log_prior is None:
-        return _fused(queries, keys, values, None, components, causal, dropout)
+        return fused_attention(queries, keys, values, None, components, causal, dropout)
     unbiased = Factor(queries, keys, keys.new_zeros(keys.shape[:-1]))
     return attend(unbiased, values, log_prior, components=components, causal=causal, dropout=dropout)
 
@@ -349,44 +343,29 @@ def gaussian_attention(
         (..., Q, M).
     """
     row = precision.unsqueeze(-2) if precision.dim() else precision
-    tensors: list[Any] = [
-        queries,
-        keys,
-        values,
-        row,
-        log_prior,
-        None if key_weights is None else key_weights.unsqueeze(-2),
-    ]
+    weights = None if key_weights is None else key_weights.unsqueeze(-2)
+    tensors: list[Any] = [queries, keys, values, row, log_prior, weights]
+
+    def lowered(q: Tensor, k: Tensor, v: Tensor, row: Tensor, prior: Tensor | None, weights: Tensor | None) -> Tensor:
+        factor = key_factor(q, k, row.squeeze(-2) if row.dim() else row)
+        if weights is not None:
+            factor = factor._replace(bias=(factor.bias + weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
+        return attend(factor, v, prior, components=components)
+
     given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
     if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
-        return _gaussian_attention(components, *tensors)
+        return lowered(*tensors)
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
     output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
     each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
     for index in itertools.product(*map(range, batch)):
-        alone = [x[index] if x is not None and x.dim() else x for x in each]
+        q, k, v, row, prior, weights = (x[index] if x is not None and x.dim() else x for x in each)
         for start in range(0, num_queries, size):
             part = slice(start, start + size)
-            of_rows = [x[part] if x is not None and len(x) == num_queries else x for x in (alone[0], alone[4])]
-            own = [of_rows[0], *alone[1:4], of_rows[1], alone[5]]
-            output[index][part] = _gaussian_attention(components, *own)
+            rows = prior if prior is None or len(prior) == 1 else prior[part]
+            output[index][part] = lowered(q[part], k, v, row, rows, weights)
     return output
-
-
-def _gaussian_attention(
-    components: int,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    precision: Tensor,
-    log_prior: Tensor | None,
-    key_weights: Tensor | None,
-) -> Tensor:
-    factor = key_factor(queries, keys, precision.squeeze(-2) if precision.dim() else precision)
-    if key_weights is not None:
-        factor = factor._replace(bias=(factor.bias + key_weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
-    return attend(factor, values, log_prior, components=components)
 
 
 def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
@@ -409,51 +388,3 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
     center = center_of(keys)
     factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
     return factor_of(queries - center, keys - center, precision)
-
-
-def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
-    if dtype not in _HALF:
-        return bias.unsqueeze(-1)
-    columns = []
-    for _ in range(3):
-        columns.append(bias.clamp_min(torch.finfo(dtype).min).to(dtype))
-        bias = bias - columns[-1]
-    return torch.stack(columns, -1)
-
-
-def _fused(
-    statistics: Tensor,
-    parameters: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    components: int,
-    causal: bool,
-    dropout: float,
-) -> Tensor:
-    """SDPA with leading axes flattened and both widths equal: other layouts fall to torch's slow path."""
-    given = [x for x in (statistics, parameters, values, mask) if x is not None]
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
-    queries, answers = statistics.shape[-2], values.shape[-1]
-    width = max(statistics.shape[-1], answers)
-    width = -(-width // 8) * 8 if statistics.is_cuda else width
-
-    def flat(x: Tensor) -> Tensor:
-        return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
-
-    def wide(x: Tensor) -> Tensor:
-        return flat(x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])))
-
-    q, k, v = wide(statistics), wide(parameters), wide(values)
-    mask = None if mask is None else flat(mask.to(statistics.dtype)).expand(-1, -1, queries, -1)
-    if components > 1:
-        output = mixed_keys_attention(q, k, v, components, mask, causal, dropout)
-    else:
-        output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
-    return output[..., :answers].reshape(*batch, queries, answers)
-
-
-__all__ = [
-    "Factor", "attend", "beside", "categorical_factor", "dot_product_attention", "explicit_attention", "gaussian_attention",
-    "gaussian_factor", "gaussian_statistics", "isotropic_factor", "isotropic_statistics", "joint", "key_factor", "log_joint", "single",
-]  # fmt: skip

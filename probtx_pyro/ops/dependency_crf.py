@@ -36,125 +36,18 @@ share what stands here, except for the contractions and the order in which chann
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, einsum
-from torch.nn import functional as F
 
-Labels = Float[Tensor, "sentence word label"]
+from probtx_pyro.ops._crf_potentials import Labels, Potentials, group_of, membership
+from probtx_pyro.ops._crf_rules import PLAIN, Choices, Rule, relu_normalized
+
 Heads = Float[Tensor, "sentence channel word slot"]
 RootLabel = Float[Tensor, "sentence root_label"]
 PerSentence = Float[Tensor, " sentence"]
 State = Mapping[str, Tensor]  # labels, heads, label_logits, head_logits, and with a root: root, root_logits
-
-
-class Choices(NamedTuple):
-    """Which slots may be chosen, as `Rule` takes them.
-
-    bias: (B, 1 or C, N, S), added to logits: 0 for a slot that is allowed, -inf for another; 0 throughout where none is allowed.
-    some: (B, 1 or C, N, choices), 1 where any slot of a choice is allowed, else 0.
-    """
-
-    bias: Tensor
-    some: Tensor
-
-
-class Potentials(NamedTuple):
-    """A dependency CRF as plain tensors, with B sentences along one axis; the sizes are in the table above.
-
-    unary: S, (B, N, L).
-    words: (B, N), False for padding, which sends and receives nothing.
-    ternary: T, (C, G, L, L), or its factors U and V, (C, G, L, r) each, with ``T = U V'``.
-    distances: rising integers of 2 or more that cut ``|i - j|`` into groups, see `group_of`.
-    root, memory: R (C, L, K) and A (C', M, L), or None.
-    split: True makes the global nodes a choice of their own, beside that of a head.
-    """
-
-    unary: Labels
-    words: Bool[Tensor, "sentence word"]
-    ternary: Tensor | tuple[Tensor, Tensor]
-    distances: tuple[int, ...] = ()
-    root: Tensor | None = None
-    memory: Tensor | None = None
-    split: bool = False
-
-    @property
-    def channels(self) -> int:
-        """C."""
-        return len(self.ternary if isinstance(self.ternary, Tensor) else self.ternary[0])
-
-    @property
-    def parts(self) -> list[int]:
-        """Number of slots of each choice that a word makes in a channel: [S], or with ``split`` [S - M, M]."""
-        heads = self.unary.shape[-2] + (self.root is not None)
-        nodes = 0 if self.memory is None else self.memory.shape[-2]
-        return [heads, nodes] if self.split else [heads + nodes]
-
-    def full_ternary(self) -> Tensor:
-        """T, (C, G, L, L)."""
-        return self.ternary if isinstance(self.ternary, Tensor) else self.ternary[0] @ self.ternary[1].mT
-
-    def all_memory(self) -> Tensor | None:
-        """A for all channels, (C, M, L); rows of zeros in the channels that have no global nodes."""
-        return None if self.memory is None else F.pad(self.memory, (0, 0, 0, 0, 0, self.channels - len(self.memory)))
-
-    def allowed(self) -> Tensor:
-        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head, and padding neither has a head nor is one."""
-        length, channels = self.unary.shape[-2], self.channels
-        other = ~torch.eye(length, dtype=torch.bool, device=self.words.device)
-        slots = [(self.words.unsqueeze(-1) & self.words.unsqueeze(-2) & other).unsqueeze(-3)]
-        if self.root is not None:
-            slots.insert(0, self.words[:, None, :, None])
-        if self.memory is not None:
-            has = torch.arange(channels, device=self.words.device) < self.memory.shape[0]
-            slots = [x.expand(-1, channels, -1, -1) for x in slots]
-            slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
-        return torch.cat(slots, -1)
-
-    def choices(self) -> Choices:
-        """`allowed`, ready to be added to logits."""
-        found = [(x, x.any(-1, keepdim=True)) for x in self.allowed().split(self.parts, -1)]
-        bias = [self.unary.new_zeros(x.shape).masked_fill(~x & some, -torch.inf) for x, some in found]
-        return Choices(torch.cat(bias, -1), torch.cat([some for _, some in found], -1).to(self.unary.dtype))
-
-
-def group_of(distances: Sequence[int], length: int, device: torch.device | None = None) -> Tensor:
-    """Number of the distance group of every pair of words, ``g(i, j)``.
-
-    Parameters
-    ----------
-    distances
-        ``s_1 < s_2 < ... < s_n`` cut ``|i - j|`` into the groups [1, s_1), [s_1, s_2), ..., [s_n, ∞): n + 1 groups to the right
-        (j > i), then as many to the left, G = 2 (n + 1) in all.
-    length
-        N, the number of words.
-    device
-        Where the answer is made; None is torch's default.
-
-    Returns
-    -------
-    groups
-        (N, N) of int64. The entry of a word and itself, which no arc joins, means nothing.
-
-    Examples
-    --------
-    >>> group_of((2,), 3).fill_diagonal_(-1).tolist()
-    [[-1, 0, 1], [2, -1, 0], [3, 2, -1]]
-    """
-    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
-    edges = torch.tensor(distances, dtype=torch.long, device=device)
-    ring = torch.bucketize(offset.abs(), edges, right=True)
-    return torch.where(offset < 0, ring + len(distances) + 1, ring)
-
-
-def membership(potentials: Potentials) -> Tensor:
-    """Return d, (G, N, N): 1 where the pair (i, j) is in group g, else 0, so that ``T^{(c,g(i,j))} = Σ_g d^g_ij T^{(c,g)}``."""
-    length, unary = potentials.unary.shape[-2], potentials.unary
-    group = group_of(potentials.distances, length, unary.device)
-    member = F.one_hot(group, 2 * (len(potentials.distances) + 1)).movedim(-1, 0).to(unary.dtype)
-    return member.triu(1) + member.tril(-1)
 
 
 def head_scores(potentials: Potentials, labels: Labels, root: RootLabel | None = None) -> Heads:
@@ -232,65 +125,6 @@ def root_messages(potentials: Potentials, labels: Labels, heads: Heads) -> RootL
         (B, K).
     """
     return einsum("zci,zia,cak->zk", heads[..., 0], labels, potentials.root)
-
-
-class Rule(NamedTuple):
-    """How marginals follow their scores: one for labels, one for heads.
-
-    temperature: divides the scores, λ_Z or λ_H.
-    step: share of the new marginals, the rest are those before; 1 is a full step.
-    damping: share of the logits before in the new logits; 0 is none.
-    normalizer: like ``torch.softmax``, called with logits and an axis; a logit of -inf is a choice that is not allowed.
-    dropout: applied to label logits, or to the head marginals that send messages; None is none.
-    """
-
-    temperature: float | Tensor = 1.0
-    step: float = 1.0
-    damping: float = 0.0
-    normalizer: Callable[[Tensor, int], Tensor] = torch.softmax
-    dropout: Callable[[Tensor], Tensor] | None = None
-
-    def logits(self, scores: Tensor, before: Tensor) -> Tensor:
-        """Scores over the temperature, damped by the logits before."""
-        one = isinstance(self.temperature, float) and self.temperature == 1
-        logits = scores if one else scores / self.temperature
-        return torch.lerp(logits, before, self.damping) if self.damping else logits
-
-    def marginals(
-        self, logits: Tensor, before: Tensor, choices: Choices, parts: Sequence[int] = (), full: bool = False
-    ) -> Tensor:
-        """`normalized` logits mixed with the marginals before; ``full`` takes a full step whatever `step` is."""
-        found = self.normalized(logits, choices, parts)
-        return found if full or self.step == 1 else torch.lerp(before, found, self.step)
-
-    def normalized(self, logits: Tensor, choices: Choices, parts: Sequence[int] = ()) -> Tensor:
-        """Marginals over the allowed slots of each choice, whose sizes are ``parts``; zero where nothing is allowed.
-
-        What is less than the square of the rounding error becomes zero: no sum can feel it, but the products of such numbers are
-        subnormal, and a CPU multiplies those ten times slower.
-        """
-        bias, some = choices
-        if len(parts) > 1:
-            pieces = zip(*(x.split(list(parts), -1) for x in (logits, bias)), some.split(1, -1), strict=True)
-            return torch.cat([self.normalized(x, Choices(b, s)) for x, b, s in pieces], -1)
-        marginals = self.normalizer(logits + bias, -1)
-        return F.threshold(marginals, torch.finfo(marginals.dtype).eps ** 2, 0.0) * some
-
-    def dropped(self, x: Tensor) -> Tensor:
-        """``x`` after dropout."""
-        return x if self.dropout is None else self.dropout(x)
-
-
-PLAIN = Rule()  # softmax at temperature 1 in full steps: the ELBO's own
-
-
-def relu_normalized(logits: Tensor, axis: int) -> Tensor:
-    """Positive parts over their sum: the published alternative to softmax. Where no logit is positive, all are zero.
-
-    >>> relu_normalized(torch.tensor([1.0, 3.0, -2.0]), -1).tolist()
-    [0.25, 0.75, 0.0]
-    """
-    return F.normalize(logits.clamp(min=0.0), p=1.0, dim=axis)
 
 
 def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | None = None) -> dict[str, Tensor]:

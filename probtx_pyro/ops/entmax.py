@@ -48,7 +48,7 @@ def entmax15(scores: Tensor) -> Tensor:
 def _above(threshold: Tensor, held: Tensor, shifted: Tensor) -> Tensor:
     """Return how far scores are above the threshold of the last place that is held."""
     last = held.sum(-1, keepdim=True).clamp_min(1) - 1
-    return (shifted - threshold.gather(-1, last)).clamp_min(0.0)
+    return torch.relu(shifted - threshold.gather(-1, last))  # slope 0 at the threshold, where a score is not held
 
 
 def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -80,5 +80,3 @@ ENTMAX: dict[str, Entmax] = {
     "entmax15": Entmax(entmax15, lambda p: 4 / 3 * (p - p.pow(1.5)).sum(-1)),
     "sparsemax": Entmax(sparsemax, lambda p: 0.5 * (p - p.square()).sum(-1)),
 }
-
-__all__ = ["ENTMAX", "Entmax", "entmax15", "softmax", "sparsemax"]

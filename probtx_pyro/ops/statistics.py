@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import known
+from probtx_pyro.ops._numerics import known, single
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -239,11 +239,41 @@ def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: S
     return torch.cat(found, -2), total
 
 
+def by_chunks(
+    function: Callable[..., Tensor],
+    states: Tensor,
+    patterns: Tensor,
+    log_prior: Tensor | None = None,
+    *shared: Tensor,
+) -> Tensor:
+    """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
+
+    Parameters
+    ----------
+    function
+        From scores (..., Q, N) to (..., Q, X).
+    states, patterns
+        (..., Q, D) and (..., N, D).
+    log_prior
+        (..., Q or 1, N); None is 0.
+    shared
+        Further arguments of ``function``.
+
+    Returns
+    -------
+    found
+        (..., Q, X).
+    """
+
+    def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
+        scores = single(states @ patterns.mT)
+        return function(scores if log_prior is None else scores + log_prior, *shared), None
+
+    return over_chunks(rows, (states, log_prior), (patterns, *shared))[0]
+
+
 def _slice(x: Any, axis: int, start: int, size: int) -> Any:
     """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
     if x is None or x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
-
-
-__all__ = ["Statistics", "as_product", "expected_statistics", "log_evidence", "over_chunks", "sampled_statistics"]

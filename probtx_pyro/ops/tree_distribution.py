@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops._assignment import log_sum
+from probtx_pyro.ops._numerics import log_sum
 from probtx_pyro.ops.trees import allowed_arcs
 
 
@@ -130,15 +130,5 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
         is_root = is_root.unsqueeze(-1)
         onward = torch.where(is_root, taken[: word + 2], row - total.unsqueeze(-1))
         table = table.masked_fill(is_root.unsqueeze(-1) & (column[: word + 2] == 0), -math.inf)
-        table = _log_add(table, through.unsqueeze(-1) + onward.unsqueeze(-2))
+        table = log_sum(torch.stack((table, through.unsqueeze(-1) + onward.unsqueeze(-2))), 0)
     return log_partition.masked_fill(log_partition == -math.inf, -math.inf)
-
-
-def _log_add(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``log(exp(a) + exp(b))`` with zero, not undefined, gradients of any order where both are -inf."""
-    pair = torch.stack((a, b))
-    empty = (pair == -math.inf).all(0)
-    return pair.masked_fill(empty, 0.0).logsumexp(0).masked_fill(empty, -math.inf)
-
-
-__all__ = ["tree_entropy", "tree_log_partition", "tree_marginals"]

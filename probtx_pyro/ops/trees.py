@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.ops._tree_solvers import best_projective_tree, best_tree
+from probtx_pyro.ops.attention import beside
 
 Solver = Callable[[np.ndarray, bool], np.ndarray | None]
 
@@ -55,9 +56,7 @@ def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
         raise ValueError(
             f"root must have shape (..., {words}) but has shape {tuple(root.shape)}; give one score a word"
         )
-    batch = torch.broadcast_shapes(scores.shape[:-2], root.shape[:-1])
-    columns = root.expand(*batch, words).unsqueeze(-1), scores.expand(*batch, words, words)
-    return torch.cat(columns, -1)
+    return beside(root.unsqueeze(-1), scores)
 
 
 def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -223,6 +222,3 @@ def _decode(arcs: Tensor, mask: Tensor | None, single_root: bool, solve: Solver)
 
 def _named(sentence: Sequence[int]) -> str:
     return f"sentence {', '.join(map(str, sentence))} of arcs" if len(sentence) else "arcs"
-
-
-__all__ = ["allowed_arcs", "arc_scores", "argmax_heads", "eisner", "spanning_arborescence"]

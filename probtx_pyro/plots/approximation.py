@@ -151,6 +151,3 @@ def marginal_agreement(
             raise ValueError(f"exact[{i}] has shape {x.shape} but approximate[{i}] {y.shape}; give the same variables")
         _style.points(ax, i, x.ravel(), y.ravel(), markersize=4.5, alpha=0.6, label=label)
     return _style.finished(ax, "exact probability", "approximate probability", labels is not None, aspect="equal")
-
-
-__all__ = ["elbo_gap", "marginal_agreement", "objective_trace"]

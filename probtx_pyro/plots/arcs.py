@@ -183,6 +183,3 @@ def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:
     if ((heads < -1) | (heads > count) | (heads == np.arange(1, count + 1))).any():
         raise ValueError(f"{name} has a head that is none of the other words; count words from 1, the root is 0")
     return heads
-
-
-__all__ = ["ARC_STYLES", "channel_arcs", "dependency_arcs"]

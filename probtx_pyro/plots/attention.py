@@ -86,6 +86,3 @@ def attention_of(given: Any, *groups: str) -> Any:
     dims = (*given.dims, "query", "unit")
     coords = {dim: list(labels) for dim, labels in given.coords.items() if dim in dims}
     return xarray.DataArray(_given.array("attention", given.attention()), dims=dims, coords=coords)
-
-
-__all__ = ["MOST_CELLS", "attention_map", "attention_of"]

@@ -183,8 +183,6 @@ def _p_values(names: list[str], values: np.ndarray, level: float, ax: Axes) -> N
 def query_check(
     z_scores: "ArrayLike | Result",
     statistics: Sequence | None = None,
-    layer_labels: Sequence | None = None,
-    head_labels: Sequence | None = None,
     *,
     p_values: "ArrayLike | None" = None,
     level: float = 0.05,
@@ -199,8 +197,6 @@ def query_check(
         (statistic, layer, head). (statistic, head) is one layer.
     statistics
         Their names.
-    layer_labels, head_labels
-        Names of rows and columns; numbers from 0 if None.
     p_values
         As ``z_scores``: cells whose p-value is at least ``level`` are framed: there the mixture is not refuted.
     level
@@ -217,28 +213,23 @@ def query_check(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, ``largest`` not positive.
     """
-    axes = ["layer", "head"]
+    axes, coords = ["layer", "head"], dict[str, Any]()
     if hasattr(z_scores, "z_scores"):
         check: Any = z_scores
         z_scores = check.z_scores
         statistics = check.statistics if statistics is None else statistics
         p_values = check.p_values if p_values is None else p_values
-        axes = [*axes, *check.dims][-2:]
-        layer_labels, head_labels = (
-            check.coords.get(dim) if labels is None else labels
-            for dim, labels in zip(axes, (layer_labels, head_labels), strict=True)
-        )
+        axes, coords = [*axes, *check.dims][-2:], check.coords
     elif statistics is None:
         raise ValueError("statistics is missing; name those of z_scores, or give what inspection.query_check returned")
     given = _given.numbers("z_scores", z_scores, "(statistic, layer, head) or (statistic, head)")
     scores = given[:, None] if given.ndim == 2 else given
     kinds, layers, heads = scores.shape
     titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}")
-    rows = _given.names("layer_labels", layer_labels, layers, f"z_scores has {layers}", default=range(layers))
-    columns = _given.names("head_labels", head_labels, heads, f"z_scores has {heads}", default=range(heads))
+    rows, columns = (coords.get(name, range(n)) for name, n in zip(axes, (layers, heads), strict=True))
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
-    known = np.zeros(given.shape) if p_values is None else _given.array("p_values", p_values)
+    known = np.full(given.shape, -np.inf) if p_values is None else _given.array("p_values", p_values)
     if known.shape != given.shape:
         raise ValueError(f"p_values has shape {known.shape} but z_scores has {given.shape}; give one for each")
     refuted = known.reshape(scores.shape) < level
@@ -258,6 +249,3 @@ def query_check(
     panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
     return figure
-
-
-__all__ = ["head_report", "query_check"]

@@ -121,6 +121,3 @@ def segmentation_overlay(
         ax.text(column, row, text, color="white", ha="center", va="center", fontsize=size, weight="bold")
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     return ax
-
-
-__all__ = ["image_rows", "segmentation_overlay"]

@@ -161,14 +161,8 @@ def em_paths(
     ax.plot(*paths[0].T, "o", markerfacecolor="none", markeredgecolor="white", markersize=4, label="start")
     ax.plot(*paths[-1].T, "o", color="white", markeredgecolor=_style.INK, markersize=6, label="end of EM")
     if modes is not None:
-        ax.plot(
-            *_given.numbers("modes", modes, "(N, 2)", PLANE).T,
-            "+",
-            color="#D55E00",
-            markersize=11,
-            markeredgewidth=2.2,
-            label="mode",
-        )
+        points = _given.numbers("modes", modes, "(N, 2)", PLANE)
+        ax.plot(*points.T, "+", color="#D55E00", markersize=11, markeredgewidth=2.2, label="mode")
     if mean is not None:
         point = _given.numbers("mean", mean, "(2,)", PLANE)
         ax.plot(*point, "D", color="#E69F00", markeredgecolor=_style.INK, markersize=7, label="posterior mean")
@@ -252,11 +246,8 @@ def energy_landscape(
     bar.ax.set_yticklabels([f"{level:.2g}" for level in levels[::3]])
     _framed(ax, grid)
     if paths is not None:
-        _arrows(
-            ax,
-            _given.numbers("paths", paths, "(step, state, 2)", PLANE),
-            SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))),
-        )
+        steps = _given.numbers("paths", paths, "(step, state, 2)", PLANE)
+        _arrows(ax, steps, SHORTEST * float(np.hypot(*np.ptp(grid, (0, 1)))))
     if len(points):
         ax.plot(*points.T, "*", color="#E69F00", markeredgecolor=_style.INK, markersize=13, zorder=5, label="pattern")
     for point, name in zip(points, names, strict=False):
@@ -316,6 +307,3 @@ def credible_ellipses(
         ax.plot(*center, "o", color=color, markersize=5, zorder=4)
     ax.set_aspect("equal")
     return ax
-
-
-__all__ = ["credible_ellipses", "em_paths", "energy_landscape", "query_grid", "responsibilities"]

@@ -140,6 +140,3 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     ax.axhline(0, color="#666666", linewidth=0.8)
     ax.legend(fontsize=7, frameon=False, ncols=2)
     return _style.finished(ax, "rank of the truth among the draws, as a share", "ECDF − uniform")
-
-
-__all__ = ["attention_band", "attention_uncertainty", "calibration"]

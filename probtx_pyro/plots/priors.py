@@ -176,6 +176,3 @@ def _entries(ax: Axes | None, x: Arrays, y: Arrays, xlabel: str, ylabel: str, ve
     for i, name in enumerate(x):
         _style.points(ax, i, x[name], y[name], label=name)
     return _style.finished(ax, xlabel, ylabel, True)
-
-
-__all__ = ["prior_against_posterior", "prior_posterior", "prior_sensitivity"]

@@ -129,6 +129,3 @@ def _sets(
 
 def _line(series: int) -> dict[str, Any]:
     return {"color": _style.unit_color(series), "linestyle": _style.DASHES[series % 4], "linewidth": 1.6}
-
-
-__all__ = ["head_distance_matrix", "rank_histogram", "rank_spectra"]

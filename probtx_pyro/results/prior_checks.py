@@ -208,6 +208,3 @@ def _flat(name: str, x: ArrayLike) -> Array:
     if array.ndim < 2 or array.shape[0] * array.shape[1] < 2 or not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite of shape (chain, draw, ...), two draws or more, not {array.shape}")
     return array.reshape(-1, *array.shape[2:])
-
-
-__all__ = ["Learned", "Sensitivity", "prior_against_posterior", "prior_sensitivity"]

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from probtx_pyro import models, plots
 
+Memory: TypeAlias = models.GaussianMixture | models.GaussianKeys
+
 
 class Context(NamedTuple):
     """Settings that every chapter is given.
@@ -151,12 +153,7 @@ def principal(images: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def units_in_the_plane(
-    ax: Axes,
-    title: str,
-    grid: np.ndarray,
-    memory: models.GaussianMixture | models.GaussianKeys,
-    names: Sequence,
-    queries: np.ndarray | Tensor,
+    ax: Axes, title: str, grid: np.ndarray, memory: Memory, names: Sequence, queries: np.ndarray | Tensor
 ) -> None:
     """Draw which unit of a memory is responsible where.
 

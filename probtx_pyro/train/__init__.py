@@ -1,13 +1,18 @@
 """Training on one core or on many machines, with checkpoints that resume to the same numbers."""
 
-from probtx_pyro.train._labelling import Example, LabellingSettings
+from probtx_pyro.train._labelling import (
+    ClassifierRun,
+    Example,
+    LabellingSettings,
+    TaggerRun,
+    train_classifier,
+    train_tagger,
+)
 from probtx_pyro.train._loading import LoadedRun, load_run
 from probtx_pyro.train._loop import RESULTS
 from probtx_pyro.train._sources import TaggedData, classified_texts, tagged_sentences
-from probtx_pyro.train.classification import ClassifierRun, train_classifier
 from probtx_pyro.train.language_model import LanguageModelRun, LanguageModelSettings, train_language_model
 from probtx_pyro.train.masked import MaskedRun, MaskedSettings, train_masked_language_model
-from probtx_pyro.train.tagging import TaggerRun, train_tagger
 
 __all__ = [
     "LanguageModelRun", "LanguageModelSettings", "train_language_model",

@@ -1,18 +1,24 @@
-"""Labels of words or of whole texts: the task that taggers and classifiers share."""
+"""Labels of words or of whole texts: the task that taggers and classifiers share, and both.
+
+A tagger has one or several tags for every word of a sentence. A classifier has one category for the whole text, read from the
+root of a dependency CRF or the mean word of a transformer.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.train._encoders import EncoderSettings
+from probtx_pyro.nn import ENCODERS, TextClassifier, WordTagger
+from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train._task import Task, TrainingBatch, unknown_share
+from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -29,6 +35,7 @@ class Example(NamedTuple):
 
 
 Parts = Mapping[str, Sequence[Example]]
+Texts = Sequence[tuple[Sequence[str], str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +114,10 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    def batch(step: int) -> TrainingBatch:
+    def batch(step: int) -> Batch:
         words, targets = rows["train"].pick(drawn(step).tolist())
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
-        return TrainingBatch((words, targets), int((targets[..., 0] != NO_TARGET).sum()))
+        return (words, targets), int((targets[..., 0] != NO_TARGET).sum())
 
     def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
         return read(model(words.clamp(min=0), words == PADDING))
@@ -169,3 +176,129 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
         for item in part
     ]
     return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
+
+
+COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
+
+
+class TaggerRun(NamedTuple):
+    """A finished run.
+
+    model, vocabulary, tags: the trained model, its words, and the tags of each column in the order of its logits.
+    results: settings, ``losses`` (nats a word at every step, summed over the columns), ``validation`` ([step, selected metric]
+        pairs), ``kept`` (the step of the best), ``metrics`` of all other parts than ``"train"`` under the parameters of that step,
+        ``parameters``, ``seconds`` and the machine; as in the results file.
+    """
+
+    model: WordTagger
+    vocabulary: Vocabulary
+    tags: tuple[tuple[str, ...], ...]
+    results: dict[str, Any]
+
+
+def word_tagger(settings: EncoderSettings, words: int, tags: Sequence[int]) -> WordTagger:
+    """Return an untrained tagger.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    words
+        Number of words.
+    tags
+        Number of the tags of each column.
+    """
+    return settings.model(WordTagger, words, num_tags=tags)
+
+
+def train_tagger(
+    settings: LabellingSettings,
+    parts: Parts,
+    out: Path | None = None,
+    *,
+    metrics: Mapping[str, Metric] | None = None,
+    **run: Unpack[RunOptions],
+) -> TaggerRun:
+    """Train a tagger and keep the parameters of the best validation.
+
+    Parameters
+    ----------
+    settings, parts
+        Settings, and the sentences of the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept
+        model is tested.
+    metrics
+        Besides ``"accuracy"`` of tags and ``"sentence_accuracy"``, metrics of one column of tags by name: from the predicted and
+        the given tags, a list for each sentence. ``settings.select`` may be any of them.
+    out, run
+        As in `train_language_model`.
+
+    Raises
+    ------
+    ValueError
+        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs one
+        column, and as in `train_language_model`.
+    """
+    for name, part in parts.items():
+        for i, (words, tags) in enumerate(part):
+            if len(words) != len(tags):
+                raise ValueError(
+                    f"sentence {i + 1} of the {name} part has {len(words)} words and tags for {len(tags)}; mend it"
+                )
+
+    task = labelling(settings, parts, word_tagger, lambda logits: logits, COUNTED, metrics)
+    model, results = train_task(task, out, **run)
+    return TaggerRun(model, Vocabulary("word", task.tokens), task.labels, results)
+
+
+class ClassifierRun(NamedTuple):
+    """A finished run.
+
+    model, vocabulary, categories: the trained model, its words, and the categories in the order of its logits.
+    results: as in `TaggerRun`, with the losses in nats a text.
+    """
+
+    model: TextClassifier
+    vocabulary: Vocabulary
+    categories: tuple[str, ...]
+    results: dict[str, Any]
+
+
+def text_classifier(settings: EncoderSettings, words: int, categories: Sequence[int]) -> TextClassifier:
+    """Return an untrained classifier.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    words
+        Number of words.
+    categories
+        Number of the categories, alone.
+    """
+    summary = ENCODERS[settings.encoder].summary
+    return settings.model(TextClassifier, words, root=True, num_categories=categories[0], summary=summary)
+
+
+def train_classifier(
+    settings: LabellingSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
+) -> ClassifierRun:
+    """Train a classifier and keep the parameters of the best validation.
+
+    Parameters
+    ----------
+    settings, parts
+        Settings, and the texts of the parts of the data by name, each text the words and the category; parts as in
+        `train_tagger`.
+    out, run
+        As in `train_language_model`.
+
+    Raises
+    ------
+    ValueError
+        An empty part, texts without words, and as in `train_language_model`.
+    """
+    rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
+
+    task = labelling(settings, rows, text_classifier, lambda logits: [logits[:, None]], {"accuracy": accuracy})
+    model, results = train_task(task, out, **run)
+    return ClassifierRun(model, Vocabulary("word", task.tokens), task.labels[0], results)

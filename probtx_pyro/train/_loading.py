@@ -1,19 +1,17 @@
 """Trained models from the folder of their run."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._encoders import EncoderSettings
-from probtx_pyro.train._labelling import LabellingSettings
+from probtx_pyro.train._labelling import LabellingSettings, text_classifier, word_tagger
 from probtx_pyro.train._loop import CHECKPOINT
-from probtx_pyro.train.classification import text_classifier
+from probtx_pyro.train._task import EncoderSettings
 from probtx_pyro.train.language_model import LanguageModelSettings
 from probtx_pyro.train.masked import MaskedSettings
-from probtx_pyro.train.tagging import word_tagger
 
 
 class LoadedRun(NamedTuple):
@@ -55,8 +53,7 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         raise ValueError(f"{path} cannot be read ({type(error).__name__}); train again") from None
     settings, weights = state["settings"], state["kept"]["weights"] if state["kept"] else state["model"]
     tokens, labels = tuple(state["tokens"]), tuple(tuple(column) for column in state["labels"])
-    made: LanguageModelSettings | EncoderSettings
-    model: torch.nn.Module
+    made: Any
     if "encoder" not in settings:
         made = LanguageModelSettings(**settings)
         model = made.model(len(tokens))

@@ -12,6 +12,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._task import Task
 
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+# what stands for Fabric where none is running
+ONE_PROCESS = SimpleNamespace(world_size=1, global_rank=0, to_device=lambda x: x)
 
 
 def train_task(
@@ -73,9 +76,8 @@ def train_task(
     if out is not None:
         _prepare(fabric, out, state, resume)
     last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
-    shown = False if fabric.global_rank else progress
-    saved, begin = state["seconds"], time.perf_counter()
-    with progress_bar(label=task.label, progress=shown, total=settings.num_steps, initial=state["step"]) as bar:
+    progress, begin = False if fabric.global_rank else progress, time.perf_counter() - state["seconds"]
+    with progress_bar(label=task.label, progress=progress, total=settings.num_steps, initial=state["step"]) as bar:
         while state["step"] < last:
             state["losses"].append(_step(fabric, task, model, optimizer, state["step"]))
             state["step"] += 1
@@ -89,7 +91,7 @@ def train_task(
                     weights = {name: x.detach().cpu().clone() for name, x in model.module.state_dict().items()}
                     state["kept"] = {"step": state["step"], "score": found, "weights": weights}
             bar.update()
-            state["seconds"] = saved + time.perf_counter() - begin
+            state["seconds"] = time.perf_counter() - begin
             if out is not None and (state["step"] % checkpoint_every == 0 or state["step"] == last):
                 _save(fabric, out / CHECKPOINT, state)
     if state["kept"] is not None:
@@ -135,15 +137,15 @@ def summed(fabric: Any, x: Tensor) -> Tensor:
 
 def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> float:
     """One AdamW step; the loss of a target of the whole batch, before it."""
-    settings, batch = task.settings, task.batch(step)
-    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in batch.tensors)
+    settings, (tensors, targets) = task.settings, task.batch(step)
+    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in tensors)
     if settings.dropout:
         torch.manual_seed((settings.seed * 1_000_003 + step) * fabric.world_size + fabric.global_rank)
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(step)
     optimizer.zero_grad()
     # the mean over the processes is that over targets
-    loss = task.loss(model, *own) * fabric.world_size / batch.targets
+    loss = task.loss(model, *own) * fabric.world_size / targets
     fabric.backward(loss - task.log_prior_density(model.module))
     norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
     value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))

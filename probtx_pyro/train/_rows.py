@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.data.text_transformer import UNKNOWN
+from probtx_pyro.data.text import UNKNOWN, Vocabulary
 from probtx_pyro.train._loop import summed
 from probtx_pyro.train._task import LoopSettings
 
@@ -68,11 +67,10 @@ def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: s
     ValueError
         A sentence without words.
     """
-    number = {word: i for i, word in enumerate(vocabulary.tokens)}
     for i, words in enumerate(sentences):
         if not words:
             raise ValueError(f"sentence {i + 1} of the {part} part has no words; leave it out")
-    return [torch.tensor([number.get(word, 0) for word in words]) for words in sentences]
+    return vocabulary.numbers(sentences)
 
 
 def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:

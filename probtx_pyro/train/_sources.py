@@ -12,8 +12,7 @@ from probtx_pyro.data.tagged import read_tagged
 from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
 from probtx_pyro.data.treebank import load_treebank
 from probtx_pyro.metrics import span_f1
-from probtx_pyro.train._labelling import Example, Metric, Parts
-from probtx_pyro.train.classification import Texts
+from probtx_pyro.train._labelling import Example, Metric, Parts, Texts
 
 
 class TaggedData(NamedTuple):

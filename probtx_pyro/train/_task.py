@@ -1,15 +1,18 @@
-"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have."""
+"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have, or of all tasks on words."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
+from probtx_pyro.nn import ENCODERS
+
 # of a setting: when it holds, and what it must be in words; or the names that it chooses among
 Rule = tuple[Callable[[Any], bool], str] | Mapping[str, Any]
+Batch = tuple[tuple[Tensor, ...], int]
 COUNT: Rule = (lambda value: value >= 1, "1 or more")
 
 
@@ -62,15 +65,42 @@ class LoopSettings:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
 
-class TrainingBatch(NamedTuple):
-    """Batch of a step, as drawn, whole.
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings(LoopSettings):
+    """Settings of the tasks on words.
 
-    tensors: the first axis of each is the rows, which the processes share.
-    targets: how many predictions the loss is summed over.
+    encoder, options: a name of `nn.ENCODERS`, and further arguments of it; its width is ``width``.
+    context: most words of a sentence, for an encoder with positions.
+    rarest: how often a word must occur in training to be known.
     """
 
-    tensors: tuple[Tensor, ...]
-    targets: int
+    encoder: str = "crf"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 5e-3
+    context: int = 256
+    rarest: int = 1
+
+    RULES = {"encoder": ENCODERS, **LoopSettings.RULES, **dict.fromkeys(("context", "rarest"), COUNT)}
+
+    def model(self, head: Callable[..., nn.Module], vocabulary: int, root: bool = False, **parts: Any) -> Any:
+        """Return the untrained model, the same for the same seed; the random state is left as it was.
+
+        Parameters
+        ----------
+        head
+            The model on the encoder: `nn.WordTagger`, `nn.MaskedLanguageModel` or `nn.TextClassifier`.
+        vocabulary
+            Number of words.
+        root
+            Whether the encoder needs a root, see `nn.Encoder`.
+        parts
+            Further arguments of ``head``.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            kind = ENCODERS[self.encoder]
+            encoder = kind.build(self.width, context=self.context, dropout=self.dropout, root=root, **self.options)
+            return head(vocabulary, encoder, self.width, dropout=self.dropout, start=kind.start, **parts)
 
 
 @dataclass(frozen=True)
@@ -81,7 +111,8 @@ class Task:
     settings, model: the settings, and the untrained model.
     texts: what the run reads; a checkpoint has its digest.
     tokens, labels: the tokens that the model knows and the labels of each of its outputs, kept in the checkpoint.
-    batch: the batch of a step, a function of the seed and the step.
+    batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes share; and how
+        many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
     metric: the name of the metric that is validated by.
@@ -97,7 +128,7 @@ class Task:
     model: nn.Module
     texts: Iterable[str]
     tokens: tuple[str, ...]
-    batch: Callable[[int], TrainingBatch]
+    batch: Callable[[int], Batch]
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str

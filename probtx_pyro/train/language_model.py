@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
-from probtx_pyro.train._loop import summed, train_task
-from probtx_pyro.train._task import COUNT, LoopSettings, RunOptions, Task, TrainingBatch, unknown_share
+from probtx_pyro.train._loop import ONE_PROCESS, summed, train_task
+from probtx_pyro.train._task import COUNT, Batch, LoopSettings, RunOptions, Task, unknown_share
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def task(
     def log_prior_density(model: torch.nn.Module) -> Tensor | float:
         return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
 
-    def batch(step: int) -> TrainingBatch:
+    def batch(step: int) -> Batch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
         rows = training[starts + torch.arange(settings.context + 1)]
-        return TrainingBatch((rows,), settings.batch * settings.context)
+        return (rows,), settings.batch * settings.context
 
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
@@ -161,7 +161,7 @@ def task(
 
 
 @torch.no_grad()
-def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, batch: int = 64) -> float:
+def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = ONE_PROCESS, batch: int = 64) -> float:
     """Return ``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
 
     Parameters
@@ -173,21 +173,16 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = None, 
     context
         Tokens of a row that are predicted.
     fabric
-        Lightning Fabric of the run; None on one process.
+        Lightning Fabric of the run, or one process without it.
     batch
         Rows at once.
     """
     rows = tokens[: (len(tokens) - 1) // context * context + 1].unfold(0, context + 1, context)
-    own = rows if fabric is None else rows[fabric.global_rank :: fabric.world_size]
     training, total = model.training, torch.zeros((), dtype=torch.float64)
     model.eval()
-    for part in own.split(batch):
-        part = part if fabric is None else fabric.to_device(part)
+    for part in rows[fabric.global_rank :: fabric.world_size].split(batch):
+        part = fabric.to_device(part)
         logits = model(part[:, :-1]).flatten(0, 1).float()
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
-    total = total if fabric is None else summed(fabric, total)
-    return float((total / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
-
-
-__all__ = ["LanguageModelRun", "LanguageModelSettings", "perplexity", "standard_priors", "task", "train_language_model"]
+    return float((summed(fabric, total) / (len(rows) * context)).exp())  # infinite, where math.exp would overflow

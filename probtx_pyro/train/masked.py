@@ -11,10 +11,9 @@ from torch.nn import functional as F
 
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._encoders import EncoderSettings
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
-from probtx_pyro.train._task import RunOptions, Task, TrainingBatch, unknown_share
+from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
 
 # from a text to the pieces that are cut into rows
 ROWS: dict[str, Callable[[str], list[str]]] = {
@@ -110,9 +109,9 @@ def train_masked_language_model(
     pairs = [masked(words[None], draw) for words in validation]
     asked = WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
 
-    def batch(step: int) -> TrainingBatch:
+    def batch(step: int) -> Batch:
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
-        return TrainingBatch((words, targets), int((targets != NO_TARGET).sum()))
+        return (words, targets), int((targets != NO_TARGET).sum())
 
     def loss(model: Any, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
         at = targets != NO_TARGET
@@ -135,6 +134,3 @@ def train_masked_language_model(
     )  # fmt: skip
     trained, results = train_task(task, out, **run)
     return MaskedRun(trained, vocabulary, results)
-
-
-__all__ = ["ROWS", "MaskedRun", "MaskedSettings", "hidden", "train_masked_language_model"]

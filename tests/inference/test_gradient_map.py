@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import Dirichlet, Gamma, Laplace, LogNormal, Normal, StudentT
+from pyro.distributions import Dirichlet, Gamma, Laplace, LogNormal, Normal, Pareto, StudentT, Uniform
 from strategies import generator, problem
 from tolerances import assert_equal
 
@@ -73,3 +73,31 @@ def test_bad_input_is_refused():
         inference.adapt(models.bayesian(mixture, **priors), queries, implicit=True)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="not differentiable"):
         inference.adapt(models.bayesian(mixture, **priors), queries.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("name", "prior", "start"),
+    [
+        ("key_precision", Uniform(1.0, 9.0), 1.0),
+        ("key_precision", Uniform(1.0, 9.0), 9.0),
+        ("key_precision", Pareto(1.0, 2.0), 1.0),
+        ("keys", Uniform(0.0, 2.0), 0.0),
+    ],
+    ids=["lower", "upper", "half line", "keys"],
+)
+def test_a_start_on_a_bound_is_refused_and_not_called_converged(name, prior, start):
+    """Gradients vanish there in unconstrained coordinates, so that the climb would stay and think it is done."""
+    queries = 0.3 * torch.randn(60, 2, generator=generator(6))
+    shape = (3, 2) if name == "keys" else ()
+    mixture = models.GaussianMixture(torch.zeros(3, 2)).replace(**{name: torch.full(shape, start)})
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=f"{name} starts on a bound of the support"):
+        inference.adapt(models.bayesian(mixture, **{name: prior}), queries)
+
+
+def test_a_start_near_the_end_of_a_wide_prior_is_fine():
+    queries = 0.3 * torch.randn(60, 2, generator=generator(6))
+    mixture = models.GaussianMixture(torch.zeros(1, 2))
+    with pytest.warns(UserWarning):
+        fit = inference.adapt(models.bayesian(mixture, key_precision=Uniform(0.0, 1e6)), queries, num_steps=100)
+    best = queries.numel() / queries.square().sum()  # of a normal density, in closed form
+    assert fit.converged and abs(fit.formulation.key_precision / best - 1) < 1e-5

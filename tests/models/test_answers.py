@@ -177,3 +177,14 @@ def test_explicit_path_is_twice_differentiable_where_the_kernel_is_not():
     (gradient,) = torch.autograd.grad(lse.sum(), queries, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), queries)
     assert torch.isfinite(second).all() and second.abs().max() > 0
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for the fused kernel
+def test_answers_are_mapped_by_vmap():
+    mixture, queries, *_ = problem(generator(6), batch=(5,))
+
+    def single(keys, asked):
+        return models.GaussianMixture(keys, mixture.values[0], value_precision=1.0).map_outputs(asked)
+
+    each = torch.stack([single(*pair) for pair in zip(mixture.keys, queries, strict=True)])
+    assert_equal(torch.func.vmap(single)(mixture.keys, queries), each, operations=1024)

@@ -16,6 +16,7 @@ from pyro.distributions import (
     MixtureSameFamily,
     MultivariateNormal,
     Normal,
+    Poisson,
     StudentT,
     TransformedDistribution,
     Uniform,
@@ -40,6 +41,12 @@ def log_density(program, queries, **values):
     return poutine.trace(poutine.condition(program, values)).get_trace(queries).log_prob_sum()
 
 
+def read(distribution):
+    """A distribution that has computed, and keeps, another form of its parameter."""
+    assert distribution.precision_matrix is not None
+    return distribution
+
+
 THEIRS = {  # made in the test, in its dtype
     "Normal": ("keys", lambda: torch.distributions.Normal(0.3, 2.0)),
     "Independent": (
@@ -48,11 +55,14 @@ THEIRS = {  # made in the test, in its dtype
     ),
     "StudentT": ("keys", lambda: torch.distributions.StudentT(4.0, 0.0, 1.0)),
     "MultivariateNormal": ("keys", lambda: torch.distributions.MultivariateNormal(torch.zeros(2), 2 * torch.eye(2))),
+    "MultivariateNormal whose precision was read": ("keys", lambda: read(torch.distributions.MultivariateNormal(torch.zeros(2), 2 * torch.eye(2)))),
+    "MixtureSameFamily": ("keys", lambda: torch.distributions.MixtureSameFamily(torch.distributions.Categorical(torch.ones(2)), torch.distributions.Normal(torch.zeros(2), 1.0))),
+    "Uniform with bounds for each unit": ("key_precision", lambda: torch.distributions.Uniform(torch.tensor([0.1, 0.2, 0.3]), 5.0)),
     "Gamma": ("key_precision", lambda: torch.distributions.Gamma(2.0, 3.0)),
     "LogNormal": ("key_precision", lambda: torch.distributions.LogNormal(0.1, 0.6)),
     "HalfNormal": ("key_precision", lambda: torch.distributions.HalfNormal(2.0)),
     "Dirichlet": ("weights", lambda: torch.distributions.Dirichlet(torch.tensor([1.0, 2.0, 3.0]))),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", THEIRS)
@@ -78,9 +88,10 @@ def test_the_family_that_torch_has_and_pyro_lacks_is_refused():
     ("priors", "message"),
     [
         ({"key_precison": Gamma(1.0, 1.0)}, r"no parameter 'key_precison'; did you mean 'key_precision'"),
-        ({"temperature": Gamma(1.0, 1.0)}, r"no parameter 'temperature'; choose from keys, key_precision"),
+        ({"temperature": Gamma(1.0, 1.0)}, r"no parameter 'temperature'; choose from keys, shift, key_precision"),
         ({"keys": 1.0}, r"keys=1\.0 is a float; give a Pyro distribution, models\.FLAT, or a function"),
         ({"keys": "normal"}, r"keys='normal' is a str; give"),
+        ({"keys": Normal}, r"keys=<class .*Normal'> is a class; give"),
         ({"keys": {"loc": 0.0}}, r"is a dict; give"),
         ({"keys": None}, r"keys=None is a NoneType; give"),
         ({"values": Normal(0.0, 1.0)}, r"prior on values, but the GaussianMixture has no values"),
@@ -90,6 +101,23 @@ def test_the_family_that_torch_has_and_pyro_lacks_is_refused():
 def test_what_is_no_prior_is_refused_when_the_posterior_is_made(priors, message):
     with pytest.raises(ValueError, match=message):
         models.bayesian(simple()[0], **priors)
+
+
+@pytest.mark.parametrize(
+    ("name", "prior", "message"),
+    [
+        ("keys", Poisson(1.0), r"Poisson on keys has the wrong support; keys needs a distribution on real vectors"),
+        ("key_precision", Poisson(1.0), r"Poisson on key_precision has the wrong support"),
+        ("key_precision", MixtureSameFamily(Categorical(torch.ones(2)), Uniform(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 5.0]))), "components of the mixture on key_precision have bounds of their own"),
+        ("weights", torch.distributions.RelaxedOneHotCategorical(torch.tensor(1.0), torch.ones(3)), r"Pyro's RelaxedOneHotCategorical cannot be made from probs alone; give pyro\.distributions\.Relaxed"),
+    ],
+    ids=["counts", "counts for a precision", "bounds that differ", "another argument"],
+)  # fmt: skip
+def test_a_prior_without_gradients_or_namesake_is_refused(name, prior, message):
+    mixture, queries = simple()
+    for run in (inference.adapt, partial(inference.nuts, seed=0), partial(inference.variational, seed=0)):
+        with pytest.raises(ValueError, match=message):
+            run(models.bayesian(mixture, **{name: prior}), queries)
 
 
 def test_what_is_no_formulation_is_refused():
@@ -137,6 +165,9 @@ def test_without_data_the_program_draws_them():
         program(None)
     with pytest.raises(ValueError, match="num_queries is 3 but there are 5 queries"):
         program(torch.zeros(5, 3), num_queries=3)
+    for number in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"num_queries must be a whole number from 1, not {number}"):
+            program(None, num_queries=number)
 
 
 def test_a_hierarchy_has_the_density_of_its_parts():
@@ -288,6 +319,25 @@ def test_half_precision_adapts_in_single_and_comes_back(dtype):
     assert (fit.formulation.keys.float() - same.formulation.keys).abs().max() <= torch.finfo(dtype).eps * 4
 
 
+@pytest.mark.parametrize("half", ["queries", "formulation"])
+def test_half_and_single_precision_are_not_mixed(half):
+    mixture, queries = simple()
+    mixture, queries = mixture.to(torch.float32), queries.float()
+    if half == "queries":
+        queries = queries.half()
+    else:
+        mixture = mixture.to(torch.float16)
+    with pytest.raises(ValueError, match=r"tensors differ in dtype: queries .*, keys "):
+        inference.adapt(models.bayesian(mixture, keys=Normal(0.0, 1.0)), queries)
+
+
+def test_query_weights_do_not_decide_the_precision_of_the_result():
+    mixture, queries = simple()
+    posterior = models.bayesian(mixture.to(torch.float32), keys=Normal(0.0, 1.0))
+    fit = inference.adapt(posterior, queries.float(), query_weights=torch.ones(12, dtype=torch.float16))
+    assert fit.formulation.keys.dtype == torch.float32
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for the fused kernel
 @pytest.mark.parametrize("method", ["attention", "log_evidence", "expected_outputs"])
 def test_closed_forms_are_mapped_by_vmap(method):
@@ -337,6 +387,13 @@ def test_pyros_own_results_are_converted():
     assert told["posterior"]["attention"].shape == (1, 1000, 12, 3) and told.attrs["approximation"] == "AutoNormal"
     with pytest.raises(ValueError, match=r"fit must be a result of probtx_pyro\.inference"):
         results.to_inference_data("draws")
+
+
+def test_chains_that_have_not_run_are_refused():
+    mixture, queries = simple()
+    chains = MCMC(NUTS(models.bayesian(mixture, keys=Normal(0.0, 1.0))), num_samples=3)
+    with pytest.raises(ValueError, match="fit: the MCMC has not run; call its run"):
+        results.to_inference_data(chains, queries)
 
 
 def test_draws_are_diagnosed_as_they_are():

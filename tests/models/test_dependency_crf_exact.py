@@ -84,3 +84,16 @@ def test_the_bound_holds_on_500_problems(schedule):
     gaps = torch.cat(gaps)
     assert len(gaps) == 500
     assert (gaps > 0.1).sum() > 100  # and it is a bound, not the thing itself
+
+
+def test_exact_inference_is_mapped_by_vmap():
+    crf = crf_problem(generator(5), batch=(4,), words=3)
+
+    def exact(unary):
+        return crf.replace(unary=unary).log_partition()
+
+    assert_equal(torch.func.vmap(exact)(crf.unary), crf.log_partition(), operations=256)
+    mask = torch.tensor([True, True, False])
+    swept = torch.func.vmap(lambda unary, mask: crf.replace(unary=unary, mask=mask).mean_field(3).head_marginals)
+    expected = crf.replace(mask=mask.expand(4, 3)).mean_field(3).head_marginals
+    assert_equal(swept(crf.unary, mask.expand(4, 3)), expected, operations=256)

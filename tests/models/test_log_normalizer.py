@@ -257,6 +257,12 @@ def test_moments_under_other_base_measures_are_integrals(name):
     assert_equal(family.entropy(eta), family.log_normalizer(eta) - products, operations=256)
 
 
+def test_a_measure_of_torch_is_its_namesake():
+    family = models.LogNormalizer.from_distribution(torch.distributions.Poisson(2.0))
+    eta = torch.tensor([-0.5, 0.3])
+    assert_equal(family.mean(eta), 2.0 * eta.exp())
+
+
 def test_measures_without_a_tilt_are_refused():
     for other in (dist.Dirichlet(torch.ones(3)), dist.Beta(1.0, 1.0), dist.Cauchy(0.0, 1.0)):
         with pytest.raises(ValueError, match="no tilt in closed form"):

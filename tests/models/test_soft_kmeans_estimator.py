@@ -111,4 +111,5 @@ except ModuleNotFoundError as error:
 else:
     raise AssertionError("no error")
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

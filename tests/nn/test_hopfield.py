@@ -196,8 +196,10 @@ def test_more_steps_lower_the_energy_of_the_states_and_reach_the_pattern():
 def test_with_a_fixed_beta_the_state_is_that_of_multihead_attention():
     theirs = torch.nn.MultiheadAttention(E, H)
     ours = nn.HopfieldAttention(E, H, num_steps=3, beta=0.5)
+    shapes = [{name: x.shape for name, x in layer.state_dict().items()} for layer in (ours, theirs)]
+    assert shapes[0] == shapes[1]
     ours.load_state_dict(theirs.state_dict(), strict=True)
-    theirs.load_state_dict(ours.state_dict(), strict=True)
+    assert all(torch.equal(x, theirs.state_dict()[name]) for name, x in ours.state_dict().items())
 
 
 def test_our_transformer_with_it_is_causal_and_every_beta_has_a_gradient():

@@ -220,6 +220,14 @@ class Doubled(torch.nn.MultiheadAttention):
         return 2 * output, weights
 
 
+class Called(torch.nn.MultiheadAttention):
+    """Doubled by the call that leads to ``forward``, which is torch's."""
+
+    def __call__(self, *args, **options):
+        output, weights = super().__call__(*args, **options)
+        return 2 * output, weights
+
+
 class Renamed(torch.nn.MultiheadAttention):
     """A subclass that does nothing of its own."""
 
@@ -265,6 +273,7 @@ BAD = {
     "nothing to swap": (ValueError, lambda: [torch.nn.Linear(2, 2)], (nn.SoftmaxAttention,), {}, r"there is no torch.nn.MultiheadAttention in Stack; attention of another kind is replaced by hand"),
     "swapped before": (ValueError, lambda: [nn.SoftmaxAttention(E, H)], (nn.SoftmaxAttention,), {}, r"there is no torch.nn.MultiheadAttention in Stack"),
     "forward of its own": (ValueError, lambda: [attention(), Doubled(E, H)], (nn.SoftmaxAttention,), {}, r"layers.1: Doubled has a forward of its own, which another layer would not run; replace it by hand"),
+    "call of its own": (ValueError, lambda: [attention(), Called(E, H)], (nn.SoftmaxAttention,), {}, r"layers.1: Called has a forward of its own"),
     "patched forward": (ValueError, lambda: [attention(), patched()], (nn.SoftmaxAttention,), {}, r"layers.1: MultiheadAttention has a forward of its own"),
     "parameter of its own": (ValueError, lambda: [attention(), Gated(E, H)], (nn.SoftmaxAttention,), {}, PARAMETERS.format("gate")),
     "parametrized": (ValueError, lambda: [attention(), parametrizations.orthogonal(attention(), "in_proj_weight")], (nn.SoftmaxAttention,), {}, PARAMETERS.format("parametrizations.in_proj_weight")),

@@ -104,10 +104,12 @@ def assert_same_gradients(ours, theirs, inputs):
 
 def test_the_readable_form_calls_nothing_of_the_package():
     """Else the comparisons below would compare the kernel with itself."""
-    nodes = [*ast.walk(ast.parse(Path(formulas.__file__).read_text()))]
+    files = [Path(formulas.__file__), *Path(formulas.__file__).parent.glob("_crf_*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     found = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    assert found == {"collections.abc", "typing", "torch", "torch.nn", "jaxtyping"}
+    own = {f"probtx_pyro.ops.{file.stem}" for file in files[1:]}
+    assert found == {"collections.abc", "typing", "torch", "torch.nn", "jaxtyping"} | own
 
 
 @problems
@@ -270,3 +272,19 @@ def test_autocast_may_change_after_the_potentials_are_prepared(before):
             return state["labels"]
 
     assert torch.equal(found(before), found(not before))
+
+
+@schedules
+@pytest.mark.parametrize("problem", ["runs and wide groups", "everything"])
+def test_transforms_of_torch_func(problem, schedule):
+    """Inside of them the kernel leaves its own backward passes and checkpoints, which they do not take."""
+    crf = draw(problem).replace(mask=None)
+
+    def heads(unary):
+        return crf.replace(unary=unary).mean_field(3, schedule, tol=1e-3).head_marginals
+
+    assert_equal(torch.func.vmap(heads)(crf.unary), heads(crf.unary), operations=1024)
+    unary = crf.unary.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(heads(unary).square().sum(), unary)
+    each = torch.func.vmap(torch.func.grad(lambda x: heads(x).square().sum()))
+    assert_equal(each(crf.unary), expected, operations=1024)

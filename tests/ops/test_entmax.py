@@ -57,3 +57,8 @@ def test_masks_translations_and_derivatives(name):
     assert_equal(function(z + 1000.0), function(z), torch.tensor(1000.0))
     assert_equal(ENTMAX[name].conjugate(masked), ENTMAX[name].conjugate(z))
     assert torch.autograd.gradcheck(function, z[:3].requires_grad_())
+
+
+def test_the_gradient_of_sparsemax_stays_on_the_simplex_where_a_score_meets_the_threshold():
+    scores = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert torch.autograd.functional.jacobian(ENTMAX["sparsemax"].function, scores).sum(0).tolist() == [0.0, 0.0]

@@ -106,3 +106,18 @@ def test_implicit_far_from_the_fixed_point_warns():
     theta = torch.tensor(0.99, requires_grad=True)
     with pytest.warns(UserWarning, match="raise num_steps"):
         fixed_point(lambda s: ({"x": theta * s["x"] + 1}, None), {"x": torch.zeros(1)}, num_steps=50, implicit=True)
+
+
+def test_each_problem_of_vmap_stops_by_itself():
+    """The loop cannot see when all have stopped; those that have stand still."""
+    rate = torch.tensor([0.5, 0.9])
+
+    def run(rate):
+        start = {"x": torch.full((3,), 2.0)}
+        found = fixed_point(lambda s: ({"x": 1 + rate * (s["x"] - 1)}, None), start, num_steps=500, tol=1e-6)
+        return found.state["x"], found.num_steps, found.converged
+
+    found, alone = torch.func.vmap(run)(rate), [run(each) for each in rate]
+    assert_equal(found[0], torch.stack([state for state, *_ in alone]))
+    for i, (_, num_steps, converged) in enumerate(alone):
+        assert found[1][i] == num_steps and found[2][i] and converged

@@ -6,8 +6,8 @@ from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro.ops import statistics
+from probtx_pyro.ops._retrieval import POOLING, iterate
 from probtx_pyro.ops.entmax import ENTMAX
-from probtx_pyro.ops.retrieval import POOLING, iterate
 
 Q, N, D, M = 7, 9, 3, 2
 

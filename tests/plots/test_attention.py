@@ -132,6 +132,8 @@ def test_segmentation_overlay_dims_the_background_and_numbers_clicks():
         (lambda: plots.attention_map(np.eye(2), ["a"]), "query_labels has 1 labels but attention has 2 rows"),
         (lambda: plots.attention_map([[np.nan, 1.0]]), "attention contains NaN"),
         (lambda: plots.query_grid([1.0]), "points must have shape"),
+        (lambda: plots.query_grid([[1.0, 2.0, 3.0]]), r"points must have shape \(N, 2\) .* choose two coordinates"),
+        (lambda: plots.em_paths(np.zeros((2, 2, 2)), modes=np.zeros((1, 3))), r"modes must have shape \(N, 2\)"),
         (lambda: plots.responsibilities(np.zeros((2, 2)), np.zeros((2, 2, 1)), [[0, 0]], 1), "grid must have shape"),
         (lambda: plots.responsibilities(_plane()[0], np.zeros((2, 2, 3)), np.zeros((3, 2)), 1), "ask the model at grid"),
         (lambda: plots.responsibilities(*_plane(), 0.0), "key_precision must be positive"),

@@ -1,6 +1,7 @@
 """Interactive segmentation: a few marked pixels give every pixel its class, by three layers of Gaussian-mixture attention.
 
-Nothing is learned offline: the picture and the marks are all there is, and each layer adapts online (PT section 2).
+Nothing is learned offline: the picture and the marks are all there is, and each layer adapts online
+(docs/mathematics.md, sections 2.4 and 2.5).
 
 **Layer 1, pixels ask units** (`_units.adapt_units`). A grid of about 700 units; the key of a unit is its colour and position,
 ``ξ_j ~ N(mean of cell j, I/θ)``, adapted to the pixels by ECM (PT 29). A pixel's attention w_ij runs over the 3 x 3 units about its

@@ -94,12 +94,26 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
     return Cells(torch.cat([colour, empty.flat(position / step)], -1), empty.flat(inside), shape, step)
 
 
-def neighbours(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the 3 x 3 units about each cell (cell, 9) and the log prior over them (cell, 1, 9), -inf beyond the frame."""
-    down, across = shape
-    y, x = (axis.reshape(-1, 1) for axis in torch.meshgrid(torch.arange(down), torch.arange(across), indexing="ij"))
-    dy, dx = (axis.reshape(1, -1) for axis in torch.meshgrid(*[torch.arange(-1, 2)] * 2, indexing="ij"))
-    y, x = y + dy, x + dx
-    there = (y >= 0) & (y < down) & (x >= 0) & (x < across)
-    prior = there.to(torch.float32) / there.sum(-1, keepdim=True)
-    return y.clamp(0, down - 1) * across + x.clamp(0, across - 1), prior.log().unsqueeze(-2)
+def windows(shape: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
+    """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units, and a ring of their neighbours about them.
+
+    Parameters
+    ----------
+    shape
+        Units down and across.
+    side
+        Units of a block a side, without the ring.
+
+    Returns
+    -------
+    The units of each block, the nearest one beyond the frame, (block, unit of the block); and a log prior, even over those
+    inside the frame and -inf for the others, (block, 1, unit of the block).
+    """
+
+    def blocks(grid: Tensor) -> Tensor:
+        return grid.unfold(0, side + 2, side).unfold(1, side + 2, side).flatten(0, 1).flatten(1)
+
+    y, x = torch.meshgrid(*(torch.arange(-1, -(-units // side) * side + 1) for units in shape), indexing="ij")
+    down, across = y.clamp(0, shape[0] - 1), x.clamp(0, shape[1] - 1)
+    inside = blocks((y == down) & (x == across)).to(torch.float32)
+    return blocks(down * shape[1] + across), (inside / inside.sum(-1, keepdim=True)).log().unsqueeze(-2)

@@ -34,15 +34,6 @@ class Segmentation(NamedTuple):
     classes: np.ndarray
 
 
-class _Marks(NamedTuple):
-    """Marked pixels: features (mark, feature), class numbers (mark,), how many pixels each stands for (mark,)."""
-
-    queries: Tensor
-    labels: Tensor
-    weights: Tensor
-    num_classes: int
-
-
 @dataclass(frozen=True, eq=False)
 class InteractiveSegmenter:
     """All that does not depend on the marks; build it with `from_image`, ask it with `segment` as often as you like.
@@ -123,29 +114,31 @@ class InteractiveSegmenter:
             raise ValueError(f"marks need two classes or more, not {len(classes)}; mark a pixel of another class")
         numbers = np.searchsorted(classes, marks)
         given = self._marks(np.where(marks > 0, numbers, -1))
-        probabilities = self._answer(given).numpy()
+        probabilities = self._answer(*given, len(classes)).numpy()
         y, x = np.nonzero(marks)
         # a mark is kept, whatever its unit says
         probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
         return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
 
-    def _marks(self, numbers: np.ndarray) -> _Marks:
-        """Return features of the marked pixels, evenly thinned where a class has very many."""
+    def _marks(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Return marked pixels, thinned where a class has very many: features, class numbers, and how many each stands for."""
         flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
-        num_classes = int(flat.max()) + 1
-        kept, weights = [], []
-        for c in range(num_classes):
-            of_class = torch.nonzero(flat == c).squeeze(-1)
-            stride = -(-len(of_class) // _MARKS_OF_A_CLASS)
-            kept.append(of_class[::stride])
-            weights.append(self.units.keys.new_full((len(kept[-1]),), len(of_class) / len(kept[-1])))
-        index = torch.cat(kept)
-        return _Marks(self.cells.queries.flatten(0, 1)[index], flat[index], torch.cat(weights), num_classes)
+        marked = torch.nonzero(flat >= 0).squeeze(-1)
+        kept = _thinned(marked, flat[marked], _MARKS_OF_A_CLASS)
+        stands_for = flat[marked].bincount() / flat[kept].bincount()
+        return self.cells.queries.flatten(0, 1)[kept], flat[kept], stands_for[flat[kept]].to(self.units.keys)
 
-    def _answer(self, marks: _Marks) -> Tensor:
-        """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``."""
+    def _answer(self, queries: Tensor, labels: Tensor, weights: Tensor, classes: int) -> Tensor:
+        """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``.
+
+        Parameters
+        ----------
+        queries, labels, weights
+            As `_marks` returns them.
+        classes
+            Number of classes.
+        """
         settings, keys = self.settings, self.units.keys
-        queries, labels, weights, classes = marks
         # Answers and weights of the annotated units: one ECM step on the marked pixels only (PT 38).
         flat = keys.new_full((len(keys), classes), 1 / classes)
         blank = GaussianMixture.categorical(keys, flat, settings.key_precision)
@@ -158,7 +151,7 @@ class InteractiveSegmenter:
         annotated = counts > min(settings.least_count, float(counts.max()) / 2)
         by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
         torn = annotated & (by_class[:, 1] > settings.least_count)
-        judge = self._judge(blank, marks, torn)
+        judge = self._judge(blank, queries, one_hot(labels, classes), torn)
 
         # Units ask the annotated units; the prior alone decides, as the positions of two units are all that counts here.
         relative = counts[annotated].clamp_max(1).log() - settings.path_temperature * self.units.energies[:, annotated]
@@ -172,23 +165,35 @@ class InteractiveSegmenter:
         # Pixels ask the units. A torn unit answers "ask the marks", one label more.
         replies = torch.where(torn.unsqueeze(-1), 0.0, replies)
         replies = torch.cat([replies, torn.to(replies).unsqueeze(-1)], -1)
-        out = self.units.memory(settings.key_precision, replies).expected_outputs(self.cells.queries)
+        near, log_prior = self.units.near, self.units.log_prior
+        memory = GaussianMixture(
+            keys[near], key_precision=settings.key_precision, log_prior=log_prior, answer_probs=replies[near]
+        )
+        out = memory.expected_outputs(self.cells.queries)
         out, ask = out[..., :classes], out[..., classes:]
         if judge is not None:
             unsure = ask[..., 0] > 1e-6
             out[unsure] += ask[unsure] * judge.expected_outputs(self.cells.queries[unsure])
         return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
 
-    def _judge(self, blank: GaussianMixture, marks: _Marks, torn: Tensor) -> GaussianMixture | None:
-        """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet."""
+    def _judge(self, blank: GaussianMixture, queries: Tensor, answers: Tensor, torn: Tensor) -> GaussianMixture | None:
+        """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet.
+
+        Parameters
+        ----------
+        blank
+            Units without answers.
+        queries, answers
+            (mark, feature) and (mark, class) of the marked pixels.
+        torn
+            (unit,) True where marks of two classes meet.
+        """
         if not torn.any():
             return None
-        here = torch.nonzero(blank.attention(marks.queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
-        of_classes = (here[marks.labels[here] == c] for c in range(marks.num_classes))
-        kept = torch.cat([some[:: -(-len(some) // _ASKED_OF_A_CLASS)] for some in of_classes if len(some)])
-        onehot = one_hot(marks.labels[kept], marks.num_classes).to(marks.queries)
+        here = torch.nonzero(blank.attention(queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
+        kept = _thinned(here, answers[here].argmax(-1), _ASKED_OF_A_CLASS)
         precision = max(self.settings.key_precision, float(self.cells.step**2))
-        return GaussianMixture.categorical(marks.queries[kept], onehot, precision)
+        return GaussianMixture.categorical(queries[kept], answers[kept].to(queries), precision)
 
     def _colours(self, replies: Tensor) -> Tensor:
         """``P_jc ∝ P0_jc (L_jc + floor)``: one EM step of a colour model for each class, a mixture of all units with weights n_k P0_kc."""
@@ -204,3 +209,9 @@ class InteractiveSegmenter:
         likely[present] = models.log_evidence(colours) + shrink[present].log()
         posterior = replies * (likely.softmax(0).mT + settings.colour_floor)
         return posterior / posterior.sum(-1, keepdim=True)
+
+
+def _thinned(index: Tensor, labels: Tensor, most: int) -> Tensor:
+    """Return the entries of ``index``, by their labels; evenly chosen ones where more than ``most`` have the same label."""
+    of_labels = (index[labels == label] for label in labels.unique())
+    return torch.cat([some[:: -(-len(some) // most)] for some in of_labels])

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
 from probtx_pyro import models
-from probtx_pyro.apps.segmentation._features import Cells, neighbours
+from probtx_pyro.apps.segmentation._features import Cells, windows
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
@@ -37,20 +37,6 @@ class PictureUnits(NamedTuple):
     near: Tensor
     log_prior: Tensor
 
-    def memory(self, precision: float, answers: Tensor | None = None) -> GaussianMixture:
-        """Return a batch of mixtures, one for each cell, of its 3 x 3 units with their answers.
-
-        Parameters
-        ----------
-        precision
-            Precision of the keys.
-        answers
-            (unit, class) probabilities; None for units without answers.
-        """
-        near = None if answers is None else answers[self.near]
-        keys, log_prior = self.keys[self.near], self.log_prior
-        return GaussianMixture(keys, key_precision=precision, log_prior=log_prior, answer_probs=near)
-
 
 def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
@@ -72,27 +58,17 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     raster = torch.arange(cells.step**2).reshape(cells.step, cells.step)
     sample = raster[stride // 2 :: stride, stride // 2 :: stride].reshape(-1)
     weights = weights[:, sample] * (cells.step**2 / len(sample))
-    blocks, inner = _blocks(cells.shape)
-    there, units = blocks >= 0, blocks.clamp_min(0)
-    log_prior = (there / there.sum(-1, keepdim=True)).to(initial).log().unsqueeze(-2)
+    blocks, log_prior = windows(cells.shape, _BLOCK)
+    there = log_prior.squeeze(-2).isfinite()
+    units = blocks * there
     mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
     posterior = models.bayesian(mixture, keys=Normal(mixture.keys, settings.key_strength**-0.5))
     queries, weights = cells.queries[:, sample][units].flatten(1, 2), (weights[units] * there.unsqueeze(-1)).flatten(1)
     fit = adapt(posterior, queries, num_steps=settings.num_steps, query_weights=weights, progress=False)
+    inner = torch.nn.functional.pad(torch.ones(_BLOCK, _BLOCK, dtype=torch.bool), (1, 1, 1, 1)).flatten() & there
     keys = torch.empty_like(initial)
-    keys[blocks[inner & there]] = fit.formulation.keys[inner & there]
+    keys[blocks[inner]] = fit.formulation.keys[inner]
     return keys
-
-
-def _blocks(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Units of each block with its ring, -1 beyond the frame, and which of them are no ring; both (block, unit of the block)."""
-    down, across = (-(-cells // _BLOCK) * _BLOCK + 2 for cells in shape)
-    grid = torch.full((down, across), -1)
-    grid[1 : shape[0] + 1, 1 : shape[1] + 1] = torch.arange(shape[0] * shape[1]).reshape(shape)
-    blocks = grid.unfold(0, _BLOCK + 2, _BLOCK).unfold(1, _BLOCK + 2, _BLOCK).flatten(0, 1)
-    inner = torch.zeros_like(blocks, dtype=torch.bool)
-    inner[:, 1:-1, 1:-1] = True
-    return blocks.flatten(1), inner.flatten(1)
 
 
 def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Tensor:
@@ -115,10 +91,8 @@ def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -
     units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
     touching = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
-    pairs = np.sort(np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching]), 1)
-    code = np.unique(pairs[:, 0].astype(np.int64) * units + pairs[:, 1])
-    j, k = code // units, code % units
-    j, k = j[j != k], k[j != k]
+    pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching])
+    j, k = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1), axis=0).T
     squares = ((colours[j] - colours[k]) ** 2).sum(1)
     spread = np.minimum(squares, settings.hop_cap**2).mean() if len(squares) else 0.0
     shape = settings.hop_shape
@@ -144,16 +118,14 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
         Settings of both layers.
     """
     keys = adapt_units(cells, settings)
-    near, log_prior = neighbours(cells.shape)
-    units = PictureUnits(keys, keys.new_zeros(len(keys)), keys.new_zeros(0), near, log_prior)
-    counts, homes = units.counts, []
+    near, log_prior = windows(cells.shape, 1)
+    counts, homes = keys.new_zeros(len(keys)), []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
-    whole = units.memory(settings.key_precision)
-    for start in range(0, len(keys), some):
-        rows = slice(start, start + some)
-        attention = whole.replace(keys=whole.keys[rows], log_prior=log_prior[rows]).attention(cells.queries[rows])
-        homes.append(near[rows].gather(1, attention.argmax(-1)))
-        mass = (attention * cells.inside[rows].unsqueeze(-1)).sum(1)
-        counts.index_add_(0, near[rows].flatten(), mass.flatten())
+    parts = (near, log_prior, cells.queries, cells.inside)
+    for units, prior, queries, inside in zip(*(part.split(some) for part in parts), strict=True):
+        mixture = GaussianMixture(keys[units], key_precision=settings.key_precision, log_prior=prior)
+        attention = mixture.attention(queries)
+        homes.append(units.gather(1, attention.argmax(-1)))
+        counts.index_add_(0, units.flatten(), (attention * inside.unsqueeze(-1)).sum(1).flatten())
     home = cells.picture(torch.cat(homes), height, width).numpy()
-    return units._replace(energies=link_units(keys, home, settings))
+    return PictureUnits(keys, counts, link_units(keys, home, settings), near, log_prior)

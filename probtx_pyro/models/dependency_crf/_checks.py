@@ -57,7 +57,7 @@ def _words(unary: Tensor, mask: Tensor | None) -> Tensor | None:
     words = mask.expand(check.broadcastable(unary=shape, mask=mask.shape))
     if words.shape != shape:
         raise ValueError(f"mask {tuple(mask.shape)} has more batch axes than unary {tuple(unary.shape)}; expand unary")
-    if check.is_validation_enabled() and not words.any(-1).all():
+    if check.violated(~words.any(-1)):
         raise ValueError("mask leaves a sentence without words; leave empty sentences out")
     return words
 

@@ -24,14 +24,14 @@ the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import pyro
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from probtx_pyro.models import _validation as check
+from probtx_pyro._brief import in_brief
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact
 from probtx_pyro.models.dependency_crf._choices import Choices
 from probtx_pyro.models.dependency_crf._exact import Marginals
@@ -77,19 +77,15 @@ class MeanField:
     label_temperature: float | Tensor = 1.0
     head_temperature: float | Tensor = 1.0
 
+    def __repr__(self) -> str:
+        return in_brief(self)
+
     @property
     def elbo(self) -> Tensor:
         """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...): a lower bound of log Z where both temperatures are at most 1."""
         lead = self.crf.unary.dim() - 2
-        flat = {
-            name: x if lead == 1 else (x.flatten(0, lead - 1) if lead else x.unsqueeze(0))
-            for name, x in {
-                "labels": self.label_marginals,
-                "heads": self.head_marginals,
-                "root": self.root_marginals,
-            }.items()
-            if x is not None
-        }
+        state = {"labels": self.label_marginals, "heads": self.head_marginals, "root": self.root_marginals}
+        flat = {name: x.reshape(-1, *x.shape[lead:]) for name, x in state.items() if x is not None}
         prepared = kernel.Prepared.of(self.crf.potentials())
         rules = Rule(self.label_temperature), Rule(self.head_temperature)
         return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
@@ -160,13 +156,6 @@ class DependencyCRF(Formulation):
         """The tensor of a parameter; of factors of low rank their product."""
         return self.full_ternary() if name == "ternary" else super().held(name)
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``; the mask stays boolean."""
-        moved = {name: x.to(*args, **kwargs) for name, x in vars(self).items() if isinstance(x, Tensor | LowRank)}
-        if self.mask is not None:
-            moved["mask"] = self.mask.to(self.unary.to(*args, **kwargs).device)
-        return check.unchecked(type(self), **{**vars(self), **moved})
-
     @property
     def batch_shape(self) -> torch.Size:
         """The leading axes: sentences."""
@@ -179,7 +168,7 @@ class DependencyCRF(Formulation):
     def potentials(self) -> Potentials:
         """Plain tensors, the sentences along one axis."""
         unary = self.unary.reshape(-1, *self.unary.shape[-2:])
-        words = torch.ones_like(unary[..., 0], dtype=torch.bool)
+        words = torch.ones(unary.shape[:-1], dtype=torch.bool, device=unary.device)
         if self.mask is not None:
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
         ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
@@ -393,6 +382,3 @@ class DependencyCRF(Formulation):
             raise ValueError(
                 f"the enumerated program takes one sentence, not batch axes {tuple(self.batch_shape)}; index one of them"
             )
-
-
-__all__ = ["DependencyCRF", "MeanField"]

@@ -52,6 +52,3 @@ class LowRank:
     def to(self, *args: Any, **kwargs: Any) -> "LowRank":
         """As ``torch.Tensor.to``."""
         return check.unchecked(LowRank, left=self.left.to(*args, **kwargs), right=self.right.to(*args, **kwargs))
-
-
-__all__ = ["LowRank"]

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._arc_kernel import compiled, sums
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Stack
+from probtx_pyro.ops._numerics import transformed
 
 
 def _score(groups: Groups, q: Tensor, weights: Sequence[Tensor], purpose: str | None) -> tuple[Tensor, list[Stack]]:
@@ -83,12 +85,11 @@ class _Scores(torch.autograd.Function):
         told_q, stacks = _rows(d_q), _stacked(groups, tensors[:half], some)
         scored, told = (None if x is None else sums.weights_of(x, groups) for x in (d_scores, p))
         others: Sequence[Rows | Stack] = stacks[::-1] if low_rank else [sums.for_each(words, channels)]
-        ends = None if d is None else Rows.of(d, len(q))
         d_others: Sequence[Rows | Stack | None]
         if low_rank:
             d_others = [x if x is None else groups.stacked(x, len(some)) for x in notes[2:4]]
         else:
-            d_others = [None if ends is None else sums.for_each(ends, channels)]
+            d_others = [None if d is None else sums.for_each(Rows.of(d, len(q)), channels)]
         new = torch.empty_like if len(groups.numbers) == weights[0].shape[1] else torch.zeros_like
         d_weights = [new(w, memory_format=torch.contiguous_format) for w in weights]
         for k, (w, x, d_x) in enumerate(zip(weights, others, d_others, strict=True)):
@@ -165,7 +166,7 @@ class Arcs(NamedTuple):
         made: list[Any] = []
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), made)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or transformed():
             scores, *made = compiled.scores(groups, q, weights)
         elif torch.is_grad_enabled():
             scores, *made = _Scores.apply(groups, q, *weights)
@@ -185,8 +186,11 @@ class Arcs(NamedTuple):
             raise RuntimeError("arcs are asked for messages once: make them anew")
         self.made.clear()
         p, plain = p.flatten(0, 1), len(made) == len(self.weights)
-        if torch.compiler.is_compiling():
-            return compiled.messages(self.groups, p, self.q, onto, made, self.weights)
+        given = self.groups, p, self.q, onto, made, self.weights
+        if torch.compiler.is_compiling():  # the backward pass makes the sums again
+            return checkpoint(compiled.messages, *given, use_reentrant=False, preserve_rng_state=False)
+        if transformed():  # torch.func refuses checkpoints
+            return compiled.messages(*given)
         if not torch.is_grad_enabled():
             stacks = made if plain else _stacked(self.groups, made[-len(self.weights) :], p)
             _tell(self.groups, p, self.q, onto, stacks, self.weights)
@@ -194,6 +198,3 @@ class Arcs(NamedTuple):
         if plain:
             raise RuntimeError("arcs made without gradients give none: make them where gradients are enabled")
         return _Messages.apply(self.groups, p, self.q, onto, *made, *self.weights)
-
-
-__all__ = ["Arcs"]

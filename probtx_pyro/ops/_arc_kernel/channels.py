@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from probtx_pyro.ops._arc_kernel.arcs import Arcs
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 from probtx_pyro.ops._arc_kernel.prepared import Prepared, precision
+from probtx_pyro.ops.dependency_crf import root_messages
 
 
 def _as_they_are(x: Tensor) -> AbstractContextManager[Any]:
@@ -62,14 +63,11 @@ class Channels(NamedTuple):
                 total = self.arcs.messages(own, told)
             else:
                 total = told + self.arcs.messages(own.to(low), torch.zeros_like(told, dtype=low))
-        root, memory = self.given.potentials.root, self.given.potentials.memory
-        if self.rooted is not None and root is not None:
+        if self.rooted is not None:
             total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
-            to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, root)
+            to_root = root_messages(self.given.potentials, labels, heads)
+        memory = self.given.potentials.memory
         if memory is not None:
             nodes = heads[:, : len(memory), :, first + length :]
             total = total + torch.einsum("bcim,cma->bia", nodes, memory)
         return total, to_root
-
-
-__all__ = ["Channels"]

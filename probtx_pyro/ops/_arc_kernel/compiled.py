@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 
@@ -30,13 +29,7 @@ def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]
 def messages(
     groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Tensor:
-    """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N); the backward pass makes the sums again."""
-    return checkpoint(_messages, groups, p, q, onto, made, weights, use_reentrant=False, preserve_rng_state=False)
-
-
-def _messages(
-    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
-) -> Tensor:
+    """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N)."""
     p, places, ends = p.unflatten(0, (len(weights[0]), -1)), _places(groups), _ends(groups, q, made)
     heads = [_sum(p, ends[place][1], where, True) for place, where in places]
     dependents = [_sum(p, ends[place][0], where, False) for place, where in places]
@@ -86,6 +79,3 @@ def _sum(p: Tensor, x: Tensor, where: int | Tensor, heads: bool) -> Tensor:
     offset = where if heads else -where
     sent = p.diagonal(where, -2, -1).unsqueeze(-1) * _having(x, -offset)
     return F.pad(sent, (0, 0, max(0, -offset), max(0, offset)))
-
-
-__all__ = ["messages", "scores"]

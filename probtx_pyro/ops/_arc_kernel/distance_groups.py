@@ -43,17 +43,16 @@ class Rows:
 
     def having(self, offset: int) -> Tensor:
         """Rows of the words that have another word at ``offset``."""
-        if offset not in self.made:
-            self.made[offset] = self.words.narrow(1, max(0, -offset), self.words.shape[1] - abs(offset))
-        return self.made[offset]
+        return self._view(max(0, -offset), self.words.shape[1] - abs(offset))
 
     def lacking(self, offset: int) -> Tensor:
         """Rows of the words that have no word at ``offset``."""
-        name = "lacking", offset
-        if name not in self.made:
-            start = self.words.shape[1] - offset if offset > 0 else 0
-            self.made[name] = self.words.narrow(1, start, abs(offset))
-        return self.made[name]
+        return self._view(self.words.shape[1] - offset if offset > 0 else 0, abs(offset))
+
+    def _view(self, *place: int) -> Tensor:
+        if place not in self.made:
+            self.made[place] = self.words.narrow(1, *place)
+        return self.made[place]
 
     def of_channels(self, channels: int) -> Sequence[Tensor]:
         """Return the rows of each channel, (words, r)."""
@@ -147,8 +146,7 @@ class Groups(NamedTuple):
 
         def new() -> Stack:
             memory = words.flat.new_empty(size)
-            for end in (memory[:, : self.reach], memory[:, size[1] - self.reach :]):
-                end.zero_()
+            memory[:, : self.reach] = memory[:, size[1] - self.reach :] = 0
             return self.stacked(memory, sentences)
 
         return self._kept(new, purpose, *size, words.flat.dtype)
@@ -169,6 +167,3 @@ class Groups(NamedTuple):
         if (purpose, kind) not in self.room:
             self.room[purpose, kind] = new()
         return self.room[purpose, kind]
-
-
-__all__ = ["Groups", "Rows", "Run", "Stack"]

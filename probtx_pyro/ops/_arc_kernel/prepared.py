@@ -61,6 +61,3 @@ def precision(x: Tensor) -> torch.dtype:
 def _some_at_a_time(x: Tensor, words: int) -> Factors:
     """Factors of all channels and groups (C, G, L, r), in the pieces that ``words`` words, batches together, are worked on."""
     return [some.contiguous() for some in x.mT.split(max(1, AT_ONCE // (words * x.shape[-1])))]
-
-
-__all__ = ["Factors", "Prepared", "precision"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,16 +59,18 @@ class Sweep:
         return Sweep, (self.synchronous,)
 
 
-asynchronous, synchronous = Sweep(synchronous=False), Sweep(synchronous=True)
+def _scores(given: Prepared, state: State) -> Tensor:
+    """F of the heads in all channels, (B, C, N, S)."""
+    labels, root = state["labels"], state.get("root")
+    return torch.cat([Channels.of(own, labels, root).scores for _, own in given.by_channels()], 1)
 
 
 def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
     """Heads, then the labels of one word after the other, then the root: coordinate ascent, so the objective never falls."""
     crf, labels, logits = given.potentials, state["labels"], state["label_logits"]
-    found = [Channels.of(own, labels, state.get("root")) for _, own in given.by_channels()]
-    rooted = None if crf.root is None else torch.cat([cast(Tensor, channels.rooted) for channels in found], 1)
-    before, scores = (state["head_logits"], state["heads"]), torch.cat([channels.scores for channels in found], 1)
-    head_logits, marginals = formulas.new_heads(head, scores, *before, given.choices, crf.parts, first)
+    rooted = None if crf.root is None else torch.einsum("cak,bk->bca", crf.root, state["root"])
+    before = state["head_logits"], state["heads"]
+    head_logits, marginals = formulas.new_heads(head, _scores(given, state), *before, given.choices, crf.parts, first)
     heads = head.dropped(marginals)
     right = torch.cat([*given.right]).mT  # of all channels, (C, G, L, r)
     left = None if given.left is None else torch.cat([*given.left]).mT
@@ -83,8 +85,7 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
     new = {"head_logits": head_logits, "heads": marginals, "label_logits": logits, "labels": labels}
     if crf.root is not None:
-        to_root = torch.einsum("bci,bia,cak->bk", heads[..., 0], labels, crf.root)
-        new |= formulas.new_root(label, state, to_root)
+        new |= formulas.new_root(label, state, formulas.root_messages(crf, labels, heads))
     return new
 
 
@@ -110,7 +111,7 @@ def _to_word(
     return total
 
 
-SCHEDULES: dict[str, Update] = {"asynchronous": asynchronous, "synchronous": synchronous, "sequential": sequential}
+SCHEDULES: dict[str, Update] = {"asynchronous": Sweep(False), "synchronous": Sweep(True), "sequential": sequential}
 
 
 def iterate(potentials: Potentials, label: Rule, head: Rule, update: Update, num_steps: int) -> dict[str, Tensor]:
@@ -124,9 +125,4 @@ def iterate(potentials: Potentials, label: Rule, head: Rule, update: Update, num
 
 def objective(given: Prepared, label: Rule, head: Rule, state: State) -> Tensor:
     """Return the objective of `probtx_pyro.ops.dependency_crf`, (B,)."""
-    labels, root = state["labels"], state.get("root")
-    scores = torch.cat([Channels.of(own, labels, root).scores for _, own in given.by_channels()], 1)
-    return formulas.objective(given.potentials, label, head, state, scores)
-
-
-__all__ = ["SCHEDULES", "Sweep", "Update", "iterate", "objective"]
+    return formulas.objective(given.potentials, label, head, state, _scores(given, state))

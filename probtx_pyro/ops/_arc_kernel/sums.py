@@ -10,7 +10,6 @@ offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,21 +24,17 @@ def _along(matrix: Tensor, run: Run) -> Tensor:
     return matrix.as_strided((*matrix.shape[:2], run.length), (sentence, row + 1, 1), start)
 
 
-class Weight(NamedTuple):
-    """Weights of the pairs of a group: (B, N, N), or for a group of one offset those of the words that have a pair, (B, n, 1)."""
-
-    place: int
-    offset: int | None
-    value: Tensor
+# the place of a group, its offset if it has only one, and the weights of its pairs, (B, N, N), or of the words that have a pair, (B, n, 1)
+Weight = tuple[int, int | None, Tensor]
 
 
 def weights_of(p: Tensor, groups: Groups) -> list[Weight]:
     """Return ``p`` (B, N, N) group by group."""
-    bands = [Weight(place, None, p * band) for place, band in groups.bands]
+    bands: list[Weight] = [(place, None, p * band) for place, band in groups.bands]
     singles = [pair for run in groups.runs for pair in run.pairs()]
     found = p.flatten(1).index_select(1, groups.pairs).unsqueeze(-1)
     each = found.split([p.shape[1] - abs(offset) for _, offset in singles], 1)
-    return [*bands, *(Weight(*pair, weight) for pair, weight in zip(singles, each, strict=True))]
+    return [*bands, *((*pair, weight) for pair, weight in zip(singles, each, strict=True))]
 
 
 def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: Sequence[int]) -> Tensor:
@@ -64,11 +59,8 @@ def scores(pairs: Sequence[tuple[Rows | Stack, Stack]], groups: Groups, shape: S
 
 def gather(total: Rows, weights: Sequence[Weight], y: Stack, channels: int) -> None:
     """Add ``Σ_j p_ij y_j`` to ``total`` (words, L), each pair with the y of its group, summed over channels."""
-    if channels > 1:
-        size = channels * total.flat.shape[0], total.flat.shape[1]
-        each = Rows.of(total.flat.new_zeros(size), channels * len(total.words))
-    else:
-        each = total
+    size = channels * len(total.flat), total.flat.shape[1]
+    each = total if channels == 1 else Rows.of(total.flat.new_zeros(size), channels * len(total.words))
     for place, offset, weight in weights:
         if offset is None:
             each.words.baddbmm_(weight, y[place].words)
@@ -110,7 +102,7 @@ def in_turn(
     total = groups.scratch(terms[0][1][0], purpose)
     rows = total.of_channels(channels)
     for same in zip(*(weights for weights, _ in terms), strict=True):
-        place = same[0].place
+        place = same[0][0]
         for number, (one, (_, x)) in enumerate(zip(same, terms, strict=True)):
             _sum(one, x[place], heads, total, number > 0)
         yield place, rows
@@ -149,8 +141,3 @@ def for_each(x: Rows, channels: int) -> Rows:
     if channels == 1:
         return x
     return Rows.of(x.flat.expand(channels, *x.flat.shape).flatten(0, 1), channels * len(x.words))
-
-
-__all__ = [
-    "Weight", "add_products", "for_each", "gather", "in_turn", "matrices", "outer", "scores", "stack", "weights_of",
-]  # fmt: skip

@@ -140,7 +140,8 @@ def _plane(
     """The same in two dimensions, where units can be drawn: one for each of five digits, keys and precisions adapt."""
     some = [0, 1, 4, 6, 7]
     memory, stream = (rows[np.isin(labels[rows], some)] for rows in (memory, stream))
-    first, second = map(principal(flat["as before"][memory]), (flat["as before"][memory], flat[CHANGED][stream]))
+    project = principal(flat["as before"][memory])
+    first, second = project(flat["as before"][memory]), project(flat[CHANGED][stream])
     keys = context.tensor(np.stack([first[labels[memory] == digit].mean(0) for digit in some]))
     before, queries = models.GaussianMixture(keys, key_precision=keys.new_full((5,), 6.0)), context.tensor(second)
     posterior = models.bayesian(before, keys=Normal(keys, context.tensor(0.5)), key_precision=Gamma(7.0, 1.0))

@@ -69,7 +69,8 @@ def _memory(context: Context) -> tuple[models.Bayesian[models.GaussianMixture], 
     known, asked = (chosen[rows] for rows in context.parts(len(chosen), (300, 100), (60, 20)))
     flat = images.reshape(len(images), -1)
     means = np.stack([flat[known][labels[known] == digit].mean(0) for digit in SOME])
-    expected, queries = map(context.tensor, map(principal(flat[known]), (means, flat[asked])))
+    project = principal(flat[known])
+    expected, queries = context.tensor(project(means)), context.tensor(project(flat[asked]))
     mixture = models.GaussianMixture(expected, key_precision=expected.new_full((len(SOME),), 2.0))
     precision = Gamma(context.tensor(8.0), context.tensor(4.0))
     return models.bayesian(mixture, keys=Normal(expected, context.tensor(0.3)), key_precision=precision), queries
@@ -94,9 +95,8 @@ def _bands(file: Any, before: models.GaussianMixture, queries: Tensor, hardest: 
         left.text(*keys[:, unit].mean(0), name, ha="center", va="center", weight="bold")
     left.plot(*points[hardest], "*", color=plots.UNIT_COLORS[-1], markersize=11, label="the query on the right")
     finished(left, "first component", "second component", True, aspect="equal")
-    plots.attention_band(
-        posterior["attention"].isel(query=hardest), NAMES, reference=before.attention(queries)[hardest], ax=right
-    )
+    attention, reference = posterior["attention"].isel(query=hardest), before.attention(queries)[hardest]
+    plots.attention_band(attention, NAMES, reference=reference, ax=right)
     low, high = np.quantile(posterior["attention"].values, (0.055, 0.945), axis=(0, 1))
     widest = int((high - low)[hardest].argmax())
     return picture(

@@ -1,9 +1,10 @@
-"""Fused attention with several keys a unit, each unit's keys sharing its value: no repeated values, no mask, no Q x U tensor.
+"""Fused attention, ``softmax(queries · keys' + mask) · values`` without a Q x U tensor, with one key or several keys a unit.
 
-Softmax over all keys splits by component: with ``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone,
-the output is ``Σ_r exp(l_r - l) o_r`` and ``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the
-attention as ``exp(logits - l)``: given the *joint* output and log-sum-exp it returns the gradients of the joint attention, block
-by block, so that the components need nothing else from each other.
+One key is ``scaled_dot_product_attention``. Softmax over several keys, each unit's keys sharing its value, splits by component: with
+``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone, the output is ``Σ_r exp(l_r - l) o_r`` and
+``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the attention as ``exp(logits - l)``: given the
+*joint* output and log-sum-exp it returns the gradients of the joint attention, block by block, so that the components need nothing
+else from each other, no repeated values among it.
 """
 
 import math
@@ -11,35 +12,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from probtx_pyro.ops._numerics import HALF, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def mixed_keys_attention(
+def fused_attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
+    mask: Tensor | None,
     components: int,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
+    causal: bool,
+    dropout: float,
 ) -> Tensor:
     """Return ``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
 
-    On a CPU without dropout by the split above; elsewhere by ``scaled_dot_product_attention`` over repeated values, causal
-    masks some rows at a time.
+    Leading axes are flattened and both widths made equal: other layouts fall to torch's slow path.
 
     Parameters
     ----------
     queries, keys, values
-        (1, B, Q, T), (1, B, U·R, T) and (1, B, U, T).
+        (..., Q, T), (..., U·R, T) and (..., U, M).
+    mask
+        (..., Q or 1, U), added to the logits of all keys of a unit; None is 0.
     components
         R, the keys of a unit.
-    mask
-        (1, B or 1, Q, U), added to the logits of all keys of a unit; None is 0.
     causal
         Let query i see the units up to i only.
     dropout
@@ -48,23 +50,56 @@ def mixed_keys_attention(
     Returns
     -------
     outputs
-        (1, B, Q, T).
+        (..., Q, M).
     """
-    if queries.device.type == "cpu" and not dropout and not (mask is not None and mask.requires_grad):
-        return _MixedKeys.apply(queries, keys, values, mask, components, causal)
+    given = [x for x in (queries, keys, values, mask) if x is not None]
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
+    rows, answers = queries.shape[-2], values.shape[-1]
+    width = max(queries.shape[-1], answers)
+    width = -(-width // 8) * 8 if queries.is_cuda else width
+
+    def flat(x: Tensor) -> Tensor:
+        return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
+
+    q, k, v = (flat(x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))) for x in (queries, keys, values))
+    mask = None if mask is None else flat(mask.to(queries.dtype)).expand(-1, -1, rows, -1)
+    if components == 1:
+        output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
+    elif q.is_cpu and not dropout and not (mask is not None and mask.requires_grad) and not transformed():
+        output = _MixedKeys.apply(q, k, v, mask, components, causal)
+    else:
+        output = _over_repeated_values(q, k, v, mask, components, causal, dropout)
+    return output[..., :answers].reshape(*batch, rows, answers)
+
+
+def _over_repeated_values(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool, dropout: float
+) -> Tensor:
+    """Return attention in which every key has a value of its own; causal masks are written out, some rows at a time."""
     values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
-    mask = None if mask is None else mask.repeat_interleave(components, -1)
+    how: Any = {"dropout_p": dropout, "scale": 1.0}
     if not causal:
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
+        mask = None if mask is None else mask.repeat_interleave(components, -1)
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, **how)
     assert mask is None, "a causal call has its other masks in the bias, or is written out"
     outputs = []
     for start in range(0, queries.shape[-2], ROWS):
         q = queries[..., start : start + ROWS, :]
         k, v = (x[..., : (start + q.shape[-2]) * components, :] for x in (keys, values))
         seen = visible(q.shape[-2], k.shape[-2] // components, start, q.device).repeat_interleave(components, -1)
-        rows = torch.zeros_like(seen, dtype=q.dtype).masked_fill_(~seen, -math.inf)
-        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=rows, dropout_p=dropout, scale=1.0))
+        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=seen, **how))
     return torch.cat(outputs, -2)
+
+
+def as_columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the bias as a column of the product, or in half precision as three whose sum keeps 24 bits of it."""
+    if dtype not in HALF:
+        return bias.unsqueeze(-1)
+    columns = []
+    for _ in range(3):
+        columns.append(bias.clamp_min(torch.finfo(dtype).min).to(dtype))
+        bias = bias - columns[-1]
+    return torch.stack(columns, -1)
 
 
 def visible(num_queries: int, num_units: int, start: int = 0, device: torch.device | None = None) -> Tensor:
@@ -100,13 +135,12 @@ def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, lik
 
 
 def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
-    """Return True at queries that may attend to some unit, (..., Q or 1, 1); see `causal_prior` for ``log_prior``."""
-    num_rows, num_units = log_prior.shape[-2:]
-    if not causal or num_rows > 1:
-        rows = causal_prior(log_prior, num_rows, num_units, log_prior) if causal else log_prior
-        return (rows > -math.inf).any(-1, keepdim=True)
-    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(num_units - 1)
-    return ((log_prior.squeeze(-2) > -math.inf).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+    """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U), one row if ``causal``."""
+    allowed = log_prior > -math.inf
+    if not causal:
+        return allowed.any(-1, keepdim=True)
+    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(log_prior.shape[-1] - 1)
+    return (allowed.squeeze(-2).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
 
 
 class _MixedKeys(torch.autograd.Function):

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
-from probtx_pyro.ops._mixed_keys import causal_prior
-from probtx_pyro.ops.attention import Factor, dot_product_attention, single
+from probtx_pyro.ops._fused import causal_prior
+from probtx_pyro.ops.attention import Factor, dot_product_attention
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
-from probtx_pyro.ops.statistics import log_evidence, over_chunks
+from probtx_pyro.ops.statistics import by_chunks, log_evidence
 
 
 class Pooling(NamedTuple):
@@ -32,39 +32,6 @@ class Pooling(NamedTuple):
     function: Callable[[Tensor], Tensor]
     pool: Callable[..., Tensor]
     conjugate: Callable[..., Tensor]
-
-
-def by_chunks(
-    function: Callable[..., Tensor],
-    states: Tensor,
-    patterns: Tensor,
-    log_prior: Tensor | None = None,
-    *shared: Tensor,
-) -> Tensor:
-    """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
-
-    Parameters
-    ----------
-    function
-        From scores (..., Q, N) to (..., Q, X).
-    states, patterns
-        (..., Q, D) and (..., N, D).
-    log_prior
-        (..., Q or 1, N); None is 0.
-    shared
-        Further arguments of ``function``.
-
-    Returns
-    -------
-    found
-        (..., Q, X).
-    """
-
-    def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
-        scores = single(states @ patterns.mT)
-        return function(scores if log_prior is None else scores + log_prior, *shared), None
-
-    return over_chunks(rows, (states, log_prior), (patterns, *shared))[0]
 
 
 def _sparse_pool(
@@ -135,6 +102,3 @@ def iterate(
         step, {"state": state}, problems=problems, num_steps=num_steps, tol=tol, progress=False,
         objective=None if trace is None else lambda now: trace(now["state"]),
     )  # fmt: skip
-
-
-__all__ = ["POOLING", "Pooling", "by_chunks", "iterate"]

@@ -7,7 +7,7 @@ from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probtx_pyro.ops import attend, explicit_attention, gaussian_attention, gaussian_factor
-from probtx_pyro.ops._mixed_keys import visible
+from probtx_pyro.ops._fused import visible
 from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 MASKS = ("none", "padding", "rows")
@@ -61,10 +61,10 @@ def test_output_and_gradients_are_those_of_the_definition(components, causal, ma
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_path_over_repeated_values_is_the_same(causal, monkeypatch):
     """What a GPU, and dropout, take: causal masks some rows at a time."""
-    from probtx_pyro.ops import _mixed_keys
+    from probtx_pyro.ops import _fused
 
-    monkeypatch.setattr(_mixed_keys, "ROWS", 8)
-    monkeypatch.setattr(_mixed_keys, "_flash", None)  # calling it would fail
+    monkeypatch.setattr(_fused, "ROWS", 8)
+    monkeypatch.setattr(_fused, "_flash", None)  # calling it would fail
     q, k, v, precision = draw(5, 2)
     torch.manual_seed(0)
     kept = attend(key_factor(q, k, precision), v, components=2, causal=causal, dropout=1e-300)  # nothing is dropped
@@ -135,3 +135,19 @@ def test_float32_at_scale_20():
     expected = by_definition(*high, None, 2, False)
     # logits of order 20² · 6 carry errors of some 1e4 eps; outputs change by that much times values of order 3
     assert (output.double() - expected).abs().max() < 64 * 2400 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for the fused kernel
+def test_transforms_of_torch_func():
+    """Inside of them the split's own backward pass, which they do not take, gives way to repeated values."""
+    q, k, v, precision = (x.detach() for x in draw(3, 2))
+
+    def fused(q, k):
+        return attend(key_factor(q, k, precision[0, 0]), v[0, 0], components=2)
+
+    keys = k[0].clone().requires_grad_()
+    expected = fused(q[0], keys)
+    assert_equal(torch.func.vmap(fused)(q[0], k[0]), expected)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), keys)
+    each = torch.func.vmap(torch.func.grad(lambda q, k: fused(q, k).square().sum(), argnums=1))
+    assert_equal(each(q[0], k[0]), gradient, operations=1024)  # sums over 33 queries

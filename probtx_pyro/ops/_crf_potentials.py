@@ -1,0 +1,112 @@
+"""A dependency CRF as plain tensors: its potentials, the slots that heads may take, the distance groups of arcs.
+
+The table of symbols and shapes is in `probtx_pyro.ops.dependency_crf`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro.ops._crf_rules import Choices
+
+Labels = Float[Tensor, "sentence word label"]
+
+
+class Potentials(NamedTuple):
+    """A dependency CRF as plain tensors, with B sentences along one axis; sizes as in `probtx_pyro.ops.dependency_crf`.
+
+    unary: S, (B, N, L).
+    words: (B, N), False for padding, which sends and receives nothing.
+    ternary: T, (C, G, L, L), or its factors U and V, (C, G, L, r) each, with ``T = U V'``.
+    distances: rising integers of 2 or more that cut ``|i - j|`` into groups, see `group_of`.
+    root, memory: R (C, L, K) and A (C', M, L), or None.
+    split: True makes the global nodes a choice of their own, beside that of a head.
+    """
+
+    unary: Labels
+    words: Bool[Tensor, "sentence word"]
+    ternary: Tensor | tuple[Tensor, Tensor]
+    distances: tuple[int, ...] = ()
+    root: Tensor | None = None
+    memory: Tensor | None = None
+    split: bool = False
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return len(self.ternary if isinstance(self.ternary, Tensor) else self.ternary[0])
+
+    @property
+    def parts(self) -> list[int]:
+        """Number of slots of each choice that a word makes in a channel: [S], or with ``split`` [S - M, M]."""
+        heads = self.unary.shape[-2] + (self.root is not None)
+        nodes = 0 if self.memory is None else self.memory.shape[-2]
+        return [heads, nodes] if self.split else [heads + nodes]
+
+    def full_ternary(self) -> Tensor:
+        """T, (C, G, L, L)."""
+        return self.ternary if isinstance(self.ternary, Tensor) else self.ternary[0] @ self.ternary[1].mT
+
+    def all_memory(self) -> Tensor | None:
+        """A for all channels, (C, M, L); rows of zeros in the channels that have no global nodes."""
+        return None if self.memory is None else F.pad(self.memory, (0, 0, 0, 0, 0, self.channels - len(self.memory)))
+
+    def allowed(self) -> Tensor:
+        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head, and padding neither has a head nor is one."""
+        length, channels = self.unary.shape[-2], self.channels
+        other = ~torch.eye(length, dtype=torch.bool, device=self.words.device)
+        slots = [(self.words.unsqueeze(-1) & self.words.unsqueeze(-2) & other).unsqueeze(-3)]
+        if self.root is not None:
+            slots.insert(0, self.words[:, None, :, None])
+        if self.memory is not None:
+            has = torch.arange(channels, device=self.words.device) < self.memory.shape[0]
+            slots = [x.expand(-1, channels, -1, -1) for x in slots]
+            slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
+        return torch.cat(slots, -1)
+
+    def choices(self) -> Choices:
+        """`allowed`, ready to be added to logits."""
+        found = [(x, x.any(-1, keepdim=True)) for x in self.allowed().split(self.parts, -1)]
+        bias = [self.unary.new_zeros(x.shape).masked_fill(~x & some, -torch.inf) for x, some in found]
+        return Choices(torch.cat(bias, -1), torch.cat([some for _, some in found], -1).to(self.unary.dtype))
+
+
+def group_of(distances: Sequence[int], length: int, device: torch.device | None = None) -> Tensor:
+    """Number of the distance group of every pair of words, ``g(i, j)``.
+
+    Parameters
+    ----------
+    distances
+        ``s_1 < s_2 < ... < s_n`` cut ``|i - j|`` into the groups [1, s_1), [s_1, s_2), ..., [s_n, ∞): n + 1 groups to the right
+        (j > i), then as many to the left, G = 2 (n + 1) in all.
+    length
+        N, the number of words.
+    device
+        Where the answer is made; None is torch's default.
+
+    Returns
+    -------
+    groups
+        (N, N) of int64. The entry of a word and itself, which no arc joins, means nothing.
+
+    Examples
+    --------
+    >>> group_of((2,), 3).fill_diagonal_(-1).tolist()
+    [[-1, 0, 1], [2, -1, 0], [3, 2, -1]]
+    """
+    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
+    edges = torch.tensor(distances, dtype=torch.long, device=device)
+    ring = torch.bucketize(offset.abs(), edges, right=True)
+    return torch.where(offset < 0, ring + len(distances) + 1, ring)
+
+
+def membership(potentials: Potentials) -> Tensor:
+    """Return d, (G, N, N): 1 where the pair (i, j) is in group g, else 0, so that ``T^{(c,g(i,j))} = Σ_g d^g_ij T^{(c,g)}``."""
+    length, unary = potentials.unary.shape[-2], potentials.unary
+    group = group_of(potentials.distances, length, unary.device)
+    member = F.one_hot(group, 2 * (len(potentials.distances) + 1)).movedim(-1, 0).to(unary.dtype)
+    return member.triu(1) + member.tril(-1)
