@@ -77,6 +77,3 @@ def best_equivalent(
     told = one.equivalent(gauge.tilt, gauge.precision)
     fields = {name: getattr(told, name) for name in Captured.__dataclass_fields__}
     return BestEquivalent(**fields, **gauge._asdict())
-
-
-__all__ = ["BestEquivalent", "best_equivalent"]

@@ -378,6 +378,3 @@ def _mask(mask: Tensor, num_queries: int, num_units: int) -> Tensor:
     if bool((mask.isnan() | (mask == torch.inf)).any()):
         raise ValueError("mask contains NaN or +infinity; use 0 and -inf, or finite position terms")
     return mask
-
-
-__all__ = ["Captured", "captured"]

@@ -115,6 +115,3 @@ def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str,
         arrays["log_evidence"] = (one.log_evidence(), ("query",))
     group: dict[str, Variable] = {name: ((*one.dims, *axes), x.cpu().numpy()) for name, (x, axes) in arrays.items()}
     return from_arrays({"captured": group}, {**one.coords, **(coords or {})})
-
-
-__all__ = ["capture_data", "stack_layers"]

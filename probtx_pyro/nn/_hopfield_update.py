@@ -113,8 +113,8 @@ class StateUpdate(nn.Module):
         def step(now: Tensor) -> Tensor:
             return self._read(now, patterns, patterns, masks, 0.0, explicitly)[0]
 
-        how: Any = {"problems": states.shape[:-1], "num_steps": self.num_steps - 1, "tol": self.tol}
-        return iterate(step, states, **how).state["state"]
+        found = iterate(step, states, problems=states.shape[:-1], num_steps=self.num_steps - 1, tol=self.tol)
+        return found.state["state"]
 
     def formulation(
         self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks
