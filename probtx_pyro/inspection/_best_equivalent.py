@@ -63,6 +63,8 @@ def best_equivalent(
 
     Examples
     --------
+    >>> import torch
+    >>> from probtx_pyro.inspection import captured
     >>> _ = torch.manual_seed(0)
     >>> keys, queries = torch.randn(6, 2), 3 + torch.randn(200, 2)
     >>> found = captured(queries, keys)

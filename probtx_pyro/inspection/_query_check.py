@@ -135,13 +135,16 @@ def query_check(
     Examples
     --------
     >>> from probtx_pyro.data.text_transformer import load
-    >>> from probtx_pyro.inspection._captured import captured
+    >>> from probtx_pyro.inspection import captured
     >>> heads = load().heads("The for statement is used to iterate over the elements of a sequence")
     >>> future = torch.full((68, 68), -torch.inf).triu(1)
     >>> real = captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head"))
-    >>> check = query_check(real, num_draws=99, seed=0)
-    >>> check.p_values.shape, bool((check.p_values[0] == 0.02).all())
+    >>> as_written = query_check(real.raw, num_draws=99, seed=0)
+    >>> as_written.p_values.shape, bool((as_written.p_values[0] == 0.02).all())
     ((5, 2, 4), True)
+    >>> best = query_check(real, num_draws=99, seed=0)
+    >>> bool((best.discrepancy < as_written.discrepancy).all())
+    True
     """
     one = captured if isinstance(captured, Captured) else stack_layers(captured)
     statistics = QUERY_STATISTICS if statistics is None else statistics
