@@ -1,5 +1,5 @@
 """Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
-relabelling of their units; calibration of samplers; what priors do.
+relabelling of their units; what a posterior says of queries; calibration of samplers; what priors do.
 
 Names load on first use; what needs arrays and files alone works without torch.
 """
@@ -12,6 +12,8 @@ _HOME = {
     "relabel": "_relabel",
     "diagnose": "_diagnose",
     "Verdict": "_diagnose",
+    "Prediction": "_predict",
+    "predict": "_predict",
     "Calibration": "calibration",
     "calibrate": "calibration",
     "joint_test": "calibration",
@@ -24,7 +26,7 @@ _HOME = {
     "prior_sensitivity": "prior_checks",
 }
 __all__ = [
-    "to_inference_data", "from_arrays", "relabel", "diagnose", "Verdict",
+    "to_inference_data", "from_arrays", "relabel", "diagnose", "Verdict", "Prediction", "predict",
     "Calibration", "calibrate", "joint_test", "simultaneous_band", "uniformity",
     "prior_predictive", "Learned", "prior_against_posterior", "Sensitivity", "prior_sensitivity",
 ]  # fmt: skip

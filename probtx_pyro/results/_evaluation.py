@@ -33,13 +33,19 @@ def over_draws(
     samples
         (chain, draw, *shape of the parameter), by name; hyperparameters among them are passed over.
     """
-    formulation, batch = posterior.formulation, posterior.plates(data).batch
+    return at_draws(function, posterior.formulation, posterior.plates(data).batch, data, samples)
+
+
+def at_draws(
+    function: Callable[[Formulation], Mapping[str, Tensor]],
+    formulation: Formulation,
+    batch: torch.Size,
+    data: Data,
+    samples: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """`over_draws` of a formulation whose parameters take the values of ``samples``, with data of problems ``batch``."""
     chains, draws = next(iter(samples.values())).shape[:2]
-    flat = {
-        name: led(formulation, name, x.flatten(0, 1), len(batch))
-        for name, x in samples.items()
-        if name in formulation.PARAMETERS
-    }
+    flat = flattened(formulation, samples, len(batch))
     size = max(1, CHUNK // max(1, batch.numel() * _width(formulation, data)))
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(chains * draws).split(size):
@@ -49,6 +55,15 @@ def over_draws(
             own = x.shape[x.dim() - len(formulation.axes(name)) :]
             parts.setdefault(name, []).append(x.expand(len(rows), *batch, *own))
     return {name: torch.cat(part).unflatten(0, (chains, draws)) for name, part in parts.items()}
+
+
+def flattened(formulation: Formulation, samples: Mapping[str, Tensor], problems: int) -> dict[str, Tensor]:
+    """The draws of all chains in one axis, by name of the parameter, each `led` by it."""
+    return {
+        name: led(formulation, name, x.flatten(0, 1), problems)
+        for name, x in samples.items()
+        if name in formulation.PARAMETERS
+    }
 
 
 def _width(formulation: Formulation, data: Data) -> int:

@@ -1,0 +1,413 @@
+"""What a posterior says of queries: attention, evidence and answers averaged over its draws, each by its own formula.
+
+======================  ===================================  ====================================
+average of              a query of the data D                a new query q
+======================  ===================================  ====================================
+attention               ``E[w(θ)]``                          ``E[p(q|θ) w(θ)] / E[p(q|θ)]``
+mean answer             ``E[v(θ)]``                          ``E[p(q|θ) v(θ)] / E[p(q|θ)]``
+density of the answer   ``E[p(v|q,θ)]``                      ``E[p(q|θ) p(v|q,θ)] / E[p(q|θ)]``
+evidence                ``E[p(q|θ)]``                        ``E[p(q|θ)]``
+======================  ===================================  ====================================
+
+E is the mean over draws of ``p(θ | D)``. A query of D is conditioned on already. A new one is one more observation of θ, so that each
+draw counts by the density that it gives the query (PT eq. 23, whose density of an answer is conditional on its query).
+"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from probtx_pyro.inference import Adaptation, Approximation, Draws
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.results import _evaluation
+from probtx_pyro.results._averages import Average, averaged, log_averaged, shares, standard_error
+from probtx_pyro.results._exchangeable import draws_relabelled
+from probtx_pyro.results._posterior_mixture import PosteriorMixture
+
+HELD = (
+    2**22
+)  # numbers of one tensor, over draws, problems, queries of a block and units; some ten such are held at a time
+FEWEST = 10  # draws on which an average should rest
+
+
+class Values(NamedTuple):
+    """The values of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
+
+    Without values the formulation is as it is: a posterior of one point.
+    """
+
+    formulation: Formulation
+    samples: Mapping[str, Tensor]
+    data: Data
+    batch: torch.Size
+
+    def each(self, method: str, arguments: Data) -> Tensor:
+        """What a method returns at every draw, (chain, draw, *batch, *its own axes)."""
+        if not self.samples:
+            with torch.no_grad():
+                x = getattr(self.formulation, method)(*arguments)
+            return x.expand(*self.batch, *x.shape[x.dim() - len(self.formulation.axes(method)) :])[None, None]
+        found = partial(_asked, method, arguments)
+        return _evaluation.at_draws(found, self.formulation, self.batch, self.data, self.samples)[method]
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Chains, and draws of each."""
+        return next(((x.shape[0], x.shape[1]) for x in self.samples.values()), (1, 1))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of their dtype and device."""
+        return next(iter([*self.samples.values(), *self.formulation.parameters().values()]))
+
+    def rows(self, axis: str, rows: Tensor) -> "Values":
+        """The same for some of the observations along an axis."""
+
+        def some(name: str, x: Any) -> Any:
+            axes = self.formulation.axes(name)
+            if x is None or axis not in axes:
+                return x
+            place = x.dim() + axes.index(axis) - len(axes)
+            return x.index_select(place, rows) if place >= 0 and x.shape[place] > 1 else x
+
+        table = [(name, row) for name, row in self.formulation.PARAMETERS.items() if axis in row.names]
+        held = {row.field or name: some(name, self.formulation.held(name)) for name, row in table}
+        drawn = {name: some(name, self.samples[name]) for name, _ in table if name in self.samples}
+        return self._replace(
+            formulation=self.formulation.with_parameters(held),
+            samples={**self.samples, **drawn},
+            data=tuple(some(name, x) for name, x in zip(self.formulation.DATA, self.data, strict=True)),
+        )
+
+
+def _asked(method: str, arguments: Data, formulation: Formulation) -> dict[str, Tensor]:
+    return {method: getattr(formulation, method)(*arguments)}
+
+
+def predict(
+    fit: Draws | Approximation | Adaptation | Formulation,
+    *data: Any,
+    prob: float = 0.89,
+    relabel: bool = True,
+    **named: Any,
+) -> "Prediction":
+    """Average attention, evidence and answers over a posterior, for the queries of its data or for new ones.
+
+    Parameters
+    ----------
+    fit
+        `Draws` of a sampler, or what `inference.variational` returned, of a posterior made by `models.bayesian`; what
+        `inference.adapt` returned, or a formulation: a posterior of one point.
+    data, named
+        New queries (..., Q, D), and what is known of their answers, by place or by name as in `inference.adapt`. Without any, or with
+        ``queries=None``, the data that the draws were made from.
+    prob
+        Of the bands, between equal tails.
+    relabel
+        True numbers units that may change places alike in all draws, see `relabel`: attention to a unit means nothing otherwise.
+        Evidence and answers are the same for any numbering.
+
+    Returns
+    -------
+    Prediction
+        Every quantity is computed when it is first asked for, some queries and some draws at a time.
+
+    Raises
+    ------
+    ValueError
+        A result without a formulation or without data, shapes that do not fit, a query of density 0 at every draw.
+
+    Warns
+    -----
+    UserWarning
+        The average for a new query rests on fewer than 10 draws, of 100 or more.
+
+    Notes
+    -----
+    A query of weight 0 was not among the data, and counts as new. An answer of the data that is known is conditioned on by
+    ``attention``; ``expected_outputs`` and ``output_distribution`` are those of another answer to the same query. The evidence
+    of the data's own queries is that of a posterior that has seen them: for comparing models take `arviz.loo`. A query that
+    a formulation is only conditional on, as that of linear keys, says nothing about parameters, and its average is plain.
+
+    Examples
+    --------
+    >>> from pyro.distributions import Normal
+    >>> from probtx_pyro import inference, models
+    >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([[0.0], [1.0]]), 10.0, 4.0)
+    >>> posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 0.3))
+    >>> draws = inference.gibbs(posterior, torch.tensor([[-1.5], [-1.1], [1.0]]), num_samples=200, num_chains=20, seed=0)
+    >>> said = predict(draws, torch.tensor([[-1.2], [0.0]]))
+    >>> said.attention.shape, said.log_evidence.shape, said.output_distribution.batch_shape
+    (torch.Size([2, 2]), torch.Size([2]), torch.Size([2]))
+    >>> [round(float(answer), 1) for answer in said.expected_outputs]
+    [0.0, 0.9]
+
+    References
+    ----------
+    Movellan & Gabbur 2020, eq. 23; Stephens 2000, *Dealing with label switching in mixture models*.
+    """
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be between 0 and 1, not {prob}")
+    fit = fit.draws if isinstance(fit, Approximation) else fit
+    formulation = _formulation(fit)
+    given = formulation.bind(*data, **named)
+    new = any(x is not None for x in given)
+    if isinstance(fit, Draws):
+        samples = {name: x for name, x in fit.samples.items() if name in formulation.PARAMETERS}
+        bound = formulation.bind(*fit.arguments)
+    else:
+        samples, bound = {}, ()
+        if formulation.DATA and not new:
+            raise ValueError(
+                f"{next(iter(formulation.DATA))}: a {type(fit).__name__} does not keep its data; give them"
+            )
+    weights = formulation.datum(given if new else bound or given, "weights")
+    if new and weights is not None:
+        raise ValueError(
+            "query_weights say how often queries count among the data, and new ones do not; leave them out"
+        )
+    data = given if new else bound
+    if data and data[0] is None:
+        first = next(iter(formulation.DATA))
+        raise ValueError(f"{first}: there are other data of new queries but not the {first} themselves; give them, too")
+    known = torch.tensor(not new or not isinstance(fit, Draws)) if weights is None else weights > 0
+    leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
+    own = formulation.plates(*data).batch if data else formulation.batch_shape
+    values = Values(formulation, samples, data, torch.broadcast_shapes(own, *leading))
+    _require_rows(values)
+    return Prediction(values, known, prob, fit if isinstance(fit, Draws) and relabel else None)
+
+
+def _formulation(fit: Any) -> Formulation:
+    """The formulation of a result of inference."""
+    if isinstance(fit, Draws):
+        if isinstance(fit.program, Bayesian):
+            return fit.program.formulation
+        raise ValueError(
+            "fit: these draws are not of a program made by models.bayesian, so nothing says what attention or evidence is; give a program of your own to Pyro's Predictive"
+        )
+    formulation = fit.formulation if isinstance(fit, Adaptation) else fit
+    if not isinstance(formulation, Formulation):
+        raise ValueError(
+            f"fit must be draws, what inference.variational or inference.adapt returned, or a formulation, not a {type(fit).__name__}; ArviZ data and Pyro's own results do not keep the formulation, so give what the verb of inference returned"
+        )
+    return formulation
+
+
+def _require_rows(values: Values) -> None:
+    """Refuse draws with a row for each query of their data where there are other queries."""
+    axis = _axis(values.formulation)
+    count = _count(values, axis)
+    for name, x in values.samples.items():
+        axes = values.formulation.axes(name)
+        place = axes.index(axis) - len(axes) if axis in axes else 0
+        if place and x.dim() - 2 >= -place and x.shape[place] not in (1, count):
+            raise ValueError(
+                f"{name}: the draws have a row for each {axis} of their data, {x.shape[place]}, but there are {count} new ones; give them a prior that the {axis} shares, such as a Dirichlet of shape (..., 1, U)"
+            )
+
+
+class Prediction:
+    """What a posterior says of queries, see `predict`; every quantity is computed when it is first asked for.
+
+    attention: (..., Q, U), probabilities of the units. log_evidence: (..., Q). expected_outputs: (..., Q, M), the mean answer, or
+    probabilities of labels. output_distribution: a Pyro distribution of batch shape (..., Q), with ``log_prob`` and ``sample``.
+    ``band(name)`` and ``error(name)`` say how sure the posterior is of the first three, and how well the draws tell it.
+    """
+
+    def __init__(self, values: Values, known: Tensor, prob: float, draws: Draws | None):
+        self._values, self._known, self._prob, self._draws = values, known, prob, draws
+        self._found: dict[str, Average] = {}
+        self._evidences: dict[bool, Tensor] = {}
+        self._warned = False
+
+    @property
+    def attention(self) -> Tensor:
+        """The probability of each unit, (..., Q, U); units are numbered as `results.relabel` numbers them."""
+        return self._average("attention").mean
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """The log density of each query (with its answer, where that is given), parameters averaged out, (..., Q)."""
+        return self._average("log_evidence").mean
+
+    @property
+    def expected_outputs(self) -> Tensor:
+        """The mean answer to each query, (..., Q, M)."""
+        return self._average("expected_outputs").mean
+
+    def band(self, name: str) -> Tensor:
+        """Lower and upper end of the central band of a quantity over the posterior of the parameters, (2, ...).
+
+        Of ``attention`` and ``expected_outputs`` the parameters' posterior given the query, too; of ``log_evidence`` given the
+        data alone. A band of the mean answer is none of the answers: take quantiles of ``output_distribution.sample``.
+        """
+        return self._average(name).band
+
+    def error(self, name: str) -> Tensor:
+        """Monte Carlo standard error of a quantity, (...): by its autocorrelation along the chains and the spread of weights."""
+        return self._average(name).error
+
+    @cached_property
+    def effective_draws(self) -> Tensor:
+        """How many independent draws those behind each query's averages are worth, (..., Q): chains and weights reduce both.
+
+        The effective sample size of the weights, ``1 / Σ r²``, times that of the chains of ``p(q|θ)`` over their length.
+        """
+        evidence, log_weights = self._evidence(False), self._log_weights(False)
+        number = evidence.shape[0] * evidence.shape[1]
+        relative = number * shares(evidence.double())
+        spread = relative.var((0, 1), correction=0)
+        chains = torch.where(spread > 0, spread / standard_error(relative).square(), number).clamp_max(number)
+        return (chains / number / shares(log_weights.double()).square().sum((0, 1))).to(evidence)
+
+    @cached_property
+    def output_distribution(self) -> TorchDistribution:
+        """The distribution of the answer to each query, parameters averaged out, batch shape (..., Q)."""
+        values, formulation = self._values, self._values.formulation
+        if not formulation.offers("output_distribution"):
+            formulation.refuse("output_distribution")
+        flat = _evaluation.flattened(formulation, values.samples, len(values.batch))
+        log_weights = self._log_weights(True).flatten(0, 1).log_softmax(0)
+        log_weights = log_weights.expand(-1, *values.batch, _count(values, _axis(formulation)))
+
+        def at_draws(rows: Tensor) -> TorchDistribution:
+            made: Any = formulation.with_parameters({name: x[rows] for name, x in flat.items()})
+            return made.output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
+
+        return PosteriorMixture(at_draws, log_weights, max(1, HELD // _width(values)))
+
+    def __repr__(self) -> str:
+        kind = type(self._values.formulation).__name__
+        chains, draws = self._values.number
+        of = f"{chains} chains of {draws} draws" if self._values.samples else "one point"
+        seen = "the data's own" if bool(self._known.any()) else "new"
+        sizes = dict(zip(self._values.formulation.DATA, self._values.data, strict=False))
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in sizes.items() if x is not None)
+        return f"Prediction by {of} of a {kind}, for {seen} {shapes or 'problem'}"
+
+    # -- averages ----------------------------------------------------------------------------------------------------------
+
+    def _average(self, name: str) -> Average:
+        if name not in self._found:
+            if name not in ("attention", "log_evidence", "expected_outputs"):
+                raise ValueError(f"name must be attention, log_evidence or expected_outputs, not {name!r}")
+            if name == "log_evidence":
+                self._found[name] = log_averaged(self._evidence(False), self._prob)
+            else:
+                self._found[name] = self._over_blocks(name)
+        return self._found[name]
+
+    def _over_blocks(self, name: str) -> Average:
+        """The average of a quantity, some queries at a time: all draws of a block are held, for its quantiles."""
+        asked = name == "expected_outputs"
+        values = self._labelled if name == "attention" else self._values
+        formulation, log_weights = values.formulation, self._log_weights(asked)
+        axis, own = _axis(formulation), formulation.axes(name)
+        count = _count(values, axis)
+        numbers = math.prod(values.number) * _width(values)
+        block = max(1, HELD * count // max(1, numbers))
+        parts = []
+        for rows in torch.arange(count).split(block):
+            some = values if axis is None or block >= count else values.rows(axis, rows)
+            x = some.each(name, _arguments(some, asked))
+            weights = log_weights if log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
+            parts.append(averaged(x, _aligned(weights, formulation, own, x.dim()), self._prob))
+        if len(parts) == 1:
+            return parts[0]
+        place = own.index(str(axis)) - len(own)
+        return Average(*(torch.cat(part, place) for part in zip(*parts, strict=True)))
+
+    def _log_weights(self, asked: bool) -> Tensor:
+        """Log weights of the draws for each observation: 0 for those that the draws have seen, and its log evidence for new ones."""
+        if bool(self._known.all()) or not _informs(self._values, asked):
+            shared = [1] * (len(self._values.batch) + len(_observed(self._values.formulation)))
+            return self._values.like.new_zeros(*self._values.number, *shared)
+        evidence = self._evidence(asked)
+        log_weights = torch.where(self._known, 0.0, evidence)
+        self._require_weights(log_weights)
+        return log_weights
+
+    def _evidence(self, asked: bool) -> Tensor:
+        """The log evidence at every draw, (chain, draw, *batch, *observations): of the queries alone, or with their answers."""
+        asked = asked and len(_arguments(self._values, False)) > 1
+        if asked not in self._evidences:
+            self._evidences[asked] = self._values.each("log_evidence", _arguments(self._values, asked))
+        return self._evidences[asked]
+
+    @cached_property
+    def _labelled(self) -> Values:
+        """The values with exchangeable units numbered alike in all draws."""
+        if self._draws is None:
+            return self._values
+        return self._values._replace(samples=draws_relabelled(self._draws).samples)
+
+    def _require_weights(self, log_weights: Tensor) -> None:
+        """Refuse queries of density 0, and warn of those whose averages rest on a few draws."""
+        flat = log_weights.flatten(0, 1)
+        nowhere = ~(flat.amax(0) > -torch.inf)
+        if bool(nowhere.any()):
+            raise ValueError(
+                f"queries: that at {nowhere.nonzero()[0].tolist()} has density 0 at every draw, so that nothing follows from it; leave it out"
+            )
+        worth = 1 / flat.double().softmax(0).square().sum(0)
+        few = worth < FEWEST
+        if len(flat) >= 10 * FEWEST and bool(few.any()) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the averages of {int(few.sum())} of {few.numel()} queries rest on fewer than {FEWEST} draws, in the worst case on {float(worth.min()):.1f}: their densities differ widely between draws; condition on these queries by adding them to the data, or draw more",
+                stacklevel=4,
+            )
+
+
+def _observed(formulation: Formulation) -> tuple[str, ...]:
+    """Axes of the observations, which are independent given the parameters; none where the formulation has no evidence."""
+    return formulation.axes("log_evidence") if "log_evidence" in formulation.RESULTS else ()
+
+
+def _axis(formulation: Formulation) -> str | None:
+    return (_observed(formulation) or (None,))[-1]
+
+
+def _count(values: Values, axis: str | None) -> int:
+    """How many observations the data have along an axis."""
+    formulation = values.formulation
+    for name, x in zip(formulation.DATA, values.data, strict=True):
+        axes = formulation.axes(name)
+        if x is not None and axis in axes:
+            return x.shape[x.dim() + axes.index(axis) - len(axes)]
+    return 1
+
+
+def _width(values: Values) -> int:
+    """Numbers of the largest result at one draw."""
+    return max(1, values.batch.numel() * _evaluation._width(values.formulation, values.data))
+
+
+def _arguments(values: Values, asked: bool) -> Data:
+    """The data of a closed form: all observations, or what is asked alone, without answers."""
+    return values.data[:1] if asked else values.formulation.observations(values.data)
+
+
+def _informs(values: Values, asked: bool) -> bool:
+    """True if the model explains some of the data that are given; what it is only conditional on says nothing of parameters."""
+    rows = zip(values.formulation.DATA.values(), _arguments(values, asked), strict=False)
+    return any(row.role == "explained" and x is not None for row, x in rows)
+
+
+def _aligned(log_weights: Tensor, formulation: Formulation, own: tuple[str, ...], rank: int) -> Tensor:
+    """Log weights (chain, draw, *batch, *observations) with an axis of size 1 for every further axis of a result."""
+    observed = _observed(formulation)
+    leading = log_weights.shape[: log_weights.dim() - len(observed)]
+    sizes = dict(zip(observed, log_weights.shape[log_weights.dim() - len(observed) :], strict=True))
+    return log_weights.reshape(*leading, *(sizes.get(axis, 1) for axis in own))
+
+
+__all__ = ["Prediction", "predict"]
