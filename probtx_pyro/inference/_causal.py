@@ -32,15 +32,14 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
             prefixes.append(inside if x is None else inside * x.unsqueeze(-2))
         else:
             prefixes.append(None if x is None else _insert(x, len(formulation.axes(name))))
-    fields = {}
+    changes = {}
     for name, row in formulation.PARAMETERS.items():
-        x = getattr(formulation, row.field or name)
-        if x is not None:
+        if (x := formulation.held(name)) is not None:
             rank = len(row.names)
-            fields[row.field or name] = (
+            changes[row.field or name] = (
                 _grown(_insert(x, rank), num, rank) if name in posterior.priors else _insert(x, rank)
             )
-    wide = formulation.with_parameters(fields)
+    wide = formulation.with_parameters(changes)
     priors = {name: _wide(prior, len(formulation.axes(name))) for name, prior in posterior.priors.items()}
     return Bayesian(wide, priors, posterior.collapsed), tuple(prefixes)
 
@@ -49,10 +48,8 @@ def prefix_result(adapted: F) -> F:
     """The adapted formulation, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
     changes = {}
     for name, row in adapted.PARAMETERS.items():
-        x = getattr(adapted, row.field or name)
-        if (
-            row.names[:1] == (AXIS,) and x is not None and x.shape[-2] != 1
-        ):  # a row for each query: query i's row in prefix i
+        x = adapted.held(name)
+        if x is not None and row.names[:1] == (AXIS,) and x.shape[-2] != 1:  # query i's row in prefix i
             several = x.shape[-3] != 1  # (..., prefix or 1, Q, U)
             own = torch.diagonal(x, dim1=-3, dim2=-2).transpose(-1, -2) if several else x.squeeze(-3)
             changes[row.field or name] = own.unsqueeze(-2)

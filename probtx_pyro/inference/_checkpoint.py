@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def fingerprint(**what: Any) -> str:
+def fingerprint(what: Any) -> str:
     """A digest of tensors (dtype, shape, numbers), nested mappings and sequences of them, and whatever else by its ``repr``."""
     digest = hashlib.sha256()
     _feed(digest, what)
@@ -42,11 +42,12 @@ class Checkpoint:
     path
         Where; its folder is made if need be.
     run
-        `fingerprint` of all that the run's numbers depend on.
+        All that the run's numbers depend on, as `fingerprint` takes it.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, run: str):
-        self.path, self.run = None if path is None else Path(path), run
+    def __init__(self, path: str | os.PathLike[str] | None, run: Any):
+        self.path = None if path is None else Path(path)
+        self.run = "" if path is None else fingerprint(run)
 
     def load(self) -> dict[str, Any] | None:
         """The state saved last, tensors on the CPU; None if there is none.

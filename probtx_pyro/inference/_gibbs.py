@@ -15,11 +15,11 @@ from pyro.distributions import ImproperUniform
 from torch import Tensor
 from torch.distributions import constraints
 
-from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._conditionals import draw, update
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._log_joint import LogJoint
-from probtx_pyro.inference._program import identity
+from probtx_pyro.inference._log_joint import LogJoint, log_priors
+from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
@@ -94,9 +94,7 @@ def gibbs(
     ----------
     Diebolt & Robert 1994 (data augmentation for mixtures); Geman & Geman 1984.
     """
-    for name, number, least in (("num_samples", num_samples, 1), ("num_chains", num_chains, 1), ("thin", thin, 1)):
-        if number < least:
-            raise ValueError(f"{name} must be {least} or more, not {number}")
+    require_counts(num_samples=num_samples, num_chains=num_chains, thin=thin)
     num_warmup = max(200, num_samples * thin) if num_warmup is None else num_warmup
     if num_warmup < 0:
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
@@ -114,9 +112,8 @@ def gibbs(
     generator = torch.Generator(like.device).manual_seed(own)
     points = starts(posterior, given, num_chains, start, seed)
     begin = {name: points[name].reshape(num_chains, *x.shape) for name, x in joint.start.items()}
-    options = (num_samples, num_chains, num_warmup, thin, seed)
-    what = {**identity(posterior), "data": given, "start": begin, "options": options}
-    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(method="Gibbs", **what))
+    options = ("Gibbs", num_samples, num_chains, num_warmup, thin, seed)
+    run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": begin, "options": options})
     kept = run.load() or {
         "sweep": 0,
         "seconds": 0.0,
@@ -129,8 +126,8 @@ def gibbs(
     samples, state = ({name: x.to(like.device) for name, x in kept[what].items()} for what in ("samples", "state"))
     evidence = kept["evidence"].to(like.device)
     total, fixed = num_warmup + num_samples * thin, joint.formulation.origins()
-    clock = saved = time.perf_counter()
-    begun = kept["sweep"]
+    begun, saved = kept["sweep"], time.perf_counter()
+    clock = saved - kept["seconds"]
     bar = progress_bar(range(begun, total), label="Gibbs", progress=progress, total=total, initial=begun)
     with torch.no_grad(), pyro.validation_enabled(False):
         for done in bar:
@@ -143,19 +140,14 @@ def gibbs(
             state = new
             if checkpoint is not None and (time.perf_counter() - saved > SAVED_EVERY or done == total - 1):
                 saved = time.perf_counter()
-                run.save({"sweep": done + 1, "seconds": kept["seconds"] + saved - clock, "state": state,
+                run.save({"sweep": done + 1, "seconds": saved - clock, "state": state,
                           "random": generator.get_state(), "samples": samples, "evidence": evidence})  # fmt: skip
     laid = {
         name: x.transpose(0, 1).reshape(num_chains, num_samples, *joint.sites[name].initial.shape)
         for name, x in samples.items()
     }
-    record = {
-        "seed": seed,
-        "num_warmup": num_warmup,
-        "thin": thin,
-        "seconds": kept["seconds"] + time.perf_counter() - clock,
-    }
-    lp = evidence.T + _log_prior_density(joint, laid)
+    record = {"seed": seed, "num_warmup": num_warmup, "thin": thin, "seconds": time.perf_counter() - clock}
+    lp = evidence.T + torch.stack([*log_priors(joint.sites, laid).values()]).sum(0)
     return Draws(laid, {"lp": lp}, posterior, given, "Gibbs", record)
 
 
@@ -173,12 +165,6 @@ def sweep(
     weights, evidence = joint.weights, seen.log_evidence
     evidence = evidence if weights is None else torch.where(weights > 0, evidence, 0.0)
     return update(joint.sites, formulation, state, seen, draw(generator)), evidence.flatten(1).sum(1)
-
-
-def _log_prior_density(joint: LogJoint, samples: Mapping[str, Tensor]) -> Tensor:
-    """Log density of parameters (chain, draw, *shape) under their priors, (chain, draw)."""
-    each = [joint.sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()]
-    return torch.stack(each).sum(0)
 
 
 def _require_conjugate(posterior: Bayesian) -> None:

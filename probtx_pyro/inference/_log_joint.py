@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +26,13 @@ class LogJoint:
         self.sites = posterior.sites(data)
         self.batch = batch = posterior.plates(data).batch
         self.observe(data)
-        ranks = {name: len(self.formulation.axes(name)) for name in self.sites}
-        leading = {name: _leading(site, ranks[name]) for name, site in self.sites.items()}
-        padded = {name: (1,) * (len(batch) - len(shape)) + tuple(shape) for name, shape in leading.items()}
+        self.start = {}
+        for name, (_, initial) in self.sites.items():
+            rank = len(batch) + len(self.formulation.axes(name))
+            self.start[name] = initial.reshape((1,) * (rank - initial.dim()) + initial.shape)
         self.problems = torch.Size(
-            n if all(shape[i] == n for shape in padded.values()) else 1 for i, n in enumerate(batch)
+            n if all(x.shape[i] == n for x in self.start.values()) else 1 for i, n in enumerate(batch)
         )
-        self.start = {
-            name: site.initial.reshape(padded[name] + _own(site, ranks[name])) for name, site in self.sites.items()
-        }
 
     def observe(self, data: Data) -> None:
         """Take other data of the same shapes."""
@@ -59,9 +58,8 @@ class LogJoint:
                 density = distribution.log_prob(state[name])
                 row = self.formulation.row(name)
                 density = density if row.event_rank == len(row.names) else density.sum(-1)
-                total = total + sum_to(density, (1,) * (density.dim() - len(self.problems)) + self.problems).reshape(
-                    self.problems
-                )
+                kept = (1,) * (density.dim() - len(self.problems)) + self.problems
+                total = total + sum_to(density, kept).reshape(self.problems)
         return total
 
     def _is_local(self, name: str) -> bool:
@@ -72,22 +70,17 @@ class LogJoint:
 
     def require_agreement(self, **options: object) -> None:
         """Refuse a process group whose processes differ in what they must share: formulation, priors, options, kinds of data."""
-        rows = {row.field or name: name for name, row in self.formulation.PARAMETERS.items()}
+        rows = {row.field or name: row.names for name, row in self.formulation.PARAMETERS.items()}
         own = self.formulation.axes("log_evidence")
-        shared = {}
+        shared: dict[str, Any] = {}
         for field, x in vars(self.formulation).items():
-            local = (
-                rows.get(field) and self.formulation.axes(rows[field])[:1] == own and x is not None and x.shape[-2] > 1
-            )
+            local = rows.get(field, ())[:1] == own and x is not None and x.shape[-2] > 1
             if isinstance(x, Tensor) and not local:
                 shared[f"formulation's {field}"] = x
-        hyper = {
-            f"prior on {name}": {
-                key: getattr(bare(site.distribution), key) for key in bare(site.distribution).arg_constraints
-            }
-            for name, site in self.sites.items()
-            if not self._is_local(name)
-        }
+        for name, site in self.sites.items():
+            prior = bare(site.distribution)
+            if not self._is_local(name):
+                shared[f"prior on {name}"] = {key: getattr(prior, key) for key in prior.arg_constraints}
         kinds = {
             "adapted parameters": [(name, self._is_local(name)) for name in self.sites],
             "problems": tuple(self.problems),
@@ -95,7 +88,7 @@ class LogJoint:
         }
         tensors = [x for x in (*self.data, *vars(self.formulation).values()) if isinstance(x, Tensor)]
         differentiable = (torch.is_grad_enabled(), [x.requires_grad for x in tensors])
-        self.together.agree(**shared, **hyper, **kinds, gradients=differentiable, **options)
+        self.together.agree(**shared, **kinds, gradients=differentiable, **options)
 
     def of_evidence(self, state: Mapping[str, Tensor], evidence: Tensor) -> Tensor:
         """The log joint (*problems,), given the log evidence of each observation under ``state``."""
@@ -109,14 +102,10 @@ class LogJoint:
         return self.of_evidence(state, self.formulation.with_parameters(state).log_evidence(*self.observations))
 
 
+def log_priors(sites: Mapping[str, Site], samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Log density of parameters (chain, draw, *shape) under their priors, by name, (chain, draw) each."""
+    return {name: sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()}
+
+
 def _weighted(evidence: Tensor, weights: Tensor) -> Tensor:
     return torch.where(weights > 0, weights * torch.where(weights > 0, evidence, 0.0), 0.0)
-
-
-def _own(site: Site, rank: int) -> tuple[int, ...]:
-    """The parameter's shape without its problem axes."""
-    return (1,) * (rank - site.initial.dim()) + tuple(site.initial.shape[max(0, site.initial.dim() - rank) :])
-
-
-def _leading(site: Site, rank: int) -> torch.Size:
-    return site.initial.shape[: max(0, site.initial.dim() - rank)]

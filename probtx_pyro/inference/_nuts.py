@@ -5,6 +5,7 @@ Hoffman & Gelman 2014 with multinomial sampling and windowed adaptation (Betanco
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
-from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
 from probtx_pyro.inference._recording_nuts import RecordingNUTS
@@ -87,25 +88,29 @@ def nuts(
     >>> draws.samples["keys"].shape
     torch.Size([2, 10, 2, 1])
     """
-    _require_options(num_samples, num_warmup, num_chains, target_accept, max_tree_depth)
+    if num_samples < 1 or num_chains < 1 or num_warmup < 0 or max_tree_depth < 1:
+        raise ValueError(
+            f"num_samples, num_chains and max_tree_depth must be 1 or more and num_warmup 0 or more, not {num_samples}, {num_chains}, {max_tree_depth} and {num_warmup}"
+        )
+    if not 0 < target_accept < 1:
+        raise ValueError(f"target_accept must be between 0 and 1, not {target_accept}; 0.8 is usual")
     args = bound(program, args, named)
-    seconds, began = 0.0, time.monotonic()
+    began = time.monotonic()
     own = seeds(seed, num_chains, "chains")
     found = parameters(program, args)
-    run = fingerprint(
-        **identity(program), arguments=args, sizes=[num_samples, num_warmup, num_chains, target_accept, max_tree_depth],
-        seed=seed, start=start, dtype=next(iter(found.sites.values())).initial.dtype,
-    )  # fmt: skip
-    kept = Checkpoint(checkpoint, run)
+    like = next(iter(found.sites.values())).initial
+    sizes = (num_samples, num_warmup, num_chains, target_accept, max_tree_depth)
+    what = {"arguments": args, "sizes": sizes, "seed": seed, "start": start, "dtype": like.dtype}
+    kept = Checkpoint(checkpoint, identity(program) | what)
     state = kept.load() or {"finished": [], "seconds": 0.0}
     finished: list[Chain] = state["finished"]
-    seconds += state["seconds"]
+    began -= state["seconds"]
     points = starts(program, args, num_chains, start, seed) if len(finished) < num_chains else {}
     total = num_chains * (num_warmup + num_samples)
     bar = progress_bar(label="NUTS", progress=progress, total=total)
 
     def save(chain: dict[str, Any] | None) -> None:
-        kept.save({"finished": finished, "chain": chain, "seconds": seconds + time.monotonic() - began})
+        kept.save({"finished": finished, "chain": chain, "seconds": time.monotonic() - began})
 
     with bar, torch.enable_grad():
         bar.update(len(finished) * (num_warmup + num_samples))
@@ -118,28 +123,16 @@ def nuts(
             options = {"target_accept_prob": target_accept, "max_tree_depth": max_tree_depth}
             finished.append(_chain(found, point, num_samples, num_warmup, options, resumed, save, bar))
             save(None)
-    device = next(iter(found.sites.values())).initial.device
     samples, statistics = (
-        {name: torch.stack([chain[kind][name] for chain in finished]).to(device) for name in finished[0][kind]}
+        {name: torch.stack([chain[kind][name] for chain in finished]).to(like.device) for name in finished[0][kind]}
         for kind in ("samples", "statistics")
     )
     record = {
-        "seed": seed, "num_warmup": num_warmup, "seconds": seconds + time.monotonic() - began,
+        "seed": seed, "num_warmup": num_warmup, "seconds": time.monotonic() - began,
         "start": start if isinstance(start, str) else "values", "target_accept": target_accept,
         "max_tree_depth": max_tree_depth,
     }  # fmt: skip
     return Draws(samples, statistics, program, args, "NUTS", record)
-
-
-def _require_options(
-    num_samples: int, num_warmup: int, num_chains: int, target_accept: float, max_tree_depth: int
-) -> None:
-    if num_samples < 1 or num_chains < 1 or num_warmup < 0 or max_tree_depth < 1:
-        raise ValueError(
-            f"num_samples, num_chains and max_tree_depth must be 1 or more and num_warmup 0 or more, not {num_samples}, {num_chains}, {max_tree_depth} and {num_warmup}"
-        )
-    if not 0 < target_accept < 1:
-        raise ValueError(f"target_accept must be between 0 and 1, not {target_accept}; 0.8 is usual")
 
 
 def _chain(
@@ -157,8 +150,7 @@ def _chain(
     free = {name: transforms[name](x).detach() for name, x in point.items()}
     _require_interior(potential, free)
     kernel = RecordingNUTS(potential, free, **options)
-    samples: dict[str, list[Tensor]] = {name: [] for name in free}
-    statistics: dict[str, list[Tensor]] = {}
+    samples, statistics = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
     # a trajectory may leave the numbers' range, which is a divergence and no error; the start was checked
     with pyro.validation_enabled(False):
         kernel.setup(num_warmup)
@@ -166,9 +158,10 @@ def _chain(
         if resumed is not None:
             kernel.restore(_moved(resumed["kernel"], next(iter(free.values())).device))
             samples.update({name: list(x) for name, x in resumed["samples"].items()})
-            statistics = {name: list(x) for name, x in resumed["statistics"].items()}
-            done, diverged = resumed["done"], int(sum(statistics.get("diverging", [])))
-            _set_generators(resumed["generators"])
+            statistics.update({name: list(x) for name, x in resumed["statistics"].items()})
+            done, diverged = resumed["done"], int(sum(statistics["diverging"]))
+            torch.set_rng_state(resumed["generators"][0])
+            torch.cuda.set_rng_state_all(resumed["generators"][1:])
         bar.update(done)
         saved = time.monotonic()
         last = num_warmup + num_samples
@@ -179,12 +172,13 @@ def _chain(
                     samples[name].append(transforms[name].inv(z).detach().cpu())
                 for name, value in kernel.statistics.items():
                     kind = torch.float64 if isinstance(value, float) else None
-                    statistics.setdefault(name, []).append(torch.tensor(value, dtype=kind))
+                    statistics[name].append(torch.tensor(value, dtype=kind))
                 diverged += int(kernel.statistics["diverging"])
             if step % SAVE_STEPS == 0 or time.monotonic() - saved > SAVE_SECONDS:
                 saved = time.monotonic()
-                stacked = {"samples": _stacked(samples), "statistics": _stacked(statistics)}
-                save({"kernel": kernel.state(), "done": step, "generators": _generators(), **stacked})
+                generators = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+                chain = {"samples": _stacked(samples), "statistics": _stacked(statistics)}
+                save({"kernel": kernel.state(), "done": step, "generators": generators, **chain})
             bar.update()
             bar.set_postfix(step=f"{kernel.step_size:.2g}", diverging=diverged, refresh=step == last)
     return {"samples": _stacked(samples), "statistics": _stacked(statistics)}
@@ -203,16 +197,6 @@ def _require_interior(potential: Any, free: dict[str, Tensor]) -> None:
 
 def _stacked(values: Mapping[str, list[Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack(x) for name, x in values.items() if x}
-
-
-def _generators() -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
-
-
-def _set_generators(states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1:]:
-        torch.cuda.set_rng_state_all(states[1:])
 
 
 def _moved(x: Any, device: torch.device) -> Any:

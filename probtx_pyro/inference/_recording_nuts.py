@@ -7,9 +7,10 @@ import pyro
 from pyro.infer import NUTS
 from torch import Tensor
 
-SCHEME = ("prox_center", "_x_avg", "_g_avg", "_t")  # of dual averaging
-MOMENTS = ("_mean", "_m2", "n_samples")  # of Welford's covariance
 COUNTERS = ("_t", "_accept_cnt", "_mean_accept_prob")
+ADAPTATION = ("step_size", "_current_window")
+AVERAGES = ("prox_center", "_x_avg", "_g_avg", "_t")  # of dual averaging
+MOMENTS = ("_mean", "_m2", "n_samples")  # of Welford's covariance
 PRIVATE = ("_build_tree", "_kinetic_energy", "_fetch_from_cache", "_cache", "_adapter", *COUNTERS)
 
 
@@ -64,31 +65,26 @@ class RecordingNUTS(NUTS):
         }
         return drawn
 
+    def _changing(self) -> list[tuple[Any, tuple[str, ...]]]:
+        """The objects that a draw changes, each with the names of what changes in it."""
+        adapter = self._adapter
+        moments = [(block, MOMENTS) for block in adapter.mass_matrix_adapter._adapt_scheme.values()]
+        return [(self, COUNTERS), (adapter, ADAPTATION), (adapter._step_size_adapt_scheme, AVERAGES), *moments]
+
     def state(self) -> dict[str, Any]:
         """All that the next draws depend on, but for the random numbers: tensors and numbers."""
-        adapter, (point, potential, gradient) = self._adapter, self._fetch_from_cache()
-        scheme, masses = adapter._step_size_adapt_scheme, adapter.mass_matrix_adapter
+        point, potential, gradient = self._fetch_from_cache()
         return {
-            "counters": {name: getattr(self, name) for name in COUNTERS},
             "cache": [dict(point), potential, dict(gradient)],
-            "step_size": float(adapter.step_size),
-            "window": adapter._current_window,
-            "scheme": {name: float(getattr(scheme, name)) for name in SCHEME},
-            "mass": list(masses.inverse_mass_matrix.values()),
-            "moments": [[getattr(block, name) for name in MOMENTS] for block in masses._adapt_scheme.values()],
+            "mass": list(self._adapter.mass_matrix_adapter.inverse_mass_matrix.values()),
+            "changing": [[getattr(x, name) for name in names] for x, names in self._changing()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`, after ``setup``."""
-        adapter = self._adapter
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
         self._cache(*state["cache"])
-        adapter.step_size, adapter._current_window = state["step_size"], state["window"]
-        for name, value in state["scheme"].items():
-            setattr(adapter._step_size_adapt_scheme, name, value)
-        masses = adapter.mass_matrix_adapter
+        masses = self._adapter.mass_matrix_adapter
         masses.inverse_mass_matrix = dict(zip(masses.inverse_mass_matrix, state["mass"], strict=True))
-        for block, moments in zip(masses._adapt_scheme.values(), state["moments"], strict=True):
-            for name, value in zip(MOMENTS, moments, strict=True):
-                setattr(block, name, value)
+        for (x, names), values in zip(self._changing(), state["changing"], strict=True):
+            for name, value in zip(names, values, strict=True):
+                setattr(x, name, value)

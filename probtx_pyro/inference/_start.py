@@ -1,7 +1,6 @@
 """Starts of chains: at the MAP, at the formulation's own parameters, at draws of the prior, or at values given."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, require_modes
 
 JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
+STARTS = ("map", "formulation", "prior")
 STREAMS = ("starts", "chains", "simulations", "variational")
 
 
@@ -61,6 +61,10 @@ def starts(
         Standard deviation, in unconstrained coordinates, around the one point of "map" and "formulation". Such chains know one
         mode, and R-hat over them cannot see another; "prior", or values far apart, can.
 
+    Returns
+    -------
+    dict
+
     Raises
     ------
     ValueError
@@ -72,9 +76,17 @@ def starts(
     if how not in STARTS:
         raise ValueError(f"start must be one of {', '.join(map(repr, STARTS))} or a mapping of tensors, not {how!r}")
     own = seeds(seed, num_chains, "starts")
+    chains = []
     with torch.random.fork_rng():
         torch.manual_seed(own[0])
-        return STARTS[how](program, found, own, jitter)
+        if how == "prior":
+            start = _from_prior(found)
+        else:
+            start = _around(found, _map(program, found) if how == "map" else _held(found), jitter)
+        for seed_of_chain in own:
+            torch.manual_seed(seed_of_chain)
+            chains.append(start())
+    return {name: torch.stack([chain[name] for chain in chains]) for name in found.sites}
 
 
 def _given(found: Parameters, num_chains: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -96,13 +108,13 @@ def _given(found: Parameters, num_chains: int, values: Mapping[str, Tensor]) -> 
     return ready
 
 
-def _own(program: Program, found: Parameters) -> dict[str, Tensor]:
+def _held(found: Parameters) -> dict[str, Tensor]:
     return {name: site.initial for name, site in found.sites.items()}
 
 
 def _map(program: Program, found: Parameters) -> dict[str, Tensor]:
     if not isinstance(program, Bayesian) or program.hierarchical:  # of hyperparameters the mode is no good place
-        return _own(program, found)
+        return _held(found)
     try:
         require_modes(found.sites)
     except ValueError:
@@ -111,14 +123,12 @@ def _map(program: Program, found: Parameters) -> dict[str, Tensor]:
         return _climb(found)
     with torch.no_grad():
         fit = adapt(program, *found.arguments, num_steps=200, tol=1e-4, progress=False)
-    mode = {}
-    for name, (distribution, present) in found.sites.items():
-        adapted: Any = fit.formulation.parameter(name)
-        x = adapted.reshape(present.shape)
-        prior = bare(distribution)
-        if isinstance(prior, Dirichlet | FaceDirichlet):
-            x = 0.99 * x + 0.01 * prior.mean  # a mode on the boundary is infinitely far in unconstrained coordinates
-        mode[name] = x
+    adapted = fit.formulation.parameters()
+    mode = {name: adapted[name].reshape(site.initial.shape) for name, site in found.sites.items()}
+    for name, site in found.sites.items():
+        prior = bare(site.distribution)
+        if isinstance(prior, Dirichlet | FaceDirichlet):  # a mode on the boundary is infinitely far away, unconstrained
+            mode[name] = 0.99 * mode[name] + 0.01 * prior.mean
     return mode
 
 
@@ -139,39 +149,24 @@ def _climb(found: Parameters) -> dict[str, Tensor]:
     return {name: transforms[name].inv(x.detach()) for name, x in free.items()}
 
 
-def _around(
-    point: Callable[[Program, Parameters], dict[str, Tensor]],
-    program: Program,
-    found: Parameters,
-    own: list[int],
-    jitter: float,
-) -> dict[str, Tensor]:
+def _around(found: Parameters, point: Mapping[str, Tensor], jitter: float) -> Callable[[], dict[str, Tensor]]:
+    """Return what draws the start of a chain about one point."""
     _, transforms = found.unconstrained()
-    free = {name: transforms[name](x) for name, x in point(program, found).items()}
-    chains = []
-    for seed in own:
-        torch.manual_seed(seed)
-        chains.append({name: transforms[name].inv(z + jitter * torch.randn_like(z)) for name, z in free.items()})
-    return {name: torch.stack([chain[name] for chain in chains]) for name in free}
+    free = {name: transforms[name](x) for name, x in point.items()}
+    return lambda: {name: transforms[name].inv(z + jitter * torch.randn_like(z)) for name, z in free.items()}
 
 
-def _prior(program: Program, found: Parameters, own: list[int], jitter: float) -> dict[str, Tensor]:
+def _from_prior(found: Parameters) -> Callable[[], dict[str, Tensor]]:
+    """Return what draws the start of a chain from the priors."""
     flat = [name for name, site in found.sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
     if flat:
         raise ValueError(
             f"start='prior': the prior on {flat[0]} is flat and cannot be drawn; use start='map' or a mapping"
         )
-    chains = []
-    for seed in own:
-        torch.manual_seed(seed)
+
+    def draw() -> dict[str, Tensor]:
         with torch.no_grad(), poutine.block():
             nodes: dict[str, Any] = poutine.trace(found.program).get_trace(*found.arguments).nodes
-        chains.append({name: nodes[name]["value"].to(site.initial.dtype) for name, site in found.sites.items()})
-    return {name: torch.stack([chain[name] for chain in chains]) for name in found.sites}
+        return {name: nodes[name]["value"].to(site.initial.dtype) for name, site in found.sites.items()}
 
-
-STARTS: dict[str, Callable[..., dict[str, Tensor]]] = {
-    "map": partial(_around, _map),
-    "formulation": partial(_around, _own),
-    "prior": _prior,
-}
+    return draw

@@ -25,7 +25,7 @@ from pyro.infer.autoguide import (
 from pyro.optim import ClippedAdam
 from torch import Tensor
 
-from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
 from probtx_pyro.inference._start import seeds, starts
@@ -68,12 +68,10 @@ class Approximation(NamedTuple):
         """Keep everything in one file, for `load`."""
         program, arguments = self.draws.program, self.draws.arguments
         assert program is not None
-        Checkpoint(path, _run(program, arguments)).save(
-            {
-                "samples": dict(self.draws.samples), "statistics": dict(self.draws.statistics), "method": self.draws.method,
-                "record": dict(self.draws.record), "losses": self.losses, "median": self.median, "state": self.state,
-            }
-        )  # fmt: skip
+        draws = {name: getattr(self.draws, name) for name in ("samples", "statistics", "method", "record")}
+        _file(path, program, arguments).save(
+            {"draws": draws, "losses": self.losses, "median": self.median, "state": self.state}
+        )
 
     @classmethod
     def load(
@@ -81,7 +79,18 @@ class Approximation(NamedTuple):
     ) -> "Approximation":
         """Read what was saved, in another process too: the program and its arguments are made again, the guide from them.
 
-        ``guide`` is needed only where it was a callable of one's own.
+        Parameters
+        ----------
+        path
+            As given to `save`.
+        program, args
+            As given to `variational`, the arguments by place.
+        guide
+            Needed only where it was a callable of one's own.
+
+        Returns
+        -------
+        Approximation
 
         Raises
         ------
@@ -89,10 +98,10 @@ class Approximation(NamedTuple):
             No such file, or one of another program or other data; a guide of one's own that is not given.
         """
         args = bound(program, args, {})
-        kept = Checkpoint(path, _run(program, args)).load()
+        kept = _file(path, program, args).load()
         if kept is None:
             raise ValueError(f"load: there is no {os.fspath(path)}; give the path that save was called with")
-        kind = guide or kept["record"]["guide"]
+        kind = guide or kept["draws"]["record"]["guide"]
         if isinstance(kind, str) and kind not in GUIDES:
             raise ValueError(f"load: {os.fspath(path)} holds a guide of your own ({kind}); give it again, as guide=")
         with untouched(), pyro.get_param_store().scope():
@@ -101,7 +110,7 @@ class Approximation(NamedTuple):
             made(*args)  # an automatic guide has no parameters before its first call
             made.load_state_dict(kept["state"])
             fitted = _finished(made, args)
-        draws = Draws(kept["samples"], kept["statistics"], program, args, kept["method"], kept["record"])
+        draws = Draws(program=program, arguments=args, **kept["draws"])
         return cls(draws, kept["losses"], fitted, kept["median"], kept["state"])
 
 
@@ -185,37 +194,30 @@ def variational(
         )
     point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
     found.require_finite(point, "start")
-    potential, transforms = found.unconstrained()
     with torch.enable_grad(), pyro.get_param_store().scope():
+        torch.manual_seed(own)  # a guide of low rank begins at random numbers
         made = _made(found, guide, point)
         _require_complete(found, made)
         torch.manual_seed(own)
         losses = _fit(found, made, num_steps, learning_rate, num_particles, progress)
         state = {name: x.detach().clone() for name, x in made.state_dict().items()}
         fitted = _finished(made, args)
-        with torch.no_grad():
-            rows = [_draw(fitted, found) for _ in range(num_samples)]
-            lp = [-potential({name: transforms[name](x) for name, x in row.items()}).double() for row in rows]
-            samples = {name: torch.stack([row[name] for row in rows]).unsqueeze(0) for name in found.sites}
-            median = (
-                fitted.median(*args)
-                if isinstance(fitted, AutoGuide)
-                else {name: x[0].median(0).values for name, x in samples.items()}
-            )
+        samples = found.drawn(fitted, num_samples)
+        lp = found.log_density(samples)
+        median = {name: x[0].median(0).values for name, x in samples.items()}
+        if isinstance(fitted, AutoGuide):
+            median = {name: x.detach() for name, x in fitted.median(*args).items()}
+    name = getattr(made, "__name__", type(made).__name__)
     record: dict[str, str | int | float] = {
         "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,
-        "guide": guide if isinstance(guide, str) else _name(made), "seconds": time.monotonic() - began,
+        "guide": guide if isinstance(guide, str) else name, "seconds": time.monotonic() - began,
     }  # fmt: skip
-    draws = Draws(samples, {"lp": torch.stack(lp).unsqueeze(0)}, program, args, _name(made), record)
-    return Approximation(draws, losses, fitted, {name: x.detach() for name, x in median.items()}, state)
+    draws = Draws(samples, {"lp": lp}, program, args, name, record)
+    return Approximation(draws, losses, fitted, median, state)
 
 
-def _name(guide: Any) -> str:
-    return guide.__name__ if isinstance(guide, _Function) else type(guide).__name__
-
-
-def _run(program: Program, arguments: tuple[Any, ...]) -> str:
-    return fingerprint(**identity(program), arguments=arguments)
+def _file(path: str | os.PathLike[str], program: Program, arguments: tuple[Any, ...]) -> Checkpoint:
+    return Checkpoint(path, {**identity(program), "arguments": arguments})
 
 
 def _made(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> Any:
@@ -255,13 +257,11 @@ class _Function:
 def _require_complete(found: Parameters, guide: Any) -> None:
     """Refuse a guide that leaves a parameter to its prior, and a program whose ``pyro.param`` nobody would keep."""
     trace = poutine.trace(guide).get_trace(*found.arguments)
-    drawn = trace.nodes
-    missing = [name for name in found.sites if name not in drawn]
+    missing = [name for name in found.sites if name not in trace.nodes]
     if missing:
         raise ValueError(f"guide has no site {missing[0]!r}; it must draw every parameter: {', '.join(found.sites)}")
-    replayed = poutine.replay(
-        poutine.block(found.program, hide=found.discrete), trace=trace
-    )  # a flat prior cannot be drawn
+    hidden = poutine.block(found.program, hide=found.discrete)
+    replayed = poutine.replay(hidden, trace=trace)  # a flat prior cannot be drawn
     nodes = poutine.trace(replayed).get_trace(*found.arguments).nodes
     learned = [name for name, node in nodes.items() if node["type"] == "param"]
     if learned:
@@ -302,8 +302,3 @@ def _finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
         raise ValueError(
             "guide='laplace': the log density is not concave where the climb ended; raise num_steps, or start='map'"
         ) from error
-
-
-def _draw(guide: Any, found: Parameters) -> dict[str, Tensor]:
-    nodes: dict[str, Any] = poutine.trace(guide).get_trace(*found.arguments).nodes
-    return {name: nodes[name]["value"].detach() for name in found.sites}

@@ -60,9 +60,8 @@ class Together:
         every: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(every, own, group=self.group)
         for name in dict.fromkeys(name for each in every for name in each):
-            found = [
-                each[name] for each in every if name in each
-            ]  # a process to which the fact does not apply leaves it out
+            # a process to which the fact does not apply leaves it out
+            found = [each[name] for each in every if name in each]
             if any(other != found[0] for other in found):
                 raise ValueError(
                     f"processes differ in {name}: {found}; give every process of process_group the same, and its own share of the queries"

@@ -59,7 +59,17 @@ class Adaptation(NamedTuple, Generic[F]):
 def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
     """Take one step of ECM: an E-step, then the mode of each parameter's conditional given the new values of those before it.
 
-    Returns the new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
+    Parameters
+    ----------
+    joint
+        The log joint that is climbed.
+    state
+        Parameters by name, in the shapes of ``joint.start``.
+
+    Returns
+    -------
+    (dict, Tensor)
+        The new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
     """
     formulation = joint.formulation.with_parameters(state)
     seen = formulation.expect(joint.data)
@@ -145,11 +155,12 @@ def adapt(
         )
     posterior.require_plain("MAP estimate that summarises the posterior")
     given, closed = posterior.bind(*data, **named), posterior.conjugate()
-    options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "implicit": implicit, "progress": progress}
+    options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": progress}
     if (half := _half(given)) is not None:
         priors = {name: in_dtype(prior, torch.float32) for name, prior in posterior.priors.items()}
         low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
-        fit = adapt(low, *_cast(given, torch.float32), causal=causal, process_group=process_group, **options)
+        kinds: dict[str, Any] = {"implicit": implicit, "causal": causal, "process_group": process_group}
+        fit = adapt(low, *_cast(given, torch.float32), **kinds, **options)
         return fit._replace(formulation=fit.formulation.to(half))
     together = Together(process_group)
     if process_group is not None and (causal or implicit or not closed):
@@ -163,39 +174,29 @@ def adapt(
             )
         posterior.plates(given)  # refuses bad data before they are laid out anew
         wide, prefixes = prefix_problem(posterior, given)
-        fit = adapt(wide, *prefixes, **options)
+        fit = adapt(wide, *prefixes, implicit=implicit, **options)
         return fit._replace(formulation=prefix_result(fit.formulation))
     joint = LogJoint(posterior, given, together)
     require_modes(joint.sites)
     joint.require_agreement(num_steps=num_steps, tol=tol)
-    found, method = _climbed(posterior, joint, closed, options)
-    adapted = {name: x.reshape(joint.sites[name].initial.shape) for name, x in found.state.items()}
-    return Adaptation(
-        posterior.formulation.with_parameters(adapted), found.objective, found.converged, found.num_steps, method
-    )
-
-
-def _climbed(posterior: Bayesian, joint: LogJoint, closed: bool, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Climb by ECM, or by gradient MAP if a prior has no closed-form update."""
-    common = {
-        "problems": joint.problems,
-        "num_steps": options["num_steps"],
-        "tol": options["tol"],
-        "progress": options["progress"],
-    }
+    options["problems"] = joint.problems
+    found: Any
     if closed:
         found = fixed_point(lambda state: ecm_step(joint, state), joint.start, objective=joint.objective,
-                            implicit=options["implicit"], label="ECM", together=joint.together.largest, **common)  # fmt: skip
-        return found, "ECM"
-    if options["implicit"]:
+                            implicit=implicit, label="ECM", together=together.largest, **options)  # fmt: skip
+    elif implicit:
         raise ValueError(
             "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
         )
-    warnings.warn(
-        f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
-        stacklevel=3,
-    )
-    return gradient_map(joint.objective, joint.start, joint.sites, **common), "gradient MAP"
+    else:
+        warnings.warn(
+            f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
+            stacklevel=2,
+        )
+        found = gradient_map(joint.objective, joint.start, joint.sites, **options)
+    adapted = {name: x.reshape(joint.sites[name].initial.shape) for name, x in found.state.items()}
+    formulation, method = posterior.formulation.with_parameters(adapted), "ECM" if closed else "gradient MAP"
+    return Adaptation(formulation, found.objective, found.converged, found.num_steps, method)
 
 
 def require_posterior(posterior: Any, verb: str) -> None:

@@ -40,6 +40,17 @@ def counts_below(ranks: ArrayLike, num_draws: int) -> NDArray[np.int64]:
 def simultaneous_band(num_ranks: int, num_draws: int, level: float = 0.99) -> Band:
     """The narrowest band of pointwise central intervals that holds ``num_ranks`` uniform ranks 0..num_draws with chance ``level``.
 
+    Parameters
+    ----------
+    num_ranks, num_draws
+        Simulations, and draws that each truth is ranked among.
+    level
+        Chance, between 0 and 1, that the band holds at all edges at once.
+
+    Returns
+    -------
+    Band
+
     Raises
     ------
     ValueError
@@ -66,9 +77,21 @@ def simultaneous_band(num_ranks: int, num_draws: int, level: float = 0.99) -> Ba
 
 
 def uniformity(ranks: ArrayLike, num_draws: int) -> Array:
-    """p-values of the hypothesis that ranks (simulation, ...) are uniform on 0..num_draws, (...).
+    """p-values of the hypothesis that ranks are uniform on 0..num_draws.
 
     The test statistic is the smallest pointwise two-sided tail over the edges; its distribution is exact.
+
+    Parameters
+    ----------
+    ranks
+        Whole numbers (simulation, ...).
+    num_draws
+        Draws that each truth was ranked among.
+
+    Returns
+    -------
+    array
+        (...): for each scalar by itself.
     """
     counts = counts_below(ranks, num_draws)
     num_ranks, shares = len(np.asarray(ranks)), rank_edges(num_draws) / (num_draws + 1)

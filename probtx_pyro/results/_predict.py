@@ -15,9 +15,8 @@ draw counts by the density that it gives the query (PT eq. 23, whose density of 
 
 import math
 import warnings
-from collections.abc import Mapping
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -25,70 +24,14 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.formulation import Data, Formulation
-from probtx_pyro.results import _evaluation
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.results._averages import Average, averaged, log_averaged, shares, standard_error
 from probtx_pyro.results._exchangeable import draws_relabelled
+from probtx_pyro.results._parameter_draws import ParameterDraws
 from probtx_pyro.results._posterior_mixture import PosteriorMixture
 
-HELD = (
-    2**22
-)  # numbers of one tensor, over draws, problems, queries of a block and units; some ten such are held at a time
+HELD = 2**22  # numbers of a tensor over draws, problems, units and the queries of a block; some ten are held at a time
 FEWEST = 10  # draws on which an average should rest
-
-
-class Values(NamedTuple):
-    """The values of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
-
-    Without values the formulation is as it is: a posterior of one point.
-    """
-
-    formulation: Formulation
-    samples: Mapping[str, Tensor]
-    data: Data
-    batch: torch.Size
-
-    def each(self, method: str, arguments: Data) -> Tensor:
-        """What a method returns at every draw, (chain, draw, *batch, *its own axes)."""
-        if not self.samples:
-            with torch.no_grad():
-                x = getattr(self.formulation, method)(*arguments)
-            return x.expand(*self.batch, *x.shape[x.dim() - len(self.formulation.axes(method)) :])[None, None]
-        found = partial(_asked, method, arguments)
-        return _evaluation.at_draws(found, self.formulation, self.batch, self.data, self.samples)[method]
-
-    @property
-    def number(self) -> tuple[int, int]:
-        """Chains, and draws of each."""
-        return next(((x.shape[0], x.shape[1]) for x in self.samples.values()), (1, 1))
-
-    @property
-    def like(self) -> Tensor:
-        """A tensor of their dtype and device."""
-        return next(iter([*self.samples.values(), *self.formulation.parameters().values()]))
-
-    def rows(self, axis: str, rows: Tensor) -> "Values":
-        """The same for some of the observations along an axis."""
-
-        def some(name: str, x: Any) -> Any:
-            axes = self.formulation.axes(name)
-            if x is None or axis not in axes:
-                return x
-            place = x.dim() + axes.index(axis) - len(axes)
-            return x.index_select(place, rows) if place >= 0 and x.shape[place] > 1 else x
-
-        table = [(name, row) for name, row in self.formulation.PARAMETERS.items() if axis in row.names]
-        held = {row.field or name: some(name, self.formulation.held(name)) for name, row in table}
-        drawn = {name: some(name, self.samples[name]) for name, _ in table if name in self.samples}
-        return self._replace(
-            formulation=self.formulation.with_parameters(held),
-            samples={**self.samples, **drawn},
-            data=tuple(some(name, x) for name, x in zip(self.formulation.DATA, self.data, strict=True)),
-        )
-
-
-def _asked(method: str, arguments: Data, formulation: Formulation) -> dict[str, Tensor]:
-    return {method: getattr(formulation, method)(*arguments)}
 
 
 def predict(
@@ -180,8 +123,8 @@ def predict(
     known = torch.tensor(not new or not isinstance(fit, Draws)) if weights is None else weights > 0
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if data else formulation.batch_shape
-    values = Values(formulation, samples, data, torch.broadcast_shapes(own, *leading))
-    _require_rows(values)
+    values = ParameterDraws(formulation, samples, data, torch.broadcast_shapes(own, *leading))
+    values.require_rows()
     return Prediction(values, known, prob, fit if isinstance(fit, Draws) and relabel else None)
 
 
@@ -201,19 +144,6 @@ def _formulation(fit: Any) -> Formulation:
     return formulation
 
 
-def _require_rows(values: Values) -> None:
-    """Refuse draws with a row for each query of their data where there are other queries."""
-    axis = _axis(values.formulation)
-    count = _count(values, axis)
-    for name, x in values.samples.items():
-        axes = values.formulation.axes(name)
-        place = axes.index(axis) - len(axes) if axis in axes else 0
-        if place and x.dim() - 2 >= -place and x.shape[place] not in (1, count):
-            raise ValueError(
-                f"{name}: the draws have a row for each {axis} of their data, {x.shape[place]}, but there are {count} new ones; give them a prior that the {axis} shares, such as a Dirichlet of shape (..., 1, U)"
-            )
-
-
 class Prediction:
     """What a posterior says of queries, see `predict`; every quantity is computed when it is first asked for.
 
@@ -222,7 +152,7 @@ class Prediction:
     ``band(name)`` and ``error(name)`` say how sure the posterior is of the first three, and how well the draws tell it.
     """
 
-    def __init__(self, values: Values, known: Tensor, prob: float, draws: Draws | None):
+    def __init__(self, values: ParameterDraws, known: Tensor, prob: float, draws: Draws | None):
         self._values, self._known, self._prob, self._draws = values, known, prob, draws
         self._found: dict[str, Average] = {}
         self._evidences: dict[bool, Tensor] = {}
@@ -271,18 +201,17 @@ class Prediction:
     @cached_property
     def output_distribution(self) -> TorchDistribution:
         """The distribution of the answer to each query, parameters averaged out, batch shape (..., Q)."""
-        values, formulation = self._values, self._values.formulation
-        if not formulation.offers("output_distribution"):
-            formulation.refuse("output_distribution")
-        flat = _evaluation.flattened(formulation, values.samples, len(values.batch))
-        log_weights = self._log_weights(True).flatten(0, 1).log_softmax(0)
-        log_weights = log_weights.expand(-1, *values.batch, _count(values, _axis(formulation)))
+        values = self._values
+        if not values.formulation.offers("output_distribution"):
+            values.formulation.refuse("output_distribution")
+        log_weights = (
+            self._log_weights(True).flatten(0, 1).log_softmax(0).expand(-1, *values.batch, values.num_observations)
+        )
 
         def at_draws(rows: Tensor) -> TorchDistribution:
-            made: Any = formulation.with_parameters({name: x[rows] for name, x in flat.items()})
-            return made.output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
+            return values.at(rows).output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
 
-        return PosteriorMixture(at_draws, log_weights, max(1, HELD // _width(values)))
+        return PosteriorMixture(at_draws, log_weights, max(1, HELD // values.width))
 
     def __repr__(self) -> str:
         kind = type(self._values.formulation).__name__
@@ -307,43 +236,39 @@ class Prediction:
 
     def _over_blocks(self, name: str) -> Average:
         """The average of a quantity, some queries at a time: all draws of a block are held, for its quantiles."""
-        asked = name == "expected_outputs"
-        values = self._labelled if name == "attention" else self._values
-        formulation, log_weights = values.formulation, self._log_weights(asked)
-        axis, own = _axis(formulation), formulation.axes(name)
-        count = _count(values, axis)
-        numbers = math.prod(values.number) * _width(values)
-        block = max(1, HELD * count // max(1, numbers))
+        alone = name == "expected_outputs"
+        values, log_weights = self._labelled if name == "attention" else self._values, self._log_weights(alone)
+        block = max(1, HELD * values.num_observations // (math.prod(values.number) * values.width))
         parts = []
-        for rows in torch.arange(count).split(block):
-            some = values if axis is None or block >= count else values.rows(axis, rows)
-            x = some.each(name, _arguments(some, asked))
-            weights = log_weights if log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
-            parts.append(averaged(x, _aligned(weights, formulation, own, x.dim()), self._prob))
+        for rows in torch.arange(values.num_observations).split(block):
+            whole = len(rows) == values.num_observations
+            some = values if whole else values.some(rows)
+            weights = log_weights if whole or log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
+            parts.append(averaged(some.each(name, alone), values.aligned(weights, name), self._prob))
         if len(parts) == 1:
             return parts[0]
-        place = own.index(str(axis)) - len(own)
+        own = values.formulation.axes(name)
+        place = own.index(values.observed[-1]) - len(own)
         return Average(*(torch.cat(part, place) for part in zip(*parts, strict=True)))
 
-    def _log_weights(self, asked: bool) -> Tensor:
-        """Log weights of the draws for each observation: 0 for those that the draws have seen, and its log evidence for new ones."""
-        if bool(self._known.all()) or not _informs(self._values, asked):
-            shared = [1] * (len(self._values.batch) + len(_observed(self._values.formulation)))
-            return self._values.like.new_zeros(*self._values.number, *shared)
-        evidence = self._evidence(asked)
-        log_weights = torch.where(self._known, 0.0, evidence)
+    def _log_weights(self, alone: bool) -> Tensor:
+        """Log weights of the draws for each observation: 0 for those that the draws have seen, the log evidence for new ones."""
+        values = self._values
+        if bool(self._known.all()) or not values.informs(alone):
+            return values.like.new_zeros(*values.number, *[1] * (len(values.batch) + len(values.observed)))
+        log_weights = torch.where(self._known, 0.0, self._evidence(alone))
         self._require_weights(log_weights)
         return log_weights
 
-    def _evidence(self, asked: bool) -> Tensor:
+    def _evidence(self, alone: bool) -> Tensor:
         """The log evidence at every draw, (chain, draw, *batch, *observations): of the queries alone, or with their answers."""
-        asked = asked and len(_arguments(self._values, False)) > 1
-        if asked not in self._evidences:
-            self._evidences[asked] = self._values.each("log_evidence", _arguments(self._values, asked))
-        return self._evidences[asked]
+        alone = alone and len(self._values.arguments(False)) > 1
+        if alone not in self._evidences:
+            self._evidences[alone] = self._values.each("log_evidence", alone)
+        return self._evidences[alone]
 
     @cached_property
-    def _labelled(self) -> Values:
+    def _labelled(self) -> ParameterDraws:
         """The values with exchangeable units numbered alike in all draws."""
         if self._draws is None:
             return self._values
@@ -365,49 +290,6 @@ class Prediction:
                 f"the averages of {int(few.sum())} of {few.numel()} queries rest on fewer than {FEWEST} draws, in the worst case on {float(worth.min()):.1f}: their densities differ widely between draws; condition on these queries by adding them to the data, or draw more",
                 stacklevel=4,
             )
-
-
-def _observed(formulation: Formulation) -> tuple[str, ...]:
-    """Axes of the observations, which are independent given the parameters; none where the formulation has no evidence."""
-    return formulation.axes("log_evidence") if "log_evidence" in formulation.RESULTS else ()
-
-
-def _axis(formulation: Formulation) -> str | None:
-    return (_observed(formulation) or (None,))[-1]
-
-
-def _count(values: Values, axis: str | None) -> int:
-    """How many observations the data have along an axis."""
-    formulation = values.formulation
-    for name, x in zip(formulation.DATA, values.data, strict=True):
-        axes = formulation.axes(name)
-        if x is not None and axis in axes:
-            return x.shape[x.dim() + axes.index(axis) - len(axes)]
-    return 1
-
-
-def _width(values: Values) -> int:
-    """Numbers of the largest result at one draw."""
-    return max(1, values.batch.numel() * _evaluation._width(values.formulation, values.data))
-
-
-def _arguments(values: Values, asked: bool) -> Data:
-    """The data of a closed form: all observations, or what is asked alone, without answers."""
-    return values.data[:1] if asked else values.formulation.observations(values.data)
-
-
-def _informs(values: Values, asked: bool) -> bool:
-    """True if the model explains some of the data that are given; what it is only conditional on says nothing of parameters."""
-    rows = zip(values.formulation.DATA.values(), _arguments(values, asked), strict=False)
-    return any(row.role == "explained" and x is not None for row, x in rows)
-
-
-def _aligned(log_weights: Tensor, formulation: Formulation, own: tuple[str, ...], rank: int) -> Tensor:
-    """Log weights (chain, draw, *batch, *observations) with an axis of size 1 for every further axis of a result."""
-    observed = _observed(formulation)
-    leading = log_weights.shape[: log_weights.dim() - len(observed)]
-    sizes = dict(zip(observed, log_weights.shape[log_weights.dim() - len(observed) :], strict=True))
-    return log_weights.reshape(*leading, *(sizes.get(axis, 1) for axis in own))
 
 
 __all__ = ["Prediction", "predict"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
-from probtx_pyro.inference._program import require_priors
+from probtx_pyro.inference._program import require_counts, require_priors
 
 
 def prior_predictive(
@@ -49,8 +49,7 @@ def prior_predictive(
     >>> bool(abs(draws["queries"].mean() - 5) < 0.2)
     True
     """
-    if num_draws < 1:
-        raise ValueError(f"num_draws must be 1 or more, not {num_draws}; it counts runs of the program")
+    require_counts(num_draws=num_draws)
     require_priors(program)
     unobserved, draws = poutine.uncondition(program), dict[str, list[NDArray]]()
     with poutine.seed(rng_seed=seed), torch.no_grad():

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probtx_pyro.inference import Approximation, Draws
-from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
+from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._gibbs import sweep
 from probtx_pyro.inference._log_joint import LogJoint
-from probtx_pyro.inference._program import identity
+from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
@@ -35,7 +35,20 @@ Array = NDArray[np.floating[Any]]
 
 
 def log_likelihood(formulation: Formulation, data: Data) -> Tensor:
-    """``Σ_i log p(x_i | parameters)``, over all observations of a problem and all problems of a batch, (...)."""
+    """``Σ_i log p(x_i | parameters)`` over the observations of a problem.
+
+    Parameters
+    ----------
+    formulation
+        Its parameters may have leading axes of draws.
+    data
+        In the order of the formulation's table.
+
+    Returns
+    -------
+    Tensor
+        (..., *problems).
+    """
     evidence, weights = formulation.log_evidence(*formulation.observations(data)), formulation.datum(data, "weights")
     return (evidence if weights is None else torch.where(weights > 0, weights * evidence, 0.0)).sum(-1)
 
@@ -149,13 +162,7 @@ def calibrate(
     >>> found.ranks["keys"].shape, found.ok()
     ((50, 2, 1), True)
     """
-    for name, number in (
-        ("num_simulations", num_simulations),
-        ("num_draws", num_draws),
-        ("batch_size", batch_size or 1),
-    ):
-        if number < 1:
-            raise ValueError(f"{name} must be 1 or more, not {number}")
+    require_counts(num_simulations=num_simulations, num_draws=num_draws, batch_size=batch_size or 1)
     require_posterior(posterior, "results.calibrate")
     like, size = _like(posterior, posterior.bind(*data, **named)), batch_size or 1
     if posterior.hierarchical and batch_size:
@@ -166,11 +173,11 @@ def calibrate(
     what = {
         **identity(posterior),
         "fixed": [x for (_, row), x in rows if row.role != "explained"],
-        "shapes": {name: None if x is None else torch.tensor(x.shape) for (name, _), x in rows},
+        "shapes": [x if x is None else tuple(x.shape) for _, x in rows],
         "functions": [*functions],
+        "options": ("calibration", num_simulations, num_draws, seed, batch_size),
     }
-    options = (num_simulations, num_draws, seed, batch_size)
-    run = Checkpoint(checkpoint, "" if checkpoint is None else fingerprint(what="calibration", options=options, **what))
+    run = Checkpoint(checkpoint, what)
     kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
     done, parts = len(kept["ranks"]), [*zip(starts, seeds(seed, len(starts), "simulations"), strict=True)]
     bar = progress_bar(parts[done:], label="calibration", progress=progress, total=len(parts), initial=done)

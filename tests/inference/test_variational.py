@@ -116,6 +116,16 @@ def test_seed_fixes_the_result_and_globals_are_left_alone():
         assert torch.equal(x, same.draws.samples[name])
 
 
+@pytest.mark.parametrize("guide", ["normal", "low_rank"])
+def test_what_was_drawn_before_does_not_change_the_result(guide):
+    program, args = small()
+    found = []
+    for before in (1, 2):
+        torch.manual_seed(before)
+        found.append(fit(program, *args, guide=guide, steps=2).losses)
+    assert torch.equal(*found)
+
+
 AGAIN = """
 import sys, torch, pyro
 torch.set_default_dtype(torch.float64)

@@ -245,6 +245,16 @@ def test_weights_of_components_that_units_share_pin_the_components():
     assert found.classes["unit"][1].tolist() == [0, 0]
 
 
+def test_units_change_places_where_no_parameter_of_components_is_drawn():
+    model = models.GaussianKeys(torch.zeros(2, 3, 1, dtype=DTYPE))
+    truth = torch.stack([normal(1, 2, 20, 1) - 3, normal(2, 2, 20, 1) + 3], -1).mul(0.3).softmax(-1)
+    planted = truth.clone()
+    planted[:, ::3] = truth[:, ::3].flip(-1)
+    program = models.bayesian(model, weights=Dirichlet(torch.ones(1, 2, dtype=DTYPE)))
+    found = results.relabel(make(program, {"weights": planted}, (normal(5, 6, 1),))).samples["weights"]
+    assert torch.equal(found, truth) or torch.equal(found, truth.flip(-1))
+
+
 def test_keys_shared_by_problems_are_relabelled_once():
     """Keys without the axis of the batch, precisions with it: one permutation for all problems."""
     keys = torch.tensor([[-3.0], [3.0]], dtype=DTYPE) + 0.1 * normal(1, 2, 40, 2, 1)
