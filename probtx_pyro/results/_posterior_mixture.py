@@ -85,7 +85,9 @@ class PosteriorMixture(TorchDistribution):
 def _occurrence(chosen: Tensor) -> Tensor:
     """How many equal numbers stand above each number in its column, (n, columns)."""
     ordered, order = chosen.T.contiguous().sort(stable=True)
-    place = torch.arange(ordered.shape[-1]).expand_as(ordered) - torch.searchsorted(ordered, ordered)
+    place = torch.arange(ordered.shape[-1], device=chosen.device).expand_as(ordered) - torch.searchsorted(
+        ordered, ordered
+    )
     return torch.empty_like(place).scatter_(-1, order, place).T
 
 

@@ -120,11 +120,12 @@ def predict(
     if data and data[0] is None:
         first = next(iter(formulation.DATA))
         raise ValueError(f"{first}: there are other data of new queries but not the {first} themselves; give them, too")
-    known = torch.tensor(not new or not isinstance(fit, Draws)) if weights is None else weights > 0
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if data else formulation.batch_shape
     values = ParameterDraws(formulation, samples, data, torch.broadcast_shapes(own, *leading))
     values.require_rows()
+    seen = not new or not isinstance(fit, Draws)
+    known = torch.tensor(seen, device=values.like.device) if weights is None else weights > 0
     return Prediction(values, known, prob, fit if isinstance(fit, Draws) and relabel else None)
 
 
@@ -240,7 +241,7 @@ class Prediction:
         values, log_weights = self._labelled if name == "attention" else self._values, self._log_weights(alone)
         block = max(1, HELD * values.num_observations // (math.prod(values.number) * values.width))
         parts = []
-        for rows in torch.arange(values.num_observations).split(block):
+        for rows in torch.arange(values.num_observations, device=values.like.device).split(block):
             whole = len(rows) == values.num_observations
             some = values if whole else values.some(rows)
             weights = log_weights if whole or log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
