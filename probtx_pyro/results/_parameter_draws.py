@@ -72,6 +72,19 @@ class ParameterDraws(NamedTuple):
             x = getattr(self.formulation, method)(*given)
         return x.expand(*self.batch, *x.shape[x.dim() - len(self.formulation.axes(method)) :])[None, None]
 
+    def mean(self, method: str, alone: bool, weights: Tensor, held: int) -> Tensor:
+        """Return the mean of what a method says, (*batch, *its own axes), under ``weights`` as `aligned` lays them.
+
+        ``held``: how many numbers a result for some of the draws may have.
+        """
+        given, flat = self.arguments(alone), weights.flatten(0, 1)
+        own, total = len(self.formulation.axes(method)), flat.new_zeros(())
+        for rows in torch.arange(len(flat)).split(max(1, held // self.width)):
+            with torch.no_grad():
+                x = getattr(self.at(rows), method)(*given)
+            total = total + (flat[rows] * x.double()).sum(0)
+        return total.expand(*self.batch, *total.shape[total.dim() - own :]).to(self.like.dtype)
+
     def at(self, rows: Tensor) -> Any:
         """Return the formulation at some of the draws, counted over all chains: its leading axis."""
         flat = flattened(self.formulation, self.samples, len(self.batch))

@@ -72,14 +72,24 @@ class PosteriorMixture(TorchDistribution):
             chosen = Categorical(logits=self.log_weights.movedim(0, -1)).sample(torch.Size(sample_shape))
             chosen = chosen.reshape(-1, self.batch_shape.numel())
             again = _occurrence(chosen)  # which of its draw's answers each is
-            copies = int(again.max()) + 1
+            needed = chosen.new_zeros(len(self.log_weights))
+            needed.scatter_reduce_(0, chosen.flatten(), again.flatten() + 1, "amax")
+            order = needed.argsort(descending=True)[: int((needed > 0).sum())]
             answers = one.new_empty(*chosen.shape, *self.event_shape)
-            for rows in chosen.unique().split(max(1, self.rows // copies)):
-                inside = torch.isin(chosen, rows)
-                drawn = self.at_draws(rows).sample(torch.Size((copies,))).flatten(2, 1 + len(self.batch_shape))
-                place, query = torch.searchsorted(rows, chosen[inside]), inside.nonzero()[:, 1]
-                answers[inside] = drawn[again[inside], place, query]
+            while len(order):  # draws that are needed alike often go together
+                copies = int(needed[order[0]])
+                rows, order = order.tensor_split([max(1, self.rows // copies)])
+                place = needed.new_full(needed.shape, -1).scatter_(0, rows, torch.arange(len(rows), device=rows.device))
+                inside = place[chosen] >= 0
+                drawn = self._samples(rows, copies).flatten(2, 1 + len(self.batch_shape))
+                answers[inside] = drawn[again[inside], place[chosen[inside]], inside.nonzero()[:, 1]]
         return answers.reshape(shape + self.event_shape)
+
+    def _samples(self, rows: Tensor, copies: int) -> Tensor:
+        """So many answers of each of these draws to every query, (copies, rows, *batch, *event)."""
+        distribution, step = self.at_draws(rows), max(1, self.rows // len(rows))
+        parts = [distribution.sample(torch.Size((min(step, copies - i),))) for i in range(0, copies, step)]
+        return torch.cat(parts)
 
 
 def _occurrence(chosen: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ evidence                ``E[p(q|θ)]``                        ``E[p(q|θ)]``
 ======================  ===================================  ====================================
 
 E is the mean over draws of ``p(θ | D)``. A query of D is conditioned on already. A new one is one more observation of θ, so that each
-draw counts by the density that it gives the query (PT eq. 23, whose density of an answer is conditional on its query).
+draw counts by the density that it gives the query (PT eq. 23).
 """
 
 import math
 import warnings
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -25,12 +25,19 @@ from torch import Tensor
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Formulation
-from probtx_pyro.results._averages import Average, averaged, log_averaged, shares, standard_error
+from probtx_pyro.results._averages import (
+    average_error,
+    band,
+    log_average,
+    log_average_error,
+    shares,
+    standard_error,
+)
 from probtx_pyro.results._exchangeable import draws_relabelled
 from probtx_pyro.results._parameter_draws import ParameterDraws
 from probtx_pyro.results._posterior_mixture import PosteriorMixture
 
-HELD = 2**22  # numbers of a tensor over draws, problems, units and the queries of a block; some ten are held at a time
+HELD = 2**21  # numbers of a tensor over draws, problems, units and queries; some ten are held at a time
 FEWEST = 10  # draws on which an average should rest
 
 
@@ -155,24 +162,24 @@ class Prediction:
 
     def __init__(self, values: ParameterDraws, known: Tensor, prob: float, draws: Draws | None):
         self._values, self._known, self._prob, self._draws = values, known, prob, draws
-        self._found: dict[str, Average] = {}
+        self._found: dict[tuple[str, str], Tensor] = {}
         self._evidences: dict[bool, Tensor] = {}
         self._warned = False
 
     @property
     def attention(self) -> Tensor:
         """The probability of each unit, (..., Q, U); units are numbered as `results.relabel` numbers them."""
-        return self._average("attention").mean
+        return self._reduced("attention", "mean")
 
     @property
     def log_evidence(self) -> Tensor:
         """The log density of each query (with its answer, where that is given), parameters averaged out, (..., Q)."""
-        return self._average("log_evidence").mean
+        return self._reduced("log_evidence", "mean")
 
     @property
     def expected_outputs(self) -> Tensor:
         """The mean answer to each query, (..., Q, M)."""
-        return self._average("expected_outputs").mean
+        return self._reduced("expected_outputs", "mean")
 
     def band(self, name: str) -> Tensor:
         """Lower and upper end of the central band of a quantity over the posterior of the parameters, (2, ...).
@@ -180,11 +187,11 @@ class Prediction:
         Of ``attention`` and ``expected_outputs`` the parameters' posterior given the query, too; of ``log_evidence`` given the
         data alone. A band of the mean answer is none of the answers: take quantiles of ``output_distribution.sample``.
         """
-        return self._average(name).band
+        return self._reduced(name, "band")
 
     def error(self, name: str) -> Tensor:
         """Monte Carlo standard error of a quantity, (...): by its autocorrelation along the chains and the spread of weights."""
-        return self._average(name).error
+        return self._reduced(name, "error")
 
     @cached_property
     def effective_draws(self) -> Tensor:
@@ -194,10 +201,10 @@ class Prediction:
         """
         evidence, log_weights = self._evidence(False), self._log_weights(False)
         number = evidence.shape[0] * evidence.shape[1]
-        relative = number * shares(evidence.double())
+        relative = number * shares(evidence)
         spread = relative.var((0, 1), correction=0)
         chains = torch.where(spread > 0, spread / standard_error(relative).square(), number).clamp_max(number)
-        return (chains / number / shares(log_weights.double()).square().sum((0, 1))).to(evidence)
+        return (chains / number / shares(log_weights).square().sum((0, 1))).to(evidence)
 
     @cached_property
     def output_distribution(self) -> TorchDistribution:
@@ -225,32 +232,40 @@ class Prediction:
 
     # -- averages ----------------------------------------------------------------------------------------------------------
 
-    def _average(self, name: str) -> Average:
-        if name not in self._found:
-            if name not in ("attention", "log_evidence", "expected_outputs"):
-                raise ValueError(f"name must be attention, log_evidence or expected_outputs, not {name!r}")
-            if name == "log_evidence":
-                self._found[name] = log_averaged(self._evidence(False), self._prob)
-            else:
-                self._found[name] = self._over_blocks(name)
-        return self._found[name]
+    def _reduced(self, name: str, kind: str) -> Tensor:
+        """The mean, error or band of a quantity over the draws, kept once it is there."""
+        if name not in ("attention", "log_evidence", "expected_outputs"):
+            raise ValueError(f"name must be attention, log_evidence or expected_outputs, not {name!r}")
+        if (name, kind) not in self._found:
+            self._found[name, kind] = (
+                self._of_evidence(kind) if name == "log_evidence" else self._over_blocks(name, kind)
+            )
+        return self._found[name, kind]
 
-    def _over_blocks(self, name: str) -> Average:
-        """The average of a quantity, some queries at a time: all draws of a block are held, for its quantiles."""
+    def _of_evidence(self, kind: str) -> Tensor:
+        evidence = self._evidence(False)
+        if kind == "band":
+            return band(evidence, torch.zeros_like(evidence), self._prob)
+        return log_average(evidence) if kind == "mean" else log_average_error(evidence)
+
+    def _over_blocks(self, name: str, kind: str) -> Tensor:
+        """The mean some draws at a time; error and band some queries at a time, with all draws of them."""
         alone = name == "expected_outputs"
         values, log_weights = self._labelled if name == "attention" else self._values, self._log_weights(alone)
+        if kind == "mean":
+            return values.mean(name, alone, values.aligned(shares(log_weights), name), HELD)
+        reduce = average_error if kind == "error" else partial(band, prob=self._prob)
         block = max(1, HELD * values.num_observations // (math.prod(values.number) * values.width))
         parts = []
         for rows in torch.arange(values.num_observations, device=values.like.device).split(block):
             whole = len(rows) == values.num_observations
             some = values if whole else values.some(rows)
             weights = log_weights if whole or log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
-            parts.append(averaged(some.each(name, alone), values.aligned(weights, name), self._prob))
+            parts.append(reduce(some.each(name, alone), values.aligned(weights, name)))
         if len(parts) == 1:
             return parts[0]
         own = values.formulation.axes(name)
-        place = own.index(values.observed[-1]) - len(own)
-        return Average(*(torch.cat(part, place) for part in zip(*parts, strict=True)))
+        return torch.cat(parts, own.index(values.observed[-1]) - len(own))
 
     def _log_weights(self, alone: bool) -> Tensor:
         """Log weights of the draws for each observation: 0 for those that the draws have seen, the log evidence for new ones."""

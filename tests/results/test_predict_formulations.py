@@ -102,7 +102,10 @@ def test_no_more_is_held_than_said(monkeypatch):
     monkeypatch.setattr(models.GaussianMixture, "attention", attention)
     monkeypatch.setattr(_predict, "HELD", 24 * 3 * 4)  # four queries of three units at 24 draws
     draws = make(bayesian(), samples(chains=2, draws=12), data())
-    results.predict(draws, normal(3, 50, 2), relabel=False).attention  # noqa: B018
+    said = results.predict(draws, normal(3, 50, 2), relabel=False)
+    said.attention  # noqa: B018
+    assert largest[0] == 50 * 3  # one draw of fifty queries
+    said.band("attention")
     assert largest[0] == 24 * 3 * 4
 
 
@@ -333,7 +336,7 @@ def test_standard_errors_of_short_chains_and_of_constants():
 
 def test_quantiles_are_the_first_draws_that_reach_the_probability():
     x, weights = normal(1, 30, 4), normal(2, 30, 4).softmax(0)
-    found = quantiles(x, weights, (0.05, 0.5, 0.9))
+    found = quantiles(x.reshape(3, 10, 4), weights.reshape(3, 10, 4), (0.05, 0.5, 0.9))
     for i in range(4):
         order = sorted(range(30), key=lambda s: float(x[s, i]))
         for k, prob in enumerate((0.05, 0.5, 0.9)):
