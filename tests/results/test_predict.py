@@ -141,8 +141,8 @@ def test_the_other_formula_fails_for_either_kind_of_query(grid, draws):
     assert np.abs(wrong).max() > 2 * SIGMAS, wrong
     own, again = results.predict(draws), results.predict(draws, QUERIES, OUTPUTS, OBSERVED)
     truth = grid.says(QUERIES, 1 - PRESENT.numpy(), OUTPUTS, OBSERVED.numpy())
-    wrong = (again.attention.numpy() - truth["attention"])[:-1] / own.error("attention").numpy()[:-1]
-    assert np.abs(wrong).max() > 2 * SIGMAS, wrong
+    wrong = (again.attention.numpy() - truth["attention"]) / own.error("attention").numpy()
+    assert np.abs(wrong[[1, 3, 4]]).min() > SIGMAS, wrong  # the queries without answers; an answer leaves little to be unsure of
 
 
 def test_density_of_answers_is_that_of_the_quadrature(grid, draws):
