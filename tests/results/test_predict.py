@@ -142,7 +142,9 @@ def test_the_other_formula_fails_for_either_kind_of_query(grid, draws):
     own, again = results.predict(draws), results.predict(draws, QUERIES, OUTPUTS, OBSERVED)
     truth = grid.says(QUERIES, 1 - PRESENT.numpy(), OUTPUTS, OBSERVED.numpy())
     wrong = (again.attention.numpy() - truth["attention"]) / own.error("attention").numpy()
-    assert np.abs(wrong[[1, 3, 4]]).min() > SIGMAS, wrong  # the queries without answers; an answer leaves little to be unsure of
+    assert np.abs(wrong[[1, 3, 4]]).min() > SIGMAS, (
+        wrong
+    )  # the queries without answers; an answer leaves little to be unsure of
 
 
 def test_density_of_answers_is_that_of_the_quadrature(grid, draws):
