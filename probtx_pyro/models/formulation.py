@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
@@ -283,6 +284,10 @@ class Formulation:
     def expected_outputs(self, *data: Any) -> Tensor:
         """The posterior mean of the answers."""
         self.refuse("expected_outputs")
+
+    def output_distribution(self, *data: Any) -> TorchDistribution:
+        """The distribution of each answer, where answers have a density."""
+        self.refuse("output_distribution")
 
     def origins(self) -> dict[str, Tensor]:
         """Points that the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""

@@ -107,6 +107,7 @@ class Mixture(Formulation):
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
         "outputs": "drop them",
+        "output_distribution": "its answers have no density; take expected_outputs",
     }
     log_prior: Maybe
 
@@ -426,10 +427,6 @@ class Mixture(Formulation):
     def draw_unit(self) -> Tensor:
         """Sample the latent site ``unit`` from its prior, for the program."""
         return pyro.sample("unit", Categorical(logits=self.log_weights()), infer=PARALLEL)
-
-    def output_distribution(self, queries: Tensor) -> TorchDistribution:
-        """``p(v_i | x_i)``, batch shape (..., Q), where answers have a density."""
-        self.refuse("output_distribution")
 
     def guide(
         self,
