@@ -18,7 +18,7 @@ from torch.distributions import constraints
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference._conditionals import draw, update
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._log_joint import LogJoint
+from probtx_pyro.inference._log_joint import LogJoint, log_priors
 from probtx_pyro.inference._program import identity
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
@@ -155,7 +155,7 @@ def gibbs(
         "thin": thin,
         "seconds": kept["seconds"] + time.perf_counter() - clock,
     }
-    lp = evidence.T + _log_prior_density(joint, laid)
+    lp = evidence.T + torch.stack([*log_priors(joint.sites, laid).values()]).sum(0)
     return Draws(laid, {"lp": lp}, posterior, given, "Gibbs", record)
 
 
@@ -173,12 +173,6 @@ def sweep(
     weights, evidence = joint.weights, seen.log_evidence
     evidence = evidence if weights is None else torch.where(weights > 0, evidence, 0.0)
     return update(joint.sites, formulation, state, seen, draw(generator)), evidence.flatten(1).sum(1)
-
-
-def _log_prior_density(joint: LogJoint, samples: Mapping[str, Tensor]) -> Tensor:
-    """Log density of parameters (chain, draw, *shape) under their priors, (chain, draw)."""
-    each = [joint.sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()]
-    return torch.stack(each).sum(0)
 
 
 def _require_conjugate(posterior: Bayesian) -> None:

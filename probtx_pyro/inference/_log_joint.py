@@ -109,6 +109,11 @@ class LogJoint:
         return self.of_evidence(state, self.formulation.with_parameters(state).log_evidence(*self.observations))
 
 
+def log_priors(sites: Mapping[str, Site], samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Log density of parameters (chain, draw, *shape) under their priors, by name, (chain, draw) each."""
+    return {name: sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2) for name, x in samples.items()}
+
+
 def _weighted(evidence: Tensor, weights: Tensor) -> Tensor:
     return torch.where(weights > 0, weights * torch.where(weights > 0, evidence, 0.0), 0.0)
 

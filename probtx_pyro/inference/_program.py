@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import torch
 from pyro import poutine
@@ -63,6 +64,20 @@ class Parameters(NamedTuple):
                 initial_params={},
             )
         return potential if self.closed is None else _closed_form(self.closed, self.arguments, transforms), transforms
+
+    def log_density(self, samples: Mapping[str, Tensor]) -> Tensor:
+        """The log density over R^n of draws (chain, draw, *shape), (chain, draw)."""
+        potential, transforms = self.unconstrained()
+        shape = next(iter(samples.values())).shape[:2]
+        with torch.no_grad():
+            free = ({name: transforms[name](x[index]) for name, x in samples.items()} for index in np.ndindex(shape))
+            return torch.stack([-potential(point).double() for point in free]).reshape(shape)
+
+    def drawn(self, guide: Any, num_draws: int) -> dict[str, Tensor]:
+        """Draws of a guide by site, as one chain: (1, num_draws, *shape)."""
+        with torch.no_grad():
+            rows: list[Any] = [poutine.trace(guide).get_trace(*self.arguments).nodes for _ in range(num_draws)]
+        return {name: torch.stack([row[name]["value"] for row in rows]).unsqueeze(0) for name in self.sites}
 
     def require_finite(self, values: Mapping[str, Tensor], where: str) -> None:
         """Refuse a point at which some site has no finite log density, naming the first such site and the repair."""

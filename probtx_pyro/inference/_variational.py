@@ -185,7 +185,6 @@ def variational(
         )
     point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
     found.require_finite(point, "start")
-    potential, transforms = found.unconstrained()
     with torch.enable_grad(), pyro.get_param_store().scope():
         made = _made(found, guide, point)
         _require_complete(found, made)
@@ -193,10 +192,9 @@ def variational(
         losses = _fit(found, made, num_steps, learning_rate, num_particles, progress)
         state = {name: x.detach().clone() for name, x in made.state_dict().items()}
         fitted = _finished(made, args)
+        samples = found.drawn(fitted, num_samples)
+        lp = found.log_density(samples)
         with torch.no_grad():
-            rows = [_draw(fitted, found) for _ in range(num_samples)]
-            lp = [-potential({name: transforms[name](x) for name, x in row.items()}).double() for row in rows]
-            samples = {name: torch.stack([row[name] for row in rows]).unsqueeze(0) for name in found.sites}
             median = (
                 fitted.median(*args)
                 if isinstance(fitted, AutoGuide)
@@ -206,7 +204,7 @@ def variational(
         "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,
         "guide": guide if isinstance(guide, str) else _name(made), "seconds": time.monotonic() - began,
     }  # fmt: skip
-    draws = Draws(samples, {"lp": torch.stack(lp).unsqueeze(0)}, program, args, _name(made), record)
+    draws = Draws(samples, {"lp": lp}, program, args, _name(made), record)
     return Approximation(draws, losses, fitted, {name: x.detach() for name, x in median.items()}, state)
 
 
@@ -302,8 +300,3 @@ def _finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
         raise ValueError(
             "guide='laplace': the log density is not concave where the climb ended; raise num_steps, or start='map'"
         ) from error
-
-
-def _draw(guide: Any, found: Parameters) -> dict[str, Tensor]:
-    nodes: dict[str, Any] = poutine.trace(guide).get_trace(*found.arguments).nodes
-    return {name: nodes[name]["value"].detach() for name in found.sites}

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from pyro.distributions import ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
+from probtx_pyro.inference._log_joint import log_priors
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import bare
-from probtx_pyro.results._arviz import Variable
-from probtx_pyro.results._dims import SAMPLES, Layout, refuse_unused
-from probtx_pyro.results._evaluation import LIKELIHOODS, Likelihood, log_likelihood, over_draws, prior_samples
+from probtx_pyro.results._arviz import SAMPLES, Variable
+from probtx_pyro.results._dims import Layout, refuse_unused
+from probtx_pyro.results._evaluation import LIKELIHOODS, Likelihood, over_draws, prior_samples
 from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
 
 Groups = dict[str, dict[str, Variable]]
@@ -54,57 +54,53 @@ def draws_groups(
     if prior and seed is None:
         raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
     program, data = posterior.program, posterior.program.bind(*posterior.arguments)
-    posterior = posterior._replace(arguments=data)
-    formulation = program.formulation
-    kind = LIKELIHOODS[likelihood or "joint"]
-    if kind is LIKELIHOODS["answers"] and dict(zip(formulation.DATA, data, strict=True)).get("outputs") is None:
+    formulation, kind = program.formulation, Likelihood(data, likelihood == "answers")
+    given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
+    explained = [name for name in kind.explains(formulation) if name in given]
+    if not explained:
         raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
     if relabel:
         posterior = draws_relabelled(posterior)
         attrs["labels"] = posterior.record["labels"]
     layout = Layout(formulation, data, program.plates(data).batch, given=dims)
-    groups: Groups = {
-        "posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()},
-        "sample_stats": statistics,
-    }
+
+    def laid_out(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
+        return {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
+
+    groups: Groups = {"posterior": laid_out(posterior.samples), "sample_stats": statistics}
     compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
     attrs["logarithmic"] = " ".join(name for name in compared if formulation.PARAMETERS[name].logarithmic)
-    if not program.hierarchical:
-        groups["log_prior"] = _log_priors(program, data, posterior.samples)
+    if not program.hierarchical:  # a flat prior has no density
+        sites = program.sites(data)
+        flat = [name for name, site in sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
+        proper = log_priors(sites, {name: x for name, x in posterior.samples.items() if name not in flat})
+        groups["log_prior"] = {name: (SAMPLES, x.detach().cpu().numpy()) for name, x in proper.items()}
     if attention and formulation.offers("attention"):
         groups |= _attention(groups, layout, program, data, posterior.samples, int(attention))
     if likelihood:
-        (pointwise,) = over_draws(partial(log_likelihood, kind, data=data), program, data, posterior.samples).values()
-        groups["log_likelihood"] = _pointwise(layout, kind, formulation, data, pointwise)
+        (pointwise,) = over_draws(kind.log_density, program, data, posterior.samples).values()
+        label = explained[0] if len(explained) == 1 else "joint"
+        groups["log_likelihood"] = _pointwise(layout, label, kind.counted(formulation), pointwise)
     if seed is not None:
         first, second = (int(x) for x in np.random.SeedSequence(seed).generate_state(2))
-
-        def new_data(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
-            found = over_draws(lambda adapted: kind.replicate(adapted, data), program, data, samples)
-            return {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
-
         with poutine.seed(rng_seed=first):
-            groups["posterior_predictive"] = new_data(posterior.samples)
+            groups["posterior_predictive"] = laid_out(over_draws(kind.replicate, program, data, posterior.samples))
         if prior:
             with poutine.seed(rng_seed=second):
                 samples = prior_samples(program, data, prior)
                 own: dict[str, Variable] = {"chain": (("chain",), np.arange(1)), "draw": (("draw",), np.arange(prior))}
-                drawn = {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
-                groups["prior"] = drawn | own
-                groups["prior_predictive"] = new_data(samples) | own
-    groups |= _data(layout, program, data, kind, posterior)
+                groups["prior"] = laid_out(samples) | own
+                groups["prior_predictive"] = laid_out(over_draws(kind.replicate, program, data, samples)) | own
+    observed = {name: layout.variable(name, x) for name, x in given.items()}
+    groups["observed_data"] = {name: x for name, x in observed.items() if name in explained}
+    groups["constant_data"] = {name: x for name, x in observed.items() if name not in explained}
+    for name, x in formulation.parameters().items():
+        if name not in posterior.samples:
+            groups["constant_data"][name] = layout.variable(name, x)
+    for name, classes in exchangeable(program, data).classes.items():
+        groups["constant_data"][f"exchangeable_{name}s"] = classes
     layout.finish()
     return groups, attrs
-
-
-def _log_priors(program: Bayesian, data: Data, samples: Mapping[str, Tensor]) -> dict[str, Variable]:
-    """Log density of each parameter under its prior (chain, draw); a flat one has none."""
-    sites = program.sites(data)
-    return {
-        name: (SAMPLES, sites[name].distribution.log_prob(x).reshape(*x.shape[:2], -1).sum(2).detach().cpu().numpy())
-        for name, x in samples.items()
-        if not isinstance(bare(sites[name].distribution), ImproperUniform)
-    }
 
 
 def _attention(
@@ -126,12 +122,9 @@ def _attention(
     return {"attention": variable | {"draw": (("draw",), kept)}}
 
 
-def _pointwise(
-    layout: Layout, kind: Likelihood, formulation: Formulation, data: Data, pointwise: Tensor
-) -> dict[str, Variable]:
+def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) -> dict[str, Variable]:
     """The log likelihood along the observations; along ``observation`` where some are absent."""
-    name, shape = kind.variable(formulation, data), pointwise.shape[len(SAMPLES) :]
-    counted = kind.counted(formulation, data).expand(shape)
+    counted = counted.expand(pointwise.shape[len(SAMPLES) :])
     if bool(counted.all()):
         return {name: layout.variable(name, pointwise, like="log_evidence", samples=SAMPLES)}
     axes = layout.axes("log_evidence")
@@ -142,22 +135,6 @@ def _pointwise(
         name: ((*SAMPLES, "observation"), pointwise[..., counted].cpu().numpy()),
         "observation": (("observation",), np.asarray(labels)),
     }
-
-
-def _data(layout: Layout, program: Bayesian, data: Data, kind: Likelihood, posterior: Draws) -> Groups:
-    """The data, the parameters without a prior, and which units may change places."""
-    groups: Groups = {"observed_data": {}, "constant_data": {}}
-    for name, x in zip(program.formulation.DATA, data, strict=True):
-        if x is not None:
-            group = "observed_data" if name in kind.explains(program.formulation) else "constant_data"
-            groups[group][name] = layout.variable(name, x)
-    for name, x in program.formulation.parameters().items():
-        if name not in posterior.samples:
-            groups["constant_data"][name] = layout.variable(name, x)
-    found = exchangeable(program, posterior.arguments)
-    for name, classes in found.classes.items():
-        groups["constant_data"][f"exchangeable_{name}s"] = classes
-    return groups
 
 
 def _of_any_program(posterior: Draws, dims: Mapping[str, Sequence[str]] | None) -> dict[str, Variable]:

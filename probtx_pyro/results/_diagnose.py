@@ -4,16 +4,15 @@ Works on both kinds of ArviZ data and on files made elsewhere. Numpy, xarray and
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import arviz
 import numpy as np
 import xarray
 
-from probtx_pyro.results._arviz import dataset, group_names, leave_one_out_k
+from probtx_pyro.results._arviz import SAMPLES, dataset, group_names, leave_one_out_k
 
-SAMPLES = ("chain", "draw")
 TAILS = (0.05, 0.95)  # the quantiles whose effective sizes count, on every ArviZ
 
 
@@ -125,25 +124,14 @@ def diagnose(
         raise ValueError(f"data: {draws} draws a chain are too few to check; 4 are the least, and 1000 the rule")
     checks: list[Check] = []
     skipped: list[str] = []
-    finite = xarray.Dataset(
-        {name: (x.notnull() & (abs(x) != np.inf)).all(SAMPLES) for name, x in posterior.data_vars.items()}
-    )
-    share, where = _worst(finite, lambda x: 1 - x)
+    finite = posterior.map(np.isfinite).all(SAMPLES)
+    share, where = _worst(1 - finite)
     if share:
-        checks.append(
-            Check(
-                "finite",
-                np.nan,
-                "",
-                where,
-                False,
-                "NaN or infinity among the draws: look at the model's log density there",
-            )
-        )
-    moving = {
-        name: x.max(SAMPLES) > x.min(SAMPLES) for name, x in posterior.where(finite).fillna(0.0).data_vars.items()
-    }
-    still = [name for name, moves in moving.items() if not bool(moves.any())]
+        advice = "NaN or infinity among the draws: look at the model's log density there"
+        checks.append(Check("finite", np.nan, "", where, False, advice))
+    sound = posterior.where(finite).fillna(0.0)
+    moving = sound.max(SAMPLES) > sound.min(SAMPLES)
+    still = [name for name, moves in moving.data_vars.items() if not bool(moves.any())]
     if still:
         skipped.append(f"{', '.join(map(str, still))}: constant in all draws")
     posterior = posterior.drop_vars(still)
@@ -173,48 +161,31 @@ def _chosen(posterior: xarray.Dataset, var_names: Sequence[str] | None) -> xarra
 
 
 def _convergence(
-    posterior: xarray.Dataset, moving: Mapping[Any, Any], chains: int, guide: str | None, rhat: float, ess: float
+    posterior: xarray.Dataset, moving: xarray.Dataset, chains: int, guide: str | None, rhat: float, ess: float
 ) -> Iterator[Check]:
     """R-hat and effective sample sizes; an undefined one of a variable that moves counts as the worst."""
+    worst, where = np.nan, ""
     if guide:
-        yield Check(
-            "R-hat", np.nan, f"<= {rhat:g}", "", False,
-            f"R-hat has no meaning for independent draws of a guide ({guide}), which agree with each other however far they are "
-            "from the posterior; compare with draws of inference.nuts or inference.gibbs",
-        )  # fmt: skip
-        return
-    if chains < 2:
-        yield Check(
-            "R-hat",
-            np.nan,
-            f"<= {rhat:g}",
-            "",
-            False,
-            "one chain cannot disagree with itself: run 4, from different starts",
+        advice = (
+            f"R-hat has no meaning for independent draws of a guide ({guide}), which agree with each other however far they "
+            "are from the posterior; compare with draws of inference.nuts or inference.gibbs"
         )
+    elif chains < 2:
+        advice = "one chain cannot disagree with itself: run 4, from different starts"
     else:
-        worst, where = _worst(_only(arviz.rhat(posterior), moving, np.inf), lambda x: x)
+        worst, where = _worst(arviz.rhat(posterior).fillna(np.inf).where(moving))
         advice = (
             "the chains disagree: run longer, start from other points, and if they sit in different modes relabel exchangeable "
             "units (results.relabel) or give priors that tell the units apart"
         )
-        yield Check("R-hat", worst, f"<= {rhat:g}", where, worst <= rhat, advice)
-    for method, prob in (("bulk", None), ("tail", TAILS)):
+    yield Check("R-hat", worst, f"<= {rhat:g}", where, worst <= rhat, advice)
+    for method, prob in () if guide else (("bulk", None), ("tail", TAILS)):
         found = arviz.ess(posterior, method=method, prob=prob)
-        least, where = _worst(_only(found, moving, 0.0), lambda x: -x)
-        advice = (
-            f"draw about {_factor(ess, -least)} times as many, or reparametrise so that draws depend less on each other"
-        )
-        yield Check(f"{method} ESS", -least, f">= {ess:g}", where, -least >= ess, advice)
-
-
-def _only(found: xarray.Dataset, moving: Mapping[Any, Any], undefined: float) -> xarray.Dataset:
-    """NaN where a variable does not move, and ``undefined`` where it moves and there is NaN."""
-    return xarray.Dataset({name: x.fillna(undefined).where(moving[name]) for name, x in found.data_vars.items()})
-
-
-def _factor(wanted: float, found: float) -> str:
-    return f"{int(np.ceil(wanted / found))}" if found > 1 else "many"
+        worst, where = _worst(-found.fillna(0.0).where(moving))
+        least = -worst
+        times = int(np.ceil(ess / least)) if least > 1 else "many"
+        advice = f"draw about {times} times as many, or reparametrise so that draws depend less on each other"
+        yield Check(f"{method} ESS", least, f">= {ess:g}", where, least >= ess, advice)
 
 
 def _sampler(statistics: xarray.Dataset, bfmi: float) -> Iterator[Check]:
@@ -239,7 +210,7 @@ def _leave_one_out(data: Any, bound: float | None) -> Iterator[Check]:
         with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
             warnings.simplefilter("ignore")
             found, good = leave_one_out_k(data, str(name))
-        worst, where = _worst(xarray.Dataset({name: found}), lambda x: x)
+        worst, where = _worst(xarray.Dataset({name: found}))
         limit = good if bound is None else bound
         advice = (
             f"leave-one-out is unreliable for {where}: refit without it, or ask whether the model can explain it at all"
@@ -247,21 +218,18 @@ def _leave_one_out(data: Any, bound: float | None) -> Iterator[Check]:
         yield Check("Pareto k", worst, f"< {limit:.2g}", where, worst < limit, advice)
 
 
-def _worst(found: xarray.Dataset, badness: Callable[[Any], Any]) -> tuple[float, str]:
+def _worst(badness: xarray.Dataset) -> tuple[float, str]:
     """The largest badness, NaN left out, and whose it is, in words."""
     best, where = -np.inf, ""
-    for name, x in found.data_vars.items():
-        bad = badness(x.astype(float))
-        values = np.asarray(bad)
+    for name, x in badness.data_vars.items():
+        values = np.asarray(x, float)
         if np.isnan(values).all():
             continue
         index = np.unravel_index(int(np.nanargmax(values)), values.shape)
         if values[index] > best:
-            best, labels = float(values[index]), []
-            for dim, i in zip(bad.dims, index, strict=True):
-                label = bad[dim].values[i] if dim in bad.coords else i
-                labels.append(str(label) if dim == "observation" else f"{dim}={label}")
-            where = f"{name}[{', '.join(labels)}]" if labels else str(name)
+            at = [(dim, x[dim].values[i]) for dim, i in zip(x.dims, index, strict=True)]
+            labels = [str(label) if dim == "observation" else f"{dim}={label}" for dim, label in at]
+            best, where = float(values[index]), f"{name}[{', '.join(labels)}]" if labels else str(name)
     return best, where
 
 

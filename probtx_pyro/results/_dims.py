@@ -11,7 +11,6 @@ from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.results._arviz import Variable
 
 OF_PROBLEMS = ("objective", "converged", "num_steps")  # of a fit: one number for each problem
-SAMPLES = ("chain", "draw")
 
 
 class Layout:
@@ -44,10 +43,7 @@ class Layout:
 
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the axes of a variable, those of the problems first."""
-        known = name in {*self.formulation.PARAMETERS, *self.formulation.DATA, *self.formulation.RESULTS}
-        if not known and name not in OF_PROBLEMS:
-            raise KeyError(name)
-        return (*self.names, *(self.formulation.axes(name) if known else ()))
+        return (*self.names, *(() if name in OF_PROBLEMS else self.formulation.axes(name)))
 
     def variable(self, name: str, x: Tensor, like: str | None = None, samples: Sequence[str] = ()) -> Variable:
         """Return ``x`` under the dims of ``name``, or of another row of the tables; its first axes are ``samples``.

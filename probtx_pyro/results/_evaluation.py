@@ -1,5 +1,6 @@
 """Attention, pointwise log likelihood and new data at every draw of a formulation's parameters, in chunks of draws."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import bare
 
+LIKELIHOODS = ("joint", "answers")
 CHUNK = 2**24  # numbers of one tensor, over draws, problems, queries and units; a few such are held at a time
 
 
@@ -40,7 +42,9 @@ def over_draws(
         for name, x in samples.items()
         if name in formulation.PARAMETERS
     }
-    size = max(1, CHUNK // max(1, batch.numel() * _width(formulation, data)))
+    sizes, results = formulation.sizes(*data), (*formulation.DATA, *formulation.RESULTS)
+    width = max(math.prod(sizes.get(axis, 1) for axis in formulation.axes(name)) for name in results)
+    size = max(1, CHUNK // max(1, batch.numel() * width))
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(chains * draws).split(size):
         with torch.no_grad():
@@ -51,17 +55,6 @@ def over_draws(
     return {name: torch.cat(part).unflatten(0, (chains, draws)) for name, part in parts.items()}
 
 
-def _width(formulation: Formulation, data: Data) -> int:
-    """Numbers of the largest result of one problem: the attention, as a rule."""
-    sizes, width = formulation.sizes(*data), 1
-    for name in (*formulation.DATA, *formulation.RESULTS):
-        entries = 1
-        for axis in formulation.axes(name):
-            entries *= sizes.get(axis, 1)
-        width = max(width, entries)
-    return width
-
-
 def led(formulation: Formulation, name: str, x: Tensor, problems: int) -> Tensor:
     """Draws (draw, ...) of a parameter with axes of size 1 where it has no axis of the problems, so that they broadcast."""
     rank = problems + len(formulation.axes(name))
@@ -69,90 +62,37 @@ def led(formulation: Formulation, name: str, x: Tensor, problems: int) -> Tensor
 
 
 class Likelihood(NamedTuple):
-    """One way to count observations.
+    """A way to count observations: by all data that the model explains, or only by the answers, given the queries."""
 
-    variable: what its log density is called, given the data. log_density: (..., observations) of a formulation and the data.
-    counted: where there is such an observation, (..., observations). replicate: new observations in its place, by the name of the
-    variable. explains: the data it is a density of, given the formulation.
-    """
+    data: Data
+    answers: bool
 
-    variable: Callable[[Formulation, Data], str]
-    log_density: Callable[[Formulation, Data], Tensor]
-    counted: Callable[[Formulation, Data], Tensor]
-    replicate: Callable[[Formulation, Data], Mapping[str, Tensor]]
-    explains: Callable[[Formulation], tuple[str, ...]]
+    def explains(self, formulation: Formulation) -> list[str]:
+        """Names of the data that it is a density of."""
+        names = [name for name, row in formulation.DATA.items() if row.role == "explained"]
+        return names[1:] if self.answers else names
 
+    def log_density(self, formulation: Formulation) -> dict[str, Tensor]:
+        """The log density of each observation, (..., observations), times its weight."""
+        density = formulation.log_evidence(*formulation.observations(self.data))
+        if self.answers:
+            density = density - formulation.log_evidence(self.data[0])
+        weights = formulation.datum(self.data, "weights")
+        return {"log_evidence": density if weights is None else density * weights}
 
-def explained(formulation: Formulation) -> tuple[str, ...]:
-    """Names of the data that the model is a density of."""
-    return tuple(name for name, row in formulation.DATA.items() if row.role == "explained")
+    def counted(self, formulation: Formulation) -> Tensor:
+        """True where there is such an observation, (..., observations)."""
+        weights, observed = (formulation.datum(self.data, role) for role in ("weights", "mask"))
+        sizes, axes = formulation.sizes(*self.data), formulation.axes("log_evidence")
+        every = torch.ones([sizes[axis] for axis in axes], dtype=torch.bool, device=self.data[0].device)
+        present = every if weights is None else weights > 0
+        return present & observed if self.answers and observed is not None else present
 
-
-def _present(formulation: Formulation, data: Data) -> Tensor:
-    weights = formulation.datum(data, "weights")
-    if weights is not None:
-        return weights > 0
-    sizes = formulation.sizes(*data)
-    return torch.ones(
-        [sizes[axis] for axis in formulation.axes("log_evidence")], dtype=torch.bool, device=data[0].device
-    )
-
-
-def _answered(formulation: Formulation, data: Data) -> Tensor:
-    observed = formulation.datum(data, "mask")
-    present = _present(formulation, data)
-    return present if observed is None else present & observed
-
-
-def _given_first(formulation: Formulation, data: Data) -> list[str]:
-    """The explained data that are there."""
-    return [
-        name for name, x in zip(formulation.DATA, data, strict=True) if x is not None and name in explained(formulation)
-    ]
-
-
-def _joint_name(formulation: Formulation, data: Data) -> str:
-    there = _given_first(formulation, data)
-    return there[0] if len(there) == 1 else "joint"
-
-
-def _new_data(formulation: Formulation, data: Data) -> dict[str, Tensor]:
-    """Everything that the model explains, from the generative program itself."""
-    first = data[:1]
-    nodes: Mapping[str, Any] = poutine.trace(poutine.uncondition(formulation.model)).get_trace(*first).nodes
-    return {name: nodes[name]["value"] for name in explained(formulation) if name in nodes}
-
-
-def _new_answers(formulation: Formulation, data: Data) -> dict[str, Tensor]:
-    """Answers to the queries that are there."""
-    nodes: Mapping[str, Any] = poutine.trace(formulation.collapsed).get_trace(*data[:1]).nodes
-    return {"outputs": nodes["outputs"]["value"]}
-
-
-LIKELIHOODS: dict[str, Likelihood] = {
-    "joint": Likelihood(
-        _joint_name,
-        lambda formulation, data: formulation.log_evidence(*formulation.observations(data)),
-        _present,
-        _new_data,
-        explained,
-    ),
-    "answers": Likelihood(
-        lambda formulation, data: "outputs",
-        lambda formulation, data: (
-            formulation.log_evidence(*formulation.observations(data)) - formulation.log_evidence(data[0])
-        ),
-        _answered,
-        _new_answers,
-        lambda formulation: ("outputs",),
-    ),
-}
-
-
-def log_likelihood(kind: Likelihood, formulation: Formulation, data: Data) -> dict[str, Tensor]:
-    """The pointwise log density, times the weights of the observations."""
-    density, weights = kind.log_density(formulation, data), formulation.datum(data, "weights")
-    return {"log_evidence": density if weights is None else density * weights}
+    def replicate(self, formulation: Formulation) -> dict[str, Tensor]:
+        """New observations, by name of the datum, from the program itself."""
+        program = formulation.collapsed if self.answers else poutine.uncondition(formulation.model)
+        nodes: Mapping[str, Any] = poutine.trace(program).get_trace(self.data[0]).nodes
+        return {name: nodes[name]["value"] for name in self.explains(formulation) if name in nodes}
 
 
 def prior_samples(posterior: Bayesian, data: Data, count: int) -> dict[str, Tensor]:

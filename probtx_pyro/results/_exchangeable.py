@@ -14,9 +14,9 @@ from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.results._arviz import Variable
-from probtx_pyro.results._dims import SAMPLES, Layout
-from probtx_pyro.results._matching import arranged, highest, matched, permuted, problem_axes, statement
+from probtx_pyro.results._arviz import SAMPLES, Variable
+from probtx_pyro.results._dims import Layout
+from probtx_pyro.results._matching import arranged, problem_axes, relabelled
 
 
 class Exchangeable(NamedTuple):
@@ -46,24 +46,19 @@ def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
         for name, site in sites.items()
     }
     axes = problem_axes(values) if any("unit" in dims for dims, _ in values.values()) else ()
-    sizes = {dim: layout.sizes[dim] for dim in axes}
-    traits = [
-        (name, arranged(variable, (*axes, "unit", "component"))) for name, variable in _traits(program, layout, sites)
-    ]
     levels = {"unit": (*axes, "unit")}
     if "component" in layout.sizes:
         levels["component"] = (*axes, "unit", "component")
+    traits = [*_traits(program, layout, sites)]
     classes: dict[str, Variable] = {}
     separated: dict[str, tuple[str, ...]] = {}
     for name, order in levels.items():
-        shape = tuple((sizes | layout.sizes)[dim] for dim in order)
-        kept = [(source, _rows(x, shape, name)) for source, x in traits]
-        separated[name] = tuple(dict.fromkeys(source for source, x in kept if (x != x[..., :1, :]).any()))
-        numbers = _numbered(np.concatenate([x for _, x in kept], -1))
+        shape = tuple(layout.sizes[dim] for dim in order)
+        rows = [(source, arranged(variable, order)) for source, variable in traits]  # of every unit, or component
+        separated[name] = tuple(dict.fromkeys(source for source, x in rows if (x != x[..., :1, :]).any()))
+        numbers = _numbered(np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for _, x in rows], -1))
         if name == "component" and any("component" in dims and "unit" not in dims for dims, _ in values.values()):
-            numbers = np.broadcast_to(
-                np.arange(shape[-1]), shape
-            )  # shared by the units, which would have to move alike
+            numbers = np.broadcast_to(np.arange(shape[-1]), shape)  # units share them, and would have to move alike
         classes[name] = (order, numbers)
     return Exchangeable(classes, separated)
 
@@ -71,9 +66,8 @@ def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
 def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Iterator[tuple[str, Variable]]:
     """Yield everything that could tell units apart: the arguments of priors, masks, parameters that are not drawn."""
     formulation = program.formulation
-    for name, row in formulation.PARAMETERS.items():
-        own = layout.axes(name)
-        value: Any = getattr(formulation, row.field or name)
+    for name in formulation.PARAMETERS:
+        own, value = layout.axes(name), formulation.held(name)
         if name in sites:
             rank = sites[name].initial.dim()
             for dims, x in _arguments(bare(sites[name].distribution), own[len(own) - rank :], layout.sizes["unit"]):
@@ -102,13 +96,6 @@ def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[
         yield (*batch, *last), x.expand(prior.batch_shape + x.shape[x.dim() - event :])
 
 
-def _rows(x: np.ndarray, shape: tuple[int, ...], level: str) -> np.ndarray:
-    """One row of numbers for every unit (its components side by side), or for every component: (*shape, F)."""
-    if level == "unit":
-        return np.broadcast_to(x, (*shape, *x.shape[-2:])).reshape(*shape, -1)
-    return np.broadcast_to(x, (*shape, x.shape[-1]))
-
-
 def _numbered(rows: np.ndarray) -> np.ndarray:
     """Equal numbers for equal rows, (..., K, F) -> (..., K)."""
     flat = rows.reshape(-1, *rows.shape[-2:])
@@ -128,13 +115,9 @@ def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None
     if not any("unit" in dims for dims, _ in variables.values()):
         return posterior._replace(record={**posterior.record, "labels": "no parameter of the units is drawn"})
     found = exchangeable(program, data)
-    start = highest(posterior.statistics["lp"].detach().cpu().numpy())
     given = {name: torch.as_tensor(x).detach().cpu().numpy() for name, x in (reference or {}).items()} or None
     logarithmic = [name for name, row in program.formulation.PARAMETERS.items() if row.logarithmic]
-    permutations = matched(variables, found.classes, start, given, logarithmic)
-    samples = {
-        name: torch.as_tensor(array).to(posterior.samples[name]).reshape(posterior.samples[name].shape)
-        for name, (_, array) in permuted(variables, permutations).items()
-    }
-    labels = statement(permutations, found.classes, found.separated_by)
+    lp = posterior.statistics["lp"].detach().cpu().numpy()
+    moved, labels = relabelled(variables, found.classes, lp, given, logarithmic, found.separated_by)
+    samples = {name: torch.as_tensor(moved[name][1]).to(x).reshape(x.shape) for name, x in posterior.samples.items()}
     return posterior._replace(samples=samples, record={**posterior.record, "labels": labels})

@@ -1,4 +1,4 @@
-"""The permutation of units (and components) that brings every draw nearest to the centres: linear assignment, in numpy.
+"""The permutation of units (and components) that brings every draw nearest to the centres: linear assignment, without torch.
 
 Centres and spreads follow from the draws as renumbered, and the draws are renumbered again, until nothing moves: the
 likelihood of draws that are normal about the centre of their unit, with one variance for each feature, never falls.
@@ -8,26 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xarray
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
-from probtx_pyro.results._arviz import Variable
+from probtx_pyro.results._arviz import SAMPLES, Variable
 
 Array = NDArray[Any]
 DERIVED = ("attention",)  # follows the parameters, and is not matched
 NUM_STEPS = 20
 CHUNK = 2**22  # distances held at a time, over draws and pairs
-
-
-class Permutations(NamedTuple):
-    """Which old unit every new one is, and which old component of that unit: (draw, problem, U) and (draw, problem, U, R).
-
-    problems: names of the axes that ``problem`` counts.
-    """
-
-    problems: tuple[str, ...]
-    units: Array
-    components: Array
 
 
 def problem_axes(variables: Mapping[str, Variable]) -> tuple[str, ...]:
@@ -44,58 +34,71 @@ def _matters(name: str, dims: Sequence[str]) -> bool:
 
 def arranged(variable: Variable, order: tuple[str, ...]) -> Array:
     """The array with its axes in ``order``, of size 1 where it has none, the others flattened into the last."""
-    dims, array = list(variable[0]), variable[1]
-    kept = [dim for dim in order if dim in dims]
-    array = np.moveaxis(array, [dims.index(dim) for dim in kept], range(len(kept)))
-    sizes = dict(zip(kept, array.shape, strict=False))
-    return array.reshape(*(sizes.get(dim, 1) for dim in order), -1)
+    wide = xarray.Variable(*variable).set_dims([*dict.fromkeys((*order, *variable[0]))])
+    return wide.values.reshape(*wide.shape[: len(order)], -1)
 
 
-def matched(
+def relabelled(
     variables: Mapping[str, Variable],
     classes: Mapping[str, Variable],
-    start: tuple[int, int],
-    reference: Mapping[str, ArrayLike] | None = None,
-    logarithmic: Collection[str] = (),
-) -> Permutations:
-    """The permutation of every draw, for every problem.
+    lp: Array | None,
+    reference: Mapping[str, ArrayLike] | None,
+    logarithmic: Collection[str],
+    separated_by: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, Variable], str]:
+    """The variables with their units (and components) numbered alike in all draws, and what was done, in words.
 
-    ``classes``: of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may
-    change places. The numbering is that of draw ``start`` (chain, draw), or of the reference. Variables named in ``logarithmic`` are
-    compared by their logarithm.
+    Parameters
+    ----------
+    variables
+        Of the posterior, by name.
+    classes
+        Of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may change places.
+    lp
+        Log density (chain, draw): the numbering is that of the highest draw, without it that of the last.
+    reference
+        Values of some of the parameters, whose numbering is taken instead.
+    logarithmic
+        Names of the variables that are compared by their logarithm.
+    separated_by
+        What tells units, or components, apart, for the words.
+
+    Returns
+    -------
+    (dict, str)
+
+    Raises
+    ------
+    ValueError
+        No parameter of units, NaN or infinity in one, or a reference that does not fit.
     """
     problems = problem_axes(variables)
-    given = {
-        name: (dims, _scaled(name, x, logarithmic)) for name, (dims, x) in variables.items() if _matters(name, dims)
-    }
-    draws = _features(given, problems)
+    given = {name: variable for name, variable in variables.items() if _matters(name, variable[0])}
     if reference is None:
-        aims = {name: (dims, x[start][None, None]) for name, (dims, x) in given.items()}
-    else:
-        if unknown := set(reference) - set(given):
-            raise ValueError(f"reference: {min(unknown)} is no parameter of units here; choose from {', '.join(given)}")
-        aims = {
-            name: (dims, _reference(name, reference, x.shape[2:], logarithmic)) for name, (dims, x) in given.items()
-        }
-    (units, components), sizes = draws.within.shape[2:4], [given_size(given, dim) for dim in problems]
-    of_units = arranged(classes["unit"], (*problems, "unit"))
-    of_components = arranged(
-        classes.get("component", (("component",), np.arange(components))), (*problems, "unit", "component")
-    )
-    unit_classes = np.broadcast_to(of_units[..., 0], (*sizes, units)).reshape(-1, units)
-    component_classes = np.broadcast_to(of_components[..., 0], (*sizes, units, components))
-    component_classes = component_classes.reshape(-1, units, components)
-    aim = _features(aims, problems)
+        likeliest = (0, -1) if lp is None else np.unravel_index(np.argmax(lp), lp.shape)
+        reference = {name: x[likeliest] for name, (_, x) in given.items()}
+    if unknown := set(reference) - set(given):
+        raise ValueError(f"reference: {min(unknown)} is no parameter of units here; choose from {', '.join(given)}")
+    scaled = {name: (dims, _scaled(name, x, logarithmic)) for name, (dims, x) in given.items()}
+    aims = {name: (dims, _reference(name, reference, x.shape[2:], logarithmic)) for name, (dims, x) in given.items()}
+    draws, aim = _features(scaled, problems), _features(aims, problems)
+    sizes = {dim: n for dims, x in given.values() for dim, n in zip(dims, x.shape, strict=True)}
+    if "component" not in sizes or "component" not in classes:  # every component stays where it is
+        classes = {**classes, "component": (("component",), np.arange(sizes.setdefault("component", 1)))}
+    orders = {"unit": (*problems, "unit"), "component": (*problems, "unit", "component")}
+    numbers = []
+    for name, order in orders.items():
+        wide = xarray.Variable(*classes[name]).set_dims({dim: sizes[dim] for dim in order})
+        numbers.append(wide.values.reshape(-1, *wide.shape[len(problems) :]))
     found = [
-        _match(
-            Features(draws.own[:, p], draws.within[:, p]),
-            Features(aim.own[:, p], aim.within[:, p]),
-            unit_classes[p][:, None] == unit_classes[p],
-            component_classes[p][:, None, :, None] == component_classes[p][None, :, None, :],
-        )
-        for p in range(len(unit_classes))
+        _match(Features(*(x[:, p] for x in draws)), Features(*(x[:, p] for x in aim)), *own)
+        for p, own in enumerate(zip(*numbers, strict=True))
     ]
-    return Permutations(problems, *(np.stack(arrays, 1) for arrays in zip(*found, strict=True)))
+    places: dict[str, Variable] = {}  # which old unit every new one is, and which old component of that unit
+    for (name, order), x in zip(orders.items(), zip(*found, strict=True), strict=True):
+        dims = (*SAMPLES, *order)
+        places[name] = (dims, np.stack(x, 1).reshape([sizes[dim] for dim in dims]))
+    return _permuted(variables, places), _statement(places, classes, separated_by)
 
 
 class Features(NamedTuple):
@@ -103,11 +106,6 @@ class Features(NamedTuple):
 
     own: Array
     within: Array
-
-
-def given_size(variables: Mapping[str, Variable], dim: str) -> int:
-    """Entries along a dimension."""
-    return next(x.shape[dims.index(dim)] for dims, x in variables.values() if dim in dims)
 
 
 def _scaled(name: str, x: Array, logarithmic: Collection[str]) -> Array:
@@ -130,43 +128,42 @@ def _reference(
 
 def _features(variables: Mapping[str, Variable], problems: tuple[str, ...]) -> Features:
     """All parameters side by side, those of components apart, (draw, problem, ...)."""
-    order = ("chain", "draw", *problems, "unit", "component")
-    blocks = [arranged(variable, order) for variable in variables.values()]
-    components = max(block.shape[-2] for block in blocks)
-    *leading, units, _, _ = blocks[0].shape
-    shape = (leading[0] * leading[1], int(np.prod(leading[2:], dtype=int)), units)
-    none = np.zeros((*leading, units, components, 0))
-    own = [none[..., :1, :], *(x for x in blocks if x.shape[-2] < components or components == 1)]
-    within = [none, *(x for x in blocks if x.shape[-2] == components > 1)]
-    own_shape, within_shape = (*shape, -1 if len(own) > 1 else 0), (*shape, components, -1 if len(within) > 1 else 0)
-    return Features(np.concatenate(own, -1).reshape(own_shape), np.concatenate(within, -1).reshape(within_shape))
+    blocks = [arranged(variable, (*SAMPLES, *problems, "unit", "component")) for variable in variables.values()]
+    chains, draws, *batch, units, _, _ = blocks[0].shape
+    none = np.zeros((chains, draws, *batch, units, max(x.shape[-2] for x in blocks), 0))
+    own = np.concatenate([none[..., 0, :], *(x[..., 0, :] for x in blocks if x.shape[-2] == 1)], -1)
+    within = np.concatenate([none, *(x for x in blocks if x.shape[-2] > 1)], -1)
+    leading = (chains * draws, int(np.prod(batch, dtype=int)))
+    return Features(own.reshape(*leading, *own.shape[-2:]), within.reshape(*leading, *within.shape[-3:]))
 
 
-def _match(draws: Features, aim: Features, units_may: Array, components_may: Array) -> tuple[Array, Array]:
-    """Permutations of one problem, (draw, U) and (draw, U, R); the booleans say who may take whose place."""
+def _match(draws: Features, aim: Features, units_of: Array, components_of: Array) -> tuple[Array, Array]:
+    """Permutations of one problem, (draw, U) and (draw, U, R); only equal numbers, (U,) and (U, R), may change places."""
     count, units, components = draws.within.shape[:3]
-    same = (
+    found = (
         np.broadcast_to(np.arange(units), (count, units)),
         np.broadcast_to(np.arange(components), (count, units, components)),
     )
-    if (
-        not (units_may & ~np.eye(units, dtype=bool)).any()
-        and components_may[range(units), range(units)].sum() == units * components
-    ):
-        return same
-    centres, spread = aim, Features(*(_variance(x, x.mean((0, 1) if x is draws.own else (0, 1, 2))) for x in draws))
-    found = same
+    if not (_some_alike(units_of) or _some_alike(components_of)):
+        return found
+    may = (units_of[:, None] == units_of, components_of[:, None, :, None] == components_of[None, :, None, :])
+    centres, spread = aim, Features(*(_variance(x, x.mean(tuple(range(x.ndim - 1)))) for x in draws))
     for step in range(NUM_STEPS):
-        new = _assigned(draws, centres, spread, units_may, components_may)
+        new = _assigned(draws, centres, spread, *may)
         if step and all(np.array_equal(x, y) for x, y in zip(new, found, strict=True)):
             break
         found, moved = new, _moved(draws, *new)
         centres = Features(*(x.mean(0, keepdims=True) for x in moved))
         spread = Features(*(_variance(x, centre) for x, centre in zip(moved, centres, strict=True)))
-    to_unit, to_component = _assigned(centres, aim, spread, units_may, components_may)
-    unit, component = found
-    unit, component = unit[:, to_unit[0]], component[:, to_unit[0]]
+    to_unit, to_component = _assigned(centres, aim, spread, *may)
+    unit, component = (x[:, to_unit[0]] for x in found)
     return unit, np.take_along_axis(component, np.broadcast_to(to_component, component.shape), -1)
+
+
+def _some_alike(numbers: Array) -> bool:
+    """True if two numbers along the last axis are equal."""
+    ordered = np.sort(numbers, -1)
+    return bool((ordered[..., 1:] == ordered[..., :-1]).any())
 
 
 def _variance(x: Array, centre: Array) -> Array:
@@ -224,50 +221,32 @@ def _least(cost: Array) -> Array:
     return rows
 
 
-def highest(lp: np.ndarray) -> tuple[int, int]:
-    """Chain and draw of the highest log density (chain, draw)."""
-    chain, draw = np.unravel_index(int(np.argmax(lp)), lp.shape)
-    return int(chain), int(draw)
-
-
-def permuted(variables: Mapping[str, Variable], permutations: Permutations) -> dict[str, Variable]:
+def _permuted(variables: Mapping[str, Variable], places: Mapping[str, Variable]) -> dict[str, Variable]:
     """Every variable with an axis ``unit`` in the new numbering."""
-    result: dict[str, Variable] = {}
+    result = {}
     for name, (dims, array) in variables.items():
-        if "unit" not in dims:
-            result[name] = (dims, array)
-            continue
-        order = ("chain", "draw", *permutations.problems, "unit", "component")
-        kept = [dim for dim in order if dim in dims]
-        axes = [dims.index(dim) for dim in kept]
-        front = np.moveaxis(array, axes, range(len(axes)))
-        work = arranged((dims, array), order)
-        shape = work.shape
-        unit = permutations.units.reshape(*shape[:-2], 1, 1)
-        work = np.take_along_axis(work, unit, -3)
-        if shape[-2] > 1:
-            work = np.take_along_axis(work, permutations.components.reshape(*shape[:-1], 1), -2)
-        result[name] = (dims, np.moveaxis(work.reshape(front.shape), range(len(axes)), axes))
+        x = xarray.Variable(dims, array)
+        for axis, old in places.items():
+            if {"unit", axis} <= set(dims):
+                x = x.isel({axis: xarray.Variable(*old)})
+        result[name] = (dims, x.transpose(*dims).values)
     return result
 
 
-def statement(
-    permutations: Permutations,
-    classes: Mapping[str, Variable],
-    separated_by: Mapping[str, tuple[str, ...]] | None = None,
+def _statement(
+    places: Mapping[str, Variable], classes: Mapping[str, Variable], separated_by: Mapping[str, tuple[str, ...]]
 ) -> str:
     """Say in words what was done."""
     said = []
-    for name, found in (("unit", permutations.units), ("component", permutations.components)):
+    for name, (_, found) in places.items():
         if name in classes and found.shape[-1] > 1:
             dims, numbers = classes[name]
-            ordered = np.sort(np.moveaxis(numbers, list(dims).index(name), -1), -1)
-            if not (ordered[..., 1:] == ordered[..., :-1]).any():
-                why = ", ".join((separated_by or {}).get(name, ()))
+            if not _some_alike(np.moveaxis(numbers, list(dims).index(name), -1)):
+                why = ", ".join(separated_by.get(name, ()))
                 said.append(
                     f"{name}s are not exchangeable{f' (they differ in {why})' if why else ''}: left as they are"
                 )
                 continue
-            moved = (found != np.arange(found.shape[-1])).reshape(len(found), -1).any(-1)
-            said.append(f"exchangeable {name}s relabelled: {moved.sum()} of {len(moved)} draws changed")
+            moved = (found != np.arange(found.shape[-1])).any(tuple(range(2, found.ndim)))
+            said.append(f"exchangeable {name}s relabelled: {moved.sum()} of {moved.size} draws changed")
     return "; ".join(said) or "a single unit: nothing to relabel"

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from pyro import poutine
 from pyro.infer import MCMC
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.messenger import Messenger
@@ -31,30 +30,21 @@ def as_draws(result: MCMC | AutoGuide, data: tuple[Any, ...], named: Mapping[str
     if not data and not named:
         raise ValueError("data: Pyro's results do not bring their data; give those that they were run on")
     arguments = bound(program, data, named)
-    if isinstance(result, MCMC):
-        samples, statistics = _chains(result)
-        method, record = type(result.kernel).__name__, {}
-    else:
-        if seed is None:
-            raise ValueError("seed: draws of a guide need one; give seed, an integer")
-        samples, statistics, method, record = (
-            _of_guide(result, arguments, seed),
-            {},
-            type(result).__name__,
-            {"seed": seed},
-        )
     found = parameters(program, arguments)
-    samples = {name: samples[name] for name in found.sites}
-    potential, transforms = found.unconstrained()
-    with torch.no_grad():
-        lp = [
-            [
-                -potential({name: transforms[name](x[i, j]) for name, x in samples.items()}).double()
-                for j in range(draws)
-            ]
-            for i, draws in enumerate([next(iter(samples.values())).shape[1]] * len(next(iter(samples.values()))))
-        ]
-    statistics["lp"] = torch.stack([torch.stack(chain) for chain in lp])
+    statistics, record = dict[str, Tensor](), dict[str, Any]()
+    if isinstance(result, MCMC):
+        samples, method = result.get_samples(group_by_chain=True), type(result.kernel).__name__
+        samples = {name: samples[name] for name in found.sites}
+        divergences = result.diagnostics().get("divergences")
+        if divergences is not None:
+            statistics["diverging"] = _diverging(divergences, next(iter(samples.values())).shape[:2])
+    elif seed is None:
+        raise ValueError("seed: draws of a guide need one; give seed, an integer")
+    else:
+        with untouched():
+            torch.manual_seed(seed)
+            samples, method, record = found.drawn(result, NUM_SAMPLES), type(result).__name__, {"seed": seed}
+    statistics["lp"] = found.log_density(samples)
     return Draws(samples, statistics, program, arguments, method, record)
 
 
@@ -65,21 +55,9 @@ def _unwrapped(program: Any) -> Any:
     return program
 
 
-def _chains(mcmc: MCMC) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Samples (chain, draw, ...) and which of them diverged, where the sampler says so."""
-    samples = mcmc.get_samples(group_by_chain=True)
-    shape = next(iter(samples.values())).shape[:2]
+def _diverging(divergences: Mapping[str, list[int]], shape: torch.Size) -> Tensor:
+    """Which draws diverged, (chain, draw), of Pyro's lists of them by chain."""
     diverging = torch.zeros(shape, dtype=torch.bool)
-    said = mcmc.diagnostics().get("divergences")
     for chain in range(shape[0]):
-        diverging[chain, (said or {}).get(f"chain {chain}", [])] = True
-    return dict(samples), {} if said is None else {"diverging": diverging}
-
-
-def _of_guide(guide: AutoGuide, arguments: tuple[Any, ...], seed: int) -> dict[str, Tensor]:
-    with untouched(), torch.no_grad():
-        torch.manual_seed(seed)
-        traces = [poutine.trace(guide).get_trace(*arguments) for _ in range(NUM_SAMPLES)]
-    nodes: list[Any] = [trace.nodes for trace in traces]
-    names = [name for name, _ in traces[0].iter_stochastic_nodes()]
-    return {name: torch.stack([node[name]["value"] for node in nodes]).unsqueeze(0) for name in names}
+        diverging[chain, divergences.get(f"chain {chain}", [])] = True
+    return diverging

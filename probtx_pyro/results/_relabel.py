@@ -1,4 +1,4 @@
-"""Label switching undone: units that may change places get the same number in every draw. Numpy and SciPy alone.
+"""Label switching undone: units that may change places get the same number in every draw. Files are relabelled without torch.
 
 A posterior that is symmetric in its units has a mode for every permutation of them, and chains that sit in different modes,
 or a chain that changes modes, look as if they had not converged. Each draw is renumbered by the permutation that brings its
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from probtx_pyro.results._arviz import Variable, assemble, dataset, group_names
-from probtx_pyro.results._matching import highest, matched, permuted, statement
+from probtx_pyro.results._arviz import assemble, dataset, group_names
+from probtx_pyro.results._matching import relabelled
 
 
 def relabel(
@@ -66,25 +66,20 @@ def relabel(
 
         return draws_relabelled(posterior, reference)
     found = dataset(posterior, "posterior")
-    variables: dict[str, Variable] = {
-        str(name): (tuple(map(str, x.dims)), x.values) for name, x in found.data_vars.items()
-    }
-    classes: dict[str, Variable] = {name: ((name,), np.asarray(x)) for name, x in (exchangeable or {}).items()}
+    groups = {name: dataset(posterior, name) for name in group_names(posterior)}
+    classes: dict[str, Any] = {name: ((name,), np.asarray(x)) for name, x in (exchangeable or {}).items()}
     if exchangeable is None:
-        constant = dataset(posterior, "constant_data") if "constant_data" in group_names(posterior) else {}
-        for name in ("unit", "component"):
-            if f"exchangeable_{name}s" in constant:
-                x = constant[f"exchangeable_{name}s"]
-                classes[name] = (tuple(map(str, x.dims)), x.values)
+        constant: Mapping[Any, Any] = groups.get("constant_data", {})
+        known = {name: f"exchangeable_{name}s" for name in ("unit", "component")}
+        classes = {name: (constant[x].dims, constant[x].values) for name, x in known.items() if x in constant}
     if "unit" not in classes:
         raise ValueError(
             "exchangeable: the data do not say which units may change places; give exchangeable={'unit': numbers, equal where they may}"
         )
-    statistics = dataset(posterior, "sample_stats") if "sample_stats" in group_names(posterior) else {}
-    start = highest(statistics["lp"].values) if "lp" in statistics else (0, -1)
+    variables: dict[Any, Any] = {name: (x.dims, x.values) for name, x in found.data_vars.items()}
+    statistics: Mapping[Any, Any] = groups.get("sample_stats", {})
+    lp = statistics["lp"].values if "lp" in statistics else None
     logarithmic = str(posterior.attrs.get("logarithmic", "")).split()
-    permutations = matched(variables, classes, start, reference, logarithmic)
-    moved = permuted(variables, permutations)
-    groups = {name: dataset(posterior, name) for name in group_names(posterior)}
-    groups["posterior"] = found.assign({name: (dims, array) for name, (dims, array) in moved.items()})
-    return assemble(groups, {**posterior.attrs, "labels": statement(permutations, classes)})
+    moved, labels = relabelled(variables, classes, lp, reference, logarithmic, {})
+    groups["posterior"] = found.assign(moved)
+    return assemble(groups, {**posterior.attrs, "labels": labels})

@@ -36,7 +36,6 @@ from probtx_pyro.results._dims import Layout
 from probtx_pyro.results._pyro import as_draws
 
 Groups = dict[str, dict[str, Variable]]
-OPTIONS: Mapping[str, Any] = {"attention": True, "likelihood": "joint", "seed": None, "prior": 0, "relabel": True}
 
 
 def to_inference_data(
@@ -111,13 +110,7 @@ def to_inference_data(
     Vehtari, Gelman & Gabry 2017, *Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC*.
     """
     library = {"inference_library": "probtx_pyro", "inference_library_version": version("probtx_pyro")}
-    options: dict[str, Any] = {
-        "attention": attention,
-        "likelihood": likelihood,
-        "seed": seed,
-        "prior": prior,
-        "relabel": relabel,
-    }
+    options: dict[str, Any] = dict(attention=attention, likelihood=likelihood, seed=seed, prior=prior, relabel=relabel)
     fit = fit.draws if isinstance(fit, Approximation) else fit
     if isinstance(fit, MCMC | AutoGuide):
         fit, data, named = as_draws(fit, data, named, seed), (), {}
@@ -131,8 +124,9 @@ def to_inference_data(
         raise ValueError(
             f"fit must be a result of probtx_pyro.inference, a value of models, or Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
         )
+    defaults: Any = to_inference_data.__kwdefaults__
     for name, given in options.items():
-        if given is not OPTIONS[name]:
+        if given is not defaults[name]:
             raise ValueError(f"{name}: an option of draws, but this is a {type(fit).__name__}; leave it out")
     groups, attrs = _point_groups(fit, formulation, formulation.bind(*data, **named), dims)
     return from_arrays(groups, coords, library | attrs)
@@ -142,15 +136,13 @@ def _point_groups(
     fit: Any, formulation: Formulation, data: Data, dims: Mapping[str, Sequence[str]] | None
 ) -> tuple[Groups, dict[str, str | int | float]]:
     """The groups and attributes of one value of the parameters, with how it was found."""
-    if (
-        data
-        and data[0] is None
-        and (late := [name for name, x in zip(formulation.DATA, data, strict=True) if x is not None])
-    ):
+    given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
+    if given and data[0] is None:
         first = next(iter(formulation.DATA))
-        raise ValueError(f"{' and '.join(late)} belong to {first}, which are missing; give {first} as well")
+        raise ValueError(f"{' and '.join(given)} belong to {first}, which are missing; give {first} as well")
     layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
-    groups: Groups = {"iterations": {}, "point_estimate": {}, "constant_data": {}, "observed_data": {}}
+    estimate = {name: layout.variable(name, x) for name, x in formulation.parameters().items()}
+    groups: Groups = {"iterations": {}, "point_estimate": estimate, "constant_data": {}, "observed_data": {}}
     attrs: dict[str, str | int | float] = {}
     if isinstance(fit, Adaptation):
         attrs |= {
@@ -161,19 +153,16 @@ def _point_groups(
         groups["iterations"] = {name: layout.variable(name, getattr(fit, name)) for name in ("converged", "num_steps")}
         steps = [layout.variable("objective", row) for row in fit.objective]
         groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
-    estimate = groups["point_estimate"]
-    for name, x in formulation.parameters().items():
-        estimate[name] = layout.variable(name, x)
     if not data or data[0] is not None:
         observations = formulation.observations(data)
         with torch.no_grad():
             for name in ("attention", "log_evidence"):
                 if formulation.offers(name):
                     estimate[name] = layout.variable(name, getattr(formulation, name)(*observations))
-        for i, ((name, row), x) in enumerate(zip(formulation.DATA.items(), data, strict=True)):
-            if x is not None:  # what the point estimate is conditional on, and the answers that it explains
-                group = "observed_data" if row.role == "explained" and i else "constant_data"
-                groups[group][name] = layout.variable(name, x)
+        # what the estimate is conditional on, and the answers that it explains
+        for i, (name, x) in enumerate(given.items()):
+            group = "observed_data" if formulation.DATA[name].role == "explained" and i else "constant_data"
+            groups[group][name] = layout.variable(name, x)
     layout.finish()
     return groups, attrs
 
