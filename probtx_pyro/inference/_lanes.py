@@ -1,0 +1,160 @@
+"""The log density of many chains at once, each a vector of R^n: what a sampler of a batch moves in.
+
+A lane is one chain in one of the independent problems of a batch; lanes are rows of one matrix, chains first. A closed form takes all
+of them as leading axes of its parameters, a program by ``torch.func.vmap`` where that serves, and one by one where it does not.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import pyro
+import torch
+from torch import Tensor
+
+from probtx_pyro.inference._program import Parameters
+from probtx_pyro.ops._numerics import sum_to
+
+Energies = Callable[[dict[str, Tensor]], Tensor]
+
+
+class Lanes:
+    """Minus the log density of each lane, and its gradient.
+
+    Parameters
+    ----------
+    found
+        The parameters of a program.
+    starts
+        Constrained values by site, (chain, *shape of the parameter).
+
+    Raises
+    ------
+    ValueError
+        A start without a finite log density or gradient, naming chain and site.
+    """
+
+    def __init__(self, found: Parameters, starts: Mapping[str, Tensor]):
+        self.found, self.joint = found, found.joint
+        joint = self.joint
+        self._potential, self.transforms = found.unconstrained()
+        #: the independent problems, each a lane of every chain
+        self.problems = torch.Size() if joint is None else joint.problems
+        own = {name: self.transforms[name](x[0]).shape for name, x in starts.items()}
+        leading = {name: 0 if joint is None else joint.leading(name) for name in own}
+        self._shapes = {name: (shape[: leading[name]], shape[leading[name] :]) for name, shape in own.items()}
+        self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
+        self.how, self._energies = "closed form", self._closed
+        with pyro.validation_enabled(False), torch.enable_grad():
+            free = {name: self.transforms[name](x).detach() for name, x in starts.items()}
+            self.start = self._laid_out(free)
+            if joint is None:
+                self.how, self._energies = "program, chain by chain", self._one_by_one
+                if not found.discrete and self._vectorises():
+                    self.how, self._energies = "program by vmap", torch.func.vmap(self._potential)
+            self._require_inside(starts, free)
+
+    def _padded(self, name: str) -> tuple[list[int], list[int]]:
+        """The leading axes of a parameter as those of problems and those within one."""
+        leading, _ = self._shapes[name]
+        wide = (1,) * (len(self.problems) - len(leading)) + tuple(leading)
+        return list(self.problems), [n // p for n, p in zip(wide, self.problems, strict=True)]
+
+    def _laid_out(self, free: Mapping[str, Tensor]) -> Tensor:
+        """Values (chain, *shape) as rows."""
+        rows = []
+        for name, z in free.items():
+            outer, inner = self._padded(name)
+            rank = len(outer)
+            z = z.reshape(len(z), *(n for pair in zip(outer, inner, strict=True) for n in pair), *self._shapes[name][1])
+            order = [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), *range(2 * rank + 1, z.dim())]
+            rows.append(z.permute(order).reshape(len(z) * self.problems.numel(), -1))
+        return torch.cat(rows, 1)
+
+    def _values(self, rows: Tensor) -> dict[str, Tensor]:
+        """The inverse: rows (chain * problems, ..., coordinate) to (chain, ..., *shape)."""
+        chains, middle, rank = len(rows) // self.problems.numel(), rows.shape[1:-1], len(self.problems)
+        free = {}
+        for name, z in zip(self.sizes, rows.split(list(self.sizes.values()), -1), strict=True):
+            outer, inner = self._padded(name)
+            leading, own = self._shapes[name]
+            m = len(middle)
+            z = z.reshape(chains, *outer, *middle, *inner, *own)
+            pairs = [axis for i in range(rank) for axis in (1 + i, 1 + rank + m + i)]
+            order = [0, *range(1 + rank, 1 + rank + m), *pairs, *range(1 + 2 * rank + m, z.dim())]
+            free[name] = z.permute(order).reshape(chains, *middle, *leading, *own)
+        return free
+
+    def constrained(self, rows: Tensor) -> dict[str, Tensor]:
+        """Values of the parameters, (chain, draw, *shape), of rows (lane, draw, coordinate)."""
+        with pyro.validation_enabled(False), torch.no_grad():
+            return {name: self.transforms[name].inv(z) for name, z in self._values(rows).items()}
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The potential (lane,) and its gradient (lane, coordinate); infinity where a matrix has no decomposition."""
+        point = rows.detach().requires_grad_()
+        try:
+            energies = self._energies(self._values(point)).flatten()
+            (slope,) = torch.autograd.grad(energies.sum(), point)
+            return energies.detach(), slope
+        except torch.linalg.LinAlgError:
+            lanes = self.problems.numel()
+            if len(rows) == lanes:  # of one chain: it has left the numbers' range, which is a divergence and no error
+                return rows.new_full((lanes,), math.inf), torch.zeros_like(rows)
+            found = [self(part) for part in rows.split(lanes)]
+            return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
+
+    def _closed(self, free: dict[str, Tensor]) -> Tensor:
+        """By `LogJoint.objective`, (chain, *problems)."""
+        joint = self.joint
+        assert joint is not None
+        values, volume = {}, torch.zeros(())
+        for name, z in free.items():
+            inverse = self.transforms[name].inv
+            x = inverse(z)
+            values[name] = x.reshape(len(x), *joint.start[name].shape)
+            own = inverse.log_abs_det_jacobian(z, x)
+            leading = 1 + len(self._shapes[name][0])
+            own = own.flatten(leading).sum(-1) if own.dim() > leading else own
+            shape = (1,) * (1 + len(self.problems) - own.dim())
+            own = own.reshape(own.shape[0], *shape, *own.shape[1:])
+            volume = volume + sum_to(own, torch.Size((len(x), *self.problems)))
+        return -(joint.objective(values) + volume)
+
+    def _one_by_one(self, free: dict[str, Tensor]) -> Tensor:
+        return torch.stack([self._potential(_chain(free, i)) for i in range(len(next(iter(free.values()))))])
+
+    def _vectorises(self) -> bool:
+        """True if the program under vmap is the program: of two starts, densities and gradients agree to half the digits."""
+        rows = self.start[:2].detach().requires_grad_()
+        alone = self._one_by_one(self._values(rows))
+        try:
+            together = torch.func.vmap(self._potential)(self._values(rows))
+        except (RuntimeError, ValueError, NotImplementedError):  # it looks at numbers, or uses what vmap cannot do
+            return False
+        slopes = [torch.autograd.grad(x.sum(), rows, retain_graph=True)[0] for x in (alone, together)]
+        close = 10 * torch.finfo(rows.dtype).eps ** 0.5
+        pairs = ((alone, together), slopes)
+        return all(torch.allclose(x, y, rtol=close, atol=close, equal_nan=True) for x, y in pairs)
+
+    def _require_inside(self, starts: Mapping[str, Tensor], free: Mapping[str, Tensor]) -> None:
+        """Refuse a start of no density, on the boundary of a support, or without a gradient."""
+        energies, slopes = self(self.start)
+        inside = torch.isfinite(energies) & torch.isfinite(slopes).all(1) & torch.isfinite(self.start).all(1)
+        if bool(inside.all()):
+            return
+        lane = int((~inside).nonzero()[0])
+        chain = lane // self.problems.numel()
+        self.found.require_finite(_chain(starts, chain), f"start of chain {chain + 1}")
+        slopes = self._values(slopes)
+        for name, z in free.items():
+            if not (torch.isfinite(z[chain]).all() and torch.isfinite(slopes[name][chain]).all()):
+                raise ValueError(
+                    f"start: {name} is on the boundary of its support or has no finite gradient there; start inside, at start='prior' or values of your own"
+                )
+        raise ValueError(
+            f"start of chain {chain + 1}: the log density is {-float(energies[lane])}; start='prior', or values of your own"
+        )
+
+
+def _chain(values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+    return {name: x[index] for name, x in values.items()}
