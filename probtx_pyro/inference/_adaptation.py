@@ -5,23 +5,26 @@ coordinates over windows that double, as in Stan (Reference Manual, "Automatic p
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 SHRINKAGE, OFFSET, FORGETTING = 0.05, 10.0, 0.75  # γ, t0, κ of Hoffman & Gelman 2014, section 3.2.1
-FIRST, WINDOW, LAST = 75, 25, 50  # steps before the windows, of the first window, and after them
+#: steps before the windows, of the first window, and after them: Stan's, and for so many chains that few steps are many draws
+ALONE, TOGETHER, MANY = (75, 25, 50), (10, 10, 50), 4
 FEWEST = 20  # steps of warmup that are too few for a window
 PRIOR_DRAWS, PRIOR_VARIANCE = 5, 1e-3  # what a variance is shrunk to, in draws
 
 
-def windows(num_warmup: int) -> tuple[int, list[int]]:
-    """The step at which the first window begins, and the steps at which windows end; none in a short warmup."""
+def windows(num_warmup: int, num_chains: int = 1) -> tuple[int, list[int]]:
+    """The step at which the first window begins, and the steps at which windows end, of so many chains that share them.
+
+    There are none in a short warmup.
+    """
     if num_warmup < FEWEST:
         return num_warmup, []
-    first, size, last = FIRST, WINDOW, LAST
-    if num_warmup < FIRST + WINDOW + LAST:
+    first, size, last = TOGETHER if num_chains >= MANY else ALONE
+    if num_warmup < first + size + last:
         first, last = int(0.15 * num_warmup), int(0.1 * num_warmup)
         size = num_warmup - first - last
     ends, begin = [], first
@@ -53,7 +56,7 @@ class Adaptation:
     ):
         lanes, device = start.shape[:2], start.device
         self.num_warmup, self.target, self.pooled, self.gather = num_warmup, target_accept, pooled, gather
-        self.first, ends = windows(num_warmup)
+        self.first, ends = windows(num_warmup, len(gather(start)) if pooled else 1)
         self.ends = torch.zeros(num_warmup + 1, dtype=torch.bool, device=device)
         self.ends[ends] = True
         self.last = ends[-1] if ends else num_warmup

@@ -6,6 +6,7 @@ of them as leading axes of its parameters, a program by ``torch.func.vmap`` wher
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyro
 import torch
@@ -13,8 +14,6 @@ from torch import Tensor
 
 from probtx_pyro.inference._program import Parameters
 from probtx_pyro.ops._numerics import sum_to
-
-Energies = Callable[[dict[str, Tensor]], Tensor]
 
 
 class Lanes:
@@ -43,14 +42,14 @@ class Lanes:
         leading = {name: 0 if joint is None else joint.leading(name) for name in own}
         self._shapes = {name: (shape[: leading[name]], shape[leading[name] :]) for name, shape in own.items()}
         self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
-        self.how, self._energies = "closed form", self._closed
+        self.how, self._evaluate = "closed form", partial(_differentiated, self._closed)
         with pyro.validation_enabled(False), torch.enable_grad():
             free = {name: self.transforms[name](x).detach() for name, x in starts.items()}
             self.start = self._laid_out(free)
             if joint is None:
-                self.how, self._energies = "program, chain by chain", self._one_by_one
+                self.how, self._evaluate = "program, chain by chain", partial(_differentiated, self._one_by_one)
                 if not found.discrete and self._vectorises():
-                    self.how, self._energies = "program by vmap", torch.func.vmap(self._potential)
+                    self.how, self._evaluate = "program by vmap", self._by_vmap
             self._require_inside(starts, free)
 
     def _padded(self, name: str) -> tuple[list[int], list[int]]:
@@ -91,11 +90,8 @@ class Lanes:
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The potential (lane,) and its gradient (lane, coordinate); infinity where a matrix has no decomposition."""
-        point = rows.detach().requires_grad_()
         try:
-            energies = self._energies(self._values(point)).flatten()
-            (slope,) = torch.autograd.grad(energies.sum(), point)
-            return energies.detach(), slope
+            return self._evaluate(rows.detach())
         except torch.linalg.LinAlgError:
             lanes = self.problems.numel()
             if len(rows) == lanes:  # of one chain: it has left the numbers' range, which is a divergence and no error
@@ -103,12 +99,12 @@ class Lanes:
             found = [self(part) for part in rows.split(lanes)]
             return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
 
-    def _closed(self, free: dict[str, Tensor]) -> Tensor:
+    def _closed(self, rows: Tensor) -> Tensor:
         """By `LogJoint.objective`, (chain, *problems)."""
         joint = self.joint
         assert joint is not None
         values, volume = {}, torch.zeros(())
-        for name, z in free.items():
+        for name, z in self._values(rows).items():
             inverse = self.transforms[name].inv
             x = inverse(z)
             values[name] = x.reshape(len(x), *joint.start[name].shape)
@@ -118,23 +114,30 @@ class Lanes:
             shape = (1,) * (1 + len(self.problems) - own.dim())
             own = own.reshape(own.shape[0], *shape, *own.shape[1:])
             volume = volume + sum_to(own, torch.Size((len(x), *self.problems)))
-        return -(joint.objective(values) + volume)
+        return -(joint.objective(values) + volume).flatten()
 
-    def _one_by_one(self, free: dict[str, Tensor]) -> Tensor:
-        return torch.stack([self._potential(_chain(free, i)) for i in range(len(next(iter(free.values()))))])
+    def _one_by_one(self, rows: Tensor) -> Tensor:
+        return torch.stack([self._of_row(row) for row in rows])
+
+    def _of_row(self, row: Tensor) -> Tensor:
+        return self._potential(_chain(self._values(row.unsqueeze(0)), 0))
+
+    def _by_vmap(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        slopes, energies = torch.func.vmap(torch.func.grad_and_value(self._of_row))(rows)
+        return energies, slopes
 
     def _vectorises(self) -> bool:
         """True if the program under vmap is the program: of two starts, densities and gradients agree to half the digits."""
-        rows = self.start[:2].detach().requires_grad_()
-        alone = self._one_by_one(self._values(rows))
+        rows = self.start[:2].detach()
+        alone = _differentiated(self._one_by_one, rows)
         try:
-            together = torch.func.vmap(self._potential)(self._values(rows))
+            together = self._by_vmap(rows)
         except (RuntimeError, ValueError, NotImplementedError):  # it looks at numbers, or uses what vmap cannot do
             return False
-        slopes = [torch.autograd.grad(x.sum(), rows, retain_graph=True)[0] for x in (alone, together)]
         close = 10 * torch.finfo(rows.dtype).eps ** 0.5
-        pairs = ((alone, together), slopes)
-        return all(torch.allclose(x, y, rtol=close, atol=close, equal_nan=True) for x, y in pairs)
+        return all(
+            torch.allclose(x, y, rtol=close, atol=close, equal_nan=True) for x, y in zip(alone, together, strict=True)
+        )
 
     def _require_inside(self, starts: Mapping[str, Tensor], free: Mapping[str, Tensor]) -> None:
         """Refuse a start of no density, on the boundary of a support, or without a gradient."""
@@ -154,6 +157,14 @@ class Lanes:
         raise ValueError(
             f"start of chain {chain + 1}: the log density is {-float(energies[lane])}; start='prior', or values of your own"
         )
+
+
+def _differentiated(energies: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Energies (lane,) and their gradient, by one backward pass."""
+    point = rows.detach().requires_grad_()
+    found = energies(point)
+    (slopes,) = torch.autograd.grad(found.sum(), point)
+    return found.detach(), slopes
 
 
 def _chain(values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
