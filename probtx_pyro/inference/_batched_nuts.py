@@ -45,7 +45,7 @@ class Streams:
         for lane in np.flatnonzero(self.used % BLOCK):
             self._draw(lane)
 
-    def _draw(self, lane: int) -> None:
+    def _draw(self, lane: np.integer) -> None:
         generator = np.random.default_rng([*self.lanes[lane], int(self.used[lane]) // BLOCK])
         size = self._ahead.shape[-1] - 3
         drawn = np.concatenate([generator.random((BLOCK, 3)), generator.standard_normal((BLOCK, size))], 1)

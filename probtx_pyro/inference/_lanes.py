@@ -7,13 +7,17 @@ of them as leading axes of its parameters, a program by ``torch.func.vmap`` wher
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
+from torch.distributions import biject_to
 
 from probtx_pyro.inference._program import Parameters
 from probtx_pyro.ops._numerics import sum_to
+
+Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Lanes:
@@ -36,13 +40,16 @@ class Lanes:
         self.found, self.joint = found, found.joint
         joint = self.joint
         self._potential, self.transforms = found.unconstrained()
+        if joint is not None:  # the program's sites may take the axes of problems for their event
+            self.transforms = {name: biject_to(site.distribution.support).inv for name, site in joint.sites.items()}
         #: the independent problems, each a lane of every chain
         self.problems = torch.Size() if joint is None else joint.problems
         own = {name: self.transforms[name](x[0]).shape for name, x in starts.items()}
         leading = {name: 0 if joint is None else joint.leading(name) for name in own}
         self._shapes = {name: (shape[: leading[name]], shape[leading[name] :]) for name, shape in own.items()}
         self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
-        self.how, self._evaluate = "closed form", partial(_differentiated, self._closed)
+        self.how = "closed form"
+        self._evaluate: Evaluation = partial(_differentiated, self._closed)
         with pyro.validation_enabled(False), torch.enable_grad():
             free = {name: self.transforms[name](x).detach() for name, x in starts.items()}
             self.start = self._laid_out(free)
@@ -99,22 +106,40 @@ class Lanes:
             found = [self(part) for part in rows.split(lanes)]
             return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
 
-    def _closed(self, rows: Tensor) -> Tensor:
-        """By `LogJoint.objective`, (chain, *problems)."""
+    def _closed(self, rows: Tensor, guarded: bool = True) -> Tensor:
+        """By `LogJoint.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
         joint = self.joint
         assert joint is not None
-        values, volume = {}, torch.zeros(())
-        for name, z in self._values(rows).items():
-            inverse = self.transforms[name].inv
-            x = inverse(z)
-            values[name] = x.reshape(len(x), *joint.start[name].shape)
-            own = inverse.log_abs_det_jacobian(z, x)
-            leading = 1 + len(self._shapes[name][0])
-            own = own.flatten(leading).sum(-1) if own.dim() > leading else own
-            shape = (1,) * (1 + len(self.problems) - own.dim())
-            own = own.reshape(own.shape[0], *shape, *own.shape[1:])
-            volume = volume + sum_to(own, torch.Size((len(x), *self.problems)))
-        return -(joint.objective(values) + volume).flatten()
+        free = self._values(rows)
+        values = {name: self.transforms[name].inv(z) for name, z in free.items()}
+        if guarded:
+            with torch.no_grad():
+                inside = self._inside(values)
+            if not bool(inside.all()):
+                within = self.start[: self.problems.numel()].repeat(len(rows) // self.problems.numel(), 1)
+                rows = torch.where(inside.unsqueeze(1), rows, within)
+                return torch.where(inside, self._closed(rows, guarded=False), math.inf)
+        volume = torch.zeros(())
+        for name, x in values.items():
+            volume = volume + self._by_problem(name, self.transforms[name].inv.log_abs_det_jacobian(free[name], x))
+        laid_out = {name: x.reshape(len(x), *joint.start[name].shape) for name, x in values.items()}
+        return -(joint.objective(laid_out) + volume).flatten()
+
+    def _by_problem(self, name: str, x: Tensor) -> Tensor:
+        """Sums over what belongs to one problem, (chain, *problems), of numbers (chain, *leading axes, ...) of a parameter."""
+        leading = 1 + len(self._shapes[name][0])
+        x = x.flatten(leading).sum(-1) if x.dim() > leading else x
+        x = x.reshape(len(x), *(1,) * (1 + len(self.problems) - x.dim()), *x.shape[1:])
+        return sum_to(x, torch.Size((len(x), *self.problems)))
+
+    def _inside(self, values: Mapping[str, Tensor]) -> Tensor:
+        """True for the lanes (lane,) whose parameters are finite and on their supports."""
+        assert self.joint is not None
+        formulation, outside = self.joint.formulation, torch.zeros(())
+        for name, x in values.items():
+            for wrong in (~formulation.row(name).support.check(x), ~torch.isfinite(x)):
+                outside = outside + self._by_problem(name, wrong.to(x.dtype))
+        return (outside == 0).expand(len(x), *self.problems).flatten()
 
     def _one_by_one(self, rows: Tensor) -> Tensor:
         return torch.stack([self._of_row(row) for row in rows])
@@ -124,7 +149,7 @@ class Lanes:
 
     def _by_vmap(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         slopes, energies = torch.func.vmap(torch.func.grad_and_value(self._of_row))(rows)
-        return energies, slopes
+        return energies.detach(), slopes.detach()  # a program may hold parameters of its own
 
     def _vectorises(self) -> bool:
         """True if the program under vmap is the program: of two starts, densities and gradients agree to half the digits."""
@@ -148,9 +173,9 @@ class Lanes:
         lane = int((~inside).nonzero()[0])
         chain = lane // self.problems.numel()
         self.found.require_finite(_chain(starts, chain), f"start of chain {chain + 1}")
-        slopes = self._values(slopes)
+        gradients = self._values(slopes)
         for name, z in free.items():
-            if not (torch.isfinite(z[chain]).all() and torch.isfinite(slopes[name][chain]).all()):
+            if not (torch.isfinite(z[chain]).all() and torch.isfinite(gradients[name][chain]).all()):
                 raise ValueError(
                     f"start: {name} is on the boundary of its support or has no finite gradient there; start inside, at start='prior' or values of your own"
                 )

@@ -5,7 +5,7 @@ Chains are lanes of `_batched_nuts`; so are the independent problems of a batch,
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.2  # between two looks of the bar
 WARMUP, SHORTEST = 1000, 250  # steps of four chains, or of one by itself, and of however many that share them
 ADAPTATION = {"shared": True, "chain": False}
 #: how the numbers of independent problems become one, by statistic
-OVER_PROBLEMS = {
+OVER_PROBLEMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "lp": Tensor.sum, "energy": Tensor.sum, "n_steps": Tensor.sum, "tree_depth": Tensor.amax, "step_size": Tensor.mean,
     "acceptance_rate": Tensor.mean, "diverging": Tensor.any,
 }  # fmt: skip
@@ -168,7 +168,7 @@ def nuts(
         for name, x in sampler.statistics.items()
     }
     samples = lanes.constrained(together.rows(sampler.draws.unflatten(0, (-1, problems))).flatten(0, 1))
-    record = {
+    record: dict[str, str | int | float] = {
         "seed": seed, "num_warmup": num_warmup, "seconds": seconds + time.monotonic() - began,
         "start": start if isinstance(start, str) else "values", "target_accept": target_accept,
         "max_tree_depth": max_tree_depth, "adaptation": adaptation, "evaluation": lanes.how,

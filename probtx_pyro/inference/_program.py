@@ -75,7 +75,8 @@ class Parameters(NamedTuple):
 
     def _of_program(self, values: Mapping[str, Tensor]) -> Tensor:
         """The log density by one run of the program, without Pyro's enumeration, which cannot be vectorised."""
-        return poutine.trace(poutine.condition(self.program, dict(values))).get_trace(*self.arguments).log_prob_sum()
+        total = poutine.trace(poutine.condition(self.program, dict(values))).get_trace(*self.arguments).log_prob_sum()
+        return torch.as_tensor(total)  # a sum over no site is the number 0
 
     def log_density(self, samples: Mapping[str, Tensor]) -> Tensor:
         """The log density over R^n of draws (chain, draw, *shape), (chain, draw)."""

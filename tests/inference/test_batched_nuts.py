@@ -312,6 +312,23 @@ def test_a_parameter_that_problems_share_makes_them_one():
     assert lanes.problems == (1,) and lanes.start.shape == (3, 4 * 3 + 2 * 4)
 
 
+def test_a_lane_whose_numbers_leave_the_range_is_alone():
+    """A precision that underflows to 0, or overflows, has no density; the other lanes are what they are by themselves."""
+    mixture, *data = problem(generator(2), batch=(2,))
+    posterior = models.bayesian(mixture, keys=Normal(0.0, 2.0), value_precision=LogNormal(0.0, 1.0))
+    found = parameters(posterior, tuple(data))
+    lanes = Lanes(found, starts(found.program, found.arguments, 3, "prior", 0))
+    rows = lanes.start.clone()
+    place = list(lanes.sizes.values())[0]  # the first precision
+    rows[1, place:], rows[4, place] = -1e4, 1e4
+    energies, slopes = lanes(rows)
+    alone, expected = lanes(lanes.start)
+    lost = torch.tensor([False, True, False, False, True, False])
+    assert torch.isposinf(energies[lost]).all() and (slopes[lost] == 0).all()
+    assert_equal(energies[~lost], alone[~lost])
+    assert_equal(slopes[~lost], expected[~lost], alone)
+
+
 def by_value():
     x = pyro.sample("x", Normal(0.0, 1.0))
     pyro.sample("y", Normal(0.0 if x > 0 else 1.0, 1.0))
