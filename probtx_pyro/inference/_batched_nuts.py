@@ -17,7 +17,7 @@ from torch import Tensor
 from probtx_pyro.inference._adaptation import Adaptation
 
 DIVERGENCE = 1000.0  # nats of energy error
-BLOCK = 64  # leapfrog steps for which random numbers are drawn ahead
+BLOCK = 64  # rows of random numbers that are drawn ahead; a trajectory takes one to set out, and one for each step
 POSITION, MOMENTUM, SLOPE = range(3)
 Potential = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -34,7 +34,7 @@ class Streams:
     like
         A tensor of the dtype and device of what is drawn.
     used
-        How many steps each lane has taken, if it goes on.
+        How many rows each lane has taken, if it goes on.
     """
 
     def __init__(self, seeds: Sequence[int], problems: int, size: int, like: Tensor, used: Tensor | None = None):
@@ -52,7 +52,7 @@ class Streams:
         self._ahead[lane] = torch.from_numpy(drawn).to(self._ahead)
 
     def take(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Three uniform numbers (lane, 3) and a normal one for each coordinate; lanes not in ``which`` keep theirs for later."""
+        """A row of three uniform numbers (lane, 3) and a normal one for each coordinate; lanes not in ``which`` keep theirs for later."""
         taking = which.cpu().numpy()
         for lane in np.flatnonzero(taking & (self.used % BLOCK == 0)):
             self._draw(lane)
@@ -128,7 +128,7 @@ class BatchedNUTS:
     def begin(self) -> None:
         """Find first step sizes, and set out."""
         everyone = torch.ones_like(self.state["moving"])
-        _, normals = self.streams.take(everyone)
+        normals = self.streams.take(everyone)[1]
 
         def acceptance(step: Tensor) -> Tensor:
             _, potential, momentum = self._leap(self.state["point"], step.flatten(), normals)
@@ -136,8 +136,7 @@ class BatchedNUTS:
             return (-lost.double()).exp().clamp(max=1.0).nan_to_num(0.0).view(self.shape)
 
         self.adaptation.begin(acceptance)
-        uniforms, normals = self.streams.take(everyone)
-        self._set_out(everyone, normals, uniforms[:, 2])
+        self._set_out(everyone)
 
     @property
     def finished(self) -> bool:
@@ -158,7 +157,7 @@ class BatchedNUTS:
         """Take one leapfrog step with every lane that moves, end the trees that are complete; the number of draws completed."""
         s = self.state
         moving = s["moving"]
-        uniforms, normals = self.streams.take(moving)
+        uniforms, _ = self.streams.take(moving)
         step = self.adaptation.state["step"].flatten() * s["sign"]
         leaf, potential, momentum = self._leap(s["tip"], step, s["tip"][:, MOMENTUM])
         energy = (potential + _kinetic(momentum)).nan_to_num(math.inf, math.inf)
@@ -191,7 +190,7 @@ class BatchedNUTS:
         finished = moving & (broken | joined & ended)
         self._grow(joined & ~ended, uniforms[:, 2])
         s["moving"] = moving & ~finished
-        return self._complete(normals, uniforms[:, 2])
+        return self._complete()
 
     def _turning(self, moving: Tensor, number: Tensor, momentum: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """True where an aligned block of 2, 4, 8, ... leaves that ends at this leaf makes a U-turn."""
@@ -204,7 +203,7 @@ class BatchedNUTS:
         begun, sums = kept[:, :, 0], after.unsqueeze(1) - kept[:, :, 1]
         return (last & _turns(begun, momentum.unsqueeze(1), sums)).any(1)
 
-    def _complete(self, normals: Tensor, uniform: Tensor) -> int:
+    def _complete(self) -> int:
         """End the step of every lane that rests, unless it shares its warmup with one that does not yet."""
         s, adaptation = self.state, self.adaptation
         resting = (~s["moving"] & (s["done"] < self.total)).view(self.shape)
@@ -230,17 +229,18 @@ class BatchedNUTS:
         if bool((resting & warm).any()):
             position = s["point"][:, POSITION].unflatten(0, self.shape)
             adaptation.update(resting & warm, done.view(self.shape), acceptance.double().view(self.shape), position)
-        self._set_out(ready & (done < self.total), normals, uniform)
+        self._set_out(ready & (done < self.total))
         return int(ready.sum())
 
-    def _set_out(self, which: Tensor, normals: Tensor, uniform: Tensor) -> None:
+    def _set_out(self, which: Tensor) -> None:
         """Begin a trajectory of a single point, with a new momentum."""
         s = self.state
+        uniforms, normals = self.streams.take(which)
         start = torch.stack([s["point"][:, POSITION], normals, s["point"][:, SLOPE]], 1)
         energy = s["potential"] + _kinetic(normals)
         self._set(which, ends=start.unsqueeze(1).expand_as(s["ends"]), sum=normals, weight=0.0, depth=0, initial=energy, steps=0,
                   chosen=start, chosen_potential=s["potential"], chosen_energy=energy, accepted=0.0, moving=True)  # fmt: skip
-        self._grow(which, uniform)
+        self._grow(which, uniforms[:, 2])
 
     def _grow(self, which: Tensor, uniform: Tensor) -> None:
         """Begin to double the trajectory, at one of its two ends."""

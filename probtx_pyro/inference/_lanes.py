@@ -7,7 +7,6 @@ of them as leading axes of its parameters, a program by ``torch.func.vmap`` wher
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import pyro
 import torch

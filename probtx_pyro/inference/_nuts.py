@@ -129,19 +129,17 @@ def nuts(
     )  # fmt: skip
     kept = Checkpoint(checkpoint, run)
     state = kept.load()
-    points = starts(program, args, num_chains, start, seed)
-    lanes = Lanes(found, {name: x[mine] for name, x in points.items()})
+    together.agree(**{"program, data, options or seed": run})
+    lanes = Lanes(found, starts(program, args, num_chains, start, seed))  # all, so that a bad one is refused everywhere
     problems = lanes.problems.numel()
-    adapting = Adaptation(
-        lanes.start.unflatten(0, (-1, problems)), num_warmup, target_accept, ADAPTATION[adaptation], together.rows
-    )
+    begin = lanes.start.unflatten(0, (-1, problems))[mine]
+    adapting = Adaptation(begin, num_warmup, target_accept, ADAPTATION[adaptation], together.rows)
+    begin = begin.flatten(0, 1)
     # a trajectory may leave the numbers' range, which is a divergence and no error; the start was checked
     with pyro.validation_enabled(False), torch.enable_grad():
-        streams = Streams(
-            own[mine], problems, lanes.start.shape[1], lanes.start, None if state is None else state["used"]
-        )
+        streams = Streams(own[mine], problems, begin.shape[1], begin, None if state is None else state["used"])
         sampler = BatchedNUTS(
-            lanes, lanes.start, streams, adapting, num_samples, max_tree_depth, together=process_group is not None
+            lanes, begin, streams, adapting, num_samples, max_tree_depth, together=process_group is not None
         )
         seconds = 0.0
         if state is None:
@@ -149,7 +147,7 @@ def nuts(
         else:
             sampler.restore(state)
             seconds = state["seconds"]
-        total = len(lanes.start) * (num_warmup + num_samples)
+        total = len(begin) * (num_warmup + num_samples)
         saved = shown = time.monotonic()
         with progress_bar(
             label="NUTS", progress=progress, total=total, initial=int(sampler.state["done"].sum())

@@ -40,9 +40,7 @@ def sampler_of(energy, start, *, step, num_samples, depth=8, num_warmup=0, strea
     streams = streams or Streams(range(len(start)), 1, start.shape[1], start)
     sampler = BatchedNUTS(potential, start, streams, adaptation, num_samples, depth)
     adaptation.state["step"] = torch.full_like(adaptation.state["step"], step)
-    everyone = torch.ones(len(start), dtype=torch.bool)
-    uniforms, normals = streams.take(everyone)
-    sampler._set_out(everyone, normals, uniforms[:, 2])
+    sampler._set_out(torch.ones(len(start), dtype=torch.bool))
     while not sampler.finished:
         sampler.advance()
     return sampler
@@ -165,9 +163,7 @@ def test_trees_are_those_of_the_recursion():
     adaptation = Adaptation(position.unsqueeze(1), 0, 0.8, False, lambda x: x)
     sampler = Watched(lambda x: (0.5 * x.square().sum(1), x), position, streams, adaptation, 1, depth)
     adaptation.state["step"] = torch.full_like(adaptation.state["step"], step)
-    everyone = torch.ones(count, dtype=torch.bool)
-    uniforms, normals = streams.take(everyone)
-    sampler._set_out(everyone, normals, uniforms[:, 2])
+    sampler._set_out(torch.ones(count, dtype=torch.bool))
     while not sampler.finished:
         sampler.advance()
     expected = [tree(start[i], momentum[i], directions[i], step, depth) for i in range(count)]
@@ -319,7 +315,7 @@ def test_a_lane_whose_numbers_leave_the_range_is_alone():
     found = parameters(posterior, tuple(data))
     lanes = Lanes(found, starts(found.program, found.arguments, 3, "prior", 0))
     rows = lanes.start.clone()
-    place = list(lanes.sizes.values())[0]  # the first precision
+    place = next(iter(lanes.sizes.values()))  # the first precision
     rows[1, place:], rows[4, place] = -1e4, 1e4
     energies, slopes = lanes(rows)
     alone, expected = lanes(lanes.start)
