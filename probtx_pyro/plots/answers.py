@@ -41,16 +41,9 @@ def answer_band(
     ValueError
         Other shapes, NaN or infinity, or a lower end above the upper one.
     """
-    at = _given.numbers("queries", queries, 1, "(Q,)")
-    mean = _given.numbers("answers", answers, 1, "(Q,)")
-    ends = _given.numbers("band", band, 2, "(2, Q)")
-    if mean.shape != at.shape or ends.shape != (2, len(at)):
-        raise _given.misfit(
-            "band",
-            f"(2, {len(at)}) and answers ({len(at)},)",
-            f"{ends.shape} and {mean.shape}",
-            "give one for each query",
-        )
+    at = _given.numbers("queries", queries, "(Q,)")
+    mean = _given.numbers("answers", answers, f"({len(at)},)", "give one for each query")
+    ends = _given.numbers("band", band, f"(2, {len(at)})", "give one for each query")
     if (ends[0] > ends[1]).any():
         raise ValueError("band: its lower end lies above the upper one; give the lower one first")
     ax, order, color = _style.axes(ax), np.argsort(at), _style.UNIT_COLORS[0]
@@ -59,7 +52,7 @@ def answer_band(
     if "mean answer" not in ax.get_legend_handles_labels()[1]:
         line.set_label("mean answer")
     if points is not None:
-        places, seen = (_given.numbers("points", x, 1, "(n,)") for x in points)
+        places, seen = (_given.numbers("points", x, "(n,)") for x in points)
         _given.counted("points", seen, len(places), f"there are {len(places)} queries", "answers")
         ax.plot(places, seen, "o", color=_style.INK, markersize=3.5, label="data")
     return _style.finished(ax, "query", "answer", True)
