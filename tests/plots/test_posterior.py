@@ -84,7 +84,7 @@ class Bad(NamedTuple):
         Bad(lambda: plots.attention_band(draws(3), prob=1.0), "prob must be between"),
         Bad(
             lambda: plots.answer_band([0.0, 1.0], [0.0], [[0.0], [1.0]]),
-            r"band must have shape \(2, 2\).*one for each query",
+            r"answers must have shape \(2,\).*one for each query",
         ),
         Bad(lambda: plots.answer_band([0.0], [0.0], [[1.0], [0.0]]), "lower end lies above the upper one"),
         Bad(
