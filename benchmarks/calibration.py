@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.calibration [--quick]``. Each parameter alone, keys with weights, and all of them; a memory of three units whose
 priors separate them, 40 queries with answers; a mixture with two keys a unit; labels as answers. A case passes if all its
-quantities, the log likelihood among them, are inside the 99 % band of their family (Bonferroni). NUTS gives every third of 297
-draws of one chain. A right sampler fails one case in a hundred, so each case has one seed, which is not chosen again. Interrupted cases go on where they stopped.
+quantities, the log likelihood among them, are inside the 99 % band of their family (Bonferroni). NUTS gives every third of
+297 draws of nine chains, 50 simulations in one batch. A right sampler fails one case in a hundred, so each case has one seed, which is not chosen again. Interrupted cases go on where they stopped.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def calibrated(name: str, sampler: str, simulations: int) -> dict[str, Any]:
     program = models.bayesian(mixture, **priors)
     options: dict[str, Any] = {
         "Gibbs": {"sampler": partial(inference.gibbs, num_chains=99, num_samples=1, num_warmup=200, progress=False), "batch_size": 50},
-        "NUTS": {"sampler": partial(inference.nuts, num_chains=1, num_samples=297, num_warmup=200, progress=False)},
+        "NUTS": {"sampler": partial(inference.nuts, num_chains=9, num_samples=33, num_warmup=200, progress=False), "batch_size": 50},
     }[sampler]  # fmt: skip
     kept = CACHE / f"calibration-{sampler}-{name.replace(' ', '-')}-{simulations}"
     found = results.calibrate(

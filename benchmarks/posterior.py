@@ -1,26 +1,32 @@
-"""Smallest effective sample size per second on one posterior: our Gibbs, Pyro's NUTS and NumPyro's NUTS, in one run.
+"""Smallest effective sample size per second on one posterior: our Gibbs and NUTS, Pyro's NUTS and NumPyro's NUTS, in one run.
 
-``python -m benchmarks.posterior [--quick]``: 8 keys in two dimensions, 200 queries drawn around them with variance 1/4, prior
-precision 4 around the true keys, known key precision and uniform weights; seed 0. NumPyro is timed after its compilation, with as
-many vectorised chains as help it; Pyro's NUTS samples the collapsed program. The effective sample size is ArviZ's bulk ESS of each
-coordinate of each key, over all chains, of the draws after warmup; the seconds are those of the draws and of the warmup. All chains
-start at the prior means: from random starts NumPyro's chains were caught in other modes, in which keys have changed places.
+``python -m benchmarks.posterior [--quick] [--case NAME]``, on one thread: 8 keys in two dimensions, 200 queries drawn around them with
+variance 1/4, Normal prior of precision 4 around the true keys, uniform weights; seed 0. The key precisions are known ("conjugate"), or
+have a LogNormal prior around the truth, log sd 1/2 ("not conjugate"), where there is no Gibbs sampler. NumPyro is timed after its
+compilation. Pyro's NUTS samples the same collapsed program, one chain. The effective sample size is ArviZ's bulk ESS of each
+number, over all chains, of the draws after warmup; the seconds are those of the draws and of the warmup. Chains of `inference.nuts`
+have its defaults; the others start at the prior means: from random starts NumPyro's chains were caught in other modes.
 """
 
 import argparse
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import arviz
 import numpy as np
 import torch
-from pyro.distributions import Normal
+from pyro.distributions import LogNormal, Normal
+from pyro.infer import MCMC, NUTS
 
 from benchmarks.timing import machine, write
 from probtx_pyro import inference, models
 
-UNITS, FEATURES, QUERIES, PRIOR_PRECISION, PRECISION = 8, 2, 200, 4.0, 4.0
+UNITS, FEATURES, QUERIES, PRIOR_PRECISION, PRECISION, SPREAD = 8, 2, 200, 4.0, 4.0, 0.5
+CASES = {"conjugate": False, "not conjugate": True}  # whether precisions have a prior
+Arrays = Mapping[str, np.ndarray]
 
 
 class Problem(NamedTuple):
@@ -37,33 +43,45 @@ def problem() -> Problem:
     return Problem(keys, own + PRECISION**-0.5 * torch.randn(QUERIES, FEATURES, generator=draw))
 
 
-def bayesian(posed: Problem) -> models.bayesian:
-    mixture = models.GaussianMixture(posed.keys, key_precision=PRECISION)
-    return models.bayesian(mixture, keys=Normal(posed.keys, PRIOR_PRECISION**-0.5))
+def bayesian(posed: Problem, free: bool) -> models.Bayesian:
+    mixture = models.GaussianMixture(posed.keys, key_precision=posed.keys.new_full((UNITS,), PRECISION))
+    priors = {"key_precision": LogNormal(np.log(PRECISION), SPREAD)} if free else {}
+    return models.bayesian(mixture, keys=Normal(posed.keys, PRIOR_PRECISION**-0.5), **priors)
 
 
-def gibbs(posed: Problem, chains: int, draws: int, warmup: int, seed: int) -> np.ndarray:
-    program = bayesian(posed)
-    found = inference.gibbs(
-        program.mixture, posed.queries, program.priors, num_samples=draws, num_chains=chains, num_warmup=warmup, seed=seed, start={"keys": posed.keys}, progress=False
-    )  # fmt: skip
-    return found.samples["keys"].numpy()
+def ours(
+    sampler: Callable[..., inference.Draws], posed: Problem, free: bool, **options: Any
+) -> Callable[[int], Arrays]:
+    def run(seed: int) -> Arrays:
+        draws = sampler(bayesian(posed, free), posed.queries, seed=seed, progress=False, **options)
+        return {name: x.numpy() for name, x in draws.samples.items()} | {
+            name: x.numpy() for name, x in draws.statistics.items() if name == "diverging"
+        }
+
+    return run
 
 
-def pyro_nuts(posed: Problem, chains: int, draws: int, warmup: int, seed: int) -> np.ndarray:
-    found = inference.nuts(
-        bayesian(posed),
-        posed.queries,
-        num_samples=draws,
-        num_warmup=warmup,
-        num_chains=chains,
-        seed=seed,
-        progress=False,
-    )
-    return found.samples["keys"].numpy()
+def pyro_nuts(posed: Problem, free: bool, draws: int, warmup: int) -> Callable[[int], Arrays]:
+    def run(seed: int) -> Arrays:
+        torch.manual_seed(seed)
+        start = {
+            "keys": posed.keys,
+            **({"key_precision": posed.keys.new_full((UNITS,), np.log(PRECISION))} if free else {}),
+        }
+        chain = MCMC(
+            NUTS(bayesian(posed, free)),
+            num_samples=draws,
+            warmup_steps=warmup,
+            initial_params=start,
+            disable_progbar=True,
+        )
+        chain.run(posed.queries)
+        return {name: x.numpy() for name, x in chain.get_samples(group_by_chain=True).items()}
+
+    return run
 
 
-def numpyro_nuts(posed: Problem, chains: int, draws: int, warmup: int) -> Callable[[int], np.ndarray]:
+def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: int) -> Callable[[int], Arrays]:
     """A sampler that has been compiled: called again with another seed it compiles nothing."""
     import jax
     import jax.numpy as jnp
@@ -72,75 +90,99 @@ def numpyro_nuts(posed: Problem, chains: int, draws: int, warmup: int) -> Callab
     from numpyro.infer import MCMC, NUTS, init_to_value
 
     prior, queries = jnp.asarray(posed.keys.numpy()), jnp.asarray(posed.queries.numpy())
+    start: dict[str, Any] = {"keys": prior, **({"key_precision": jnp.full(UNITS, PRECISION)} if free else {})}
 
     def model() -> None:
         keys = numpyro.sample("keys", dist.Normal(prior, PRIOR_PRECISION**-0.5).to_event(2))
+        precision = PRECISION * jnp.ones(UNITS)
+        if free:
+            precision = numpyro.sample(
+                "key_precision", dist.LogNormal(np.log(PRECISION), SPREAD).expand([UNITS]).to_event(1)
+            )
         square = jnp.square(queries[:, None] - keys[None]).sum(-1)
-        log_joint = -0.5 * PRECISION * square + 0.5 * FEATURES * np.log(PRECISION / (2 * np.pi)) - np.log(UNITS)
+        log_joint = -0.5 * precision * square + 0.5 * FEATURES * jnp.log(precision / (2 * np.pi)) - np.log(UNITS)
         numpyro.factor("queries", jax.scipy.special.logsumexp(log_joint, -1).sum())
 
-    how = "vectorized" if chains > 1 else "sequential"
     sampler = MCMC(
-        NUTS(model, init_strategy=init_to_value(values={"keys": prior})),
-        num_warmup=warmup,
-        num_samples=draws,
-        num_chains=chains,
-        chain_method=how,
-        progress_bar=False,
-    )
+        NUTS(model, init_strategy=init_to_value(values=start)), num_warmup=warmup, num_samples=draws, num_chains=chains,
+        chain_method="vectorized" if chains > 1 else "sequential", progress_bar=False,
+    )  # fmt: skip
 
-    def run(seed: int) -> np.ndarray:
+    def run(seed: int) -> Arrays:
         sampler.run(jax.random.PRNGKey(seed))
-        return np.asarray(sampler.get_samples(group_by_chain=True)["keys"])
+        return {name: np.asarray(x) for name, x in sampler.get_samples(group_by_chain=True).items()}
 
+    run(99)  # compiles
     return run
 
 
-def measured(name: str, run: Callable[[int], np.ndarray], seed: int) -> dict[str, Any]:
+def measured(case: str, name: str, run: Callable[[int], Arrays], seed: int) -> dict[str, Any]:
     start = time.perf_counter()
-    draws = run(seed)
+    draws = dict(run(seed))
     seconds = time.perf_counter() - start
-    data = arviz.convert_to_dataset({"keys": draws})
-    ess, rhat = (
-        float(arviz.ess(data)["keys"].min()),
-        float(arviz.rhat(data)["keys"].max()) if len(draws) > 1 else np.nan,
-    )
-    mean = draws.mean((0, 1)).ravel()
-    return {
-        "sampler": name, "seed": seed, "chains": len(draws), "draws": draws.shape[1], "seconds": round(seconds, 3),
+    diverging = draws.pop("diverging", None)
+    data = arviz.convert_to_dataset(draws)
+    keys = draws["keys"]
+    ess = min(float(x.min()) for x in arviz.ess(data).data_vars.values())
+    rhat = max(float(x.max()) for x in arviz.rhat(data).data_vars.values()) if len(keys) > 1 else np.nan
+    row = {
+        "case": case, "sampler": name, "seed": seed, "chains": len(keys), "draws": keys.shape[1], "seconds": round(seconds, 3),
         "smallest ESS": round(ess), "smallest ESS per second": round(ess / seconds, 1), "R-hat": round(rhat, 4),
-        "seconds per 1000 draws": round(1000 * seconds / draws.shape[0] / draws.shape[1], 4), "mean": mean.round(4).tolist(),
+        "divergences": None if diverging is None else int(diverging.sum()),
+        "seconds per 1000 draws": round(1000 * seconds / keys.shape[0] / keys.shape[1], 4),
+        "mean": keys.mean((0, 1)).ravel().round(4).tolist(),
     }  # fmt: skip
+    print(
+        f"  seed {seed} {name:28s} {seconds:8.2f} s {ess / seconds:10.1f} ESS/s  R-hat {rhat:.4f}  divergences {row['divergences']}",
+        flush=True,
+    )
+    return row
+
+
+def compared(case: str, scale: int, seeds: int) -> list[dict[str, Any]]:
+    """Rows of one case, each sampler once for each seed, in turn."""
+    free = CASES[case]
+    single = Problem(*(x.float() for x in problem()))
+    double = Problem(*(x.double() for x in problem()))
+    samplers: dict[str, Callable[[int], Arrays]] = {
+        "NUTS, 64 chains": ours(inference.nuts, single, free, num_chains=64),
+        "NUTS, 64 chains, float64": ours(inference.nuts, double, free, num_chains=64),
+        "NUTS, 4 chains": ours(inference.nuts, single, free, num_samples=1000 // scale, num_warmup=1000 // scale),
+        "NUTS, 1 chain": ours(
+            inference.nuts, single, free, num_samples=1000 // scale, num_warmup=500 // scale, num_chains=1
+        ),
+        "Pyro NUTS, 1 chain": pyro_nuts(single, free, 1000 // scale, 500 // scale),
+    }
+    if not free:
+        gibbs = partial(
+            ours, inference.gibbs, free=free, num_samples=500 // scale, num_chains=128, num_warmup=100 // scale
+        )
+        samplers |= {"Gibbs, 128 chains": gibbs(single), "Gibbs, 128 chains, float64": gibbs(double)}
+    try:
+        samplers |= {
+            f"NumPyro NUTS, {chains} chains": numpyro_nuts(single, free, chains, 2000 // scale, 500 // scale)
+            for chains in (1, 4, 16, 64)
+        }
+    except ImportError:
+        print("  numpyro is not installed, so it is left out")
+    rows = [measured(case, name, run, seed) for seed in range(seeds) for name, run in samplers.items()]
+    best = {name: np.median([r["smallest ESS per second"] for r in rows if r["sampler"] == name]) for name in samplers}
+    for name, x in best.items():
+        print(f"  {case}: {name} over Pyro's NUTS {x / best['Pyro NUTS, 1 chain']:.1f}")
+    return rows
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed, fewer draws, nothing written")
+    parser.add_argument("--case", choices=CASES, help="one of the two alone")
     args = parser.parse_args(argv)
-    posed = problem()
-    single = Problem(*(x.float() for x in posed))
-    scale = 4 if args.quick else 1
-    numpyro = {chains: numpyro_nuts(posed, chains, 2000 // scale, 500 // scale) for chains in (1, 4, 16, 64)}
-    samplers: dict[str, Callable[[int], np.ndarray]] = {
-        "Gibbs, 128 chains": lambda seed: gibbs(models.bayesian(single, **500 // scale), 128, 100 // scale, seed),
-        "Gibbs, 128 chains, float64": lambda seed: gibbs(models.bayesian(Problem(*(x.double() for x in posed)), **500 // scale), 128, 100 // scale, seed),
-        "Pyro NUTS": lambda seed: pyro_nuts(single, 1, 1000 // scale, 500 // scale, seed),
-        **{f"NumPyro NUTS, {chains} chains": run for chains, run in numpyro.items()},
-    }  # fmt: skip
-    for run in numpyro.values():
-        run(99)  # compiles
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    torch.set_num_threads(1)
     rows = []
-    for seed in range(1 if args.quick else 3):
-        for name, run in samplers.items():
-            rows.append(measured(name, run, seed))
-            row = rows[-1]
-            print(
-                f"  seed {seed} {name:28s} {row['seconds']:8.2f} s {row['smallest ESS per second']:10.0f} ESS/s  R-hat {row['R-hat']}",
-                flush=True,
-            )
-    best = {name: np.median([r["smallest ESS per second"] for r in rows if r["sampler"] == name]) for name in samplers}
-    ours, other = best["Gibbs, 128 chains"], max(x for name, x in best.items() if name.startswith("NumPyro"))
-    print(f"  Gibbs over Pyro NUTS {ours / best['Pyro NUTS']:.0f}, over NumPyro NUTS {ours / other:.2f}")
+    for case in [args.case] if args.case else CASES:
+        print(f"  {case}")
+        rows += compared(case, 4 if args.quick else 1, 1 if args.quick else 3)
     if not args.quick:
         print(write("posterior_cpu", rows), machine())
 

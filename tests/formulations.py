@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import oracles
 import oracles_crf
 import torch
-from pyro.distributions import Dirichlet, Gamma, Normal
+from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
 from strategies import crf_lists, crf_problem, keys_problem, lists, problem
 from torch.distributions import constraints
 
@@ -180,7 +180,7 @@ def enumerated(formulation):
 
 def single(formulation, index):
     """One problem of a batch."""
-    ranks = {row.field or name: (name, len(row.names)) for name, row in formulation.PARAMETERS.items()}
+    ranks = {row.field or name: (name, len(formulation.axes(name))) for name, row in formulation.PARAMETERS.items()}
     own = {}
     for field, x in vars(formulation).items():
         if isinstance(x, torch.Tensor):
@@ -259,14 +259,16 @@ def shifted_scores(formulation):
 def priors_of(formulation):
     """A conjugate or other proper prior on every parameter that data inform; weights as they are given."""
     found = {}
-    for name, row in formulation.PARAMETERS.items():
-        x = formulation.parameter(name, formulation.batch_shape)
+    for name in formulation.PARAMETERS:
+        row, x = formulation.row(name), formulation.parameter(name, formulation.batch_shape)
         try:
             formulation.check_prior(name)
         except ValueError:  # it is not there, or nothing would inform it
             continue
         if row.support is constraints.simplex:
             found[name] = Dirichlet(torch.full_like(x, 2.0))
+        elif row.support is constraints.positive_definite:
+            found[name] = Wishart(torch.tensor(x.shape[-1] + 3.0), torch.eye(x.shape[-1]) / 3)
         elif row.support is constraints.positive:
             found[name] = Gamma(torch.full_like(x, 3.0), 2.0)
         else:
@@ -342,6 +344,8 @@ ROWS = {
     "gaussian mixture, prior for each query": mixture_row(with_options(problem, rows=5), **DATA),
     "gaussian mixture, masked": mixture_row(with_options(problem, rows=5, masked=True), **DATA),
     "gaussian mixture, labels": mixture_row(with_options(problem, answer="categorical"), **DATA),
+    "gaussian mixture, metric and shift": mixture_row(with_options(problem, metric="full"), **DATA),
+    "gaussian mixture, diagonal metric and shift": mixture_row(with_options(problem, metric="diagonal"), **DATA),
     "gaussian keys": keys_row(keys_problem),
     "gaussian keys, shared precision and weights": keys_row(
         with_options(keys_problem, precision="shared", weights="shared")

@@ -12,6 +12,26 @@ def normal(x, mean, precision):
     )
 
 
+def determinant(matrix):
+    """Of nested lists, by expansion along the first row."""
+    if len(matrix) == 1:
+        return matrix[0][0]
+    minors = ([row[:d] + row[d + 1 :] for row in matrix[1:]] for d in range(len(matrix)))
+    return sum((-1) ** d * matrix[0][d] * determinant(minor) for d, minor in enumerate(minors))
+
+
+def placed(p, i, j):
+    """log N(query i; key j + shift, (precision metric)^-1), equation (2.20) of docs/mathematics.md."""
+    precision, mean = pick(p["key_precision"], j), p["keys"][j]
+    mean = mean if p.get("shift") is None else [a + b for a, b in zip(mean, p["shift"], strict=True)]
+    if p.get("metric") is None:
+        return normal(p["queries"][i], mean, precision)
+    away = [a - b for a, b in zip(p["queries"][i], mean, strict=True)]
+    form = sum(a * x * b for a, row in zip(away, p["metric"], strict=True) for x, b in zip(row, away, strict=True))
+    constant = 0.5 * len(away) * math.log(precision / (2 * math.pi)) + 0.5 * math.log(determinant(p["metric"]))
+    return constant - 0.5 * precision * form
+
+
 def logsumexp(xs):
     top = max(xs)
     return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in xs))
@@ -48,7 +68,7 @@ def log_joint(p, i, j, outputs=True):
     if p.get("component_weights") is not None:
         return logsumexp([log_complete(p, i, state) for state in states(p) if state[0] == j])
     row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
-    total = row[j] + normal(p["queries"][i], p["keys"][j], pick(p["key_precision"], j))
+    total = row[j] + placed(p, i, j)
     if outputs and p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
         if p.get("answer_probs") is not None:
             total += (

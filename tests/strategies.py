@@ -19,8 +19,12 @@ def problem(
     answer="gaussian",
     dtype=torch.float64,
     scale=1.0,
+    metric=None,
 ):
-    """A random mixture with queries, outputs and a partial annotation; every number from ``generator``."""
+    """A random mixture with queries, outputs and a partial annotation; every number from ``generator``.
+
+    ``metric``: None, "full" or "diagonal", which come with a shift.
+    """
 
     def normal(*shape):
         return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
@@ -36,6 +40,11 @@ def problem(
     per_unit = precision == "unit"
     alpha = positive(units) / scale**2 if per_unit else positive(1) / scale**2
     shared = {"key_precision": alpha, "log_prior": log_prior.log_softmax(-1)}
+    if metric is not None:
+        root = normal(features, features + 2)
+        full = root @ root.mT / features
+        own = full if metric == "full" else full.diagonal(dim1=-2, dim2=-1)
+        shared |= {"metric": own, "shift": normal(features), "diagonal_metric": metric == "diagonal"}
     observed = torch.rand(*batch, queries, generator=generator) < 0.6
     if answer == "categorical":
         mixture = models.GaussianMixture.categorical(
@@ -115,9 +124,14 @@ def lists(mixture, queries, outputs=None, observed=None):
     def precision(x):
         return x.expand(units).tolist() if x.dim() else [float(x)] * units
 
+    metric = mixture.metric
+    if metric is not None and mixture.diagonal_metric:
+        metric = torch.diag(metric)
     return {
         "queries": queries.tolist(),
         "keys": mixture.keys.tolist(),
+        "metric": None if metric is None else metric.tolist(),
+        "shift": None if mixture.shift is None else mixture.shift.tolist(),
         "values": None if mixture.values is None else mixture.values.tolist(),
         "answer_probs": None if mixture.answer_probs is None else mixture.answer_probs.tolist(),
         "key_precision": precision(mixture.key_precision),

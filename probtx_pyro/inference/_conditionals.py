@@ -2,9 +2,11 @@
 
 A formulation gives the likelihood as terms of a conjugate family (`models.NormalTerms` and the like); the prior is added here:
 
-    NormalTerms(p, b)     prior Normal(m, 1/θ)      ->  Normal((θ m + b) / (θ + p), 1 / (θ + p))
-    GammaTerms(a', b')    prior Gamma(a, b)         ->  Gamma(a + a', b + b')
-    DirichletTerms(n)     prior Dirichlet(c)        ->  Dirichlet(c + n)
+    NormalTerms(p, b)       prior Normal(m, 1/θ)    ->  Normal((θ m + b) / (θ + p), 1 / (θ + p))
+    CorrelatedTerms(P, b)   the same                ->  Normal((θI + P)⁻¹ (θ m + b), (θI + P)⁻¹)
+    GammaTerms(a', b')      prior Gamma(a, b)       ->  Gamma(a + a', b + b')
+    WishartTerms(n, R)      prior Wishart(ν, V)     ->  Wishart(ν + n, (V⁻¹ + R)⁻¹)
+    DirichletTerms(n)       prior Dirichlet(c)      ->  Dirichlet(c + n)
 
 with the terms summed over all that shares the parameter. Where the terms are expectations the "posterior" is that of the
 M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
@@ -17,7 +19,15 @@ import torch
 from pyro.distributions import ImproperUniform
 from torch import Tensor
 
-from probtx_pyro.models.formulation import DirichletTerms, Formulation, GammaTerms, NormalTerms, Terms
+from probtx_pyro.models.formulation import (
+    CorrelatedTerms,
+    DirichletTerms,
+    Formulation,
+    GammaTerms,
+    NormalTerms,
+    Terms,
+    WishartTerms,
+)
 from probtx_pyro.models.priors import Site, bare
 from probtx_pyro.ops import safe_ratio, safe_softmax
 from probtx_pyro.ops._numerics import sum_to
@@ -26,17 +36,30 @@ from probtx_pyro.ops._numerics import sum_to
 class Take(NamedTuple):
     """How to take a value of a conditional posterior; each function also gets the old value.
 
-    normal: of Normal with this precision and precision times mean. gamma: of Gamma with this shape and rate.
+    normal: of Normal with this precision and precision times mean; correlated: the same with a matrix of precisions.
+    gamma: of Gamma with this shape and rate. wishart: of Wishart with these degrees of freedom and scale ``root root'``.
     dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed.
     """
 
     normal: Callable[[Tensor, Tensor, Tensor], Tensor]
+    correlated: Callable[[Tensor, Tensor, Tensor], Tensor]
     gamma: Callable[[Tensor, Tensor, Tensor], Tensor]
+    wishart: Callable[[Tensor, Tensor, Tensor], Tensor]
     dirichlet: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _normal_mode(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
     return safe_ratio(pull, precision, old)
+
+
+def _correlated_mode(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
+    solved, failed = torch.linalg.solve_ex(precision, pull.unsqueeze(-1))
+    return torch.where((failed > 0).unsqueeze(-1), old, solved.squeeze(-1))
+
+
+def _wishart_mode(degrees: Tensor, root: Tensor, old: Tensor) -> Tensor:
+    surplus = (degrees - root.shape[-1] - 1)[..., None, None]
+    return torch.where(surplus > 0, surplus * (root @ root.mT), old)
 
 
 def _gamma_mode(shape: Tensor, rate: Tensor, old: Tensor) -> Tensor:
@@ -49,7 +72,7 @@ def _dirichlet_mode(concentration: Tensor, allowed: Tensor, old: Tensor) -> Tens
 
 
 # where nobody informs a parameter and its prior is flat: the old value
-MODE = Take(_normal_mode, _gamma_mode, _dirichlet_mode)
+MODE = Take(_normal_mode, _correlated_mode, _gamma_mode, _wishart_mode, _dirichlet_mode)
 
 
 def draw(generator: torch.Generator) -> Take:
@@ -58,6 +81,21 @@ def draw(generator: torch.Generator) -> Take:
     def normal(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
         noise = torch.randn(old.shape, generator=generator, dtype=old.dtype, device=old.device)
         return pull / precision + noise * precision.rsqrt()
+
+    def correlated(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
+        noise = torch.randn(old.shape, generator=generator, dtype=old.dtype, device=old.device).unsqueeze(-1)
+        root = torch.linalg.cholesky(precision).expand(*old.shape, -1)
+        half = torch.linalg.solve_triangular(root, pull.unsqueeze(-1), upper=False)
+        return torch.linalg.solve_triangular(root.mT, half + noise, upper=True).squeeze(-1)
+
+    def wishart(degrees: Tensor, root: Tensor, old: Tensor) -> Tensor:
+        """Bartlett's: a lower triangle of normal numbers, with roots of chi-squared ones on the diagonal."""
+        noise = torch.randn(old.shape, generator=generator, dtype=old.dtype, device=old.device).tril(-1)
+        fewer = torch.arange(old.shape[-1], dtype=old.dtype, device=old.device)
+        half = 0.5 * (degrees.unsqueeze(-1) - fewer).expand(old.shape[:-1])
+        chi = (2 * torch._standard_gamma(half.contiguous(), generator=generator)).sqrt()
+        factor = root @ (noise + torch.diag_embed(chi))
+        return factor @ factor.mT
 
     def gamma(shape: Tensor, rate: Tensor, old: Tensor) -> Tensor:
         drawn = torch._standard_gamma(shape.expand(old.shape).contiguous(), generator=generator) / rate
@@ -70,7 +108,7 @@ def draw(generator: torch.Generator) -> Take:
         logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
         return safe_softmax(logs.masked_fill(~allowed, -torch.inf))[0]
 
-    return Take(normal, gamma, dirichlet)
+    return Take(normal, correlated, gamma, wishart, dirichlet)
 
 
 def update(
@@ -97,6 +135,26 @@ def _normal(site: Site, terms: NormalTerms, old: Tensor, take: Take) -> Tensor:
     return take.normal(precision, pull, old - terms.center) + terms.center
 
 
+def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> Tensor:
+    prior: Any = bare(site.distribution)
+    precision, pull = sum_to(terms.precision, (*old.shape, old.shape[-1])), sum_to(terms.pull, old.shape)
+    if not isinstance(prior, ImproperUniform):
+        strength = prior.scale.reciprocal().square()
+        precision, pull = precision + torch.diag_embed(strength), strength * (prior.loc - terms.center) + pull
+    return take.correlated(precision, pull, old - terms.center) + terms.center
+
+
+def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor:
+    """In the coordinates of the root L of the old value, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
+    prior: Any = bare(site.distribution)
+    wide = torch.broadcast_shapes(terms.degrees.shape, terms.scatter.shape[:-2])
+    degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])
+    scatter = sum_to(terms.scatter.expand(*wide, *old.shape[-2:]), old.shape)
+    inner = terms.root.mT @ prior.precision_matrix @ terms.root + 0.5 * (scatter + scatter.mT)
+    lower = torch.linalg.cholesky(inner)
+    return take.wishart(degrees, torch.linalg.solve_triangular(lower, terms.root.mT, upper=False).mT, old)
+
+
 def _gamma(site: Site, terms: GammaTerms, old: Tensor, take: Take) -> Tensor:
     prior: Any = bare(site.distribution)
     shape, rate = (_shared(x, terms, old) for x in terms)
@@ -117,6 +175,8 @@ def _shared(x: Tensor, terms: Terms, old: Tensor) -> Tensor:
 
 TAKEN: Mapping[type, Callable[[Site, Any, Tensor, Take], Tensor]] = {
     NormalTerms: _normal,
+    CorrelatedTerms: _correlated,
     GammaTerms: _gamma,
+    WishartTerms: _wishart,
     DirichletTerms: _dirichlet,
 }

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Formulation
+
 
 class Draws(NamedTuple):
     """Draws of a posterior.
@@ -47,6 +50,46 @@ class Draws(NamedTuple):
             if len(own) > most:
                 rows.append(f"... and {len(own) - most} more numbers of {name}")
         return f"{self!r}\n" + "\n".join(rows)
+
+    def formulation(self, at: str | tuple[int, int] = "mean") -> Formulation:
+        """Return the formulation with the parameters of one draw, or with their means.
+
+        Parameters
+        ----------
+        at
+            ``"mean"``, ``"highest"`` for the draw of the highest ``lp``, or (chain, draw), counted from the end where negative.
+
+        Returns
+        -------
+        Formulation
+            Parameters without a prior are as they were. It is one point: averages over the posterior are those of `results.predict`.
+
+        Raises
+        ------
+        ValueError
+            Draws of another program than `models.bayesian`, or a place that is not there.
+
+        Notes
+        -----
+        Means mix units whose labels switch: take those of ``results.relabel(draws)``.
+        """
+        if not isinstance(self.program, Bayesian):
+            raise ValueError(
+                "these draws are not of a program made by models.bayesian, so they have no formulation; take their samples"
+            )
+        formulation = self.program.formulation
+        drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}
+        if at == "mean":
+            return formulation.with_parameters({name: x.mean((0, 1)) for name, x in drawn.items()})
+        try:
+            chain, draw = (
+                divmod(int(self.statistics["lp"].argmax()), self.num_draws) if at == "highest" else map(int, at)
+            )
+            return formulation.with_parameters({name: x[chain, draw] for name, x in drawn.items()})
+        except (IndexError, TypeError, ValueError):
+            raise ValueError(
+                f"at must be 'mean', 'highest' or (chain, draw) of {self.num_chains} chains of {self.num_draws} draws, not {at!r}"
+            ) from None
 
     @property
     def num_chains(self) -> int:

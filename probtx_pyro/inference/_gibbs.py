@@ -171,15 +171,15 @@ def _require_conjugate(posterior: Bayesian) -> None:
     if not posterior.priors:
         raise ValueError("priors are empty, so there is nothing to draw; give models.bayesian at least one prior")
     posterior.require_plain("closed-form conditional")
-    for name, row in posterior.formulation.PARAMETERS.items():
-        if name in posterior.priors and row.conjugate is None:
+    for name in posterior.priors:
+        if posterior.formulation.row(name).conjugate is None:
             posterior.formulation.refuse("conditional")
     if not posterior.conjugate():
         raise ValueError(
             f"priors: not all of {posterior.described()} are conjugate; draw with inference.nuts(posterior, *data, ...)"
         )
     for name, prior in posterior.priors.items():
-        real = posterior.formulation.PARAMETERS[name].support is constraints.real
+        real = posterior.formulation.row(name).support is constraints.real
         if isinstance(bare(prior), ImproperUniform) and real:
             raise ValueError(
                 f"priors: a flat prior on {name} has no posterior where nobody attends; give it Normal(0, scale) with a large scale"

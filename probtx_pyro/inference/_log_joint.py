@@ -50,15 +50,25 @@ class LogJoint:
         sizes = self.formulation.sizes(*self.data)
         return torch.Size((*self.batch, *(sizes[axis] for axis in self.formulation.axes("log_evidence"))))
 
+    def leading(self, name: str) -> int:
+        """How many axes of a site's value are those of the problems."""
+        return max(0, self.sites[name].initial.dim() - len(self.formulation.axes(name)))
+
+    def shape(self, state: Mapping[str, Tensor]) -> torch.Size:
+        """Shape of the log joint: leading axes that ``state`` has in front of those of `start`, such as chains, then the problems."""
+        name, x = next(iter(state.items()))
+        return x.shape[: x.dim() - self.start[name].dim()] + self.problems
+
     def log_prior_density(self, state: Mapping[str, Tensor], local: bool | None = None) -> Tensor:
-        """Log density of the parameters under their priors, shape (*problems,); only of local (shared) ones, if said."""
-        total = next(iter(state.values())).new_zeros(self.problems)
+        """Log density of the parameters under their priors, shape (..., *problems); only of local (shared) ones, if said."""
+        shape = self.shape(state)
+        total = next(iter(state.values())).new_zeros(shape)
         for name, (distribution, _) in self.sites.items():
             if local in (None, self._is_local(name)):
                 density = distribution.log_prob(state[name])
-                density = density.sum(-1) if self.formulation.axes(name) else density
-                kept = (1,) * (density.dim() - len(self.problems)) + self.problems
-                total = total + sum_to(density, kept).reshape(self.problems)
+                total = total + sum_to(
+                    density.flatten(len(shape)).sum(-1) if density.dim() > len(shape) else density, shape
+                )
         return total
 
     def _is_local(self, name: str) -> bool:
@@ -90,14 +100,15 @@ class LogJoint:
         self.together.agree(**shared, **kinds, gradients=differentiable, **options)
 
     def of_evidence(self, state: Mapping[str, Tensor], evidence: Tensor) -> Tensor:
-        """The log joint (*problems,), given the log evidence of each observation under ``state``."""
+        """The log joint (..., *problems), given the log evidence of each observation under ``state``."""
+        shape = self.shape(state)
         total = (evidence if self.weights is None else _weighted(evidence, self.weights)).sum(-1)
-        total = total.expand(torch.broadcast_shapes(total.shape, self.problems))
-        (total,) = self.together.sum(sum_to(total, self.problems) + self.log_prior_density(state, local=True))
+        total = total.expand(torch.broadcast_shapes(total.shape, shape))
+        (total,) = self.together.sum(sum_to(total, shape) + self.log_prior_density(state, local=True))
         return total + self.log_prior_density(state, local=False)
 
     def objective(self, state: Mapping[str, Tensor]) -> Tensor:
-        """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (*problems,)."""
+        """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (..., *problems), leading axes those of ``state``."""
         return self.of_evidence(state, self.formulation.with_parameters(state).log_evidence(*self.observations))
 
 

@@ -47,6 +47,11 @@ class Parameters(NamedTuple):
     plate_depth: int
     closed: Bayesian | None = None
 
+    @property
+    def joint(self) -> LogJoint | None:
+        """The log density in closed form, of many chains and problems at once; None where the program itself is run."""
+        return None if self.closed is None else LogJoint(self.closed, self.arguments)
+
     def unconstrained(self) -> tuple[Potential, dict[str, Any]]:
         """Minus the log density over R^n, Jacobians included and discrete sites summed out, and each site's map to R^n.
 
@@ -62,7 +67,15 @@ class Parameters(NamedTuple):
                 init_strategy=present,
                 initial_params={},
             )
-        return potential if self.closed is None else _closed_form(self.closed, self.arguments, transforms), transforms
+        joint = self.joint
+        if joint is not None:
+            return _potential(_of_joint(joint), transforms), transforms
+        return potential if self.discrete else _potential(self._of_program, transforms), transforms
+
+    def _of_program(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The log density by one run of the program, without Pyro's enumeration, which cannot be vectorised."""
+        total = poutine.trace(poutine.condition(self.program, dict(values))).get_trace(*self.arguments).log_prob_sum()
+        return torch.as_tensor(total)  # a sum over no site is the number 0
 
     def log_density(self, samples: Mapping[str, Tensor]) -> Tensor:
         """The log density over R^n of draws (chain, draw, *shape), (chain, draw)."""
@@ -93,18 +106,25 @@ class Parameters(NamedTuple):
                 raise ValueError(f"{where}: log density of site {name!r} is {float(node['log_prob_sum'])}; {repair}")
 
 
-def _closed_form(program: Bayesian, arguments: tuple[Any, ...], transforms: Mapping[str, Any]) -> Potential:
-    """The potential by `LogJoint.objective`, the log density that ECM climbs."""
-    joint = LogJoint(program, arguments)
+def _of_joint(joint: LogJoint) -> Callable[[Mapping[str, Tensor]], Tensor]:
+    """The log density that ECM climbs, summed over the problems."""
+
+    def log_density(values: Mapping[str, Tensor]) -> Tensor:
+        return joint.objective({name: x.reshape(joint.start[name].shape) for name, x in values.items()}).sum()
+
+    return log_density
+
+
+def _potential(log_density: Callable[[Mapping[str, Tensor]], Tensor], transforms: Mapping[str, Any]) -> Potential:
+    """Minus a log density over R^n, given one of constrained values."""
 
     def potential(free: Mapping[str, Tensor]) -> Tensor:
         values, volume = {}, torch.zeros(())
         for name, z in free.items():
             inverse = transforms[name].inv
-            x = inverse(z)
-            volume = volume + inverse.log_abs_det_jacobian(z, x).sum()
-            values[name] = x.reshape(joint.start[name].shape)
-        return -(joint.objective(values).sum() + volume)
+            values[name] = inverse(z)
+            volume = volume + inverse.log_abs_det_jacobian(z, values[name]).sum()
+        return -(log_density(values) + volume)
 
     return potential
 

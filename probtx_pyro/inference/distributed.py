@@ -44,6 +44,25 @@ class Together:
         parts = _Sum.apply(flat, self.group).split([x.numel() for x in tensors])
         return tuple(part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True))
 
+    def share(self, count: int) -> slice:
+        """The part of ``count`` things that this process takes: as many as every other, or one more."""
+        if self.group is None:
+            return slice(count)
+        processes, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        if count < processes:
+            raise ValueError(
+                f"process_group has {processes} processes, but there are only {count} chains or simulations to spread over them"
+            )
+        return slice(rank * count // processes, (rank + 1) * count // processes)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The rows of all processes, in the order of their shares, without a gradient."""
+        if self.group is None:
+            return x
+        every: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(every, x.detach().cpu(), group=self.group)
+        return torch.cat(every).to(x.device)
+
     def largest(self, x: Tensor) -> Tensor:
         """The largest of each entry over the processes."""
         if self.group is None:

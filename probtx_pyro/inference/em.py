@@ -74,7 +74,11 @@ def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Te
     formulation = joint.formulation.with_parameters(state)
     seen = formulation.expect(joint.data)
     counts, sums = joint.together.sum(seen.counts, seen.sums)
-    new = update(joint.sites, formulation, state, seen._replace(counts=counts, sums=sums), MODE)
+
+    def scatter(per_unit: Tensor, columns: int) -> Tensor:
+        return joint.together.sum(seen.scatter(per_unit, columns))[0]
+
+    new = update(joint.sites, formulation, state, seen._replace(counts=counts, sums=sums, scatter=scatter), MODE)
     return new, joint.of_evidence(state, seen.log_evidence)
 
 

@@ -1,26 +1,48 @@
-"""Attention layers of torch and of `probtx_pyro.nn`, caught while their module runs."""
+"""Attention caught while its module runs: layers of torch and of `probtx_pyro.nn`, fused calls, and layers that a function explains."""
 
 import inspect
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from probtx_pyro.inspection._captured import Captured, captured
-from probtx_pyro.nn import GaussianMixtureAttention, HopfieldAttention, SoftmaxAttention
-from probtx_pyro.nn.attention import Attention, Units
+from probtx_pyro.inspection._captured import Captured, captured, seen
+from probtx_pyro.nn import HopfieldRetrieval, SoftmaxAttention
+from probtx_pyro.nn.attention import Attention
+
+Explain = Callable[..., Mapping[str, Any]]
 
 
 @torch.no_grad()
-def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Captured]:
+def capture(
+    module: nn.Module, *inputs: Any, attentions: Mapping[type[nn.Module], Explain] | None = None, **kwargs: Any
+) -> dict[str, Captured]:
     """Run ``module(*inputs, **kwargs)`` once and return what each of its attention layers computed.
 
-    Caught is every ``torch.nn.MultiheadAttention``, wherever it sits, and every layer of `probtx_pyro.nn` that is a softmax of
-    dot products: `SoftmaxAttention`, `GaussianMixtureAttention` with ``linked`` and without adaptation, and `HopfieldAttention` of
-    one step of softmax. The fused path by
-    which ``torch.nn.TransformerEncoder`` bypasses its layers in eval mode is switched off for the run. The module runs in the
-    mode it is in: call ``.eval()`` first, or dropout will act before the later layers.
+    Caught is, wherever it sits,
+
+    - every ``torch.nn.MultiheadAttention``, and every layer of `probtx_pyro.nn`, adapted where it adapts; of a Hopfield layer of
+      several steps the last one, whose queries are its states;
+    - every call of ``torch.nn.functional.scaled_dot_product_attention``, which is how most models attend, those of Hugging Face by
+      default: queries, keys and mask as they come, positions included;
+    - every module of a class in ``attentions``, explained by a function of yours.
+
+    The fused path by which ``torch.nn.TransformerEncoder`` bypasses its layers in eval mode is switched off for the run. The module
+    runs in the mode it is in: call ``.eval()`` first, or dropout will act before the later layers.
+
+    Parameters
+    ----------
+    module, inputs, kwargs
+        The module, and what it is called with.
+    attentions
+        By class of module, for attention written out as ``softmax(scale q k' + mask)``: a function that is called as the module is,
+        ``explain(layer, *args, **kwargs)``, before it runs, and returns arguments of `captured` by name: ``queries`` (B, H, L, D)
+        and ``keys`` (B, H, S, D), and where there are such ``values``, ``mask``, ``scale`` and ``padded``. A class includes those that
+        derive from it.
 
     Returns
     -------
@@ -31,8 +53,9 @@ def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Capture
     Raises
     ------
     ValueError
-        No attention layer was called; a layer that is no softmax of dot products, or whose weights are parametrized;
-        nested tensors.
+        No attention was computed; weights that are parametrized; nested tensors.
+    NotImplementedError
+        A layer of your own that derives from those of `probtx_pyro.nn` and does not define ``formulation``.
 
     Examples
     --------
@@ -43,44 +66,119 @@ def capture(module: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Capture
     (['layers.0.self_attn', 'layers.1.self_attn'], (3, 2, 5, 5))
     """
     found: dict[str, Captured] = {}
+    explained = dict(attentions or {})
+    running: list[tuple[str, bool]] = []  # modules inside each other, and whether one of them is explained already
+
+    def add(name: str, one: Captured) -> None:
+        again = sum(known == name or known.startswith(f"{name} (call ") for known in found)
+        found[f"{name} (call {again + 1})" if again else name] = one
+
+    def enter(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        read = next((function for kind, function in explained.items() if isinstance(layer, kind)), None)
+        ours = isinstance(layer, nn.MultiheadAttention | Attention | HopfieldRetrieval)
+        within = bool(running) and running[-1][1]
+        running.append((name, within or ours or read is not None))
+        if not within and read is not None:
+            add(name, _explained(name, read(layer, *args, **kwargs)))
+        elif not within and ours:
+            add(name, _of_layer(name, layer, args, kwargs))
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        if not running[-1][1]:
+            add(running[-1][0], _of_call(*args, **kwargs))
+
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         for name, layer in module.named_modules():
-            if isinstance(layer, nn.MultiheadAttention | Attention):
-                stack.enter_context(_attach(name or type(layer).__name__, layer, found))
+            before, after = _hooks(name or type(layer).__name__, enter, running)
+            stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
+            stack.enter_context(layer.register_forward_hook(after, always_call=True))
+        stack.enter_context(_FusedCalls(call))
         module(*inputs, **kwargs)
     if not found:
         raise ValueError(
-            "module called no torch.nn.MultiheadAttention; give the projected tensors of its own attention to inspection.captured"
+            "module computed no attention that is known: no torch.nn.MultiheadAttention, no layer of probtx_pyro.nn, no scaled_dot_product_attention; explain its own class by attentions=, or give the projected tensors to inspection.captured"
         )
     return found
 
 
-def _attach(name: str, layer: nn.Module, found: dict[str, Captured]) -> Any:
-    """A hook on ``layer`` that adds each of its calls to ``found``."""
-    projecting = layer if isinstance(layer, Attention) else _own(name, layer)
-    signature = inspect.signature(layer.forward)
+def _hooks(name: str, enter: Callable[..., None], running: list[tuple[str, bool]]) -> tuple[Any, Any]:
+    """What a module does before and after it runs."""
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = signature.bind(*args, **kwargs).arguments
-        if call["query"].is_nested:
-            raise ValueError(f"{name} got nested tensors; pad them, and say where by a padding mask")
-        masks = {mask: call.get(mask) for mask in ("key_padding_mask", "attn_mask")}
-        queries, units, values, combined = projecting.heads(
-            call["query"], call["key"], call["value"], **masks, is_causal=call.get("is_causal", False)
-        )
-        scale, log_weights = _softmax(name, projecting, units)
-        mask = combined.explicit(queries.shape[-2], values.shape[-2], queries)
-        if log_weights is not None:
-            mask = log_weights.unsqueeze(-2) if mask is None else mask + log_weights.unsqueeze(-2)
-        padded = None if combined.padded is None else combined.padded.unsqueeze(1)
-        again = sum(known == name or known.startswith(f"{name} (call ") for known in found)
-        found[f"{name} (call {again + 1})" if again else name] = captured(
-            queries, units.keys, values, mask, scale, padded=padded
-        )
+    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        enter(name, layer, args, kwargs)
 
-    return layer.register_forward_pre_hook(hook, with_kwargs=True)
+    def after(*_: Any) -> None:
+        running.pop()
+
+    return before, after
+
+
+class _FusedCalls(TorchFunctionMode):
+    """Tells of every call of ``scaled_dot_product_attention`` before it runs."""
+
+    def __init__(self, tell: Callable[..., None]):
+        super().__init__()
+        self.tell = tell
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.scaled_dot_product_attention:
+            self.tell(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _of_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Captured:
+    """A call of ``scaled_dot_product_attention``, with its arguments: in a boolean mask True allows."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros(attn_mask.shape, device=query.device).masked_fill(~attn_mask, -torch.inf)
+    return captured(query, key, value, attn_mask, scale)
+
+
+def _explained(name: str, given: Mapping[str, Any]) -> Captured:
+    """What a function of the user said of a layer."""
+    allowed = inspect.signature(captured).parameters
+    if not isinstance(given, Mapping) or not {"queries", "keys"} <= given.keys() <= allowed.keys():
+        said = ", ".join(given) if isinstance(given, Mapping) else type(given).__name__
+        raise ValueError(
+            f"attentions: the function for {name} must return a mapping with queries and keys, and may add {', '.join(list(allowed)[2:])}, not {said}"
+        )
+    return captured(**given)
+
+
+def _of_layer(name: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """A layer of torch or of `probtx_pyro.nn`, from the arguments of its call."""
+    projecting = _own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
+    call = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
+    if any(isinstance(x, Tensor) and x.is_nested for x in call.values()):
+        raise ValueError(f"{name} got nested tensors; pad them, and say where by a padding mask")
+    taken = inspect.signature(projecting.heads).parameters
+    queries, units, values, combined = projecting.heads(**{key: x for key, x in call.items() if key in taken})
+    units = units._replace(**{field: x.double() for field, x in units._asdict().items() if x is not None})
+    queries, values = queries.double(), values.double()
+    if combined.log_prior is not None:
+        combined = combined._replace(log_prior=combined.log_prior.double())
+    padded = None if combined.padded is None else combined.padded.unsqueeze(1)
+    present = padded is None or ~padded.unsqueeze(-1)
+    finite = queries if padded is None else torch.where(present | queries.isfinite(), queries, 0.0)
+    written, asked = projecting.attending(finite, units, values, combined)
+    asked = asked.squeeze(-2) if asked.dim() > queries.dim() else asked
+    mask = combined.explicit(queries.shape[-2], values.shape[-2], queries)
+    return seen(asked, written, mask, padded, ("batch", "head"), options=projecting.attention_options)
 
 
 def _own(name: str, layer: Any) -> Attention:
@@ -93,17 +191,3 @@ def _own(name: str, layer: Any) -> Attention:
             f"{name} keeps its weights under other names ({', '.join(layer.state_dict())}); remove its parametrizations first"
         )
     return twin
-
-
-def _softmax(name: str, layer: Attention, units: Units) -> tuple[Tensor | float, Tensor | None]:
-    """The scale of the dot products, and log weights of the units beyond it, (B, H, S)."""
-    if isinstance(layer, SoftmaxAttention):
-        return layer.head_dim**-0.5, None
-    if isinstance(layer, GaussianMixtureAttention) and layer.linked and not layer.adapt_steps:
-        return layer.precision(units), layer.log_weights(units)
-    if isinstance(layer, HopfieldAttention) and layer.update.is_attention:
-        return layer.update.inverse_temperature(layer.head_dim), None
-    known = "layer.posterior_model(query, key, value)" if hasattr(layer, "posterior_model") else "its weights"
-    raise ValueError(
-        f"{name} is a {type(layer).__name__} whose attention is no softmax of dot products; ask it for {known}, or swap in SoftmaxAttention"
-    )

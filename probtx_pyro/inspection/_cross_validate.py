@@ -5,6 +5,7 @@ density of those held out. Vehtari & Ojanen 2012, *A survey of Bayesian predicti
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.inference import adapt
+from probtx_pyro.inspection._captured import Captured
 from probtx_pyro.models import Bayesian, Formulation, GaussianMixture, bayesian
 from probtx_pyro.ops._progress import progress_bar
 
@@ -36,6 +38,9 @@ def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture 
             "candidates by default start from one key and one precision for all units, as softmax has; give a mapping of formulations instead"
         )
     precision = torch.atleast_1d(mixture.key_precision).unsqueeze(-1)
+    if mixture.metric is not None:
+        metric = mixture.metric if mixture.diagonal_metric else mixture.metric.diagonal(dim1=-2, dim2=-1)
+        precision = precision * metric.unsqueeze(-2)
 
     def around(units: int) -> Bayesian:
         mode = mixture.key_precision.expand(*mixture.batch_shape, units)
@@ -72,8 +77,8 @@ class CrossValidation(NamedTuple):
 
 
 def cross_validate(
-    candidates: GaussianMixture | Mapping[str, Formulation | Bayesian],
-    queries: Tensor,
+    candidates: Captured | GaussianMixture | Mapping[str, Formulation | Bayesian],
+    queries: Tensor | None = None,
     *,
     seed: int,
     folds: int = 10,
@@ -87,11 +92,13 @@ def cross_validate(
     Parameters
     ----------
     candidates
-        By name: a formulation as it is, or a posterior (`models.bayesian`) whose MAP the training folds find. A mixture such as
-        ``captured.mixture`` stands for its `softmax_alternatives`. A prior over units stays as it is, with the row of each query
-        (causal masks), unless ``weights`` adapt.
+        By name: a formulation as it is, or a posterior (`models.bayesian`) whose MAP the training folds find. A mixture stands for
+        its `softmax_alternatives`. What was captured of a head stands for those of its best equivalent (`best_equivalent`, scalar
+        metric), found anew from each training fold, and brings its queries; ``captured.raw``, a `BestEquivalent` and
+        ``captured.equivalent(...)`` for those of the mixture that they have. A prior over units stays as it is, with the row of
+        each query (causal masks), unless ``weights`` adapt.
     queries
-        (..., Q, D).
+        (..., Q, D); None for what was captured.
     seed
         Of the folds, which all problems and candidates share.
     folds
@@ -117,25 +124,36 @@ def cross_validate(
     >>> table.names[int(table.elpd.argmax())]
     'adapted keys'
     """
-    if not isinstance(candidates, Mapping):
-        candidates = dict(softmax_alternatives(candidates))
+    one = candidates if isinstance(candidates, Captured) else None
+    if (queries is None) != (one is not None):
+        raise ValueError("queries must be given, unless the candidate was captured, which brings its own")
+    if one is not None:
+        queries, present = one.queries, one.present if present is None else present & one.present
+    assert queries is not None
+
+    def of_fold(training: Tensor) -> Mapping[str, Formulation | Bayesian]:
+        if one is not None:
+            return softmax_alternatives(replace(one, present=training).mixture)
+        return candidates if isinstance(candidates, Mapping) else softmax_alternatives(candidates)  # type: ignore[arg-type]
+
     num_queries = queries.shape[-2]
-    if not 2 <= folds <= num_queries or not candidates:
+    counted = torch.ones(queries.shape[:-1], dtype=torch.bool, device=queries.device) if present is None else present
+    named = of_fold(counted)
+    if not 2 <= folds <= num_queries or not named:
         raise ValueError(
-            f"folds must be between 2 and the number of queries, {num_queries}, and candidates not empty, not {folds} and {len(candidates)}"
+            f"folds must be between 2 and the number of queries, {num_queries}, and candidates not empty, not {folds} and {len(named)}"
         )
-    given = [x if isinstance(x, Formulation) else x.formulation for x in candidates.values()]
+    given = [x if isinstance(x, Formulation) else x.formulation for x in named.values()]
     batch = torch.broadcast_shapes(*(formulation.plates(queries).batch for formulation in given))
-    counts = torch.ones(1, dtype=torch.bool, device=queries.device) if present is None else present
-    counts = counts.expand(*batch, num_queries)
+    counts = counted.expand(*batch, num_queries)
     if bool((counts.sum(-1) < 2).any()):
         raise ValueError("present must leave at least two queries in every problem; drop the problems that have fewer")
     fold_of = np.random.default_rng(seed).permutation(num_queries) % folds
-    pointwise = np.full((len(candidates), *batch, num_queries), np.nan)
+    pointwise = np.full((len(named), *batch, num_queries), np.nan)
     for fold in progress_bar(range(folds), label="folds", progress=progress):
         held_out = torch.as_tensor(fold_of == fold, device=queries.device)
         training = (counts & ~held_out).to(queries.dtype)
-        for row, candidate in zip(pointwise, candidates.values(), strict=True):
+        for row, candidate in zip(pointwise, of_fold(counted & ~held_out).values(), strict=True):
             fitted: Any = candidate
             if not isinstance(candidate, Formulation):
                 options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": False}
@@ -147,4 +165,4 @@ def cross_validate(
     best = np.take_along_axis(pointwise, elpd.argmax(0)[None, ..., None], 0)
     number = counts.sum(-1).cpu().numpy()
     error, difference_error = (np.sqrt(number * np.nanvar(x, -1, ddof=1)) for x in (pointwise, pointwise - best))
-    return CrossValidation(tuple(candidates), elpd, error, elpd - elpd.max(0), difference_error, pointwise)
+    return CrossValidation(tuple(named), elpd, error, elpd - elpd.max(0), difference_error, pointwise)

@@ -1,9 +1,9 @@
-"""Do the queries of a trained transformer look like draws from the mixture that softmax assumes?
+"""Do the queries of a trained transformer look like draws from a mixture whose posterior is its attention?
 
-A posterior predictive check, head by head. Softmax's implied mixture says ``p(q_i) = Σ_j π_ij N(q_i; k_j, I/α)``, query by query
-independently given the keys (a causal mask gives every query a prior of its own). Queries are drawn from it again and again,
-and test statistics of the real ones are compared with those of the replicates. Gelman, Meng & Stern 1996, *Posterior
-predictive assessment of model fitness via realized discrepancies*.
+A posterior predictive check, head by head. The mixture says ``p(q_i) = Σ_j π_ij N(q_i; ξ_j, P⁻¹)``, query by query independently given
+the keys (a causal mask gives every query a prior of its own). Queries are drawn from it again and again, and test statistics of
+the real ones are compared with those of the replicates. Gelman, Meng & Stern 1996, *Posterior predictive assessment of model
+fitness via realized discrepancies*.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ from pyro import poutine
 from torch import Tensor
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.inspection._captured import Captured, stack_layers
-from probtx_pyro.models import MixtureDensity
+from probtx_pyro.inspection._captured import Captured
+from probtx_pyro.inspection._stack import stack_layers
 from probtx_pyro.ops._progress import progress_bar
 
 Array = NDArray[np.floating[Any]]
@@ -32,17 +32,18 @@ def squared_norm(one: Captured) -> Tensor:
 
 
 def nearest_key(one: Captured) -> Tensor:
-    """Distance of each query to the nearest key that it may attend to, (..., Q); infinite where there is none."""
-    distances = torch.cdist(one.queries, one.keys, compute_mode="donot_use_mm_for_euclid_dist")
-    return distances.masked_fill(one.mixture.log_weights() == -torch.inf, torch.inf).amin(-1)
+    """Distance of each query, in the mixture's metric, to the nearest key that it may attend to, (..., Q); infinite where there is none."""
+    distances = torch.cdist(*one.placed(), compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances.masked_fill(one.mixture.log_weights() == -torch.inf, torch.inf).amin(-1)
+    return nearest.reshape(one.queries.shape[:-1])
 
 
 def principal_coordinate(one: Captured) -> Tensor:
-    """Coordinate of each query along the direction in which the keys vary most, from their mean, (..., Q)."""
-    center = one.keys.mean(-2, keepdim=True)
-    keys = one.keys - center
-    direction = torch.linalg.eigh(keys.transpose(-1, -2) @ keys)[1][..., -1:]
-    return ((one.queries - center) @ direction).squeeze(-1)
+    """Coordinate of each query along the direction in which the mixture's keys vary most, from their mean, (..., Q)."""
+    queries, keys = one.placed()
+    center = keys.mean(-2, keepdim=True)
+    direction = torch.linalg.eigh((keys - center).mT @ (keys - center))[1][..., -1:]
+    return ((queries - center) @ direction).reshape(one.queries.shape[:-1])
 
 
 QUERY_STATISTICS: Mapping[str, Statistic] = MappingProxyType({
@@ -61,9 +62,9 @@ class QueryCheck(NamedTuple):
     observed: mean of each statistic over the queries of a head, (T, *heads).
     replicated: the same mean of each replicate, (T, S, *heads).
     p_values: two-sided, ``2 min(P(replicated <= observed), P(replicated >= observed))``, at least 2/(S + 1); uniform on its
-        steps where the implied mixture is true, (T, *heads).
+        steps where a mixture that was not fitted to these queries is true, (T, *heads).
     z_scores: ``(observed - mean of replicated) / sd of replicated``, (T, *heads): goes on where p-values end.
-    pit: rank of each single query among its own replicates, in (0, 1), ties broken at random; uniform where the implied
+    pit: rank of each single query among its own replicates, in (0, 1), ties broken at random; uniform where such a
         mixture is true, NaN for a query that does not count, (T, ..., Q).
     discrepancy: the largest |z| over the statistics, (*heads).
     ranking: indices of the heads, the worst first, (number of heads, number of head axes).
@@ -94,7 +95,10 @@ def query_check(
     statistics: Mapping[str, Statistic] | None = None,
     progress: bool | None = None,
 ) -> QueryCheck:
-    """Compare the real queries of every head with draws from softmax's implied mixture.
+    """Compare the real queries of every head with draws from the mixture whose posterior is its attention.
+
+    The mixture is the best equivalent of what was captured (`best_equivalent`, scalar metric), the one chosen of a `BestEquivalent`
+    or by ``captured.equivalent(...)``, or, asked for by name, the one that the layer's weights write: ``query_check(captured.raw, ...)``.
 
     Parameters
     ----------
@@ -117,22 +121,30 @@ def query_check(
     Raises
     ------
     ValueError
-        ``num_draws`` below 1, no statistic or one of another shape, a head without a query that counts.
+        ``num_draws`` below 1, no statistic or one of another shape, a head without a query that counts, or with too few for
+        the best equivalent; an attention that is the posterior of no density.
 
     Notes
     -----
     With many heads and statistics some p-values are small by chance: 0.05 divided by their number is a safe level for all.
 
+    The best equivalent is fitted to the queries that are checked: it matches their mean and mean square, so "squared norm" passes,
+    and the other p-values are the larger for it. Where that matters, fit it to other queries of the head:
+    ``best = best_equivalent(others); query_check(captured.equivalent(best.tilt, best.precision), ...)``.
+
     Examples
     --------
     >>> from probtx_pyro.data.text_transformer import load
-    >>> from probtx_pyro.inspection._captured import captured
+    >>> from probtx_pyro.inspection import captured
     >>> heads = load().heads("The for statement is used to iterate over the elements of a sequence")
     >>> future = torch.full((68, 68), -torch.inf).triu(1)
     >>> real = captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head"))
-    >>> check = query_check(real, num_draws=99, seed=0)
-    >>> check.p_values.shape, bool((check.p_values[0] == 0.02).all())
+    >>> as_written = query_check(real.raw, num_draws=99, seed=0)
+    >>> as_written.p_values.shape, bool((as_written.p_values[0] == 0.02).all())
     ((5, 2, 4), True)
+    >>> best = query_check(real, num_draws=99, seed=0)
+    >>> bool((best.discrepancy < as_written.discrepancy).all())
+    True
     """
     one = captured if isinstance(captured, Captured) else stack_layers(captured)
     statistics = QUERY_STATISTICS if statistics is None else statistics
@@ -158,13 +170,13 @@ def query_check(
     def means(values: Array) -> Array:
         return values.sum(pooled) / counted
 
-    implied = MixtureDensity(one.mixture, one.queries.shape[-2], validate_args=False).expand(present.shape)
+    one = replace(one, chosen=one.mixture)  # that of the real queries, for the replicates too
     real = evaluated(one)
     below, equal = np.zeros(real.shape), np.zeros(real.shape)
     replicates = []
     with poutine.seed(rng_seed=seed), torch.no_grad():
         for _ in progress_bar(range(num_draws), label="replicates", progress=progress):
-            values = evaluated(replace(one, queries=implied.sample()))
+            values = evaluated(one.replicate())
             below += values < real
             equal += values == real
             replicates.append(means(values))

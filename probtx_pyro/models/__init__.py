@@ -7,7 +7,16 @@ from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
-from probtx_pyro.models.formulation import Datum, DirichletTerms, Formulation, GammaTerms, NormalTerms, Parameter
+from probtx_pyro.models.formulation import (
+    CorrelatedTerms,
+    Datum,
+    DirichletTerms,
+    Formulation,
+    GammaTerms,
+    NormalTerms,
+    Parameter,
+    WishartTerms,
+)
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.hash_table import SoftHashTable
@@ -54,6 +63,6 @@ __all__ = [
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
     "bayesian", "Bayesian", "FLAT",
-    "Formulation", "Mixture", "Parameter", "Datum", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms",
+    "Formulation", "Mixture", "Parameter", "Datum", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms",
     "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

@@ -38,6 +38,10 @@ class GaussianAnswers(Mixture):
     value_precision: Number
     answer_probs: Maybe
 
+    def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (..., Q, D) and locations of the units (..., U, D) where the metric is the plain inner product."""
+        raise NotImplementedError
+
     def map_outputs(
         self,
         queries: Tensor,
@@ -93,7 +97,7 @@ class GaussianAnswers(Mixture):
         return self._ascend(queries, first if nudge is None else first + nudge, num_steps - 1, tol)
 
     def _ascend(self, queries: Tensor, start: Tensor, num_steps: int, tol: float | None) -> Tensor:
-        keys = key_factor(queries, self.keys, self.key_precision)
+        keys = key_factor(*self.placed(queries), self.key_precision)
         precision = self.value_precision
         shared = precision.dim() == 0 or precision.shape[-1] == 1
         answer_factor = isotropic_factor if shared else gaussian_factor
@@ -165,9 +169,9 @@ class GaussianAnswers(Mixture):
             )
         mean = self.expected_outputs(queries)
         each = self.with_parameters({})  # every start is its own query: (..., Q, D) -> (..., Q, S, D)
-        for name, rank in (("keys", 2), ("values", 2), ("key_precision", 1), ("value_precision", 1)):
-            x = getattr(each, name)
-            object.__setattr__(each, name, x.unsqueeze(-1 - rank) if x.dim() >= rank else x)
+        for name in ("keys", "values", "key_precision", "value_precision", "metric", "shift"):
+            x, rank = self.held(name), len(self.axes(name))
+            object.__setattr__(each, name, x.unsqueeze(-1 - rank) if x is not None and x.dim() >= rank else x)
         object.__setattr__(each, "log_prior", None if self.log_prior is None else self.log_prior.unsqueeze(-2))
         values = self.values.unsqueeze(-3).expand(*mean.shape[:-1], *self.values.shape[-2:])
         starts = torch.cat([values, mean.unsqueeze(-2)], -2)
@@ -205,7 +209,7 @@ class GaussianAnswers(Mixture):
         )
         shape = torch.broadcast_shapes(second.shape[:-1], variance.shape)
         moments = torch.cat([second.expand(*shape, -1), variance.expand(shape).unsqueeze(-1)], -1)
-        expected = attend(key_factor(queries, self.keys, self.key_precision), moments, self.log_prior)
+        expected = attend(key_factor(*self.placed(queries), self.key_precision), moments, self.log_prior)
         offset = mean - center
         identity = torch.eye(size, dtype=mean.dtype, device=mean.device)
         return (

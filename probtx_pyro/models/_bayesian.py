@@ -1,8 +1,8 @@
 """A formulation with some of its parameters drawn from priors, as one Pyro program: the object of every verb of inference.
 
 The first axis of a parameter is a plate (``units`` at dim -1 of a mixture's), left of it the leading axes of the problem; what
-comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate; one without own axes, a
-number for each problem, is drawn outside of all plates.
+comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate; one of the whole problem, a
+number, a shift or a metric, is drawn outside of all plates.
 """
 
 from collections.abc import Mapping
@@ -51,12 +51,11 @@ class Bayesian(Generic[F]):
         plates, sites = self._problem(plates)
         drawn = {}
         for name, (distribution, _) in sites.items():
-            axes = self.formulation.axes(name)
-            if not axes:
+            row = self.formulation.row(name)
+            if row.event_rank == len(row.names):
                 drawn[name] = pyro.sample(name, distribution.to_event())
                 continue
-            plate = plate_of(axes[0])
-            with plates.enter(plate, like=distribution.batch_shape):
+            with plates.enter(plate_of(row.names[0]), like=distribution.batch_shape):
                 drawn[name] = pyro.sample(name, distribution)
         return plates, drawn
 

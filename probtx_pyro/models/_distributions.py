@@ -1,10 +1,10 @@
-"""Two distributions that the Pyro programs need and Pyro does not have."""
+"""Distributions that the Pyro programs need and Pyro does not have, or not so."""
 
 import math
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Categorical, Dirichlet, TorchDistribution
+from pyro.distributions import Categorical, Dirichlet, TorchDistribution, Wishart
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
@@ -68,6 +68,18 @@ class MixtureDensity(TorchDistribution):
         weights = self.mixture.log_weights().exp()
         means = self.mixture.emission(torch.arange(weights.shape[-1], device=weights.device)).mean
         return (weights @ means).expand(self.batch_shape + self.event_shape)
+
+
+class PlainWishart(Wishart):
+    """Pyro's Wishart, drawn by Bartlett's decomposition alone; torch's own draws warn of singular ones where there are none."""
+
+    def expand(self, batch_shape, _instance=None):
+        """Broadcast the batch axes."""
+        return super().expand(batch_shape, self._get_checked_instance(PlainWishart, _instance))
+
+    def rsample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
+        """Draws, shape ``sample_shape + (..., D, D)``."""
+        return self._bartlett_sampling(torch.Size(sample_shape))
 
 
 class FaceDirichlet(TorchDistribution):

@@ -80,6 +80,17 @@ def positive(name: str, precision: Tensor) -> None:
         raise ValueError(f"{name} must be > 0; it is an inverse variance")
 
 
+def positive_definite(name: str, matrix: Tensor, features: int) -> None:
+    """Refuse what is no symmetric positive definite matrix (..., D, D)."""
+    if matrix.shape[-2:] != (features, features):
+        raise ValueError(f"{name} must end in ({features}, {features}) but has shape {tuple(matrix.shape)}")
+    rounding = torch.finfo(matrix.dtype).eps ** 0.5 * matrix.abs().amax((-2, -1))  # as of an inverse
+    if violated((matrix - matrix.mT).abs().amax((-2, -1)) > rounding):
+        raise ValueError(f"{name} must be symmetric; the mean of it and its transpose is, 0.5 * ({name} + {name}.mT)")
+    if violated(torch.linalg.cholesky_ex(matrix)[1] > 0):
+        raise ValueError(f"{name} must be symmetric positive definite; add a multiple of the identity")
+
+
 def log_weights(log_prior: Tensor, units: str, num_units: int) -> Tensor:
     """Log weights over the units, normalised or not; masks may not forbid a whole row. ``units`` names who has them."""
     at_least("log_prior", log_prior, 2, "(..., Q or 1, U); use unsqueeze(-2) for one row")

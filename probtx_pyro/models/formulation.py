@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
@@ -27,8 +28,8 @@ class Parameter:
     Parameters
     ----------
     axes
-        Names of its own axes, those after the leading ones: ``"unit feature"``. The first is a plate of the Pyro program, the
-        others belong to the event; a parameter with fewer axes is shared along those it lacks. ``""`` is one number for each problem.
+        Names of its own axes, those after the leading ones: ``"unit feature"``. A parameter with fewer axes is shared along those
+        it lacks. ``""`` is one number for each problem.
     support
         Where a value of it lies; a simplex is over the last axis.
     conjugate
@@ -37,6 +38,8 @@ class Parameter:
         The constructor argument that holds it, where that has another name.
     logarithmic
         True if units are compared by the logarithm of it, as of a precision.
+    plate
+        True if the first axis is a plate of the Pyro program; the others belong to the event. False for one event.
     """
 
     axes: str
@@ -44,6 +47,12 @@ class Parameter:
     conjugate: type | None = None
     field: str | None = None
     logarithmic: bool = False
+    plate: bool = True
+
+    @property
+    def event_rank(self) -> int:
+        """How many axes belong to the event."""
+        return max(0, len(self.names) - self.plate)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,13 +92,29 @@ class GammaTerms(NamedTuple):
     rate: Tensor
 
 
+class CorrelatedTerms(NamedTuple):
+    """A likelihood ``exp(-x'Px/2 + pull'x)`` of ``x = parameter - center``, P (..., D, D), for a Normal prior."""
+
+    precision: Tensor
+    pull: Tensor
+    center: Tensor | float = 0.0
+
+
 class DirichletTerms(NamedTuple):
     """A likelihood ``Π_k x_k^counts_k``, for a Dirichlet prior."""
 
     counts: Tensor
 
 
-Terms = NormalTerms | GammaTerms | DirichletTerms
+class WishartTerms(NamedTuple):
+    """A likelihood ``|Λ|^(degrees/2) exp(-½ tr(Λ R))``, for a Wishart prior; R in the coordinates of a root L: ``scatter = L'RL``."""
+
+    degrees: Tensor
+    scatter: Tensor
+    root: Tensor
+
+
+Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms
 
 
 class Formulation:
@@ -122,7 +147,7 @@ class Formulation:
 
     def held(self, name: str) -> Tensor | None:
         """The tensor that a parameter is kept in, with the axes of its row (those shared of size 1, or absent); None where it is not there."""
-        return getattr(self, self._row(name).field or name)
+        return getattr(self, self.row(name).field or name)
 
     def parameter(self, name: str, batch: Sequence[int] = ()) -> Tensor | None:
         """The present value of a parameter; one that stands for a default is made for problems of shape ``batch``."""
@@ -159,25 +184,25 @@ class Formulation:
     def batch_shape(self) -> torch.Size:
         """The problems: the leading axes of all parameters, broadcast."""
         leading = {}
-        for name, row in self.PARAMETERS.items():
-            x = self.held(name)
+        for name in self.PARAMETERS:
+            x, row = self.held(name), self.row(name)
             if x is not None and x.dim() > len(row.names):
                 leading[row.field or name] = x.shape[: x.dim() - len(row.names)]
         return check.broadcastable(**leading)
 
-    @classmethod
-    def _row(cls, name: str) -> Parameter:
-        """The row of a parameter, or an error with the nearest name."""
-        if name not in cls.PARAMETERS:
-            raise ValueError(f"priors: a {cls.__name__} has no parameter {name!r}; {_nearest(name, cls.PARAMETERS)}")
-        return cls.PARAMETERS[name]
+    def row(self, name: str) -> Parameter:
+        """The row of a parameter, as it is in this value; an error with the nearest name where there is none."""
+        if name not in self.PARAMETERS:
+            kind = type(self).__name__
+            raise ValueError(f"priors: a {kind} has no parameter {name!r}; {_nearest(name, self.PARAMETERS)}")
+        return self.PARAMETERS[name]
 
     # -- axes ----------------------------------------------------------------------------------------------------------------
 
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the own axes of a parameter, of a datum, or of what the method ``name`` returns."""
         if name in self.PARAMETERS:
-            return self.PARAMETERS[name].names
+            return self.row(name).names
         return tuple((self.DATA[name].axes if name in self.DATA else self.RESULTS[name]).split())
 
     def sizes(self, *data: Any) -> dict[str, int]:
@@ -259,6 +284,10 @@ class Formulation:
     def expected_outputs(self, *data: Any) -> Tensor:
         """The posterior mean of the answers."""
         self.refuse("expected_outputs")
+
+    def output_distribution(self, *data: Any) -> TorchDistribution:
+        """The distribution of each answer, where answers have a density."""
+        self.refuse("output_distribution")
 
     def origins(self) -> dict[str, Tensor]:
         """Points that the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""

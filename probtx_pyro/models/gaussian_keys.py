@@ -36,9 +36,10 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._gaussian_terms import gaussian_terms
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import GaussianMixture, gaussian_terms
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Mixture, Number, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction

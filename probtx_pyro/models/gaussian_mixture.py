@@ -1,7 +1,7 @@
 """Gaussian-mixture MAP transformer: attention is the posterior over which memory unit explains the query.
 
 Model (PT eq. 1-11): ``u_i ~ Categorical(π_i)``, ``q_i | u_i=j ~ N(ξ_j, I/α_j)``, ``v_i | u_i=j ~ N(μ_j, I/β_j)`` or
-``v_i | u_i=j ~ Categorical(ρ_j)``.
+``v_i | u_i=j ~ Categorical(ρ_j)``. With a metric Λ and a shift δ, which the units share, ``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``.
 
 ======  ===================  ======================  ==============================================
 symbol  name                 shape                   support
@@ -11,6 +11,8 @@ q_i     ``queries``          (..., Q, D)             real
 μ_j     ``values``           (..., U, M)             real
 α_j     ``key_precision``    scalar or (..., U)      > 0
 β_j     ``value_precision``  scalar or (..., U)      > 0, or 0 everywhere: the standard-attention limit
+Λ       ``metric``           (..., D, D) or (..., D) positive definite, or its diagonal; None is I
+δ       ``shift``            (..., D)                real; None is 0
 π_ij    ``log_prior``        (..., Q or 1, U)        log of rows on the simplex, -inf is a mask
 v_i     ``outputs``          (..., Q, M) or (..., Q) real, or labels 0..K-1
 ρ_j     ``answer_probs``     (..., U, K)             rows on the simplex
@@ -20,26 +22,32 @@ w_ij    ``attention``        (..., Q, U)             rows on the simplex
 
 Attention is the E-step, PT eq. 5, 27, 36 (erratum 4). Leading axes are independent problems (batch, head) and broadcast. A
 position term is a prior or a key that depends on (i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with
-queries (..., Q, 1, D).
+queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their priors decide.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
+from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._gaussian_checks import validate_mixture, validate_outputs
+from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
+from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.formulation import DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
+from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
 from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
+from probtx_pyro.ops.attention import beside
+
+DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,6 +61,10 @@ class GaussianMixture(GaussianAnswers):
         ``value_precision`` of 0 is the standard-attention limit, in which answers have a mean and no density.
     answer_probs
         Categorical answers instead of values; see `categorical`.
+    metric, shift
+        As in the table above. A metric (D, D) is a matrix and not the diagonals of D problems, unless ``diagonal_metric`` says so.
+    diagonal_metric
+        True where ``metric`` is a diagonal; None tells by its shape.
 
     Raises
     ------
@@ -79,10 +91,15 @@ class GaussianMixture(GaussianAnswers):
     value_precision: Number = Number(0.0)
     log_prior: Maybe = None
     answer_probs: Maybe = field(default=None, kw_only=True)
+    metric: Maybe = field(default=None, kw_only=True)
+    shift: Maybe = field(default=None, kw_only=True)
+    diagonal_metric: bool | None = field(default=None, kw_only=True)
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
         "keys": Parameter("unit feature", constraints.real, Normal),
+        "shift": Parameter("feature", constraints.real, Normal, plate=False),
         "key_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
+        "metric": Parameter("feature other_feature", constraints.positive_definite, Wishart, plate=False),
         "values": Parameter("unit answer", constraints.real, Normal),
         "value_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
         "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
@@ -91,7 +108,11 @@ class GaussianMixture(GaussianAnswers):
 
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")
-        self._validate()
+        if self.metric is not None and self.diagonal_metric is None:
+            features = self.keys.shape[-1]
+            object.__setattr__(self, "diagonal_metric", self.metric.shape[-2:] != (features, features))
+        validate_mixture(self)
+        self._validate_weights()
 
     @classmethod
     def linked(
@@ -138,6 +159,65 @@ class GaussianMixture(GaussianAnswers):
         """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
         return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
 
+    def with_background(
+        self,
+        weight: Tensor | float,
+        *,
+        key_precision: Tensor | float | None = None,
+        key: Maybe = None,
+        value: Maybe = None,
+        value_precision: Tensor | float | None = None,
+    ) -> "GaussianMixture":
+        """The mixture with one more unit, the last: attention to nothing.
+
+        With key 0 and answer 0 in a linked mixture, attention to the other units is a softmax that may sum to less than one,
+        ``exp(s_j) / (exp(s_0) + Σ exp(s))`` with s_0 the logit of the background: "off by one" where it is 0.
+
+        Parameters
+        ----------
+        weight
+            Its prior probability, a number or (...), strictly between 0 and 1; the other units share the rest as before.
+        key_precision, value_precision
+            Its precisions, a number or (...); None is that of the other units, where they share one. A small one makes it wide.
+        key, value
+            Where it is (..., D), and its answer (..., M), or probabilities of labels (..., K); None is 0, for labels uniform.
+
+        Raises
+        ------
+        ValueError
+            A weight outside (0, 1), no precision where those of the units differ, shapes that do not fit.
+        """
+        keys, log_weights = self.keys, self.log_weights()
+        weight = torch.as_tensor(weight, dtype=keys.dtype, device=keys.device)
+        if check.violated(~((weight > 0) & (weight < 1))):
+            raise ValueError("weight must lie strictly between 0 and 1; it is the background's prior probability")
+        own = weight[..., None, None]
+        changes: dict[str, Any] = {
+            "log_prior": beside(log_weights + (-own).log1p(), own.log()),
+            "keys": _with_row(keys, key),
+            "key_precision": self._with_precision("key_precision", key_precision),
+            "value_precision": self._with_precision("value_precision", value_precision),
+        }
+        if self.values is not None:
+            changes["values"] = _with_row(self.values, value)
+        if self.answer_probs is not None:
+            uniform = torch.full_like(self.answer_probs[..., 0, :], 1 / self.answer_probs.shape[-1])
+            changes["answer_probs"] = _with_row(self.answer_probs, uniform if value is None else value)
+        return self.replace(**changes)
+
+    def _with_precision(self, name: str, own: Tensor | float | None) -> Tensor:
+        """A precision with one more entry, or as it is where all units and the background share it."""
+        present = getattr(self, name)
+        shared = present.dim() == 0 or present.shape[-1] == 1
+        if own is None and shared:
+            return present
+        if own is None:
+            raise ValueError(f"{name} differs between units, so the background needs its own; give {name}=")
+        own = torch.as_tensor(own, dtype=present.dtype, device=present.device).unsqueeze(-1)
+        each = present.expand(*present.shape[:-1], self.num_units)
+        shape = torch.broadcast_shapes(each.shape[:-1], own.shape[:-1])
+        return torch.cat([each.expand(*shape, -1), own.expand(*shape, 1)], -1)
+
     # -- parameters and data ------------------------------------------------------------------------------------------------
 
     @property
@@ -146,6 +226,14 @@ class GaussianMixture(GaussianAnswers):
         if self.answer_probs is not None:
             return True
         return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """The mixture with some constructor arguments changed, validated; the kind of a new metric is told by its shape."""
+        return super().replace(**({"diagonal_metric": None} if "metric" in changes else {}) | changes)
+
+    def row(self, name: str) -> Parameter:
+        """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
+        return DIAGONAL if name == "metric" and self.diagonal_metric else super().row(name)
 
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that the mixture does not have."""
@@ -165,65 +253,22 @@ class GaussianMixture(GaussianAnswers):
             return ("query",) if name == "outputs" else ("query", "label")
         return super().axes(name)
 
-    def _validate(self) -> None:
-        given = {name: x for name, x in vars(self).items() if x is not None}
-        check.at_least("keys", self.keys, 2, "(..., U, D)")
-        check.same_dtype(**given)
-        check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
-        for name, answer in (("values", self.values), ("answer_probs", self.answer_probs)):
-            if answer is not None:
-                check.at_least(name, answer, 2, "(..., U, M)")
-                check.same_size("keys", self.num_units, name, answer.shape[-2], "units")
-        if self.values is not None and self.answer_probs is not None:
-            raise ValueError(
-                "values and answer_probs are both given; an answer is either real (values) or a label (answer_probs)"
-            )
-        if self.answer_probs is not None:
-            check.simplex("answer_probs", self.answer_probs)
-        for name in ("key_precision", "value_precision"):
-            precision = getattr(self, name)
-            if precision.dim() and precision.shape[-1] not in (1, self.num_units):
-                raise ValueError(
-                    f"{name} has {precision.shape[-1]} entries but there are {self.num_units} units (keys {tuple(self.keys.shape)}); give one for each unit or a scalar"
-                )
-        check.positive("key_precision", self.key_precision)
-        if check.violated(self.value_precision < 0):
-            raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
-        if check.violated((self.value_precision == 0).any() & (self.value_precision > 0).any()):
-            raise ValueError(
-                "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
-            )
-        self._validate_weights()
-
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
-        if not self.answer_density:
-            raise ValueError(
-                "outputs are given, but the answers of this mixture have no density (values is None or value_precision is 0); give value_precision > 0"
-            )
-        rank = len(self.axes("outputs"))
-        check.at_least("outputs", outputs, rank, "(..., Q)" if rank == 1 else "(..., Q, M)")
-        check.same_size("outputs", outputs.shape[-rank], "queries", queries.shape[-2], "rows")
-        if self.answer_probs is not None:
-            classes = self.answer_probs.shape[-1]
-            seen = outputs if observed is None else torch.where(observed, outputs, 0)
-            if outputs.is_floating_point():
-                raise ValueError(
-                    f"outputs of a categorical mixture must be integer labels, not {outputs.dtype}; convert them with .long()"
-                )
-            if check.violated((seen < 0) | (seen >= classes)):
-                raise ValueError(
-                    f"outputs contain a label outside 0..{classes - 1}; mark it unobserved or add the class to answer_probs"
-                )
-        elif self.values is not None:
-            check.same_size("outputs", outputs.shape[-1], "values", self.values.shape[-1], "answer coordinates")
-            check.same_dtype(outputs=outputs, keys=self.keys)
-            check.finite(outputs=outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, 0.0))
+        validate_outputs(self, queries, outputs, observed)
 
     # -- the program: what a unit emits --------------------------------------------------------------------------------------
 
     def emission(self, unit: Tensor) -> TorchDistribution:
-        """``q_i | u_i=j ~ N(ξ_j, I/α_j)``."""
-        return isotropic(self.of_unit("keys", unit), self.of_unit("key_precision", unit))
+        """``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``."""
+        location, precision = self.of_unit("keys", unit), self.of_unit("key_precision", unit)
+        if self.shift is not None:
+            location = location + self.shift.unsqueeze(-2)
+        if self.metric is None:
+            return isotropic(location, precision)
+        if self.diagonal_metric:
+            return Normal(location, (precision.unsqueeze(-1) * self.metric.unsqueeze(-2)).rsqrt()).to_event(1)
+        matrix = precision[..., None, None] * self.metric.unsqueeze(-3)
+        return MultivariateNormal(location, precision_matrix=matrix)
 
     def answer(self, unit: Tensor) -> TorchDistribution:
         """``v_i | u_i=j ~ N(μ_j, I/β_j)``, or ``Categorical(ρ_j)``."""
@@ -233,15 +278,38 @@ class GaussianMixture(GaussianAnswers):
 
     # -- the closed form ------------------------------------------------------------------------------------------------------
 
+    @property
+    def locations(self) -> Tensor:
+        """``ξ_j + δ``, the means of the units, (..., U, D)."""
+        return self.keys if self.shift is None else self.keys + self.shift.unsqueeze(-2)
+
+    def whitened(self, queries: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (..., Q, D) and locations (..., U, D) less a center (..., 1, D), where the metric is the plain inner product."""
+        queries, locations = queries - center, self.locations - center
+        if self.metric is None:
+            return queries, locations
+        root = self._root()
+        return root.whiten(queries), root.whiten(locations)
+
+    def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (..., Q, D) and locations (..., U, D) where the metric is the plain inner product."""
+        return (queries, self.locations) if self.metric is None else self.whitened(queries, self.origins()["keys"])
+
+    def _root(self) -> Metric:
+        assert self.metric is not None
+        return Metric.of(self.metric, bool(self.diagonal_metric))
+
     def origins(self) -> dict[str, Tensor]:
-        """The mean key (..., 1, D) and value (..., 1, M)."""
-        own = {"keys": center_of(self.keys)}
+        """The mean location (..., 1, D) and value (..., 1, M)."""
+        own = {"keys": center_of(self.locations)}
         return own if self.values is None else own | {"values": center_of(self.values)}
 
     def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
         """``log p(q_i, v_i | unit=j)`` as statistics, parameters and bias, centred on ``centers`` (those of the mixture if None)."""
         centers = self.origins() if centers is None else centers
-        factor = gaussian_factor(queries - centers["keys"], self.keys - centers["keys"], self.key_precision)
+        factor = gaussian_factor(*self.whitened(queries, centers["keys"]), self.key_precision)
+        if self.metric is not None:
+            factor = factor._replace(base=self._root().log_root().unsqueeze(-1))
         if outputs is None:
             return factor
         if self.answer_probs is not None:
@@ -259,7 +327,7 @@ class GaussianMixture(GaussianAnswers):
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         self.check_data(queries)
-        return gaussian_attention(queries, self.keys, self.unit_answers(), self.key_precision, self.log_prior)
+        return gaussian_attention(*self.placed(queries), self.unit_answers(), self.key_precision, self.log_prior)
 
     def unit_answers(self) -> Tensor:
         """Answers of the units: values (..., U, M), or probabilities of labels (..., U, K)."""
@@ -297,9 +365,10 @@ class GaussianMixture(GaussianAnswers):
         if name == "weights":
             return super().conditional(name, seen)
         features = self.keys.shape[-1]
-        if name in ("keys", "key_precision"):
-            return gaussian_terms(
-                name, self.keys, self.key_precision, seen.centers["keys"], seen.counts, seen.sums[..., : features + 1]
+        if name in ("keys", "shift", "key_precision", "metric"):
+            root = None if self.metric is None else self._root()
+            return key_terms(
+                name, self.keys, self.shift, self.key_precision, root, seen, seen.sums[..., : features + 1]
             )
         width = self.unit_answers().shape[-1]
         sums, answered = seen.sums[..., features + 1 :], seen.counts
@@ -315,18 +384,8 @@ class GaussianMixture(GaussianAnswers):
         )
 
 
-def gaussian_terms(
-    name: str, location: Tensor, precision: Tensor, center: Tensor, counts: Tensor, sums: Tensor
-) -> NormalTerms | GammaTerms:
-    """Terms of the location, or (by ``name``) of the precision, of isotropic Gaussian units.
-
-    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of points
-    less their ``center``, (..., U, D + 1). The precision's are around the location given.
-    """
-    first = sums[..., :-1]
-    if "precision" not in name:
-        pull = precision.unsqueeze(-1) if precision.dim() else precision
-        return NormalTerms((precision * counts).unsqueeze(-1).expand_as(first), pull * first, center)
-    at = location - center
-    scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
-    return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
+def _with_row(rows: Tensor, row: Maybe) -> Tensor:
+    """Rows (..., U, n) with one more, 0 if None."""
+    row = torch.zeros_like(rows[..., 0, :]) if row is None else row.to(rows)
+    shape = torch.broadcast_shapes(rows.shape[:-2], row.shape[:-1])
+    return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)

@@ -134,22 +134,11 @@ class LogNormalizer(Formulation):
         if number < 1:
             raise ValueError("locations has no units; give at least one")
         if covariance is not None:
-            if covariance.shape[-2:] != (features, features):
-                raise ValueError(
-                    f"covariance must end in ({features}, {features}) but has shape {tuple(covariance.shape)}"
-                )
+            check.positive_definite("covariance", covariance, features)
             if self.each and covariance.shape[-3] != number:
                 raise ValueError(
                     f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
                 )
-            lopsided = (covariance - covariance.mT).abs().amax((-2, -1))
-            rounding = torch.finfo(covariance.dtype).eps ** 0.5 * covariance.abs().amax((-2, -1))  # as of an inverse
-            if check.violated(lopsided > rounding):
-                raise ValueError(
-                    "covariance must be symmetric; the mean of it and its transpose is, 0.5 * (covariance + covariance.mT)"
-                )
-            if check.violated(torch.linalg.cholesky_ex(covariance)[1] > 0):
-                raise ValueError("covariance must be symmetric positive definite; add a multiple of the identity")
         if variance is not None:
             check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
             if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):

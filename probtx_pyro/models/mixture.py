@@ -17,11 +17,14 @@ w_ij    ``attention``                   (..., Q, U)         rows on the simplex
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical, Dirichlet, TorchDistribution
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import one_hot
@@ -68,14 +71,16 @@ class Seen(NamedTuple):
     """Sums that parameters are updated from, over the queries, under the attention or under assignments drawn from it.
 
     log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
-    (..., U, T). assigned: makes w_ij, (..., Q, U). centers: what the statistics are centred on. answers: which answers are known,
-    "none", "some" (a statistic counts them) or "all".
+    (..., U, T). assigned: makes w_ij, (..., Q, U). scatter: of numbers a (..., U) makes ``Σ_i (Σ_j a_j w_ij) t_i t_i'`` of the first
+    so many statistics. centers: what the statistics are centred on. answers: which answers are known, "none", "some" (a
+    statistic counts them) or "all".
     """
 
     log_evidence: Tensor
     counts: Tensor
     sums: Tensor
     assigned: Callable[[], Tensor]
+    scatter: Callable[[Tensor, int], Tensor]
     centers: Mapping[str, Tensor]
     answers: str
 
@@ -102,6 +107,7 @@ class Mixture(Formulation):
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
         "outputs": "drop them",
+        "output_distribution": "its answers have no density; take expected_outputs",
     }
     log_prior: Maybe
 
@@ -296,33 +302,47 @@ class Mixture(Formulation):
         """The sums of an E-step."""
         centers = self.origins() if centers is None else centers
         queries, outputs, observed, query_weights = data
-        statistics = expected_statistics(*self.lowered(queries, outputs, observed, centers), query_weights)
+        factor, log_weights = self.lowered(queries, outputs, observed, centers)
+        statistics = expected_statistics(factor, log_weights, query_weights)
+
+        def mean(per_unit: Tensor) -> Tensor:
+            return attend(factor, per_unit.unsqueeze(-1), log_weights).squeeze(-1)
 
         def assigned() -> Tensor:
             attention = self.attention(queries, outputs, observed)
             return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, centers)
+        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
         """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""
         queries, outputs, observed, query_weights = data
-        lowered = self.lowered(queries, outputs, observed, centers)
-        statistics, unit = sampled_statistics(*lowered, uniforms, query_weights)
+        factor, log_weights = self.lowered(queries, outputs, observed, centers)
+        statistics, unit = sampled_statistics(factor, log_weights, uniforms, query_weights)
+
+        def mean(per_unit: Tensor) -> Tensor:
+            return per_unit.expand(*unit.shape[:-1], -1).gather(-1, unit)
 
         def assigned() -> Tensor:
             own = unit // math.prod(self.unit_shape[1:])
             chosen = one_hot(own, self.num_units).to(uniforms.dtype)
             return chosen if query_weights is None else chosen * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, centers)
+        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
 
-    def _seen(self, data: Data, statistics: Any, assigned: Callable[[], Tensor], centers: Mapping[str, Tensor]) -> Seen:
+    def _seen(
+        self,
+        data: Data,
+        statistics: Any,
+        assigned: Callable[[], Tensor],
+        scatter: Callable[[Tensor, int], Tensor],
+        centers: Mapping[str, Tensor],
+    ) -> Seen:
         _, outputs, observed, _ = data
         counts = statistics.counts.unflatten(-1, self.unit_shape)
         sums = statistics.sums.unflatten(-2, self.unit_shape)
         known = "none" if outputs is None else "all" if observed is None else "some"
-        return Seen(statistics.log_evidence, counts, sums, assigned, centers, known)
+        return Seen(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of a parameter given the others and assignments, as terms of its conjugate family."""
@@ -381,13 +401,32 @@ class Mixture(Formulation):
             if self.answer_density:
                 _sample_outputs(self.answer(unit), outputs, observed)
 
+    def sample(self, num_queries: int, *, seed: int) -> dict[str, Tensor]:
+        """Draw queries and their answers from the program, by the name of the site.
+
+        Parameters
+        ----------
+        num_queries
+            Q, how many.
+        seed
+            A non-negative integer; the draws of the surrounding program go on as if nothing had been drawn.
+
+        Returns
+        -------
+        dict
+            ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where they have a density.
+        """
+        if num_queries < 1:
+            raise ValueError(f"num_queries must be 1 or more, not {num_queries}")
+        with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+            torch.manual_seed(seed)
+            trace = poutine.trace(self.model).get_trace(num_queries=num_queries)
+        nodes: list[tuple[str, Any]] = list(trace.iter_stochastic_nodes())
+        return {name: node["value"] for name, node in nodes if not site_is_subsample(node)}
+
     def draw_unit(self) -> Tensor:
         """Sample the latent site ``unit`` from its prior, for the program."""
         return pyro.sample("unit", Categorical(logits=self.log_weights()), infer=PARALLEL)
-
-    def output_distribution(self, queries: Tensor) -> TorchDistribution:
-        """``p(v_i | x_i)``, batch shape (..., Q), where answers have a density."""
-        self.refuse("output_distribution")
 
     def guide(
         self,
@@ -420,6 +459,15 @@ class Mixture(Formulation):
     def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
         """Sample the latent site ``unit`` from ``attention`` (..., Q, U), for the guide."""
         return pyro.sample("unit", Categorical(logits=safe_log(attention)), infer=PARALLEL)
+
+
+def _scatter(
+    factor: Factor, mean: Callable[[Tensor], Tensor], query_weights: Maybe, per_unit: Tensor, columns: int
+) -> Tensor:
+    """``Σ_i (Σ_j a_j w_ij) t_i t_i'``, (..., T, T), of the first so many statistics, given what averages over units."""
+    points, strength = factor.statistics[..., :columns], mean(per_unit)
+    strength = strength if query_weights is None else strength * query_weights
+    return (strength.unsqueeze(-1) * points).mT @ points
 
 
 def _sample_outputs(distribution: TorchDistribution, outputs: Maybe, observed: Maybe) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution
+from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution, Wishart
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import (
@@ -17,20 +17,29 @@ from torch.distributions import (
     constraints,
 )
 
-from probtx_pyro.models._distributions import FaceDirichlet, on_face
+from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
+from probtx_pyro.models._positive_definite import CholeskyCoordinates
 from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation
 
 FLAT = ImproperUniform(constraints.real, (), ())
 Prior = TorchDistribution | Callable[[], Distribution]
 ALTERNATIVES = ({"probs", "logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"})  # of one parameter
-_NEEDED = {"real": "real vectors", "positive": "positive numbers", "simplex": "the simplex"}
+_NEEDED = {
+    "real": "real vectors", "positive": "positive numbers", "simplex": "the simplex", "positive definite": "positive definite matrices",
+}  # fmt: skip
 
 
 @biject_to.register(constraints.MixtureSameFamilyConstraint)
 def _coordinates_of_a_mixture(support: Any) -> Any:
     """A mixture of one family is unconstrained as its components are."""
     return biject_to(support.base_constraint)
+
+
+@biject_to.register(constraints.positive_definite)
+def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
+    """Of a positive definite matrix, which torch can make but not take apart."""
+    return CholeskyCoordinates()
 
 
 class Site(NamedTuple):
@@ -94,15 +103,20 @@ def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
 
 def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
     """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior."""
-    row = formulation._row(name)
+    row = formulation.row(name)
     formulation.check_prior(name)
     if isinstance(prior, type) or (not isinstance(prior, Distribution) and not callable(prior)):
         raise ValueError(
             f"priors: {name}={prior!r} is a {'class' if isinstance(prior, type) else type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
         )
-    if prior is FLAT and _kind(row.support) == "positive":
+    if prior is FLAT and _kind(row.support).startswith("positive"):
+        near = (
+            "Wishart(D + 1, matrix) with a large matrix"
+            if row.conjugate is Wishart
+            else "Gamma(shape, rate) with a small rate"
+        )
         raise ValueError(
-            f"priors: the likelihood is unbounded in {name} (a unit on a single query), so it cannot be flat; give it Gamma(shape, rate) with a small rate"
+            f"priors: the likelihood is unbounded in {name} (a unit on a single query), so it cannot be flat; give it {near}"
         )
 
 
@@ -115,7 +129,7 @@ def bare(prior: TorchDistribution) -> TorchDistribution:
 
 def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
     """Return True if the prior has a closed-form conditional: the family of the table, or flat."""
-    family = formulation.PARAMETERS[name].conjugate
+    family = formulation.row(name).conjugate
     return family is not None and (
         prior is FLAT or (isinstance(prior, Distribution) and isinstance(bare(as_pyro(prior)), family))
     )
@@ -138,16 +152,18 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
     ValueError
         A support, shape or dtype that does not fit the parameter.
     """
-    row, initial = formulation.PARAMETERS[name], formulation.parameter(name, batch)
+    row, initial = formulation.row(name), formulation.parameter(name, batch)
     assert initial is not None  # by `require_prior`
     if not isinstance(prior, Distribution):
         raise ValueError(f"priors: the function for {name} returned a {type(prior).__name__}, not a distribution")
     own = len(row.names)
-    event = min(max(0, own - 1), initial.dim())
+    event = min(row.event_rank, initial.dim())
     prior = bare(as_pyro(prior))
     if prior is FLAT and _kind(row.support) == "simplex":
         prior = Dirichlet(torch.ones_like(initial))
     prior = _cast(name, prior, initial)
+    if type(prior) is Wishart:
+        prior = PlainWishart(**arguments_of(prior), validate_args=False)
     if not _fits(_kind(row.support), prior):
         raise ValueError(
             f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {_NEEDED[_kind(row.support)]}"
@@ -198,9 +214,11 @@ def _rows(name: str, shape: torch.Size, initial: Tensor, num_queries: int) -> to
 
 
 def _kind(support: Any) -> str:
-    """The kind of set that a parameter lies in: "real", "positive" or "simplex"."""
+    """The kind of set that a parameter lies in, a key of `_NEEDED`."""
     if support is constraints.simplex:
         return "simplex"
+    if support is constraints.positive_definite:
+        return "positive definite"
     return "positive" if getattr(support, "lower_bound", None) == 0 else "real"
 
 
@@ -212,6 +230,8 @@ def _fits(kind: str, prior: TorchDistribution) -> bool:
         return False
     if kind == "positive":
         return bool((torch.as_tensor(getattr(support, "lower_bound", -1)) >= 0).all())
+    if kind == "positive definite":
+        return support is constraints.positive_definite
     return (support is constraints.simplex) == (kind == "simplex")
 
 
@@ -243,4 +263,8 @@ def require_modes(sites: Mapping[str, Site]) -> None:
         if isinstance(base, dist.Gamma | Dirichlet | FaceDirichlet) and violated(base.concentration < 1):
             raise ValueError(
                 f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
+            )
+        if isinstance(base, Wishart) and violated(base.df < base.event_shape[-1] + 1):
+            raise ValueError(
+                f"priors: the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
             )

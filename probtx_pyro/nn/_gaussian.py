@@ -124,38 +124,37 @@ class GaussianAttention(Attention):
         """Return the answers, and the weights if asked for, of the probability model of every head."""
         return model.expected_outputs(queries), model.attention(queries) if need_weights else None
 
-    def posterior_model(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> tuple[Model, Tensor]:
-        """Return the probability model whose posterior is this layer's attention, and its queries.
+    def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Model, Tensor]:
+        """Return the mixture, or the mixture of keys, of every head, and its queries. See `Attention.formulation`."""
+        return self._model(units, values, masks, queries.shape[-2]), single(queries)
 
-        Parameters
-        ----------
-        query, key, value, key_padding_mask, attn_mask, is_causal
-            As in ``forward``.
+    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Model, Tensor]:
+        """Return the same, adapted to the queries; in a causal call every query has units of its own. See `Attention.attending`."""
+        if not self.adapt_steps:
+            return self.formulation(queries, units, values, masks)
+        check_masks(masks)
+        present = self._present(queries, masks)
+        if present is not None:
+            queries = torch.where(present.unsqueeze(-1), queries, 0.0)
+        model, queries = self.formulation(queries, units, values, masks)
+        priors: dict[str, Any] = {name: ADAPTED[name](model, x.to(queries)) for name, x in self._strengths().items()}
+        how: Any = {"num_steps": self.adapt_steps, "causal": masks.causal, "progress": False}
+        heard = None if present is None else present.to(queries.dtype)
+        fitted = adapt(models.bayesian(model, **priors), queries, query_weights=heard, **how).formulation
+        return fitted, queries.unsqueeze(-2) if masks.causal else queries
 
-        Returns
-        -------
-        One model for each example and head, with the batch axes (B, H), and queries (B, H, L, D).
-
-        Raises
-        ------
-        ValueError
-            Inputs or masks that ``forward`` refuses.
-        """
-        queries, units, values, found = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
-        return self._model(units, values, found, queries.shape[-2]), single(queries)
+    def _present(self, queries: Tensor, masks: Masks) -> Tensor | None:
+        """True at queries that count, (B, H, L); None where all do."""
+        alive = masks.alive(queries.shape[-2])
+        if alive is None:
+            return None
+        present = alive.squeeze(-1).expand(queries.shape[:-1])
+        return present if masks.padded is None else present & ~masks.padded.unsqueeze(1)
 
     def _model(self, units: Units, values: Tensor, masks: Masks, num_queries: int) -> Model:
         units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
         keys, values, precision, weights = units.keys, single(values), self.precision(units), self.log_weights(units)
-        precision, weights = single(precision), keys.new_zeros(()) if weights is None else single(weights)
+        precision, weights = precision.to(keys), keys.new_zeros(()) if weights is None else weights.to(keys)
         if self.num_components > 1:
             count = self.num_components
             precision, weights = (x.unflatten(-1, (-1, count if x.shape[-1] > 1 else 1)) for x in (precision, weights))
@@ -163,33 +162,18 @@ class GaussianAttention(Attention):
             weights = weights + 0.5 * precision * keys.square().sum(-1)
         precision, weights = precision.expand(keys.shape[:-1]), weights.expand(keys.shape[:-1])
         log_prior = (weights.logsumexp(-1) if self.num_components > 1 else weights).unsqueeze(-2)
-        rows = masks.explicit(num_queries, values.shape[-2], values)
-        if rows is not None:  # a query that may attend to nothing gets equal weights here; its answer is discarded
-            log_prior = log_prior + torch.where((rows > -torch.inf).any(-1, keepdim=True), rows, 0.0)
-        log_prior = log_prior.log_softmax(-1)
+        rows = masks.opened(num_queries, values.shape[-2], values)
+        log_prior = (log_prior if rows is None else log_prior + rows).log_softmax(-1)
         if self.num_components > 1:
             return models.GaussianKeys(keys, values, precision, weights.softmax(-1), log_prior=log_prior)
         return models.GaussianMixture(keys, values, precision, log_prior=log_prior)
 
     def _asked(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
-        if self.adapt_steps:
-            check_masks(masks)
         alive, dtype = masks.alive(queries.shape[-2]), values.dtype
         with torch.autocast(queries.device.type, enabled=False):
-            queries, values = single(queries), single(values)
-            present = None if alive is None else alive.squeeze(-1).expand(queries.shape[:-1])
-            if present is not None and masks.padded is not None:
-                present = present & ~masks.padded.unsqueeze(1)
-                queries = torch.where(present.unsqueeze(-1), queries, 0.0)
-            model = self._model(units, values, masks, queries.shape[-2])
-            if self.adapt_steps:
-                priors: dict[str, Any] = {name: ADAPTED[name](model, x) for name, x in self._strengths().items()}
-                how: Any = {"num_steps": self.adapt_steps, "causal": masks.causal, "progress": False}
-                heard = None if present is None else present.to(queries.dtype)
-                model = adapt(models.bayesian(model, **priors), queries, query_weights=heard, **how).formulation
-            alone = bool(self.adapt_steps) and masks.causal  # every query has units of its own
-            answers, weights = self.ask(model, queries.unsqueeze(-2) if alone else queries, need_weights)
-            if alone:
+            model, asked = self.attending(single(queries), units, single(values), masks)
+            answers, weights = self.ask(model, asked, need_weights)
+            if asked.dim() > queries.dim():  # every query has units of its own
                 answers, weights = answers.squeeze(-2), None if weights is None else weights.squeeze(-2)
         if alive is not None:
             answers = torch.where(alive, answers, 0.0)

@@ -5,9 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.softmax import explicit
 from probtx_pyro.ops._retrieval import POOLING, iterate
+from probtx_pyro.ops.attention import single
 
 
 class StateUpdate(nn.Module):
@@ -102,21 +104,52 @@ class StateUpdate(nn.Module):
         -------
         Answers (B, H, L, M), and weights or None.
         """
+        states = self.moved(states, patterns, masks, need_weights)
+        return self._read(states, patterns, values, masks, dropout, need_weights)
+
+    def moved(self, states: Tensor, patterns: Tensor, masks: Masks, explicitly: bool = False) -> Tensor:
+        """Return the states after all steps among the patterns, (B, H, L, D): those that read the values out."""
+        if self.num_steps == 1:
+            return states
+
+        def step(now: Tensor) -> Tensor:
+            return self._read(now, patterns, patterns, masks, 0.0, explicitly)[0]
+
+        found = iterate(step, states, problems=states.shape[:-1], num_steps=self.num_steps - 1, tol=self.tol)
+        return found.state["state"]
+
+    def formulation(
+        self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture | Hopfield, Tensor]:
+        """Return the memory of every head, and the states of its last step; arguments as in `forward`.
+
+        Softmax is the mixture that the memory is. A sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf; with
+        a mask for each state it has leading axes (B, H, L), and states (B, H, L, 1, D).
+        """
+        states, patterns, values = single(states), single(patterns), single(values)
+        rows = masks.opened(states.shape[-2], values.shape[-2], values)
+        states = self.moved(states, patterns, masks)
+        beta = torch.as_tensor(self.inverse_temperature(states.shape[-1])).to(patterns)
+        if self.transformation == "softmax":
+            return GaussianMixture.linked(patterns, values, beta, 0.0, rows), states
+        if rows is not None and ((rows != 0) & (rows > -torch.inf)).any():
+            raise ValueError(
+                "attn_mask adds numbers to the scores, which a sparse memory has no place for; give a boolean mask, or transformation='softmax'"
+            )
+        beta, how = beta.squeeze(-1) if beta.dim() else beta, self.transformation
+        if rows is None or rows.shape[-2] == 1:
+            return Hopfield(patterns, beta, values, None if rows is None else rows.squeeze(-2) == 0, how), states
+        beta = beta.unsqueeze(-1) if beta.dim() else beta
+        return Hopfield(patterns.unsqueeze(2), beta, values.unsqueeze(2), rows == 0, how), states.unsqueeze(-2)
+
+    def _read(
+        self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
-        beta = beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
-
-        def read(states: Tensor, values: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
-            asked = beta * states
-            if need_weights:
-                return explicit(asked @ patterns.mT, values, masks, rate, how.function)
-            return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=rate), None
-
-        if self.num_steps > 1:
-            states = iterate(
-                lambda now: read(now, patterns, 0.0)[0], states, problems=states.shape[:-1],
-                num_steps=self.num_steps - 1, tol=self.tol,
-            ).state["state"]  # fmt: skip
-        return read(states, values, dropout)
+        asked = states * (beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta)
+        if need_weights:
+            return explicit(asked @ patterns.mT, values, masks, dropout, how.function)
+        return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=dropout), None
 
     def extra_repr(self) -> str:
         """Return the settings, as modules print them."""

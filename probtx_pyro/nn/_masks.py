@@ -26,6 +26,11 @@ class Masks(NamedTuple):
         """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
         return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
 
+    def opened(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
+        """Return the same with equal weights for a query that may attend to nothing, which no formulation takes."""
+        rows = self.explicit(num_queries, num_units, like)
+        return None if rows is None else torch.where((rows > -math.inf).any(-1, keepdim=True), rows, 0.0)
+
     def present(self) -> Tensor | None:
         """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probtx_pyro.models import Formulation
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import options, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
@@ -43,7 +44,7 @@ class Units(NamedTuple):
 class Attention(WithPriors):
     """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
 
-    A layer of your own derives from it and defines `attend`.
+    A layer of your own derives from it and defines `attend` and, for a posterior and to be captured, `formulation`.
 
     Parameters
     ----------
@@ -151,6 +152,25 @@ class Attention(WithPriors):
         """
         raise NotImplementedError
 
+    def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
+        """Return the formulation whose attention is the layer's, before it adapts to the queries, and the queries that it is asked with.
+
+        Arguments are those of `attend`; a query that may attend to nothing meets equal weights. The formulation has the leading axes
+        (B, H), the queries (B, H, L, D); where every query needs units or a mask of its own, (B, H, L) and (B, H, L, 1, D).
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say which formulation it is; define its method formulation(queries, units, values, masks)"
+        )
+
+    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
+        """Return what `formulation` returns, after the layer has adapted it to the queries, where it does."""
+        return self.formulation(queries, units, values, masks)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Arguments beyond the queries by which the formulation's ``attention`` is the layer's."""
+        return {}
+
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
         """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
         return Units(keys)
@@ -216,6 +236,22 @@ class Attention(WithPriors):
         if single:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def posterior_model(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Any, Tensor]:
+        """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
+
+        Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that ``forward``
+        refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
+        """
+        return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
 
     def heads(
         self,

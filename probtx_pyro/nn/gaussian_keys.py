@@ -11,7 +11,7 @@ from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
 from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops._assignment import Reduction, reduction
+from probtx_pyro.ops._assignment import Reduction, log_sum, reduction
 
 
 class GaussianKeysAttention(SeveralKeys, GaussianAttention):
@@ -70,6 +70,11 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         """Return R keys for every unit."""
         units, several = super().units_of(keys, source), self.components(keys, source)
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """The assignment of components, where it is not the sum over them."""
+        return {} if self.num_components == 1 or self.reduce is log_sum else {"assignment": self.reduce}
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool) -> Answers:
         """Return answers, and weights if asked for, under the layer's assignment of components."""

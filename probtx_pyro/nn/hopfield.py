@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import arguments_of, options, printed
@@ -88,6 +89,15 @@ class HopfieldAttention(Attention):
     def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Take all steps but one among the keys, then one on the values. See `Attention.attend`."""
         return self.update(queries, units.keys, values, masks, self._rate, need_weights)
+
+    def formulation(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture | Hopfield, Tensor]:
+        """Return the memory of every head, and the states of its last step. See `Attention.formulation`.
+
+        Softmax is the mixture that the memory is; a sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf.
+        """
+        return self.update.formulation(queries, units.keys, values, masks)
 
 
 class HopfieldRetrieval(WithPriors):
@@ -194,6 +204,22 @@ class HopfieldRetrieval(WithPriors):
         ValueError
             Shapes that do not fit, a width that the heads do not divide, no patterns anywhere.
         """
+        states, units, answers, masks = self.heads(state, patterns, values, key_padding_mask, attn_mask, is_causal)
+        retrieved = self.update(states, units.keys, answers, masks)[0].transpose(1, 2).flatten(-2)
+        if state.dim() == 2:
+            return retrieved.squeeze(0)
+        return retrieved if self.batch_first else retrieved.transpose(0, 1)
+
+    def heads(
+        self,
+        state: Tensor,
+        patterns: Tensor | None = None,
+        values: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Units, Tensor, Masks]:
+        """Return states (B, H, L, D), patterns as units, values (B, H, S, M) and masks of every head; arguments as in `forward`."""
         if patterns is None:
             patterns, values = self.patterns, self.values if values is None else values
         if patterns is None:
@@ -214,10 +240,16 @@ class HopfieldRetrieval(WithPriors):
         present = masks.present()
         if present is not None:
             keys, answers = torch.where(present, keys, 0.0), torch.where(present, answers, 0.0)
-        retrieved = self.update(states, keys, answers, masks)[0].transpose(1, 2).flatten(-2)
-        if single:
-            return retrieved.squeeze(0)
-        return retrieved if self.batch_first else retrieved.transpose(0, 1)
+        return states, Units(keys), answers, masks
+
+    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Any, Tensor]:
+        """Return the memory of every head, and the states of its last step. See `HopfieldAttention.formulation`."""
+        return self.update.formulation(queries, units.keys, values, masks)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Arguments beyond the states by which the memory's ``attention`` is the layer's: none."""
+        return {}
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.models import LinearKeys
 from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import arguments_of
@@ -11,6 +12,7 @@ from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
+from probtx_pyro.ops.attention import single
 
 
 class LinearKeysAttention(SeveralKeys):
@@ -81,3 +83,16 @@ class LinearKeysAttention(SeveralKeys):
         attention = explicit_linear_attention(*features, values, causal, row_weights=allowed)[1]
         attention = F.dropout(attention.to(values.dtype), self._rate)
         return attention @ values, attention if need_weights else None
+
+    def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[LinearKeys, Tensor]:
+        """Return the linear keys of every head, and their queries. See `Attention.formulation`."""
+        queries, keys, values = single(queries), single(units.keys), single(values)
+        weights = None if self.component_logits is None else self.component_logits.softmax(-1).unsqueeze(-2).to(keys)
+        weights = None if weights is None else weights.expand(keys.shape[:-1])
+        rows = masks.opened(queries.shape[-2], values.shape[-2], values)
+        if rows is None or rows.shape[-2] == 1:
+            allowed = None if rows is None else rows.squeeze(-2).exp()
+            return LinearKeys(keys, values, weights, self.feature_map, allowed), queries
+        weights = None if weights is None else weights.unsqueeze(2)
+        every = LinearKeys(keys.unsqueeze(2), values.unsqueeze(2), weights, self.feature_map, rows.exp())
+        return every, queries.unsqueeze(-2)

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.models import GaussianMixture
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops._numerics import single
@@ -33,6 +34,14 @@ class SoftmaxAttention(Attention):
             return explicit(queries @ units.keys.transpose(-1, -2), values, masks, self._rate)
         how: Any = {"causal": masks.causal, "dropout": self._rate}
         return dot_product_attention(queries, units.keys, values, masks.log_prior, **how), None
+
+    def formulation(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture, Tensor]:
+        """Return the mixture that softmax assumes in every head, and its queries. See `Attention.formulation`."""
+        keys, values = single(units.keys), single(values)
+        rows = masks.opened(queries.shape[-2], values.shape[-2], values)
+        return GaussianMixture.linked(keys, values, self.head_dim**-0.5, 0.0, rows), single(queries)
 
 
 def explicit(

@@ -15,6 +15,7 @@ black-and-white printer.
 """
 
 from probtx_pyro.plots._style import UNIT_COLORS, unit_color
+from probtx_pyro.plots.answers import answer_band
 from probtx_pyro.plots.approximation import elbo_gap, marginal_agreement, objective_trace
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
@@ -30,7 +31,7 @@ __all__ = [
     "energy_landscape", "credible_ellipses", "image_rows",
     "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
     "marginal_agreement", "head_report", "query_check",
-    "attention_band", "attention_uncertainty", "calibration",
+    "attention_band", "attention_uncertainty", "answer_band", "calibration",
     "prior_posterior", "prior_against_posterior", "prior_sensitivity",
     "UNIT_COLORS", "unit_color",
 ]  # fmt: skip

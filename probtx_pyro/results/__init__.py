@@ -1,5 +1,5 @@
 """Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
-relabelling of their units; calibration of samplers; what priors do.
+relabelling of their units; what a posterior says of queries; calibration of samplers; what priors do.
 
 Names load on first use; what needs arrays and files alone works without torch.
 """
@@ -11,6 +11,7 @@ _NAMES = {
     "_arviz": ("from_arrays",),
     "_relabel": ("relabel",),
     "_diagnose": ("diagnose", "Verdict"),
+    "_predict": ("Prediction", "predict"),
     "calibration": ("Calibration", "calibrate", "joint_test"),
     "_ecdf": ("simultaneous_band", "uniformity"),
     "_prior_predictive": ("prior_predictive",),

@@ -2,10 +2,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import torch
 from pyro import poutine
 from pyro.distributions import ImproperUniform
 from torch import Tensor
@@ -16,7 +14,8 @@ from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data
 from probtx_pyro.models.priors import bare
 from probtx_pyro.results._arviz import SAMPLES, Variable
-from probtx_pyro.results._dims import Layout, refuse_unused
+from probtx_pyro.results._convert_program import program_groups
+from probtx_pyro.results._dims import Layout
 from probtx_pyro.results._evaluation import LIKELIHOODS, Likelihood, over_draws, prior_samples
 from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
 
@@ -43,12 +42,18 @@ def draws_groups(
     statistics: dict[str, Variable] = {
         name: (SAMPLES, x.detach().cpu().numpy()) for name, x in posterior.statistics.items()
     }
+    if likelihood not in (None, *LIKELIHOODS):
+        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {likelihood!r}")
     if not isinstance(posterior.program, Bayesian):
         if seed is not None or prior:
             raise ValueError("seed and prior: new data come from a program made by models.bayesian; leave them out")
-        return {"posterior": _of_any_program(posterior, dims), "sample_stats": statistics}, attrs
-    if likelihood not in (None, *LIKELIHOODS):
-        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {likelihood!r}")
+        if likelihood == "answers":
+            raise ValueError(
+                "likelihood: only a program made by models.bayesian says what its answers are; take 'joint', every observed site"
+            )
+        groups: Groups
+        groups, said = program_groups(posterior, dims, likelihood is not None)
+        return groups | {"sample_stats": statistics}, attrs | said
     if attention < 0:
         raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
     if prior and seed is None:
@@ -67,7 +72,7 @@ def draws_groups(
     def laid_out(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
         return {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
 
-    groups: Groups = {"posterior": laid_out(posterior.samples), "sample_stats": statistics}
+    groups = {"posterior": laid_out(posterior.samples), "sample_stats": statistics}
     compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
     attrs["logarithmic"] = " ".join(name for name in compared if formulation.PARAMETERS[name].logarithmic)
     if not program.hierarchical:  # a flat prior has no density
@@ -135,29 +140,3 @@ def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) ->
         name: ((*SAMPLES, "observation"), pointwise[..., counted].cpu().numpy()),
         "observation": (("observation",), np.asarray(labels)),
     }
-
-
-def _of_any_program(posterior: Draws, dims: Mapping[str, Sequence[str]] | None) -> dict[str, Variable]:
-    """The parameters alone: their axes are called as the plates of the program, the others as ArviZ does."""
-    given, found = dict(dims or {}), dict[str, Variable]()
-    plates = {} if posterior.program is None else _plates(posterior.program, posterior.arguments)
-    for name, x in posterior.samples.items():
-        rank = x.dim() - len(SAMPLES)
-        names: Sequence[str | None] = given.pop(name, plates.get(name, ()))
-        own = [plate or f"{name}_dim_{i}" for i, plate in enumerate([*names, *[None] * (rank - len(names))])]
-        found[name] = ((*SAMPLES, *own), x.detach().cpu().numpy())
-    refuse_unused(set(given))
-    return found
-
-
-def _plates(program: Any, arguments: tuple[Any, ...]) -> dict[str, list[str | None]]:
-    """The plate of each batch axis of each site, by one run of the program."""
-    with poutine.seed(rng_seed=0), torch.no_grad():
-        nodes = poutine.trace(program).get_trace(*arguments).nodes
-    found: dict[str, list[str | None]] = {}
-    for name, node in nodes.items():
-        if node["type"] == "sample" and not poutine.util.site_is_subsample(node):
-            frames = {frame.dim: frame.name for frame in node["cond_indep_stack"] if frame.dim is not None}
-            batch = node["fn"].batch_shape
-            found[name] = [frames.get(i - len(batch)) for i in range(len(batch))]
-    return found

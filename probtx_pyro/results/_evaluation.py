@@ -39,16 +39,20 @@ def over_draws(
     -------
     dict
     """
-    formulation, batch = posterior.formulation, posterior.plates(data).batch
+    return at_draws(function, posterior.formulation, posterior.plates(data).batch, data, samples)
+
+
+def at_draws(
+    function: Callable[[Formulation], Mapping[str, Tensor]],
+    formulation: Formulation,
+    batch: torch.Size,
+    data: Data,
+    samples: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """`over_draws` of a formulation whose parameters take the values of ``samples``, with data of problems ``batch``."""
     chains, draws = next(iter(samples.values())).shape[:2]
-    flat = {
-        name: led(formulation, name, x.flatten(0, 1), len(batch))
-        for name, x in samples.items()
-        if name in formulation.PARAMETERS
-    }
-    sizes, results = formulation.sizes(*data), (*formulation.DATA, *formulation.RESULTS)
-    width = max(math.prod(sizes.get(axis, 1) for axis in formulation.axes(name)) for name in results)
-    size = max(1, CHUNK // max(1, batch.numel() * width))
+    flat = flattened(formulation, samples, len(batch))
+    size = max(1, CHUNK // max(1, batch.numel() * width(formulation, data)))
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(chains * draws).split(size):
         with torch.no_grad():
@@ -57,6 +61,21 @@ def over_draws(
             own = x.shape[x.dim() - len(formulation.axes(name)) :]
             parts.setdefault(name, []).append(x.expand(len(rows), *batch, *own))
     return {name: torch.cat(part).unflatten(0, (chains, draws)) for name, part in parts.items()}
+
+
+def flattened(formulation: Formulation, samples: Mapping[str, Tensor], problems: int) -> dict[str, Tensor]:
+    """The draws of all chains in one axis, by name of the parameter, each `led` by it."""
+    return {
+        name: led(formulation, name, x.flatten(0, 1), problems)
+        for name, x in samples.items()
+        if name in formulation.PARAMETERS
+    }
+
+
+def width(formulation: Formulation, data: Data) -> int:
+    """Numbers of the largest result of one problem: the attention, as a rule."""
+    sizes, results = formulation.sizes(*data), (*formulation.DATA, *formulation.RESULTS)
+    return max(math.prod(sizes.get(axis, 1) for axis in formulation.axes(name)) for name in results)
 
 
 def led(formulation: Formulation, name: str, x: Tensor, problems: int) -> Tensor:

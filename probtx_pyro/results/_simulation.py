@@ -34,12 +34,12 @@ def simulate(posterior: Bayesian, like: Data, count: int, seed: int) -> Simulate
     for name, (_, initial) in sites.items():
         rank = len(batch) + len(formulation.axes(name))
         wide[name] = initial.expand(count, *(1,) * (rank - initial.dim()), *initial.shape)
-    many = Bayesian(formulation.with_parameters(wide), posterior.priors, collapsed=False)
+    many = Bayesian(formulation.with_parameters(wide), posterior.priors, posterior.collapsed)
     expanded = [
         None if x is None else x.expand(count, *(1,) * (len(batch) + len(formulation.axes(name)) - x.dim()), *x.shape)
         for name, x in zip(formulation.DATA, like, strict=True)
     ]
-    drawn, data = _draw(many, tuple(expanded), seed)
+    drawn, data = _draw(Bayesian(many.formulation, many.priors, collapsed=False), tuple(expanded), seed)
     return Simulated(many, {name: x.reshape(count, *sites[name].initial.shape) for name, x in drawn.items()}, data)
 
 

@@ -21,6 +21,7 @@ from probtx_pyro.inference._gibbs import sweep
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds
+from probtx_pyro.inference.distributed import Together
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data, Formulation
@@ -112,6 +113,7 @@ def calibrate(
     batch_size: int | None = None,
     quantities: Mapping[str, Quantity] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    process_group: Any = None,
     progress: bool | None = None,
     **named: Any,
 ) -> Calibration:
@@ -132,12 +134,15 @@ def calibrate(
     seed
         A non-negative integer.
     batch_size
-        So many simulations go to the sampler at once, as one more leading axis of parameters and data, which Gibbs sampling does at
-        little more cost; one at a time, without that axis, if None.
+        So many simulations go to the sampler at once, as one more leading axis of parameters and data, which `inference.gibbs` and
+        `nuts` take at little more cost; one at a time, without that axis, if None.
     quantities
         Functions of a formulation and data, more to be ranked than the parameters and the log likelihood.
     checkpoint
         A file that keeps the ranks after every call of the sampler: the same call goes on there. Delete it when done.
+    process_group
+        A `torch.distributed` group whose processes each make a share of the sampler's calls, after the same call in each; every
+        one returns all ranks, which are the same for any number of processes.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
 
@@ -179,7 +184,13 @@ def calibrate(
     }
     run = Checkpoint(checkpoint, what)
     kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
-    done, parts = len(kept["ranks"]), [*zip(starts, seeds(seed, len(starts), "simulations"), strict=True)]
+    together = Together(process_group)
+    if process_group is not None and checkpoint is not None:
+        raise ValueError(
+            "checkpoint: ranks that are spread over processes are not kept; leave out checkpoint or process_group"
+        )
+    mine = together.share(len(starts))
+    done, parts = len(kept["ranks"]), [*zip(starts, seeds(seed, len(starts), "simulations"), strict=True)][mine]
     bar = progress_bar(parts[done:], label="calibration", progress=progress, total=len(parts), initial=done)
     for part, seed_of_part in bar:
         count = min(size, num_simulations - part)
@@ -200,7 +211,7 @@ def calibrate(
         kept["ranks"].append({name: torch.as_tensor(x if batch_size else x[None]) for name, x in found.items()})
         kept["method"] = draws.method
         run.save(kept)
-    ranks = {name: np.concatenate([x[name].numpy() for x in kept["ranks"]]) for name in kept["ranks"][0]}
+    ranks = {name: together.rows(torch.cat([x[name] for x in kept["ranks"]])).numpy() for name in kept["ranks"][0]}
     return Calibration(ranks, num_draws, kept["method"])
 
 

@@ -70,7 +70,8 @@ def to_inference_data(
         a number n puts that of every n-th draw into a group ``attention``; False leaves it out.
     likelihood
         What LOO leaves out with a query: "joint" is ``log p(q_i, v_i)``, or ``log p(q_i)`` where no answer is observed; "answers" is
-        ``log p(v_i | q_i)`` of the answers observed. None for no such group.
+        ``log p(v_i | q_i)`` of the answers observed. None for no such group. Of a Pyro program of your own "joint" is one
+        variable for each observed site, which takes a run of the program for each draw.
     seed
         With a seed, every draw makes new data (with "answers": new answers to the same queries), ``posterior_predictive``.
     prior
@@ -92,6 +93,10 @@ def to_inference_data(
 
     Notes
     -----
+    Of a Pyro program of your own the plates name the axes, and masked observations lie outside ``site_observation`` as those of weight 0
+    do below. Where a latent site has no draws, such as one that NUTS enumerates, the likelihood is left out; the attribute
+    ``log_likelihood`` says so.
+
     A query of weight 0 has no likelihood: where there are such (or unobserved answers, for "answers"), the others lie along
     ``observation``, whose labels say which they are, so that ``arviz.loo`` meets no NaN. Other weights multiply the log
     likelihood, as in the program.

@@ -9,8 +9,12 @@ from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
 from pyro import poutine
 from pyro.distributions import Gamma, Normal
 from strategies import generator
+from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
+from probtx_pyro.inference._lanes import Lanes
+from probtx_pyro.inference._program import parameters
+from probtx_pyro.inference._start import starts
 
 DENSITIES = {name: row for name, row in ROWS.items() if row.density}
 OTHERS = {name: row for name, row in ROWS.items() if not row.density}
@@ -82,6 +86,26 @@ def test_nuts_draws(row):
     assert draws.samples.keys() == posterior.priors.keys()
     assert all(torch.isfinite(x).all() for x in draws.samples.values())
     check_converted(row, posterior, draws)
+
+
+@densities
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one problem", "two problems"])
+def test_the_density_of_many_chains_is_that_of_the_program_at_each(row, batch):
+    """Over R^n, Jacobians included, with its gradient: what NUTS moves by, against runs of the Pyro program."""
+    posterior, data = posterior_of(row, batch=batch)
+    found = parameters(posterior, tuple(data))
+    points = starts(posterior, found.arguments, 3, "formulation", 0)
+    lanes = Lanes(found, points)
+    assert lanes.how == "closed form"
+    energies, slopes = lanes(lanes.start)
+    program, transforms = found._replace(closed=None).unconstrained()
+    for chain in range(3):
+        free = {name: transforms[name](x[chain]).detach().requires_grad_() for name, x in points.items()}
+        value = program(free)
+        assert_equal(energies.view(3, -1)[chain].sum(), value, energies, operations=1024)
+        for name, slope in lanes._values(slopes).items():
+            (expected,) = torch.autograd.grad(value, free[name], retain_graph=True)
+            assert_equal(slope[chain], expected, energies, operations=1024)
 
 
 @densities

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from pyro.distributions import Dirichlet, Gamma, Normal
+from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
 from strategies import generator, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 
-NAMES = ("keys", "key_precision", "values", "value_precision", "log_prior")
+NAMES = ("keys", "key_precision", "values", "value_precision", "shift", "metric", "log_prior")
 
 
 def shared_priors(mixture, rows=1):
@@ -34,6 +34,7 @@ CASES = {
     "tolerance": ({"batch": (3,)}, 2, {"num_steps": 300, "tol": 1e-7}),
     "weights of each query": ({"rows": 11}, 4, {"num_steps": 300, "tol": 1e-6}),
     "fixed prior of each query": ({"rows": 11, "fixed": True}, 1, {"num_steps": 8}),
+    "metric and shift": ({"metric": "full"}, 4, {"num_steps": 8}),
     "float32": ({"dtype": torch.float32}, 5, {"num_steps": 8}),
 }
 
@@ -55,6 +56,8 @@ def drawn(name, share=slice(None)):
         rows = mixture.log_prior.shape[-2]
     data = [queries[..., share, :], outputs[..., share, :], observed[..., share]][:parts]
     priors = shared_priors(mixture, rows)
+    if how.get("metric"):
+        priors |= dict(shift=Normal(0.0, 1.0), metric=Wishart(torch.tensor(6.0), torch.eye(3) / 6))
     if fixed or queries.dtype == torch.float32:
         priors = dict(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.5))
     return mixture, priors, data, {**options, **({"query_weights": weights[..., share]} if weighted else {})}
@@ -136,7 +139,7 @@ def test_shares_are_the_whole(name, found):
         assert torch.equal(share[name]["converged"], whole.converged)
         # every step may round its sums in another order; magnitudes of a log joint of 11 queries
         assert_equal(share[name]["objective"], whole.objective, operations=64 * 8)
-        for parameter in NAMES[:4]:
+        for parameter in (n for n in NAMES[:-1] if getattr(mixture, n) is not None):
             assert_equal(share[name][parameter], getattr(whole.formulation, parameter), operations=64 * 8)
     rows = [share[name]["log_prior"] for share in found]
     if CASES[name][0].get("rows"):
@@ -148,9 +151,10 @@ def test_shares_are_the_whole(name, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("what", [*NAMES[:4], "objective", "num_steps"])
+@pytest.mark.parametrize("what", [*NAMES[:-1], "objective", "num_steps"])
 def test_every_process_holds_the_same_bits(name, what, found):
-    assert torch.equal(found[0][name][what], found[1][name][what])
+    first, second = (each[name][what] for each in found)
+    assert torch.equal(first, second) if first is not None else second is None
 
 
 @pytest.mark.slow

@@ -6,22 +6,17 @@ import pyro
 import pytest
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
-from pyro.infer import HMC
 from strategies import generator, keys_problem, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
+from probtx_pyro.inference import _nuts
+from probtx_pyro.inference._batched_nuts import BatchedNUTS
 from probtx_pyro.inference._program import parameters
-from probtx_pyro.inference._recording_nuts import RecordingNUTS
 
 
 def standard_normal(size):
     pyro.sample("x", Normal(0.0, 1.0).expand([size]).to_event(1))
-
-
-def funnel():
-    scale = pyro.sample("scale", Normal(0.0, 3.0))
-    pyro.sample("x", Normal(0.0, (scale / 2).exp()).expand([9]).to_event(1))
 
 
 def small(collapsed=True, **options):
@@ -197,38 +192,18 @@ def test_statistics_of_a_standard_normal():
     assert (shy["step_size"] < 0.5 * bold["step_size"]).all()
 
 
-def test_divergences_and_acceptance_are_those_that_pyro_counts():
-    potential, _ = parameters(funnel, ()).unconstrained()
-    torch.manual_seed(1)
-    kernel = RecordingNUTS(potential, {"scale": torch.tensor(0.0), "x": torch.zeros(9)}, max_tree_depth=5)
-    with pyro.validation_enabled(False):
-        kernel.setup(20)
-        z, rows = kernel.initial_params, []
-        for _ in range(120):
-            z = kernel.sample(z)
-            rows.append(kernel.statistics)
-    diverging = [i for i, row in enumerate(rows[20:]) if row["diverging"]]
-    assert diverging == kernel.diagnostics()["divergences"] and 0 < len(diverging) < 100
-    mean = np.mean([row["acceptance_rate"] for row in rows[20:]])
-    np.testing.assert_allclose(mean, kernel._mean_accept_prob, rtol=1e-12)
-
-
-def test_a_pyro_without_the_private_names_is_refused(monkeypatch):
-    monkeypatch.delattr(HMC, "_kinetic_energy")
-    with pytest.raises(RuntimeError, match=r"its NUTS has no _kinetic_energy.*install"):
-        run(standard_normal, 2)
-
-
 # -- chains, seeds, and what must stay as it was ---------------------------------------------------------------------------
 
 
-def test_seeds_fix_every_draw_and_chains_do_not_meet():
+@pytest.mark.parametrize("adaptation", ["shared", "chain"])
+def test_seeds_fix_every_draw_and_chains_do_not_meet(adaptation):
     program, queries = small()
-    first, again, more = (run(program, queries, chains=n) for n in (2, 2, 3))
+    first, again, more = (run(program, queries, chains=n, adaptation=adaptation) for n in (2, 2, 3))
     for name in first.statistics:
         assert torch.equal(first.statistics[name], again.statistics[name])
     assert torch.equal(first.samples["keys"], again.samples["keys"])
-    assert torch.equal(first.samples["keys"], more.samples["keys"][:2])
+    assert torch.equal(first.samples["keys"], more.samples["keys"][:2]) is (adaptation == "chain")
+    assert (torch.unique(first.statistics["step_size"]).numel() == 1) is (adaptation == "shared")
     other = run(program, queries, chains=2, seed=1)
     assert not torch.isclose(other.samples["keys"], first.samples["keys"]).any()
     assert not torch.isclose(first.samples["keys"][0], first.samples["keys"][1]).any()
@@ -254,37 +229,41 @@ def test_global_generator_and_parameter_store_are_left_alone():
 # -- runs that are killed --------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch):
+@pytest.mark.parametrize("adaptation", ["shared", "chain"])
+def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, adaptation):
     def call(path=None):
-        return run(standard_normal, 2, samples=110, warmup=120, chains=2, checkpoint=path, progress=False)
+        return run(
+            standard_normal, 2, samples=20, warmup=40, chains=3, checkpoint=path, progress=False, adaptation=adaptation
+        )
 
-    whole, sample = call(), RecordingNUTS.sample
-    for killed_at in (110, 225, 340):  # in the first chain's warmup, in its sampling, in the second's warmup
+    whole, advance = call(), BatchedNUTS.advance
+    for killed_at in (5, 60, 150):  # leapfrog steps: twice in the warmup, then among the draws
         path, steps = tmp_path / f"run {killed_at}", []
 
-        def killed(kernel, params, killed_at=killed_at, steps=steps):
-            steps.append(1)
+        def killed(sampler, killed_at=killed_at, steps=steps):
             if len(steps) == killed_at:
+                steps.append(1)
                 raise KeyboardInterrupt
-            return sample(kernel, params)
+            steps.append(1)
+            return advance(sampler)
 
-        monkeypatch.setattr(RecordingNUTS, "sample", killed)
+        monkeypatch.setattr(BatchedNUTS, "advance", killed)
+        monkeypatch.setattr(_nuts, "SAVE_SECONDS", -1.0)
         with pytest.raises(KeyboardInterrupt):
             call(path)
         torch.manual_seed(killed_at)
         resumed = call(path)
-        assert killed_at < len(steps) < 460 + 101  # it did go on, and repeated no more than what was not yet saved
         for kind in ("samples", "statistics"):
             for name, x in getattr(whole, kind).items():
                 assert torch.equal(getattr(resumed, kind)[name], x), (killed_at, name)
-        monkeypatch.setattr(RecordingNUTS, "sample", None)
+        monkeypatch.setattr(BatchedNUTS, "advance", None)
         assert torch.equal(call(path).samples["x"], whole.samples["x"])  # a finished run is read, not repeated
 
 
 def test_a_checkpoint_knows_its_run(tmp_path):
     program, queries = small()
     run(program, queries, checkpoint=tmp_path / "run")
-    for other in ({"seed": 1}, {"samples": 6}, {"start": "prior"}):
+    for other in ({"seed": 1}, {"samples": 6}, {"start": "prior"}, {"adaptation": "chain"}):
         with pytest.raises(ValueError, match="of another run"):
             run(program, queries, checkpoint=tmp_path / "run", **other)
     with pytest.raises(ValueError, match="of another run"):
@@ -296,7 +275,7 @@ def test_a_checkpoint_knows_its_run(tmp_path):
 
 def test_the_bar_shows_chains_and_divergences(capsys):
     run(*small(), samples=2, warmup=2, progress=True)
-    assert "NUTS 1/1" in (shown := capsys.readouterr().err) and "diverging=" in shown and "step=" in shown
+    assert "NUTS" in (shown := capsys.readouterr().err) and "diverging=" in shown and "step=" in shown
     run(*small(), samples=2, warmup=2, progress=False)
     assert capsys.readouterr().err == ""
 

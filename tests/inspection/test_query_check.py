@@ -17,7 +17,7 @@ SCALE = 0.5
 
 
 def drawn(problems, num_queries, units=6, features=3, scale=SCALE, causal=True, seed=0):
-    """Queries drawn from softmax's implied mixture by numpy, and what `captured` makes of them and of their keys."""
+    """Queries drawn from softmax's mixture as written by numpy, and what `captured` makes of them and of their keys."""
     rng = np.random.default_rng(seed)
     keys = rng.normal(size=(problems, units, features)) * 1.5
     queries = np.empty((problems, num_queries, features))
@@ -29,7 +29,7 @@ def drawn(problems, num_queries, units=6, features=3, scale=SCALE, causal=True, 
             queries[p, i] = keys[p, unit] + rng.normal(size=features) * scale**-0.5
     future = torch.ones(num_queries, units, dtype=torch.bool).triu(1)
     mask = torch.zeros(num_queries, units).masked_fill(future, -torch.inf) if causal else None
-    return inspection.captured(torch.tensor(queries), torch.tensor(keys), None, mask, SCALE, dims=("head",))
+    return inspection.captured(torch.tensor(queries), torch.tensor(keys), None, mask, SCALE, dims=("head",)).raw
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -65,7 +65,7 @@ def test_a_head_that_is_off_ranks_first():
     queries = one.queries.clone()
     queries[3] = queries[3] * 3
     off = inspection.captured(queries, one.keys, None, one.mask, SCALE, dims=("head",), coords={"head": list("abcde")})
-    check = inspection.query_check(off, num_draws=50, seed=0)
+    check = inspection.query_check(off.raw, num_draws=50, seed=0)
     assert check.ranking.shape == (5, 1) and check.ranking[0, 0] == 3
     assert sorted(check.ranking[:, 0]) == [0, 1, 2, 3, 4]
     assert (np.diff(check.discrepancy[check.ranking[:, 0]]) <= 0).all()
@@ -144,7 +144,7 @@ def test_a_bar_where_it_is_asked_for(capsys):
 
 
 def test_a_statistic_that_cannot_vary_is_not_a_finding():
-    one = inspection.captured(torch.randn(4, 2), torch.randn(1, 2), dims=())
+    one = inspection.captured(torch.randn(4, 2), torch.randn(1, 2), dims=()).raw
     check = inspection.query_check(
         one, num_draws=10, seed=0, statistics={"entropy": inspection.QUERY_STATISTICS["entropy"]}
     )
@@ -249,12 +249,60 @@ def test_a_precision_is_found_by_its_held_out_score():
     assert table.difference[0, 0] < -4 * table.difference_error[0, 0]
 
 
+def test_checks_are_of_the_best_equivalent_unless_the_raw_one_is_asked_for():
+    """By name: what was captured, its best equivalent, one with numbers of one's own, and the mixture as written."""
+    raw = drawn(3, 40)
+    found = inspection.captured(raw.queries, raw.keys, None, raw.mask, 2 * SCALE, dims=("head",))
+    best = inspection.best_equivalent(found)
+    how = {"num_draws": 20, "seed": 0}
+    by_name = [inspection.query_check(x, **how) for x in (found, best, found.equivalent(best.tilt, best.precision))]
+    for check in by_name[1:]:
+        np.testing.assert_allclose(check.replicated, by_name[0].replicated, atol=1e-9)
+    np.testing.assert_allclose(by_name[0].observed[0], best.log_evidence().mean(-1))
+    assert (np.abs(by_name[0].z_scores[1]) < 1).all()  # the mean square was fitted
+    for one in (found, best, found.raw):
+        drawn_from = one.replicate()
+        assert drawn_from.mixture is one.mixture and not torch.equal(drawn_from.queries, one.queries)
+    as_written = inspection.query_check(found.raw, **how)
+    np.testing.assert_allclose(as_written.observed[0], found.raw.mixture.log_evidence(found.queries).mean(-1))
+    assert (as_written.observed[0] < by_name[0].observed[0]).all()
+    data, written = (inspection.capture_data(x)["captured"]["log_evidence"] for x in (found, found.raw))
+    np.testing.assert_allclose(data, best.log_evidence())
+    np.testing.assert_allclose(written, found.raw.log_evidence())
+
+
+def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
+    raw = drawn(2, 12, causal=False)
+    found = inspection.captured(raw.queries, 2 * raw.keys + 1, None, None, SCALE, dims=("head",))
+    table = inspection.cross_validate(found, folds=12, seed=0, num_steps=2, tol=None)
+    for i in range(12):
+        rest = [j for j in range(12) if j != i]
+        others = inspection.captured(found.queries[:, rest], found.keys, None, None, SCALE, dims=("head",))
+        best = inspection.best_equivalent(others)
+        scored = found.equivalent(best.tilt, best.precision).log_evidence()[:, i]
+        np.testing.assert_allclose(table.pointwise[0, :, i], scored, atol=1e-9)
+        alternatives = inspection.softmax_alternatives(best.mixture)
+        fit = inference.adapt(alternatives["adapted keys"], found.queries[:, rest], num_steps=2).formulation
+        np.testing.assert_allclose(table.pointwise[3, :, i], fit.log_evidence(found.queries)[:, i], atol=1e-9)
+    whole = inspection.best_equivalent(found)
+    for one in (found.raw, whole):
+        chosen = inspection.cross_validate(one, folds=3, seed=0, num_steps=2)
+        plain = inspection.cross_validate(one.mixture, found.queries, folds=3, seed=0, num_steps=2)
+        np.testing.assert_allclose(chosen.pointwise, plain.pointwise)
+    full = inspection.best_equivalent(found, "full")
+    assert inspection.cross_validate(full, folds=3, seed=0, num_steps=2).elpd.shape == (4, 2)
+    with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
+        inspection.cross_validate(found, found.queries, seed=0)
+    with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
+        inspection.cross_validate(found.raw.mixture, seed=0)
+
+
 def test_real_queries_of_a_trained_transformer():
     """What the notebook shows: no head's queries look like draws from its implied mixture, and adapting predicts better."""
     words = "The for statement is used to iterate over the elements of a sequence"
     heads = text_transformer.load().heads(words)
     future = torch.full((len(words), len(words)), -torch.inf).triu(1)
-    real = inspection.captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head"))
+    real = inspection.captured(heads.queries, heads.keys, heads.values, future, dims=("layer", "head")).raw
     check = inspection.query_check(real, num_draws=99, seed=0)
     assert (check.p_values[check.statistics.index("log evidence")] == 0.02).all()
     table = inspection.cross_validate(real.mixture, real.queries, seed=0, folds=5, num_steps=20)

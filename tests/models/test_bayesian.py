@@ -88,7 +88,7 @@ def test_the_family_that_torch_has_and_pyro_lacks_is_refused():
     ("priors", "message"),
     [
         ({"key_precison": Gamma(1.0, 1.0)}, r"no parameter 'key_precison'; did you mean 'key_precision'"),
-        ({"temperature": Gamma(1.0, 1.0)}, r"no parameter 'temperature'; choose from keys, key_precision"),
+        ({"temperature": Gamma(1.0, 1.0)}, r"no parameter 'temperature'; choose from keys, shift, key_precision"),
         ({"keys": 1.0}, r"keys=1\.0 is a float; give a Pyro distribution, models\.FLAT, or a function"),
         ({"keys": "normal"}, r"keys='normal' is a str; give"),
         ({"keys": Normal}, r"keys=<class .*Normal'> is a class; give"),

@@ -39,6 +39,21 @@ def test_mean_and_spread_stand_side_by_side():
     np.testing.assert_allclose(right.images[0].get_array(), attention.reshape(-1, 2, 3).std(0))
 
 
+def test_bands_of_answers_stand_in_the_order_of_the_queries():
+    queries, answers = np.array([2.0, -1.0, 0.5]), np.array([0.2, 0.1, 0.3])
+    ax = plots.answer_band(queries, answers, [answers - 0.1, answers + 0.2], ([0.0, 1.0], [0.4, 0.6]), label="89 %")
+    plots.answer_band(queries, answers, [answers - 1, answers + 1], ax=ax, label="answers")
+    mean, data = ax.get_lines()[:2]
+    np.testing.assert_allclose(mean.get_xdata(), [-1.0, 0.5, 2.0])
+    np.testing.assert_allclose(mean.get_ydata(), [0.1, 0.3, 0.2])
+    np.testing.assert_allclose(data.get_ydata(), [0.4, 0.6])
+    corners = ax.collections[0].get_paths()[0].vertices
+    for x, low, high in ((-1.0, 0.0, 0.3), (0.5, 0.2, 0.5), (2.0, 0.1, 0.4)):
+        at = corners[corners[:, 0] == x, 1]
+        assert (at.min(), at.max()) == (pytest.approx(low), pytest.approx(high))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["89 %", "mean answer", "data", "answers"]
+
+
 def test_prior_and_posterior_are_densities():
     ax = plots.prior_posterior(np.linspace(0, 1, 500), np.linspace(0.4, 0.6, 500), "key")
     assert ax.get_xlabel() == "key"
@@ -67,6 +82,15 @@ class Bad(NamedTuple):
     [
         Bad(lambda: plots.attention_band(np.zeros((4, 3))), "attention must have shape"),
         Bad(lambda: plots.attention_band(draws(3), prob=1.0), "prob must be between"),
+        Bad(
+            lambda: plots.answer_band([0.0, 1.0], [0.0], [[0.0], [1.0]]),
+            r"answers must have shape \(2,\).*one for each query",
+        ),
+        Bad(lambda: plots.answer_band([0.0], [0.0], [[1.0], [0.0]]), "lower end lies above the upper one"),
+        Bad(
+            lambda: plots.answer_band([0.0], [0.0], [[0.0], [1.0]], ([0.0], [])),
+            "points has 0 answers but there are 1 queries",
+        ),
         Bad(lambda: plots.attention_uncertainty(np.full((1, 1, 2, 2), np.nan)), "NaN"),
     ],
 )

@@ -180,20 +180,42 @@ def test_the_other_samplers_are_called_one_simulation_at_a_time(sampler, request
 
 
 @pytest.mark.slow
-def test_nuts_is_calibrated():
-    """50 simulations, three units, keys and weights."""
+@pytest.mark.parametrize("adaptation", ["shared", "chain"])
+def test_nuts_is_calibrated(adaptation):
+    """200 simulations in one batch, three units, keys, precisions and weights; a start that is far from the posterior."""
     program, queries, _ = problem()
-    priors = {name: program.priors[name] for name in ("keys", "weights")}
-    sampler = partial(inference.nuts, num_chains=1, num_samples=98, num_warmup=100, progress=False)
-    found = results.calibrate(
-        models.bayesian(program.formulation, **priors),
-        queries[:20],
-        sampler=sampler,
-        num_simulations=50,
-        num_draws=49,
-        seed=0,
+    priors = {name: program.priors[name] for name in ("keys", "key_precision", "weights")}
+    sampler = partial(
+        inference.nuts,
+        num_chains=5,
+        num_samples=20,
+        num_warmup=150,
+        start="prior",
+        adaptation=adaptation,
+        progress=False,
     )
+    found = results.calibrate(
+        models.bayesian(program.formulation, **priors), queries[:20], sampler=sampler, num_simulations=200, num_draws=50, seed=0, batch_size=200
+    )  # fmt: skip
+    assert found.method == "NUTS" and found.num_simulations == 200
     assert found.ok(), str(found)
+
+
+def test_nuts_takes_simulations_as_one_batch(monkeypatch):
+    """One call of the sampler, by the closed form, each simulation with its own data."""
+    seen = []
+
+    def sampler(posterior, *data, seed):
+        seen.append(
+            inference.nuts(posterior, *data, seed=seed, num_chains=3, num_samples=3, num_warmup=30, progress=False)
+        )
+        return seen[-1]
+
+    program = models.bayesian(models.GaussianMixture(torch.tensor([[0.0]])), keys=Normal(torch.zeros(1, 1), 1.0))
+    found = results.calibrate(program, (6, 1), sampler=sampler, num_simulations=4, num_draws=9, seed=0, batch_size=4)
+    (draws,) = seen
+    assert found.ranks["keys"].shape == (4, 1, 1) and draws.samples["keys"].shape == (3, 3, 4, 1, 1)
+    assert draws.record["evaluation"] == "closed form" and draws.statistics["lp"].shape == (3, 3)
 
 
 def test_simulated_data_are_the_models():

@@ -1,0 +1,311 @@
+"""What a posterior says of queries: attention, evidence and answers averaged over its draws, each by its own formula.
+
+======================  ===================================  ====================================
+average of              a query of the data D                a new query q
+======================  ===================================  ====================================
+attention               ``E[w(θ)]``                          ``E[p(q|θ) w(θ)] / E[p(q|θ)]``
+mean answer             ``E[v(θ)]``                          ``E[p(q|θ) v(θ)] / E[p(q|θ)]``
+density of the answer   ``E[p(v|q,θ)]``                      ``E[p(q|θ) p(v|q,θ)] / E[p(q|θ)]``
+evidence                ``E[p(q|θ)]``                        ``E[p(q|θ)]``
+======================  ===================================  ====================================
+
+E is the mean over draws of ``p(θ | D)``. A query of D is conditioned on already. A new one is one more observation of θ, so that each
+draw counts by the density that it gives the query (PT eq. 23).
+"""
+
+import math
+import warnings
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from probtx_pyro.inference import Adaptation, Approximation, Draws
+from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.results._averages import (
+    average_error,
+    band,
+    log_average,
+    log_average_error,
+    shares,
+    standard_error,
+)
+from probtx_pyro.results._exchangeable import draws_relabelled
+from probtx_pyro.results._parameter_draws import ParameterDraws
+from probtx_pyro.results._posterior_mixture import PosteriorMixture
+
+HELD = 2**21  # numbers of a tensor over draws, problems, units and queries; some ten are held at a time
+FEWEST = 10  # draws on which an average should rest
+
+
+def predict(
+    fit: Draws | Approximation | Adaptation | Formulation,
+    *data: Any,
+    prob: float = 0.89,
+    relabel: bool = True,
+    **named: Any,
+) -> "Prediction":
+    """Average attention, evidence and answers over a posterior, for the queries of its data or for new ones.
+
+    Parameters
+    ----------
+    fit
+        `Draws` of a sampler, or what `inference.variational` returned, of a posterior made by `models.bayesian`; what
+        `inference.adapt` returned, or a formulation: a posterior of one point.
+    data, named
+        New queries (..., Q, D), and what is known of their answers, by place or by name as in `inference.adapt`. Without any, or with
+        ``queries=None``, the data that the draws were made from.
+    prob
+        Of the bands, between equal tails.
+    relabel
+        True numbers units that may change places alike in all draws, see `relabel`: attention to a unit means nothing otherwise.
+        Evidence and answers are the same for any numbering.
+
+    Returns
+    -------
+    Prediction
+        Every quantity is computed when it is first asked for, some queries and some draws at a time.
+
+    Raises
+    ------
+    ValueError
+        A result without a formulation or without data, shapes that do not fit, a query of density 0 at every draw.
+
+    Warns
+    -----
+    UserWarning
+        The average for a new query rests on fewer than 10 draws, of 100 or more.
+
+    Notes
+    -----
+    A query of weight 0 was not among the data, and counts as new. An answer of the data that is known is conditioned on by
+    ``attention``; ``expected_outputs`` and ``output_distribution`` are those of another answer to the same query. The evidence
+    of the data's own queries is that of a posterior that has seen them: for comparing models take `arviz.loo`. A query that
+    a formulation is only conditional on, as that of linear keys, says nothing about parameters, and its average is plain.
+
+    Examples
+    --------
+    >>> from pyro.distributions import Normal
+    >>> from probtx_pyro import inference, models
+    >>> mixture = models.GaussianMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([[0.0], [1.0]]), 10.0, 4.0)
+    >>> posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 0.3))
+    >>> draws = inference.gibbs(posterior, torch.tensor([[-1.5], [-1.1], [1.0]]), num_samples=200, num_chains=20, seed=0)
+    >>> said = predict(draws, torch.tensor([[-1.2], [0.0]]))
+    >>> said.attention.shape, said.log_evidence.shape, said.output_distribution.batch_shape
+    (torch.Size([2, 2]), torch.Size([2]), torch.Size([2]))
+    >>> [round(float(answer), 1) for answer in said.expected_outputs]
+    [0.0, 0.9]
+
+    References
+    ----------
+    Movellan & Gabbur 2020, eq. 23; Stephens 2000, *Dealing with label switching in mixture models*.
+    """
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be between 0 and 1, not {prob}")
+    fit = fit.draws if isinstance(fit, Approximation) else fit
+    formulation = _formulation(fit)
+    given = formulation.bind(*data, **named)
+    new = any(x is not None for x in given)
+    if isinstance(fit, Draws):
+        samples = {name: x for name, x in fit.samples.items() if name in formulation.PARAMETERS}
+        bound = formulation.bind(*fit.arguments)
+    else:
+        samples, bound = {}, ()
+        if formulation.DATA and not new:
+            raise ValueError(
+                f"{next(iter(formulation.DATA))}: a {type(fit).__name__} does not keep its data; give them"
+            )
+    weights = formulation.datum(given if new else bound or given, "weights")
+    if new and weights is not None:
+        raise ValueError(
+            "query_weights say how often queries count among the data, and new ones do not; leave them out"
+        )
+    data = given if new else bound
+    if data and data[0] is None:
+        first = next(iter(formulation.DATA))
+        raise ValueError(f"{first}: there are other data of new queries but not the {first} themselves; give them, too")
+    leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
+    own = formulation.plates(*data).batch if data else formulation.batch_shape
+    values = ParameterDraws(formulation, samples, data, torch.broadcast_shapes(own, *leading))
+    values.require_rows()
+    seen = not new or not isinstance(fit, Draws)
+    known = torch.tensor(seen, device=values.like.device) if weights is None else weights > 0
+    return Prediction(values, known, prob, fit if isinstance(fit, Draws) and relabel else None)
+
+
+def _formulation(fit: Any) -> Formulation:
+    """The formulation of a result of inference."""
+    if isinstance(fit, Draws):
+        if isinstance(fit.program, Bayesian):
+            return fit.program.formulation
+        raise ValueError(
+            "fit: these draws are not of a program made by models.bayesian, so nothing says what attention or evidence is; give a program of your own to Pyro's Predictive"
+        )
+    formulation = fit.formulation if isinstance(fit, Adaptation) else fit
+    if not isinstance(formulation, Formulation):
+        raise ValueError(
+            f"fit must be draws, what inference.variational or inference.adapt returned, or a formulation, not a {type(fit).__name__}; ArviZ data and Pyro's own results do not keep the formulation, so give what the verb of inference returned"
+        )
+    return formulation
+
+
+class Prediction:
+    """What a posterior says of queries, see `predict`; every quantity is computed when it is first asked for.
+
+    attention: (..., Q, U), probabilities of the units. log_evidence: (..., Q). expected_outputs: (..., Q, M), the mean answer, or
+    probabilities of labels. output_distribution: a Pyro distribution of batch shape (..., Q), with ``log_prob`` and ``sample``.
+    ``band(name)`` and ``error(name)`` say how sure the posterior is of the first three, and how well the draws tell it.
+    """
+
+    def __init__(self, values: ParameterDraws, known: Tensor, prob: float, draws: Draws | None):
+        self._values, self._known, self._prob, self._draws = values, known, prob, draws
+        self._found: dict[tuple[str, str], Tensor] = {}
+        self._evidences: dict[bool, Tensor] = {}
+        self._warned = False
+
+    @property
+    def attention(self) -> Tensor:
+        """The probability of each unit, (..., Q, U); units are numbered as `results.relabel` numbers them."""
+        return self._reduced("attention", "mean")
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """The log density of each query (with its answer, where that is given), parameters averaged out, (..., Q)."""
+        return self._reduced("log_evidence", "mean")
+
+    @property
+    def expected_outputs(self) -> Tensor:
+        """The mean answer to each query, (..., Q, M)."""
+        return self._reduced("expected_outputs", "mean")
+
+    def band(self, name: str) -> Tensor:
+        """Lower and upper end of the central band of a quantity over the posterior of the parameters, (2, ...).
+
+        Of ``attention`` and ``expected_outputs`` the parameters' posterior given the query, too; of ``log_evidence`` given the
+        data alone. A band of the mean answer is none of the answers: take quantiles of ``output_distribution.sample``.
+        """
+        return self._reduced(name, "band")
+
+    def error(self, name: str) -> Tensor:
+        """Monte Carlo standard error of a quantity, (...): by its autocorrelation along the chains and the spread of weights."""
+        return self._reduced(name, "error")
+
+    @cached_property
+    def effective_draws(self) -> Tensor:
+        """How many independent draws those behind each query's averages are worth, (..., Q): chains and weights reduce both.
+
+        The effective sample size of the weights, ``1 / Σ r²``, times that of the chains of ``p(q|θ)`` over their length.
+        """
+        evidence, log_weights = self._evidence(False), self._log_weights(False)
+        number = evidence.shape[0] * evidence.shape[1]
+        relative = number * shares(evidence)
+        spread = relative.var((0, 1), correction=0)
+        chains = torch.where(spread > 0, spread / standard_error(relative).square(), number).clamp_max(number)
+        return (chains / number / shares(log_weights).square().sum((0, 1))).to(evidence)
+
+    @cached_property
+    def output_distribution(self) -> TorchDistribution:
+        """The distribution of the answer to each query, parameters averaged out, batch shape (..., Q)."""
+        values = self._values
+        if not values.formulation.offers("output_distribution"):
+            values.formulation.refuse("output_distribution")
+        log_weights = (
+            self._log_weights(True).flatten(0, 1).log_softmax(0).expand(-1, *values.batch, values.num_observations)
+        )
+
+        def at_draws(rows: Tensor) -> TorchDistribution:
+            return values.at(rows).output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
+
+        return PosteriorMixture(at_draws, log_weights, max(1, HELD // values.width))
+
+    def __repr__(self) -> str:
+        kind = type(self._values.formulation).__name__
+        chains, draws = self._values.number
+        of = f"{chains} chains of {draws} draws" if self._values.samples else "one point"
+        seen = "the data's own" if bool(self._known.any()) else "new"
+        sizes = dict(zip(self._values.formulation.DATA, self._values.data, strict=False))
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in sizes.items() if x is not None)
+        return f"Prediction by {of} of a {kind}, for {seen} {shapes or 'problem'}"
+
+    # -- averages ----------------------------------------------------------------------------------------------------------
+
+    def _reduced(self, name: str, kind: str) -> Tensor:
+        """The mean, error or band of a quantity over the draws, kept once it is there."""
+        if name not in ("attention", "log_evidence", "expected_outputs"):
+            raise ValueError(f"name must be attention, log_evidence or expected_outputs, not {name!r}")
+        if (name, kind) not in self._found:
+            self._found[name, kind] = (
+                self._of_evidence(kind) if name == "log_evidence" else self._over_blocks(name, kind)
+            )
+        return self._found[name, kind]
+
+    def _of_evidence(self, kind: str) -> Tensor:
+        evidence = self._evidence(False)
+        if kind == "band":
+            return band(evidence, torch.zeros_like(evidence), self._prob)
+        return log_average(evidence) if kind == "mean" else log_average_error(evidence)
+
+    def _over_blocks(self, name: str, kind: str) -> Tensor:
+        """The mean some draws at a time; error and band some queries at a time, with all draws of them."""
+        alone = name == "expected_outputs"
+        values, log_weights = self._labelled if name == "attention" else self._values, self._log_weights(alone)
+        if kind == "mean":
+            return values.mean(name, alone, values.aligned(shares(log_weights), name), HELD)
+        reduce = average_error if kind == "error" else partial(band, prob=self._prob)
+        block = max(1, HELD * values.num_observations // (math.prod(values.number) * values.width))
+        parts = []
+        for rows in torch.arange(values.num_observations, device=values.like.device).split(block):
+            whole = len(rows) == values.num_observations
+            some = values if whole else values.some(rows)
+            weights = log_weights if whole or log_weights.shape[-1] == 1 else log_weights.index_select(-1, rows)
+            parts.append(reduce(some.each(name, alone), values.aligned(weights, name)))
+        if len(parts) == 1:
+            return parts[0]
+        own = values.formulation.axes(name)
+        return torch.cat(parts, own.index(values.observed[-1]) - len(own))
+
+    def _log_weights(self, alone: bool) -> Tensor:
+        """Log weights of the draws for each observation: 0 for those that the draws have seen, the log evidence for new ones."""
+        values = self._values
+        if bool(self._known.all()) or not values.informs(alone):
+            return values.like.new_zeros(*values.number, *[1] * (len(values.batch) + len(values.observed)))
+        log_weights = torch.where(self._known, 0.0, self._evidence(alone))
+        self._require_weights(log_weights)
+        return log_weights
+
+    def _evidence(self, alone: bool) -> Tensor:
+        """The log evidence at every draw, (chain, draw, *batch, *observations): of the queries alone, or with their answers."""
+        alone = alone and len(self._values.arguments(False)) > 1
+        if alone not in self._evidences:
+            self._evidences[alone] = self._values.each("log_evidence", alone)
+        return self._evidences[alone]
+
+    @cached_property
+    def _labelled(self) -> ParameterDraws:
+        """The values with exchangeable units numbered alike in all draws."""
+        if self._draws is None:
+            return self._values
+        return self._values._replace(samples=draws_relabelled(self._draws).samples)
+
+    def _require_weights(self, log_weights: Tensor) -> None:
+        """Refuse queries of density 0, and warn of those whose averages rest on a few draws."""
+        flat = log_weights.flatten(0, 1)
+        nowhere = ~(flat.amax(0) > -torch.inf)
+        if bool(nowhere.any()):
+            raise ValueError(
+                f"queries: that at {nowhere.nonzero()[0].tolist()} has density 0 at every draw, so that nothing follows from it; leave it out"
+            )
+        worth = 1 / flat.double().softmax(0).square().sum(0)
+        few = worth < FEWEST
+        if len(flat) >= 10 * FEWEST and bool(few.any()) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the averages of {int(few.sum())} of {few.numel()} queries rest on fewer than {FEWEST} draws, in the worst case on {float(worth.min()):.1f}: their densities differ widely between draws; condition on these queries by adding them to the data, or draw more",
+                stacklevel=4,
+            )
+
+
+__all__ = ["Prediction", "predict"]
