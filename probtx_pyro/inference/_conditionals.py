@@ -30,7 +30,7 @@ from probtx_pyro.models.formulation import (
 )
 from probtx_pyro.models.priors import Site, bare
 from probtx_pyro.ops import safe_ratio, safe_softmax
-from probtx_pyro.ops._numerics import sum_to
+from probtx_pyro.ops._numerics import common_shape, sum_to
 
 
 class Take(NamedTuple):
@@ -147,7 +147,7 @@ def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> 
 def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor:
     """In the coordinates of the root L of the old value, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
     prior: Any = bare(site.distribution)
-    wide = torch.broadcast_shapes(terms.degrees.shape, terms.scatter.shape[:-2])
+    wide = common_shape(terms.degrees.shape, terms.scatter.shape[:-2])
     degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])
     scatter = sum_to(terms.scatter.expand(*wide, *old.shape[-2:]), old.shape)
     inner = terms.root.mT @ prior.precision_matrix @ terms.root + 0.5 * (scatter + scatter.mT)
@@ -169,7 +169,7 @@ def _dirichlet(site: Site, terms: DirichletTerms, old: Tensor, take: Take) -> Te
 
 def _shared(x: Tensor, terms: Terms, old: Tensor) -> Tensor:
     """A term summed over the axes along which the parameter is shared."""
-    wide = torch.broadcast_shapes(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
+    wide = common_shape(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
     return sum_to(x.expand(wide), old.shape)
 
 

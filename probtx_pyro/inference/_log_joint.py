@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.ops._numerics import sum_to
+from probtx_pyro.ops._numerics import common_shape, sum_to
 
 
 class LogJoint:
@@ -44,7 +45,7 @@ class LogJoint:
         """A tensor of the data's dtype and device."""
         return next(x for x in self.data if isinstance(x, Tensor) and x.is_floating_point())
 
-    @property
+    @cached_property
     def observed_shape(self) -> torch.Size:
         """Shape of the log evidence: the problems, then the observations of each."""
         sizes = self.formulation.sizes(*self.data)
@@ -103,7 +104,7 @@ class LogJoint:
         """The log joint (..., *problems), given the log evidence of each observation under ``state``."""
         shape = self.shape(state)
         total = (evidence if self.weights is None else _weighted(evidence, self.weights)).sum(-1)
-        total = total.expand(torch.broadcast_shapes(total.shape, shape))
+        total = total.expand(common_shape(total.shape, shape))
         (total,) = self.together.sum(sum_to(total, shape) + self.log_prior_density(state, local=True))
         return total + self.log_prior_density(state, local=False)
 

@@ -7,7 +7,7 @@ import torch
 from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
-from probtx_pyro.ops._numerics import known
+from probtx_pyro.ops._numerics import common_shape, known
 
 T = TypeVar("T")
 
@@ -15,8 +15,7 @@ T = TypeVar("T")
 def unchecked(kind: type[T], **arguments: Any) -> T:
     """A frozen dataclass made without its validation, from arguments that were computed from valid ones."""
     new = object.__new__(kind)
-    for name, value in arguments.items():
-        object.__setattr__(new, name, value)
+    vars(new).update(arguments)
     return new
 
 
@@ -60,7 +59,7 @@ def same_size(left: str, x: int, right: str, y: int, axis: str) -> None:
 def broadcastable(**shapes: torch.Size) -> torch.Size:
     """The common batch shape, or an error that names every shape."""
     try:
-        return torch.broadcast_shapes(*shapes.values())
+        return common_shape(*shapes.values())
     except RuntimeError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"batch axes do not broadcast: {listed}; make them equal or 1") from None

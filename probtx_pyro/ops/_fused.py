@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, transformed
+from probtx_pyro.ops._numerics import HALF, common_shape, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -53,7 +53,7 @@ def fused_attention(
         (..., Q, M).
     """
     given = [x for x in (queries, keys, values, mask) if x is not None]
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
+    batch = common_shape(*(x.shape[:-2] for x in given))
     rows, answers = queries.shape[-2], values.shape[-1]
     width = max(queries.shape[-1], answers)
     width = -(-width // 8) * 8 if queries.is_cuda else width

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import HALF, center_of, safe_log, safe_softmax, single
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, safe_log, safe_softmax, single
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
@@ -68,7 +68,7 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
         Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U).
     """
     points, centers, precision = map(single, (points, centers, precision))
-    precision = precision.expand(torch.broadcast_shapes(precision.shape, (centers.shape[-2],)))
+    precision = precision.expand(common_shape(precision.shape, (centers.shape[-2],)))
     statistics = gaussian_statistics(points)
     square = (centers * centers).sum(-1)
     bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * precision * square
@@ -142,7 +142,7 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
 
 def beside(left: Tensor, right: Tensor) -> Tensor:
     """Return (..., A) and (..., B), whose leading axes broadcast, as (..., A + B)."""
-    shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
+    shape = common_shape(left.shape[:-1], right.shape[:-1])
     return torch.cat([left.expand(*shape, left.shape[-1]), right.expand(*shape, right.shape[-1])], -1)
 
 
@@ -356,7 +356,7 @@ def gaussian_attention(
     num_queries, features = queries.shape[-2:]
     if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
         return lowered(*tensors)
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given))
+    batch = common_shape(*(x.shape[:-2] for x in given))
     output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
     each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
     for index in itertools.product(*map(range, batch)):

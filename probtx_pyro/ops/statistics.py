@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import known, single
+from probtx_pyro.ops._numerics import common_shape, known, single
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -117,7 +117,7 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
     """
     scores = statistics @ parameters.transpose(-1, -2)
     if row_prior is not None:
-        wide = torch.broadcast_shapes(scores.shape, row_prior.shape)
+        wide = common_shape(scores.shape, row_prior.shape)
         scores = scores.add_(row_prior) if scores.shape == wide else scores + row_prior
     peak = scores.detach().amax(-1, keepdim=True)
     empty = peak <= MASKED_COLUMN / 2
@@ -218,7 +218,7 @@ def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: S
     """
     tensors = [x for x in (*by_query, *shared) if x is not None]
     queries, units = tensors[0].shape[-2], shared[0].shape[-2]
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    batch = common_shape(*(x.shape[:-2] for x in tensors))
     if batch.numel() > 1 and batch.numel() * queries * units > CHUNK_ELEMENTS:
         axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
         size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * units))
