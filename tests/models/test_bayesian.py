@@ -193,7 +193,7 @@ def test_a_hierarchy_by_nuts_has_the_posterior_of_a_grid():
         return Normal(0.0, pyro.sample("spread", Gamma(3.0, 2.0)))
 
     program = models.bayesian(mixture, keys=around)
-    draws = inference.nuts(program, queries, num_samples=800, num_warmup=300, num_chains=2, seed=0)
+    draws = inference.nuts(program, queries, num_samples=25, num_warmup=100, num_chains=64, seed=0)
     spread, key = torch.meshgrid(torch.linspace(0.01, 8.0, 500), torch.linspace(-2.0, 5.0, 500), indexing="ij")
     log = Gamma(3.0, 2.0).log_prob(spread) + Normal(0.0, spread).log_prob(key)
     log = log + sum(Normal(key, 1.0).log_prob(q) for q in queries[:, 0])

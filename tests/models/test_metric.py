@@ -195,6 +195,7 @@ def test_causal_adaptation_is_that_of_each_prefix(kind):
         assert_equal(answers[i], alone.expected_outputs(queries[i : i + 1])[0], operations=2048)
 
 
+@pytest.mark.slow
 @KINDS
 def test_implicit_gradients_are_those_of_the_steps(kind):
     mixture, queries, *_ = problem(generator(8), queries=20, metric=kind)

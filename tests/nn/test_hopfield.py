@@ -157,7 +157,7 @@ def test_what_is_masked_may_be_anything():
 
 
 @every
-@pytest.mark.parametrize("num_steps", [1, 3])
+@pytest.mark.parametrize("num_steps", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_are_finite_differences(transformation, num_steps):
     inputs = [x[:1, :3].clone().requires_grad_() for x in tensors(7)]
     options = {"num_steps": num_steps, "transformation": transformation, "batch_first": True, "learn_beta": True}
