@@ -27,6 +27,10 @@ class Metric(NamedTuple):
         """``L'x`` of points (..., n, D): their products are those of the metric."""
         return single(points) * self.root.unsqueeze(-2) if self.diagonal else single(points) @ self.root
 
+    def wide(self) -> Tensor:
+        """The root as `ops.attention.key_factor` takes it: (..., D, D), or (..., 1, D) of a diagonal."""
+        return self.root.unsqueeze(-2) if self.diagonal else self.root
+
     def restore(self, whitened: Tensor) -> Tensor:
         """``L x`` of whitened points (..., n, D): ``Λ x`` of the points themselves."""
         return whitened * self.root.unsqueeze(-2) if self.diagonal else whitened @ self.root.mT

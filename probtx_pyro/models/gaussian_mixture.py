@@ -327,7 +327,8 @@ class GaussianMixture(GaussianAnswers):
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         self.check_data(queries)
-        return gaussian_attention(*self.placed(queries), self.unit_answers(), self.key_precision, self.log_prior)
+        answers, root = self.unit_answers(), None if self.metric is None else self._root().wide()
+        return gaussian_attention(queries, self.locations, answers, self.key_precision, self.log_prior, root=root)
 
     def unit_answers(self) -> Tensor:
         """Answers of the units: values (..., U, M), or probabilities of labels (..., U, K)."""

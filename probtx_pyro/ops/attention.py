@@ -314,6 +314,7 @@ def gaussian_attention(
     log_prior: LogPrior | None = None,
     key_weights: Tensor | None = None,
     components: int = 1,
+    root: Tensor | None = None,
 ) -> Outputs:
     """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
 
@@ -336,6 +337,8 @@ def gaussian_attention(
         (..., U·R): log weights of a unit's keys; None is 0.
     components
         R, the keys of a unit.
+    root
+        Of the metric, as in `key_factor`.
 
     Returns
     -------
@@ -344,10 +347,10 @@ def gaussian_attention(
     """
     row = precision.unsqueeze(-2) if precision.dim() else precision
     weights = None if key_weights is None else key_weights.unsqueeze(-2)
-    tensors: list[Any] = [queries, keys, values, row, log_prior, weights]
+    tensors: list[Any] = [queries, keys, values, row, log_prior, weights, root]
 
-    def lowered(q: Tensor, k: Tensor, v: Tensor, row: Tensor, prior: Tensor | None, weights: Tensor | None) -> Tensor:
-        factor = key_factor(q, k, row.squeeze(-2) if row.dim() else row)
+    def lowered(q: Tensor, k: Tensor, v: Tensor, row: Tensor, prior: Any, weights: Any, root: Any) -> Tensor:
+        factor = key_factor(q, k, row.squeeze(-2) if row.dim() else row, root)
         if weights is not None:
             factor = factor._replace(bias=(factor.bias + weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
         return attend(factor, v, prior, components=components)
@@ -360,15 +363,15 @@ def gaussian_attention(
     output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
     each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
     for index in itertools.product(*map(range, batch)):
-        q, k, v, row, prior, weights = (x[index] if x is not None and x.dim() else x for x in each)
+        q, k, v, row, prior, weights, root = (x[index] if x is not None and x.dim() else x for x in each)
         for start in range(0, num_queries, size):
             part = slice(start, start + size)
             rows = prior if prior is None or len(prior) == 1 else prior[part]
-            output[index][part] = lowered(q[part], k, v, row, rows, weights)
+            output[index][part] = lowered(q[part], k, v, row, rows, weights, root)
     return output
 
 
-def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
+def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | None = None) -> Factor:
     """Return the narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision.
 
     Parameters
@@ -379,12 +382,28 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
         (..., U, D).
     precision
         Scalar or (..., U or 1).
+    root
+        L of a metric ``L L'`` that the units share: lower triangular (..., D, D), or (..., 1, D) of a diagonal one. None is the identity.
 
     Returns
     -------
     factor
-        An `isotropic_factor` or a `gaussian_factor`.
+        An `isotropic_factor` or a `gaussian_factor`, less what is equal for all units.
     """
     center = center_of(keys)
-    factor_of = isotropic_factor if precision.dim() == 0 or precision.shape[-1] == 1 else gaussian_factor
-    return factor_of(queries - center, keys - center, precision)
+    queries, keys = queries - center, keys - center
+    shared = precision.dim() == 0 or precision.shape[-1] == 1
+    if root is None:
+        return (isotropic_factor if shared else gaussian_factor)(queries, keys, precision)
+    whitened = _times(keys, root)
+    if not shared:
+        return gaussian_factor(_times(queries, root), whitened, precision)
+    plain = isotropic_factor(queries, whitened, precision)
+    return plain._replace(
+        parameters=_times(whitened, root.mT if root.shape[-2] > 1 else root)
+    )  # the queries stay as they are
+
+
+def _times(points: Tensor, root: Tensor) -> Tensor:
+    points = single(points)
+    return points @ root if root.shape[-2] > 1 else points * root
