@@ -73,6 +73,8 @@ def _wide(prior: Any, rank: int) -> Any:
     if prior is FLAT:
         return prior
     prior = bare(as_pyro(prior))
+    own = rank - prior.event_dim  # axes of the parameter that are no event
     arguments = arguments_of(prior)
-    wide = {key: x.unsqueeze(-1 - rank) if x.dim() > rank else x for key, x in arguments.items()}
+    ranks = {key: own + prior.arg_constraints[key].event_dim for key in arguments}
+    wide = {key: x.unsqueeze(-1 - ranks[key]) if x.dim() > ranks[key] else x for key, x in arguments.items()}
     return type(prior)(**wide, validate_args=False)
