@@ -33,7 +33,8 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
         else:
             prefixes.append(None if x is None else _insert(x, len(formulation.axes(name))))
     changes = {}
-    for name, row in formulation.PARAMETERS.items():
+    for name in formulation.PARAMETERS:
+        row = formulation.row(name)
         if (x := formulation.held(name)) is not None:
             rank = len(row.names)
             changes[row.field or name] = (
