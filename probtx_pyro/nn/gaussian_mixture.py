@@ -166,5 +166,7 @@ class GaussianMixtureAttention(GaussianAttention):
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return the most probable answers where ``map_steps`` asks for them, else the mean; and weights if asked for."""
-        answers, weights = super().ask(model, queries, need_weights, *known)
-        return model.map_outputs(queries, num_steps=self.map_steps) if self.map_steps else answers, weights
+        if not self.map_steps:
+            return super().ask(model, queries, need_weights, *known)
+        answers = model.map_outputs(queries, num_steps=self.map_steps)
+        return answers, model.attention(queries, *known) if need_weights else None

@@ -9,7 +9,7 @@ from pyro.distributions import Dirichlet, Gamma, Laplace, LogNormal, Normal, Wis
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro import inference, models, nn
+from probtx_pyro import inference, inspection, models, nn
 
 B, L, E, H, D = 2, 5, 6, 2, 3
 PADDING = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
@@ -192,7 +192,7 @@ def test_own_priors_are_those_of_inference_adapt():
 def test_a_prior_without_closed_form_goes_to_gradient_map():
     layer, x, _ = make(adapt_steps=5, adapted={"keys": lambda keys: Laplace(keys, 0.5), "key_precision": LogNormal(0.0, 0.5)})  # fmt: skip
     with torch.no_grad(), pytest.warns(UserWarning, match="gradient MAP"):
-        output, weights = layer(x, x, x, average_attn_weights=False)
+        weights = layer(x, x, x, average_attn_weights=False)[1]
     with torch.no_grad(), pytest.warns(UserWarning, match="gradient MAP"):
         model, queries = layer.posterior_model(x, x, x)
         posterior = models.bayesian(model, keys=Laplace(model.keys, 0.5), key_precision=LogNormal(0.0, 0.5))
@@ -295,3 +295,19 @@ def test_single_and_sequence_first_inputs_and_unknown_answers_that_are_nan():
     layer.batch_first = False
     turned = x.transpose(0, 1)
     assert_equal(layer(turned, turned, turned, answers=known.transpose(0, 1), observed=OBSERVED)[0], expected.transpose(0, 1))  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@torch.no_grad()
+def test_what_is_captured_has_heard_the_known_answers(causal):
+    layer, x, known = make(adapt_steps=2, adapted=("keys", "shift"), answers=True, shift=True)
+    layer.float()
+    how = {"is_causal": causal, "answers": known.float(), "observed": OBSERVED}
+    (found,) = inspection.capture(layer, *[x.float()] * 3, **how).values()
+    weights = layer(*[x.float()] * 3, average_attn_weights=False, **how)[1].double()
+    unknown = ~OBSERVED.unsqueeze(1).expand(B, H, L)
+    assert_equal(found.attention()[unknown].float(), weights[unknown].float())
+    assert torch.isfinite(found.log_evidence()).all()
+    del how["answers"], how["observed"]
+    (deaf,) = inspection.capture(layer, *[x.float()] * 3, **how).values()
+    assert (found.attention() - deaf.attention()).abs().max() > 1e-3
