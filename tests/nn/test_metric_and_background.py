@@ -291,3 +291,12 @@ def test_fused_extra_units_are_those_of_the_matrix(kind, masks):
 def test_bad_options_are_one_clear_error(make_layer, message):
     with pytest.raises(ValueError, match=message):
         make_layer()
+
+
+def test_a_captured_metric_with_unequal_precisions_has_the_evidence_as_written_alone():
+    layer, x = make(metric="full", linked=False, unit_precision=True)
+    (found,) = inspection.capture(layer, x, x, x).values()
+    model, queries = layer.posterior_model(x, x, x)
+    assert_equal(found.raw.log_evidence(), model.log_evidence(queries))
+    with pytest.raises(ValueError, match=r"precisions differ, in a metric .* captured\.raw"):
+        found.log_evidence()
