@@ -78,15 +78,33 @@ def named(adapted: Adapted, kind: type[Model], lacking: Mapping[str, str]) -> di
 
 
 def priors_of(model: Model, given: Mapping[str, Any], strengths: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the priors of a call, whose centre is the model as the layer's weights make it."""
+    """Return the priors of a call, by name of the parameter.
+
+    Parameters
+    ----------
+    model
+        The model of every head, as the layer's weights make it.
+    given
+        What `named` returned.
+    strengths
+        (H,) of each of the layer's own priors.
+
+    Raises
+    ------
+    ValueError
+        A function that does not return a distribution.
+    """
     priors = {}
     for name, prior in given.items():
         value = model.parameter(name, model.batch_shape)
         assert value is not None
         if prior is None:
             priors[name] = OWN[model.row(name).conjugate](value, strengths[name].to(value))  # type: ignore[index]
-        else:
-            priors[name] = in_dtype(prior if isinstance(prior, Distribution) else prior(value), value.dtype)
+            continue
+        found = prior if isinstance(prior, Distribution) else prior(value)
+        if not isinstance(found, Distribution):
+            raise ValueError(f"adapted: the function for {name} returned a {type(found).__name__}, not a distribution")
+        priors[name] = in_dtype(found, value.dtype)
     return priors
 
 

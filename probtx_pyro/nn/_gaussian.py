@@ -234,8 +234,8 @@ class GaussianAttention(Attention):
             answers, weights = self.ask(model, asked, need_weights, *(x.unsqueeze(3) if alone else x for x in known))
             if alone:
                 answers, weights = answers.squeeze(-2), None if weights is None else weights.squeeze(-2)
-            for outputs, observed in [known] if known else []:
-                answers = torch.where(observed.unsqueeze(-1), outputs, answers)
+            if known:  # a query whose answer is known answers with it
+                answers = torch.where(known[1].unsqueeze(-1), known[0], answers)
         if alive is not None:
             answers = torch.where(alive, answers, 0.0)
             weights = None if weights is None else torch.where(alive, weights, 0.0)

@@ -276,6 +276,12 @@ def test_bad_answers_are_one_clear_error(change, message):
         layer(x, x, x, **{"answers": known, **change})
 
 
+def test_a_function_that_returns_no_prior_is_one_clear_error():
+    layer, x, _ = make(adapt_steps=1, adapted={"keys": lambda keys: keys})
+    with pytest.raises(ValueError, match=r"^adapted: the function for keys returned a Tensor, not a distribution$"):
+        layer(x, x, x)
+
+
 @pytest.mark.parametrize("kind", [nn.SoftmaxAttention, nn.GaussianMixtureAttention, nn.HopfieldAttention])
 def test_layers_that_take_no_answers_refuse_them(kind):
     layer, x, known = make(kind)
