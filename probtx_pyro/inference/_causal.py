@@ -33,7 +33,8 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
         else:
             prefixes.append(None if x is None else _insert(x, len(formulation.axes(name))))
     changes = {}
-    for name, row in formulation.PARAMETERS.items():
+    for name in formulation.PARAMETERS:
+        row = formulation.row(name)
         if (x := formulation.held(name)) is not None:
             rank = len(row.names)
             changes[row.field or name] = (
@@ -73,6 +74,8 @@ def _wide(prior: Any, rank: int) -> Any:
     if prior is FLAT:
         return prior
     prior = bare(as_pyro(prior))
+    own = rank - prior.event_dim  # axes of the parameter that are no event
     arguments = arguments_of(prior)
-    wide = {key: x.unsqueeze(-1 - rank) if x.dim() > rank else x for key, x in arguments.items()}
+    ranks = {key: own + prior.arg_constraints[key].event_dim for key in arguments}
+    wide = {key: x.unsqueeze(-1 - ranks[key]) if x.dim() > ranks[key] else x for key, x in arguments.items()}
     return type(prior)(**wide, validate_args=False)

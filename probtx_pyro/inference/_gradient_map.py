@@ -49,7 +49,10 @@ def gradient_map(
         raise ValueError(
             "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
         )
-    free = {name: _unconstrain(x.detach(), sites[name]).clone().requires_grad_() for name, x in start.items()}
+    free = {
+        name: _unconstrain(x.detach(), sites[name]).clone(memory_format=torch.contiguous_format).requires_grad_()
+        for name, x in start.items()
+    }
     # one iteration at a time: `fixed_point` says when to stop
     alone: dict[str, Any] = {"max_iter": 1, "tolerance_grad": 0, "tolerance_change": 0}
     optimizer = torch.optim.LBFGS(

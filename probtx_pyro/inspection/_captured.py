@@ -205,7 +205,7 @@ class Captured:
 
         def laid_out(x: Tensor, own: int) -> Tensor:
             """(*heads, examples, own axes)."""
-            x = x.expand(*leading, *x.shape[x.dim() - own :]).cpu()
+            x = x.detach().expand(*leading, *x.shape[x.dim() - own :]).cpu()
             return x.permute(*order, *range(len(order), x.dim())).reshape(*heads, -1, *x.shape[len(order) :])
 
         tensors = {name: laid_out(*part) for name, part in parts.items()}
@@ -266,7 +266,11 @@ class Captured:
         logits = flat.log_weights() + own.unsqueeze(-2)
         if not excess.any():
             return slopes, logits, None
-        if metric != "scalar" or flat.metric is not None:
+        if flat.metric is not None:
+            raise ValueError(
+                "units whose precisions differ, in a metric that is not the identity, have no equivalents to choose from here; ask for the mixture as written by name, captured.raw"
+            )
+        if metric != "scalar":
             raise ValueError(
                 f"metric: units whose precisions differ are equivalent to others under a scalar metric only, not under a {metric} one; take metric='scalar'"
             )

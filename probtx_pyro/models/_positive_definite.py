@@ -25,10 +25,11 @@ class CholeskyCoordinates(Transform):
         return isinstance(other, CholeskyCoordinates)
 
     def _call(self, x: Tensor) -> Tensor:
-        root = self._root(x)
+        root = self.root(x)
         return root @ root.mT
 
-    def _root(self, x: Tensor) -> Tensor:
+    def root(self, x: Tensor) -> Tensor:
+        """Return L, lower triangular (..., D, D)."""
         size = _side(x.shape[-1])
         rows, columns = torch.tril_indices(size, size, device=x.device)
         entries = torch.where(rows == columns, x.exp(), x)

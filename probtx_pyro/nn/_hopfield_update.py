@@ -128,7 +128,7 @@ class StateUpdate(nn.Module):
         """
         states, patterns, values = single(states), single(patterns), single(values)
         rows = masks.opened(states.shape[-2], values.shape[-2], values)
-        states = self.moved(states, patterns, masks)
+        states = self.moved(states, patterns, masks.written_out(states.shape[-2], values.shape[-2], values))
         beta = torch.as_tensor(self.inverse_temperature(states.shape[-1])).to(patterns)
         if self.transformation == "softmax":
             return GaussianMixture.linked(patterns, values, beta, 0.0, rows), states

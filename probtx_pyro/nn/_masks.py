@@ -1,4 +1,4 @@
-"""The masks of ``torch.nn.MultiheadAttention`` as log priors: 0 where a unit may be attended to, -inf where not."""
+"""The masks of ``torch.nn.MultiheadAttention`` as log priors: 0 where a unit may be attended to, -inf where not; and known answers."""
 
 import math
 from typing import NamedTuple
@@ -11,20 +11,34 @@ from probtx_pyro.ops._fused import causal_prior, reachable
 
 
 class Masks(NamedTuple):
-    """The units that each query may attend to.
+    """The units that each query may attend to, and what else is known of each query.
 
     log_prior: (B, 1 or H, L or 1, S) log weights, not normalised; None where everything is allowed.
     causal: query i sees units up to i, on top of ``log_prior``.
     padded: True at queries that are padding themselves, (B, L); None where that is not known (it is in self-attention).
+    extra: number of units behind those of the input, which every query sees.
+    answers, observed: known answers (B, H, L, D), and at which queries they are known, (B, 1, L); None where there are none.
     """
 
     log_prior: Tensor | None = None
     causal: bool = False
     padded: Tensor | None = None
+    extra: int = 0
+    answers: Tensor | None = None
+    observed: Tensor | None = None
 
     def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
-        return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
+        if not self.causal or not self.extra:
+            return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
+        inner = None if self.log_prior is None else self.log_prior[..., : -self.extra]
+        return pad(causal_prior(inner, num_queries, num_units - self.extra, like), (0, self.extra))
+
+    def written_out(self, num_queries: int, num_units: int, like: Tensor) -> "Masks":
+        """Return the same with a row for each query in place of ``causal``, where there are extra units."""
+        if not self.causal or not self.extra:
+            return self
+        return self._replace(log_prior=self.explicit(num_queries, num_units, like), causal=False)
 
     def opened(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the same with equal weights for a query that may attend to nothing, which no formulation takes."""
@@ -38,9 +52,15 @@ class Masks(NamedTuple):
         """
         return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
 
+    def known(self, like: Tensor) -> list[Tensor]:
+        """Return known answers, of the dtype of ``like``, and where they are known; nothing where none are."""
+        return [] if self.answers is None or self.observed is None else [self.answers.to(like.dtype), self.observed]
+
     def alive(self, num_queries: int) -> Tensor | None:
         """Return True at queries that may attend to something, (B or 1, 1 or H, L or 1, 1); None where all may."""
-        return None if self.log_prior is None else reachable(self.log_prior, num_queries, self.causal)
+        if self.log_prior is None or self.extra:
+            return None
+        return reachable(self.log_prior, num_queries, self.causal)
 
 
 def combine(
@@ -82,9 +102,7 @@ def combine(
     if columns is not None:
         columns = columns.view(batch, 1, 1, num_units)
         rows = columns if rows is None else rows + columns
-    if extra and is_causal:
-        rows, is_causal = causal_prior(queries.new_zeros(1, 1, 1, 1) if rows is None else rows, *shape, queries), False
-    return Masks(pad(rows, (0, extra)) if extra and rows is not None else rows, is_causal)
+    return Masks(pad(rows, (0, extra)) if extra and rows is not None else rows, is_causal, extra=extra)
 
 
 def _additive(name: str, mask: Tensor | None, shapes: set[tuple[int, ...]], dtype: torch.dtype) -> Tensor | None:

@@ -5,43 +5,22 @@ they are asked for, weights) out.
 """
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.models import Formulation
-from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._heads import Heads, Units
+from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import options, printed
-from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.nn._torch_layer import settings_of
 
 Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked for
 
 
-class Units(NamedTuple):
-    """The memory units of every head, as a layer makes them from its input.
-
-    keys: (B, H, S, D), or (B, H, S, R, D) for R keys a unit.
-    log_weights: added to the log prior of a unit, (B, H, S); None is 0.
-    log_precision: added to the log precision of a unit's keys, (B, H, S); None is 0.
-    """
-
-    keys: Tensor
-    log_weights: Tensor | None = None
-    log_precision: Tensor | None = None
-
-    def extended(self, key: Tensor) -> "Units":
-        """Return the units with one more behind them, all of whose keys are ``key`` (1, H, 1, D)."""
-        keys = self.keys
-        more = (key if keys.dim() == 4 else key.unsqueeze(-2)).expand(len(keys), -1, 1, *keys.shape[3:])
-        rest = [None if x is None else F.pad(x, (0, 1)) for x in self[1:]]
-        return Units(torch.cat([keys, more.to(keys.dtype)], 2), *rest)
-
-
-class Attention(WithPriors):
+class Attention(Heads):
     """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
 
     A layer of your own derives from it and defines `attend` and, for a posterior and to be captured, `formulation`.
@@ -74,59 +53,6 @@ class Attention(WithPriors):
     """
 
     _qkv_same_embed_dim = False
-    in_proj_weight: Tensor | None
-    q_proj_weight: Tensor | None
-    k_proj_weight: Tensor | None
-    v_proj_weight: Tensor | None
-    in_proj_bias: Tensor | None
-    bias_k: Tensor | None
-    bias_v: Tensor | None
-
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        head_dim: int | None = None,
-        priors: Priors | None = None,
-    ):
-        super().__init__(priors)
-        if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
-            raise ValueError(
-                f"embed_dim {embed_dim} must be positive and divisible by num_heads {num_heads}; or give head_dim"
-            )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
-        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
-        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        self.bias, self.add_bias_kv, self.add_zero_attn = bias, add_bias_kv, add_zero_attn
-        inner = num_heads * self.head_dim
-        made: Any = {"device": device, "dtype": dtype}
-        self._made = made
-
-        def register(name: str, start: Callable[[Tensor], Tensor], *shape: int, where: bool) -> None:
-            self.register_parameter(name, nn.Parameter(start(torch.empty(shape, **made))) if where else None)
-
-        packed = self.kdim == self.vdim == embed_dim
-        register("in_proj_weight", nn.init.xavier_uniform_, 3 * inner, embed_dim, where=packed)
-        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
-            register(f"{name}_proj_weight", nn.init.xavier_uniform_, inner, width, where=not packed)
-        register("in_proj_bias", nn.init.zeros_, 3 * inner, where=bias)
-        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **made)
-        if bias:
-            nn.init.zeros_(self.out_proj.bias)
-        for name in ("bias_k", "bias_v"):
-            register(name, nn.init.xavier_normal_, 1, 1, inner, where=add_bias_kv)
 
     # -- what a layer defines --------------------------------------------------------------------------------------------
 
@@ -171,9 +97,10 @@ class Attention(WithPriors):
         """Arguments beyond the queries by which the formulation's ``attention`` is the layer's."""
         return {}
 
-    def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
-        return Units(keys)
+    @property
+    def by_model(self) -> bool:
+        """True if a call goes through the probability model itself, False if the fused kernels serve it."""
+        return False
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor arguments, None where that stands for what the layer has."""
@@ -195,6 +122,9 @@ class Attention(WithPriors):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        answers: Tensor | None = None,
+        observed: Tensor | None = None,
     ) -> Answers:
         """Return output and, if asked for, weights, exactly as ``torch.nn.MultiheadAttention.forward`` shapes them.
 
@@ -212,6 +142,9 @@ class Attention(WithPriors):
             Average the weights over the heads.
         is_causal
             Query i attends to units up to i. May be given without ``attn_mask``; with it, it says that this is the causal mask.
+        answers, observed
+            Known answers of some queries, of the shape of ``query`` but vdim wide: they lie where ``value`` does. Boolean (B, L) says
+            which are known, None all. For layers that take them (`GaussianMixtureAttention`).
 
         Returns
         -------
@@ -220,14 +153,17 @@ class Attention(WithPriors):
         Raises
         ------
         ValueError
-            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating.
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer that takes none.
         """
         if query.is_nested:
+            if answers is not None:
+                raise ValueError("answers go with padded input, not with nested tensors; give key_padding_mask")
             return self._nested(query, key, value, need_weights, average_attn_weights)
         single = query.dim() == 2
-        queries, units, values, masks = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal)
-        answers, weights = self.attend(queries, units, values, masks, need_weights)
-        output = self.out_proj(answers.transpose(1, 2).flatten(-2))
+        given = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal, answers, observed)
+        queries, _, _, masks = given
+        answered, weights = self._attended(*given, need_weights)
+        output = self.out_proj(answered.transpose(1, 2).flatten(-2))
         alive = masks.alive(queries.shape[-2])
         if alive is not None:  # without the bias of out_proj, too
             output = torch.where(alive.any(1), output, 0.0)
@@ -236,6 +172,19 @@ class Attention(WithPriors):
         if single:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _attended(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
+        """Attend. In a fused causal call extra units stand in front, and as many queries that nobody asked: the mask stays causal."""
+        extra = masks.extra if masks.causal and not self.by_model else 0
+        if not extra:
+            return self.attend(queries, units, values, masks, need_weights)
+        if need_weights:
+            masks = masks.written_out(queries.shape[-2], values.shape[-2], values)
+            return self.attend(queries, units, values, masks, need_weights)
+        rows = None if masks.log_prior is None else masks.log_prior.roll(extra, -1)
+        queries, masks = F.pad(queries, (0, 0, extra, 0)), masks._replace(log_prior=rows, extra=0)
+        answers, _ = self.attend(queries, units.rolled(extra), values.roll(extra, 2), masks, need_weights)
+        return answers[..., extra:, :], None
 
     def posterior_model(
         self,
@@ -252,81 +201,6 @@ class Attention(WithPriors):
         refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
         """
         return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
-
-    def heads(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Units, Tensor, Masks]:
-        """Return the arguments of `attend`: queries (B, H, L, D), units, values (B, H, S, D) and masks of every head.
-
-        Parameters
-        ----------
-        query, key, value, key_padding_mask, attn_mask, is_causal
-            As in `forward`.
-
-        Raises
-        ------
-        ValueError
-            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating.
-        """
-        myself, packed = query is key, key is value
-
-        def laid_out(x: Tensor) -> Tensor:
-            return x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
-
-        if query.dim() == 2 and key_padding_mask is not None:
-            key_padding_mask = key_padding_mask.unsqueeze(0)
-        query = laid_out(query)
-        key = query if myself else laid_out(key)
-        value = key if packed else laid_out(value)
-        self._validate(query, key, value)
-        queries, units, values, extra = self._project(query, key, value)
-        masks = combine(attn_mask, key_padding_mask, is_causal, queries, key.shape[1], extra)
-        if myself and key_padding_mask is not None:
-            padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
-            masks = masks._replace(padded=padded)
-        present = masks.present()
-        if present is not None:
-            values = torch.where(present, values, 0.0)
-            wide = present.view(*present.shape, *(1,) * (units.keys.dim() - 4))
-            units = units._replace(keys=torch.where(wide, units.keys, 0.0))
-        return queries, units, values, masks
-
-    def _validate(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
-            if x.dim() != 3 or x.shape[-1] != width:
-                raise ValueError(
-                    f"{name} has shape {tuple(x.shape)} but must be batched or single with {width} features (batch_first={self.batch_first})"
-                )
-        if key.shape[:2] != value.shape[:2] or len(query) != len(key):
-            raise ValueError(
-                f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} disagree on batch or length"
-            )
-
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor, int]:
-        """Return queries, units and values of every head, and how many units stand behind those of the input."""
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        if self.in_proj_weight is not None and query is key and key is value:
-            projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
-        else:
-            each: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = each if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
-            projected = tuple(F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
-        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
-        units, extra = self.units_of(k, key), []
-        if self.bias_k is not None and self.bias_v is not None:
-            extra.append([b.view(1, self.num_heads, 1, -1) for b in (self.bias_k, self.bias_v)])
-        if self.add_zero_attn:
-            extra.append([k.new_zeros(1, self.num_heads, 1, self.head_dim)] * 2)
-        for more_keys, more_values in extra:
-            units = units.extended(more_keys)
-            v = torch.cat([v, more_values.expand(len(v), -1, -1, -1).to(v.dtype)], 2)
-        return q, units, v, len(extra)
 
     def _nested(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool) -> Answers:
         """Attend with nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""

@@ -1,11 +1,11 @@
 """The attention layer of a mixture of Gaussian keys (Nguyen et al.)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from probtx_pyro.nn._adaptation import Adapted
 from probtx_pyro.nn._components import SeveralKeys, check_components
 from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
@@ -33,7 +33,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     linked
         As for `GaussianMixtureAttention`, but False as in the paper. With ``linked=True`` and R = 1 the layer is scaled
         dot-product attention.
-    unit_weights, unit_precision, adapt_steps, adapted
+    unit_weights, unit_precision, adapt_steps, adapted, implicit, background
         As for `GaussianMixtureAttention`.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
@@ -57,7 +57,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
         priors: Priors | None = None, num_components: int = 2, share: str | None = None,
         assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
-        adapt_steps: int = 0, adapted: Sequence[str] = ("keys",),
+        adapt_steps: int = 0, adapted: Adapted = ("keys",), implicit: bool = False, background: str | None = None,
     ):  # fmt: skip
         check_components(num_components, share)
         super().__init__(**arguments_of(Attention, locals()))
@@ -76,7 +76,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         """The assignment of components, where it is not the sum over them."""
         return {} if self.num_components == 1 or self.reduce is log_sum else {"assignment": self.reduce}
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool) -> Answers:
+    def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return answers, and weights if asked for, under the layer's assignment of components."""
         if self.num_components == 1:
             return super().ask(model, queries, need_weights)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyro.distributions import Dirichlet, Gamma, Normal
+from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
 from strategies import generator, problem
 from tolerances import assert_equal
 
@@ -89,3 +89,18 @@ def test_labels_and_priors_with_a_batch_of_their_own():
     assert_equal(fit.formulation.answer_probs[:, -1], last.formulation.answer_probs, operations=512)
     flat = inference.adapt(models.bayesian(mixture, keys=models.FLAT), queries, num_steps=2, causal=True)
     assert flat.formulation.keys.shape == (2, 5, 4, 3)
+
+
+@pytest.mark.parametrize("metric", ["full", "diagonal"])
+def test_a_metric_adapts_under_a_prior_of_each_problem(metric):
+    mixture, queries, *_ = problem(generator(5), batch=(2,), metric=metric)
+    strength = torch.tensor([1.5, 4.0])
+    if metric == "full":
+        prior = Wishart(strength + 4, mixture.metric.expand(2, 3, 3) / strength[:, None, None])
+    else:
+        mixture = mixture.replace(metric=mixture.metric.expand(2, 3), diagonal_metric=True)
+        prior = Gamma((1 + strength).unsqueeze(-1).expand(2, 3), strength.unsqueeze(-1) / mixture.metric)
+    fit = inference.adapt(models.bayesian(mixture, metric=prior), queries, num_steps=3, causal=True).formulation
+    for i in range(5):
+        prefix = inference.adapt(models.bayesian(mixture, metric=prior), queries[:, : i + 1], num_steps=3).formulation
+        assert_equal(fit.metric[:, i], prefix.metric, operations=512)

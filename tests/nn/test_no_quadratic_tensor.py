@@ -10,6 +10,10 @@ E, H = 8, 2
 LAYERS = {  # hard keys and adaptation work in chunks of queries, whose size does not depend on the number of tokens
     "softmax": (nn.SoftmaxAttention, {}),
     "gaussian mixture": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    "metric, shift and background": (
+        nn.GaussianMixtureAttention,
+        {"metric": "full", "shift": True, "background": "learned", "add_bias_kv": True},
+    ),
     "keys": (nn.GaussianKeysAttention, {}),
     "shifted keys": (nn.GaussianKeysAttention, {"share": "shift", "num_components": 3}),
     "linked keys": (nn.GaussianKeysAttention, {"linked": True}),

@@ -1,0 +1,235 @@
+"""What every attention layer has of ``torch.nn.MultiheadAttention``: its parameters, and queries, keys and values of every head from them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._priors import Priors, WithPriors
+
+
+class Units(NamedTuple):
+    """The memory units of every head, as a layer makes them from its input.
+
+    keys: (B, H, S, D), or (B, H, S, R, D) for R keys a unit.
+    log_weights: added to the log prior of a unit, (B, H, S); None is 0.
+    log_precision: added to the log precision of a unit's keys, (B, H, S); None is 0.
+    """
+
+    keys: Tensor
+    log_weights: Tensor | None = None
+    log_precision: Tensor | None = None
+
+    def extended(self, more: "Units") -> "Units":
+        """Return the units with one more behind them, all of whose keys are those of ``more`` (1, H, 1, D); numbers that are None are 0."""
+        keys = self.keys
+        key = (more.keys if keys.dim() == 4 else more.keys.unsqueeze(-2)).expand(len(keys), -1, 1, *keys.shape[3:])
+        rest = []
+        for own, other in zip(self[1:], more[1:], strict=True):
+            if own is not None or other is not None:
+                own = keys.new_zeros(keys.shape[:3]) if own is None else own
+                own = (
+                    F.pad(own, (0, 1)) if other is None else torch.cat([own, other.expand(len(own), -1, 1).to(own)], -1)
+                )
+            rest.append(own)
+        return Units(torch.cat([keys, key.to(keys.dtype)], 2), *rest)
+
+    def rolled(self, number: int) -> "Units":
+        """Return the units with the last ``number`` of them in front."""
+        rest = (None if x is None else x.roll(number, 2) for x in self[1:])
+        return Units(self.keys.roll(number, 2), *rest)
+
+
+class Heads(WithPriors):
+    """Base of `Attention`, where its arguments are explained: the parameters of ``torch.nn.MultiheadAttention``, and what they project."""
+
+    in_proj_weight: Tensor | None
+    q_proj_weight: Tensor | None
+    k_proj_weight: Tensor | None
+    v_proj_weight: Tensor | None
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        head_dim: int | None = None,
+        priors: Priors | None = None,
+    ):
+        super().__init__(priors)
+        if embed_dim <= 0 or num_heads <= 0 or (head_dim is None and embed_dim % num_heads):
+            raise ValueError(
+                f"embed_dim {embed_dim} must be positive and divisible by num_heads {num_heads}; or give head_dim"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
+        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
+        self.bias, self.add_bias_kv, self.add_zero_attn = bias, add_bias_kv, add_zero_attn
+        inner = num_heads * self.head_dim
+        made: Any = {"device": device, "dtype": dtype}
+        self._made = made
+
+        def register(name: str, start: Callable[[Tensor], Tensor], *shape: int, where: bool) -> None:
+            self.register_parameter(name, nn.Parameter(start(torch.empty(shape, **made))) if where else None)
+
+        packed = self.kdim == self.vdim == embed_dim
+        register("in_proj_weight", nn.init.xavier_uniform_, 3 * inner, embed_dim, where=packed)
+        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
+            register(f"{name}_proj_weight", nn.init.xavier_uniform_, inner, width, where=not packed)
+        register("in_proj_bias", nn.init.zeros_, 3 * inner, where=bias)
+        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **made)
+        if bias:
+            nn.init.zeros_(self.out_proj.bias)
+        for name in ("bias_k", "bias_v"):
+            register(name, nn.init.xavier_normal_, 1, 1, inner, where=add_bias_kv)
+
+    # -- what a layer may add ----------------------------------------------------------------------------------------------
+
+    def units_of(self, keys: Tensor, source: Tensor) -> Units:
+        """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
+        return Units(keys)
+
+    def more_units(self, like: Tensor) -> list[tuple[Units, Tensor]]:
+        """Return the units behind those of the input, with keys (1, H, 1, D), and their values (1, H, 1, D); of the dtype of ``like``."""
+        more = []
+        if self.bias_k is not None and self.bias_v is not None:
+            key, value = (b.view(1, self.num_heads, 1, -1) for b in (self.bias_k, self.bias_v))
+            more.append((Units(key), value))
+        if self.add_zero_attn:
+            zero = like.new_zeros(1, self.num_heads, 1, self.head_dim)
+            more.append((Units(zero), zero))
+        return more
+
+    @property
+    def takes_answers(self) -> bool:
+        """True if known answers of some queries inform the others."""
+        return False
+
+    # -- heads ---------------------------------------------------------------------------------------------------------------
+
+    def heads(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        answers: Tensor | None = None,
+        observed: Tensor | None = None,
+    ) -> tuple[Tensor, Units, Tensor, Masks]:
+        """Return the arguments of `attend`: queries (B, H, L, D), units, values (B, H, S, D) and masks of every head.
+
+        Parameters
+        ----------
+        query, key, value, key_padding_mask, attn_mask, is_causal, answers, observed
+            As in `forward`.
+
+        Raises
+        ------
+        ValueError
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer that takes none.
+        """
+        myself, packed = query is key, key is value
+
+        def laid_out(x: Tensor) -> Tensor:
+            return x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
+
+        if query.dim() == 2 and key_padding_mask is not None:
+            key_padding_mask = key_padding_mask.unsqueeze(0)
+        query = laid_out(query)
+        key = query if myself else laid_out(key)
+        value = key if packed else laid_out(value)
+        self._validate(query, key, value)
+        queries, units, values, extra = self._project(query, key, value)
+        masks = combine(attn_mask, key_padding_mask, is_causal, queries, key.shape[1], extra)
+        if myself and key_padding_mask is not None:
+            padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
+            masks = masks._replace(padded=padded)
+        if answers is not None or observed is not None:
+            given, known = self._known(answers, observed, laid_out, query)
+            masks = masks._replace(answers=given, observed=known)
+        present = masks.present()
+        if present is not None:
+            values = torch.where(present, values, 0.0)
+            wide = present.view(*present.shape, *(1,) * (units.keys.dim() - 4))
+            units = units._replace(keys=torch.where(wide, units.keys, 0.0))
+        return queries, units, values, masks
+
+    def _validate(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.dim() != 3 or x.shape[-1] != width:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)} but must be batched or single with {width} features (batch_first={self.batch_first})"
+                )
+        if key.shape[:2] != value.shape[:2] or len(query) != len(key):
+            raise ValueError(
+                f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} disagree on batch or length"
+            )
+
+    def _known(
+        self, answers: Tensor | None, observed: Tensor | None, laid_out: Callable[[Tensor], Tensor], query: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return known answers, projected as values are, (B, H, L, D), and which are known, (B, 1, L)."""
+        if not self.takes_answers:
+            raise ValueError(
+                f"answers are given, but this {type(self).__name__} takes none; make a GaussianMixtureAttention(..., answers=True, adapt_steps=1)"
+            )
+        if answers is None:
+            raise ValueError("observed is given without answers; pass the answers that it marks")
+        answers, shape = laid_out(answers), query.shape[:2]
+        if answers.shape != (*shape, self.vdim):
+            raise ValueError(
+                f"answers have shape {tuple(answers.shape)} where the queries have {tuple(query.shape)} (batch first); give one for each query, with {self.vdim} features as value has"
+            )
+        observed = torch.ones(shape, dtype=torch.bool, device=query.device) if observed is None else observed
+        observed = observed.unsqueeze(0) if observed.dim() == 1 else observed
+        if observed.dtype != torch.bool or observed.shape != shape:
+            raise ValueError(
+                f"observed must be a boolean tensor {tuple(shape)} (batch, query), True where the answer is known, not {observed.dtype} {tuple(observed.shape)}"
+            )
+        weight, bias = self._projections()[2]
+        projected = F.linear(torch.where(observed.unsqueeze(-1), answers, 0.0), weight, bias)
+        return self._split(projected), observed.unsqueeze(1)
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """Return (B, L, H·D) by head, (B, H, L, D)."""
+        return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _projections(self) -> list[tuple[Any, Any]]:
+        """Return weight and bias of the projection of queries, of keys and of values."""
+        each: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = each if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return list(zip(weights, biases, strict=True))
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor, int]:
+        """Return queries, units and values of every head, and how many units stand behind those of the input."""
+        if self.in_proj_weight is not None and query is key and key is value:
+            projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        else:
+            inputs = zip((query, key, value), self._projections(), strict=True)
+            projected = tuple(F.linear(x, *how) for x, how in inputs)
+        q, k, v = map(self._split, projected)
+        units, extra = self.units_of(k, key), self.more_units(k)
+        for more, more_values in extra:
+            units = units.extended(more)
+            v = torch.cat([v, more_values.expand(len(v), -1, -1, -1).to(v.dtype)], 2)
+        return q, units, v, len(extra)
