@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._plates import Plates
+from probtx_pyro.models._plates import Plates, plate_names
 
 Data = tuple[Any, ...]  # tensors or None, in the order of the formulation's ``DATA``
 
@@ -69,8 +69,9 @@ class Datum:
     axes
         Names of its own axes: ``"query feature"``.
     role
-        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"mask"``: says which
-        of the explained data are known; ``"weights"``: how often each observation counts, 0 for an absent one.
+        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
+        far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
+        observation counts, 0 for an absent one.
     """
 
     axes: str
@@ -196,6 +197,11 @@ class Formulation:
             kind = type(self).__name__
             raise ValueError(f"priors: a {kind} has no parameter {name!r}; {_nearest(name, self.PARAMETERS)}")
         return self.PARAMETERS[name]
+
+    @classmethod
+    def problem_axes(cls, rank: int) -> list[str]:
+        """Names of ``rank`` leading axes, as plates and results call them."""
+        return plate_names(rank)
 
     # -- axes ----------------------------------------------------------------------------------------------------------------
 
