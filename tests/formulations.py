@@ -333,7 +333,7 @@ def measure_row(kind):
 def crf_row(**options):
     return Row(
         functools.partial(crf, **options), enumerated, shifted_scores, 3.0, evidence=lambda f: f.log_partition(), parts=(0,),
-        density=False, given=None, answers=None, offered=("collapsed",),
+        density=False, given=None, answers=None, offered=("collapsed", "gibbs"),
     )  # fmt: skip
 
 

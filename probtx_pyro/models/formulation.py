@@ -7,7 +7,7 @@ tensors. Leading axes of its tensors are independent problems (batch, head) and 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -116,6 +116,32 @@ class WishartTerms(NamedTuple):
 
 
 Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms
+
+
+class Latents(Protocol):
+    """Latent choices of a formulation given data, as Gibbs sampling and annealing draw them.
+
+    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed conditionals of all
+    others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be drawn from exactly, 1 is the posterior.
+    """
+
+    def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """An exact draw at β = 0 for every chain."""
+
+    def sweep(self, state: Mapping[str, Tensor], generator: torch.Generator, beta: float = 1.0) -> dict[str, Tensor]:
+        """The next state of every chain, by a step that leaves the density at β as it is."""
+
+    def log_density(self, state: Mapping[str, Tensor], *betas: float) -> Tensor:
+        """The unnormalised log density of every problem at some β, (len(betas), chain, *problems)."""
+
+    def log_partition(self) -> Tensor:
+        """The log normaliser at β = 0, (*problems)."""
+
+    def complete(self, state: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """The state with the choices drawn that sweeps sum out."""
+
+    def attention(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The posterior of the assignment given the state, (chain, *problems, ...)."""
 
 
 class Formulation:
@@ -306,6 +332,10 @@ class Formulation:
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:
         """The same, with latent assignments drawn from their posterior."""
         self.refuse("draw_latents")
+
+    def latents(self, data: Data) -> Latents:
+        """Latent choices that Gibbs sampling draws without any prior on parameters, given what data know of them."""
+        self.refuse("latents")
 
     def conditional(self, name: str, seen: Any) -> Terms:
         """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family."""

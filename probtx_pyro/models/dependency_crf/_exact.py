@@ -40,7 +40,7 @@ def log_density(
     """
     words = potentials.words
     unary = potentials.unary.masked_fill(~words.unsqueeze(-1), 0.0).expand(*labels.shape, -1)
-    total = unary.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(-1)
+    total = unary.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1).sum(-1)  # -1 is padding
     for x, slots in zip(scores.split(potentials.parts, -1), (*chosen, None, None), strict=False):
         told = log_sum(x)
         if slots is not None:

@@ -33,8 +33,9 @@ from torch.distributions import constraints
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _programs
 from probtx_pyro.models.dependency_crf._exact import Marginals
+from probtx_pyro.models.dependency_crf._latents import Latents
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.models.formulation import Datum, Formulation, Parameter
+from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
@@ -151,7 +152,7 @@ class DependencyCRF(Formulation):
         "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
     }  # fmt: skip
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "": "its labels and heads are latent and it explains no data; take crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
+        "": "its labels and heads are latent and it explains no data; take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
     }
 
     def __post_init__(self) -> None:
@@ -295,10 +296,7 @@ class DependencyCRF(Formulation):
         self, labels: Known = None, heads: Known = None, observed: Known = None,
         num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
     ) -> Tensor:  # fmt: skip
-        """The mean-field marginals of the heads given what is known, (..., C, N, S), after at most so many asynchronous sweeps.
-
-        Where all labels are known (and there is no root) they are exact.
-        """
+        """The mean-field marginals of the heads given what is known, (..., C, N, S), after at most so many asynchronous sweeps."""
         return self._settled((labels, heads, observed), num_steps, tol).head_marginals
 
     def expected_outputs(
@@ -326,6 +324,10 @@ class DependencyCRF(Formulation):
         found = _exact.marginals(self.potentials(labels, heads, observed))
         own, slots = (x.reshape(*self.batch_shape, *x.shape[1:]) for x in found[:2])
         return Marginals(own, slots, None if found.root is None else found.root.reshape(*self.batch_shape, -1))
+
+    def latents(self, data: Data) -> Latents:
+        """Labels and heads as Gibbs sampling and annealing draw them, given what is known."""
+        return Latents(self.potentials(*data), self.batch_shape)
 
     # -- Pyro programs ------------------------------------------------------------------------------------------------------
 
