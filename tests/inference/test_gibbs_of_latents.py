@@ -39,7 +39,7 @@ def check(seed):
         assert_near(frequencies(draws.samples["node"], parts[1]), nodes, f"nodes of {seed}")
 
 
-@pytest.mark.parametrize("seed", [3, 11])
+@pytest.mark.parametrize("seed", [11, 23])
 def test_marginals_are_those_of_enumeration(seed):
     check(seed)
 
