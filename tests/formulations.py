@@ -286,6 +286,7 @@ class Row(NamedTuple):
     masked: the formulation with a unit masked; None where it has no masks. density: whether it is a density of data, which the verbs
     of inference need. conjugate: whether all its parameters have closed-form conditionals. lists: a problem as `oracles` takes it.
     given: the argument of the guide that takes another attention. answers: what a unit answers, where that does not depend on the query.
+    offered: what it has although it is no density of data.
     """
 
     draw: Callable
@@ -301,6 +302,7 @@ class Row(NamedTuple):
     lists: Callable | None = None
     given: str | None = "attention"
     answers: Callable | None = lambda formulation: formulation.unit_answers()
+    offered: tuple[str, ...] = ()
 
     def programs(self, formulation: Any) -> tuple[Callable, Callable]:
         """The Pyro program whose evidence is ``evidence`` once enumerated, and its exact guide."""
@@ -331,7 +333,7 @@ def measure_row(kind):
 def crf_row(**options):
     return Row(
         functools.partial(crf, **options), enumerated, shifted_scores, 3.0, evidence=lambda f: f.log_partition(), parts=(0,),
-        density=False, given=None, answers=None,
+        density=False, given=None, answers=None, offered=("collapsed", "gibbs"),
     )  # fmt: skip
 
 

@@ -69,8 +69,26 @@ def log_joint(p, labels, chosen, root=0):
     return total
 
 
-def enumerate_all(p):
-    """log Z, and exact marginals of labels, heads and root, by every labelling together with every choice of heads."""
+def agrees(p, z, chosen, labels, observed, heads):
+    """True of a state with these labels where observed, and these heads where they are not -1; None is nothing known."""
+    same = labels is None or all(z[i] == labels[i] for i in present(p) if observed[i])
+    nodes = first(p) + len(p["unary"]) if p["split"] else math.inf
+    return same and (
+        heads is None
+        or all(
+            heads[c][i] in (-1, slot)
+            for (c, i, slots), slot in zip(choices(p), chosen, strict=True)
+            if slots[0] < nodes
+        )
+    )
+
+
+def enumerate_all(p, labels=None, observed=None, heads=None):
+    """log Z, and exact marginals of labels, heads and root, by every labelling together with every choice of heads.
+
+    Of those alone that agree with what is known.
+    """
+    known = (labels, observed, heads)
     size, count = len(p["unary"]), len(p["unary"][0])
     every = list(
         itertools.product(
@@ -79,6 +97,7 @@ def enumerate_all(p):
             range(labels_of_root(p)),
         )
     )
+    every = [state for state in every if agrees(p, *state[:2], *known)]
     logs = [log_joint(p, *state) for state in every]
     total = logsumexp(logs)
     labels = [[0.0] * count for _ in range(size)]

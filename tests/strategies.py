@@ -1,5 +1,7 @@
 """Random small problems, and the same problem as nested lists for the oracles."""
 
+import numpy as np
+import oracles_crf
 import torch
 
 from probtx_pyro import models
@@ -187,3 +189,26 @@ def crf_lists(crf):
 def crf_sentence(crf, *index):
     """One sentence of a batch."""
     return crf.replace(unary=crf.unary[index], mask=None if crf.mask is None else crf.mask[index])
+
+
+def crf_with_evidence(seed):
+    """A CRF of at most 5 words, 4 labels and 3 channels, with root, nodes, masks, low rank, and known labels and heads, or without."""
+    g, dice = generator(seed), np.random.default_rng(seed)
+    words, labels = int(dice.integers(1, 6)), int(dice.integers(2, 5))
+    nodes = int(dice.integers(0, 3))
+    crf = crf_problem(
+        g, words=words, labels=labels, channels=int(dice.integers(1, 4)), distances=((), (2,), (2, 3))[dice.integers(3)],
+        rank=(None, 2)[dice.integers(2)], root=int(dice.integers(0, 3)), nodes=nodes, node_channels=1 if nodes and dice.integers(2) else None,
+        split=bool(nodes and dice.integers(2)), masked=bool(words > 1 and dice.integers(2)), scale=float(dice.uniform(0.3, 2.0)),
+    )  # fmt: skip
+    given = {}
+    if dice.integers(2):
+        given["labels"] = torch.randint(labels, (words,), generator=g)
+        given["observed"] = torch.rand(words, generator=g) < 0.4
+    if dice.integers(2):
+        p, heads = crf_lists(crf), torch.full((len(crf.full_ternary()), words), -1)
+        for c, i, slots in oracles_crf.choices(p):
+            if dice.random() < 0.3 and (not crf.memory_split or slots[0] < oracles_crf.first(p) + words):
+                heads[c, i] = int(dice.choice(slots))
+        given["heads"] = heads
+    return crf, given

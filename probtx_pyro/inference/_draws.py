@@ -16,15 +16,16 @@ class Draws(NamedTuple):
     samples: by name of the Pyro site, (chain, draw, *shape of the parameter).
     statistics: by ArviZ's name of the sampler statistic, (chain, draw). ``lp``, the log density that the sampler climbs, is always
         there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate`` and ``diverging``.
-    program: the Pyro program whose latent sites these are, such as `models.bayesian`; None where there is none.
-    arguments: what the program was called with; of `models.bayesian` in the order queries, outputs, observed, query_weights.
+    program: the Pyro program whose latent sites these are, such as `models.bayesian`, or the formulation whose latent choices they
+        are; None where there is none.
+    arguments: what the program was called with; of `models.bayesian` and of a formulation in the order of its table of data.
     method: "NUTS" or "Gibbs", Markov chains; anything else names the guide of variational inference, whose draws are independent.
     record: what belongs to the whole run: seed, num_warmup, seconds; numbers and text only.
     """
 
     samples: Mapping[str, Tensor]
     statistics: Mapping[str, Tensor]
-    program: Callable[..., Any] | None
+    program: Callable[..., Any] | Formulation | None
     arguments: tuple[Any, ...]
     method: str
     record: Mapping[str, str | int | float]
@@ -62,7 +63,7 @@ class Draws(NamedTuple):
         Returns
         -------
         Formulation
-            Parameters without a prior are as they were. It is one point: averages over the posterior are those of `results.predict`.
+            Parameters without a prior are as they were; of latent choices all are. It is one point: averages over the posterior are those of `results.predict`.
 
         Raises
         ------
@@ -73,6 +74,8 @@ class Draws(NamedTuple):
         -----
         Means mix units whose labels switch: take those of ``results.relabel(draws)``.
         """
+        if isinstance(self.program, Formulation):
+            return self.program
         if not isinstance(self.program, Bayesian):
             raise ValueError(
                 "these draws are not of a program made by models.bayesian, so they have no formulation; take their samples"

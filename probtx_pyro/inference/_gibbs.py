@@ -1,12 +1,12 @@
 """Gibbs sampling of a formulation's parameters: latents drawn from the attention, then each parameter from its conditional.
 
-The sums are those of an M-step, and what ECM takes the mode of, Gibbs draws from (`_conditionals`). Chains, like heads and
-examples, are axes of one batch, on the CPU or a GPU.
+The sums are those of an M-step, and what ECM takes the mode of, Gibbs draws from (`_conditionals`). Of a formulation without priors
+that has latent choices of its own, those alone are drawn. Chains, like heads and examples, are axes of one batch, on the CPU or a GPU.
 """
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
@@ -23,31 +23,33 @@ from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models.formulation import Formulation, Latents
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops._progress import progress_bar
 
 SAVED_EVERY = 30.0  # seconds between two checkpoints
+State = Mapping[str, Tensor]
 
 
 def gibbs(
-    posterior: Bayesian,
+    posterior: Bayesian | Formulation,
     *data: Any,
     num_samples: int = 1000,
     num_chains: int = 4,
     seed: int,
     num_warmup: int | None = None,
     thin: int = 1,
-    start: str | Mapping[str, Tensor] = "map",
+    start: str | Mapping[str, Tensor] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     **named: Any,
 ) -> Draws:
-    """Draw from the posterior of every parameter that has a prior, given data.
+    """Draw from the posterior of every parameter that has a prior, or of latent choices alone, given data.
 
     Parameters
     ----------
     posterior
-        `models.bayesian` with proper, conjugate priors.
+        `models.bayesian` with proper, conjugate priors; or a formulation whose latent choices are the posterior, a dependency CRF.
     data, named
         The data of the formulation, by place or by name, as in `inference.adapt`; weights of the queries are 1 or 0, an absent
         query.
@@ -58,7 +60,8 @@ def gibbs(
     seed
         A non-negative integer, which fixes every draw to the bit on one device.
     start
-        ``"map"``: what `inference.adapt` finds, with some jitter for each chain; ``"formulation"``: the formulation's own
+        Of latent choices None, a draw in which they do not depend on each other, or a mapping of all that sweeps move. Of parameters
+        ``"map"``, or None: what `inference.adapt` finds, with some jitter for each chain; ``"formulation"``: the formulation's own
         parameters, with the same jitter; ``"prior"``: a draw for each chain; or a mapping of every parameter to a tensor
         (*shape) or (chain, *shape). Chains from "map" know one mode.
     checkpoint
@@ -69,7 +72,8 @@ def gibbs(
     Returns
     -------
     Draws
-        ``statistics`` holds ``lp``, the log joint of parameters and data (assignments summed out), as `inference.adapt` climbs it.
+        ``statistics`` holds ``lp``, the log joint of parameters and data (assignments summed out), as `inference.adapt` climbs it; of
+        latent choices their unnormalised log density, summed over the problems.
 
     Raises
     ------
@@ -98,57 +102,121 @@ def gibbs(
     num_warmup = max(200, num_samples * thin) if num_warmup is None else num_warmup
     if num_warmup < 0:
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
-    require_posterior(posterior, "inference.gibbs")
-    _require_conjugate(posterior)
-    given = posterior.bind(*data, **named)
-    weights = posterior.formulation.datum(given, "weights")
-    if weights is not None and not ((weights == 0) | (weights == 1)).all():
-        raise ValueError(
-            "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
-        )
-    joint = LogJoint(posterior, given)
-    (own,) = seeds(seed, 1, "chains")
-    like = joint.like
-    generator = torch.Generator(like.device).manual_seed(own)
-    points = starts(posterior, given, num_chains, start, seed)
-    begin = {name: points[name].reshape(num_chains, *x.shape) for name, x in joint.start.items()}
     options = ("Gibbs", num_samples, num_chains, num_warmup, thin, seed)
-    run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": begin, "options": options})
+    (own,) = seeds(seed, 1, "chains")
+    if isinstance(posterior, Formulation) and posterior.offers("latents"):
+        given = posterior.bind(*data, **named)
+        latents, like = posterior.latents(given), next(iter(posterior.parameters().values()))
+        generator = torch.Generator(like.device).manual_seed(own)
+        first = begin(latents, num_chains, start, generator, "start")
+        run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
+        step = _of_latents(latents, generator)
+        samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
+    else:
+        require_posterior(posterior, "inference.gibbs")
+        assert isinstance(posterior, Bayesian)
+        _require_conjugate(posterior)
+        given = posterior.bind(*data, **named)
+        weights = posterior.formulation.datum(given, "weights")
+        if weights is not None and not ((weights == 0) | (weights == 1)).all():
+            raise ValueError(
+                "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
+            )
+        joint = LogJoint(posterior, given)
+        generator = torch.Generator(joint.like.device).manual_seed(own)
+        points = starts(posterior, given, num_chains, "map" if start is None else start, seed)
+        first = {name: points[name].reshape(num_chains, *x.shape) for name, x in joint.start.items()}
+        run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
+        step = _of_parameters(joint, generator)
+        samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
+        samples = {name: x.reshape(*x.shape[:2], *joint.sites[name].initial.shape) for name, x in samples.items()}
+        lp = lp + torch.stack([*log_priors(joint.sites, samples).values()]).sum(0)
+    record = {"seed": seed, "num_warmup": num_warmup, "thin": thin, "seconds": seconds}
+    return Draws(samples, {"lp": lp}, posterior, given, "Gibbs", record)
+
+
+# from a state, and whether it is kept, to the next state, what is kept of this one, and its log density "lp" (chain,)
+Step = Callable[[State, bool], tuple[State, State, State]]
+
+
+def _drawn(
+    step: Step, first: State, num_samples: int, num_warmup: int, thin: int, generator: torch.Generator, run: Checkpoint,
+    progress: bool | None,
+) -> tuple[dict[str, Tensor], Tensor, float]:  # fmt: skip
+    """Return what a chain of steps keeps, (chain, draw, ...), its log densities (chain, draw), and the seconds it took."""
     kept = run.load() or {
-        "sweep": 0,
-        "seconds": 0.0,
-        "state": begin,
-        "random": generator.get_state(),
-        "samples": {name: x.new_empty((num_samples, *x.shape)) for name, x in begin.items()},
-        "evidence": like.new_empty(num_samples, num_chains),
-    }
+        "sweep": 0, "seconds": 0.0, "state": first, "random": generator.get_state(), "samples": {}, "evidence": {},
+    }  # fmt: skip
     generator.set_state(kept["random"])
-    samples, state = ({name: x.to(like.device) for name, x in kept[what].items()} for what in ("samples", "state"))
-    evidence = kept["evidence"].to(like.device)
-    total, fixed = num_warmup + num_samples * thin, joint.formulation.origins()
-    begun, saved = kept["sweep"], time.perf_counter()
+    samples, state, evidence = (
+        {name: x.to(generator.device) for name, x in kept[what].items()} for what in ("samples", "state", "evidence")
+    )
+    total, begun, saved = num_warmup + num_samples * thin, kept["sweep"], time.perf_counter()
     clock = saved - kept["seconds"]
     bar = progress_bar(range(begun, total), label="Gibbs", progress=progress, total=total, initial=begun)
     with torch.no_grad(), pyro.validation_enabled(False):
         for done in bar:
-            new, seen = sweep(joint, state, fixed, generator)
             index, between = divmod(done - num_warmup, thin)
-            if index >= 0 and between == 0:
-                evidence[index] = seen
-                for name, x in state.items():
-                    samples[name][index] = x
-            state = new
-            if checkpoint is not None and (time.perf_counter() - saved > SAVED_EVERY or done == total - 1):
+            keep = index >= 0 and between == 0
+            new, drawn, density = step(state, keep)
+            if keep:
+                for rows, found in ((samples, drawn), (evidence, density)):
+                    for name, x in found.items():
+                        rows.setdefault(name, x.new_empty((num_samples, *x.shape)))[index] = x
+            state = dict(new)
+            if run.path is not None and (time.perf_counter() - saved > SAVED_EVERY or done == total - 1):
                 saved = time.perf_counter()
                 run.save({"sweep": done + 1, "seconds": saved - clock, "state": state,
                           "random": generator.get_state(), "samples": samples, "evidence": evidence})  # fmt: skip
-    laid = {
-        name: x.transpose(0, 1).reshape(num_chains, num_samples, *joint.sites[name].initial.shape)
-        for name, x in samples.items()
-    }
-    record = {"seed": seed, "num_warmup": num_warmup, "thin": thin, "seconds": time.perf_counter() - clock}
-    lp = evidence.T + torch.stack([*log_priors(joint.sites, laid).values()]).sum(0)
-    return Draws(laid, {"lp": lp}, posterior, given, "Gibbs", record)
+    laid = {name: x.transpose(0, 1).contiguous() for name, x in samples.items()}
+    return laid, evidence["lp"].T, time.perf_counter() - clock
+
+
+def _of_parameters(joint: LogJoint, generator: torch.Generator) -> Step:
+    """Sweeps over parameters; the density is that of the data, known after a sweep's draw of latents."""
+    fixed = joint.formulation.origins()
+
+    def step(state: State, keep: bool) -> tuple[State, State, State]:
+        new, seen = sweep(joint, state, fixed, generator)
+        return new, state, {"lp": seen}
+
+    return step
+
+
+def _of_latents(latents: Latents, generator: torch.Generator) -> Step:
+    """Sweeps over latent choices; what they sum out is drawn for the states that are kept."""
+
+    def step(state: State, keep: bool) -> tuple[State, State, State]:
+        if not keep:
+            return latents.sweep(state, generator), {}, {}
+        density = latents.log_density(state, 1.0)[0].reshape(len(next(iter(state.values()))), -1).sum(1)
+        return latents.sweep(state, generator), latents.complete(state, generator), {"lp": density}
+
+    return step
+
+
+def begin(
+    latents: Latents, num_chains: int, given: str | State | None, generator: torch.Generator, name: str
+) -> dict[str, Tensor]:
+    """Return the first state of latent choices: drawn at β = 0, or ``given``, which errors call ``name``."""
+    drawn = latents.start(num_chains, generator)
+    if given is None:
+        return drawn
+    if isinstance(given, str) or given.keys() != drawn.keys():
+        said = repr(given) if isinstance(given, str) else f"a mapping of {', '.join(map(repr, given))}"
+        raise ValueError(
+            f"{name} must be None or a mapping of {', '.join(map(repr, drawn))} for latent choices, not {said}"
+        )
+    for key, x in drawn.items():
+        own = given[key]
+        if own.shape not in (x.shape, x.shape[1:]) or own.dtype != x.dtype:
+            raise ValueError(
+                f"{name} of {key} is {own.dtype} of shape {tuple(own.shape)}; it must be {x.dtype} {tuple(x.shape[1:])}, or {tuple(x.shape)} with one for each chain"
+            )
+        drawn[key] = own.expand(x.shape).clone()
+    if not torch.isfinite(latents.log_density(drawn, 1.0)).all():
+        raise ValueError(f"{name} has no density: it differs from what is known; give the known choices as they are")
+    return drawn
 
 
 def sweep(

@@ -211,8 +211,10 @@ def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
         )
 
 
-def identity(program: Program) -> dict[str, Any]:
+def identity(program: Program | Formulation) -> dict[str, Any]:
     """Return what tells one program from another across processes: tensors of formulation and priors, or a function's full name."""
+    if isinstance(program, Formulation):
+        return {"kind": type(program).__name__, "formulation": _options(program) | program.parameters()}
     if not isinstance(program, Bayesian):
         return {"program": _full_name(program)}
     priors: dict[str, Any] = {}
@@ -223,9 +225,13 @@ def identity(program: Program) -> dict[str, Any]:
         prior = bare(as_pyro(given))
         priors[name] = {"family": type(prior).__name__, **arguments_of(prior)}
     formulation = program.formulation
-    options = {name: x for name, x in vars(formulation).items() if isinstance(x, Tensor | str | float | int | bool)}
     kind = type(formulation).__name__
-    return {"kind": kind, "formulation": options, "priors": priors, "collapsed": program.collapsed}
+    return {"kind": kind, "formulation": _options(formulation), "priors": priors, "collapsed": program.collapsed}
+
+
+def _options(formulation: Formulation) -> dict[str, Any]:
+    kinds = Tensor | str | float | int | bool | tuple
+    return {name: x for name, x in vars(formulation).items() if isinstance(x, kinds)}
 
 
 def _full_name(function: Any) -> str:

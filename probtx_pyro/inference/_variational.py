@@ -29,6 +29,7 @@ from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
 from probtx_pyro.inference._start import seeds, starts
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.ops._progress import progress_bar
 
 GUIDES: dict[str, Callable[..., Any]] = {
@@ -216,7 +217,7 @@ def variational(
     return Approximation(draws, losses, fitted, median, state)
 
 
-def _file(path: str | os.PathLike[str], program: Program, arguments: tuple[Any, ...]) -> Checkpoint:
+def _file(path: str | os.PathLike[str], program: Program | Formulation, arguments: tuple[Any, ...]) -> Checkpoint:
     return Checkpoint(path, {**identity(program), "arguments": arguments})
 
 

@@ -13,6 +13,7 @@ from probtx_pyro.models.formulation import (
     DirichletTerms,
     Formulation,
     GammaTerms,
+    Latents,
     NormalTerms,
     Parameter,
     WishartTerms,
@@ -63,6 +64,6 @@ __all__ = [
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
     "bayesian", "Bayesian", "FLAT",
-    "Formulation", "Mixture", "Parameter", "Datum", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms",
+    "Formulation", "Mixture", "Parameter", "Datum", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms",
     "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ tensors. Leading axes of its tensors are independent problems (batch, head) and 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._plates import Plates
+from probtx_pyro.models._plates import Plates, plate_names
 
 Data = tuple[Any, ...]  # tensors or None, in the order of the formulation's ``DATA``
 
@@ -69,8 +69,9 @@ class Datum:
     axes
         Names of its own axes: ``"query feature"``.
     role
-        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"mask"``: says which
-        of the explained data are known; ``"weights"``: how often each observation counts, 0 for an absent one.
+        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
+        far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
+        observation counts, 0 for an absent one.
     """
 
     axes: str
@@ -115,6 +116,32 @@ class WishartTerms(NamedTuple):
 
 
 Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms
+
+
+class Latents(Protocol):
+    """Latent choices of a formulation given data, as Gibbs sampling and annealing draw them.
+
+    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed conditionals of all
+    others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be drawn from exactly, 1 is the posterior.
+    """
+
+    def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """An exact draw at β = 0 for every chain."""
+
+    def sweep(self, state: Mapping[str, Tensor], generator: torch.Generator, beta: float = 1.0) -> dict[str, Tensor]:
+        """The next state of every chain, by a step that leaves the density at β as it is."""
+
+    def log_density(self, state: Mapping[str, Tensor], *betas: float) -> Tensor:
+        """The unnormalised log density of every problem at some β, (len(betas), chain, *problems)."""
+
+    def log_partition(self) -> Tensor:
+        """The log normaliser at β = 0, (*problems)."""
+
+    def complete(self, state: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """The state with the choices drawn that sweeps sum out."""
+
+    def attention(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The posterior of the assignment given the state, (chain, *problems, ...)."""
 
 
 class Formulation:
@@ -196,6 +223,11 @@ class Formulation:
             kind = type(self).__name__
             raise ValueError(f"priors: a {kind} has no parameter {name!r}; {_nearest(name, self.PARAMETERS)}")
         return self.PARAMETERS[name]
+
+    @classmethod
+    def problem_axes(cls, rank: int) -> list[str]:
+        """Names of ``rank`` leading axes, as plates and results call them."""
+        return plate_names(rank)
 
     # -- axes ----------------------------------------------------------------------------------------------------------------
 
@@ -300,6 +332,10 @@ class Formulation:
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:
         """The same, with latent assignments drawn from their posterior."""
         self.refuse("draw_latents")
+
+    def latents(self, data: Data) -> Latents:
+        """Latent choices that Gibbs sampling draws without any prior on parameters, given what data know of them."""
+        self.refuse("latents")
 
     def conditional(self, name: str, seen: Any) -> Terms:
         """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family."""

@@ -102,6 +102,7 @@ class Mixture(MixtureProgram):
     }
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
+        "latents": "its assignments have a closed form: take attention and log_evidence",
         "outputs": "drop them",
         "output_distribution": "its answers have no density; take expected_outputs",
     }

@@ -25,6 +25,7 @@ class Potentials(NamedTuple):
     distances: rising integers of 2 or more that cut ``|i - j|`` into groups, see `group_of`.
     root, memory: R (C, L, K) and A (C', M, L), or None.
     split: True makes the global nodes a choice of their own, beside that of a head.
+    labels, heads: what is known of them, (B, N) labels and (B, C, N) slots, -1 where nothing is; or None.
     """
 
     unary: Labels
@@ -34,6 +35,8 @@ class Potentials(NamedTuple):
     root: Tensor | None = None
     memory: Tensor | None = None
     split: bool = False
+    labels: Tensor | None = None
+    heads: Tensor | None = None
 
     @property
     def channels(self) -> int:
@@ -47,6 +50,12 @@ class Potentials(NamedTuple):
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
 
+    def sentence(self, number: int) -> "Potentials":
+        """One of the sentences, still along an axis."""
+        one = slice(number, number + 1)
+        labels, heads = (None if x is None else x[one] for x in (self.labels, self.heads))
+        return self._replace(unary=self.unary[one], words=self.words[one], labels=labels, heads=heads)
+
     def full_ternary(self) -> Tensor:
         """T, (C, G, L, L)."""
         return self.ternary if isinstance(self.ternary, Tensor) else self.ternary[0] @ self.ternary[1].mT
@@ -56,7 +65,10 @@ class Potentials(NamedTuple):
         return None if self.memory is None else F.pad(self.memory, (0, 0, 0, 0, 0, self.channels - len(self.memory)))
 
     def allowed(self) -> Tensor:
-        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head, and padding neither has a head nor is one."""
+        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head, and padding neither has a head nor is one.
+
+        A head that is known is the only one allowed.
+        """
         length, channels = self.unary.shape[-2], self.channels
         other = ~torch.eye(length, dtype=torch.bool, device=self.words.device)
         slots = [(self.words.unsqueeze(-1) & self.words.unsqueeze(-2) & other).unsqueeze(-3)]
@@ -66,7 +78,43 @@ class Potentials(NamedTuple):
             has = torch.arange(channels, device=self.words.device) < self.memory.shape[0]
             slots = [x.expand(-1, channels, -1, -1) for x in slots]
             slots.append((self.words[:, None, :, None] & has[:, None, None]).expand(-1, -1, -1, self.memory.shape[1]))
-        return torch.cat(slots, -1)
+        allowed = torch.cat(slots, -1)
+        if self.heads is None:
+            return allowed
+        slot, known = torch.arange(allowed.shape[-1], device=allowed.device), self.heads.unsqueeze(-1)
+        return allowed & ((known < 0) | (slot == known) | (slot >= self.parts[0]))
+
+    def allowed_labels(self) -> Tensor:
+        """Which label each word may have, (B, N, 1 or L): none for padding, and only the one that is known."""
+        if self.labels is None:
+            return self.words.unsqueeze(-1)
+        known, every = self.labels.unsqueeze(-1), torch.arange(self.unary.shape[-1], device=self.unary.device)
+        return self.words.unsqueeze(-1) & ((known < 0) | (every == known))
+
+    def label_choices(self) -> Choices:
+        """`allowed_labels`, ready to be added to logits."""
+        allowed, words = self.allowed_labels(), self.words.unsqueeze(-1)
+        bias = self.unary.new_zeros(())
+        return Choices(
+            bias if self.labels is None else torch.where(words & ~allowed, -torch.inf, bias), words.to(self.unary.dtype)
+        )
+
+    def slot_scores(self, labels: Tensor, root: Tensor | None = None) -> Tensor:
+        """The score of every slot as the head of every word, given all labels; -inf where it is not allowed.
+
+        Shapes: labels (..., B, N), the root's label (..., B) -> (..., B, C, N, S).
+        """
+        ternary, length = self.full_ternary(), labels.shape[-1]
+        channel = torch.arange(self.channels, device=labels.device)[:, None, None]
+        of, group = labels.unsqueeze(-2), group_of(self.distances, length, labels.device)
+        slots = [ternary[channel, group, of.unsqueeze(-1), of.unsqueeze(-2)]]
+        if self.root is not None and root is not None:
+            above = root[..., None, None].expand_as(of)
+            slots.insert(0, self.root[channel[..., 0], of, above].unsqueeze(-1))
+        memory = self.all_memory()
+        if memory is not None:
+            slots.append(memory.mT[channel[..., 0], of])
+        return torch.cat(slots, -1).masked_fill(~self.allowed(), -torch.inf)
 
     def choices(self) -> Choices:
         """`allowed`, ready to be added to logits."""

@@ -146,12 +146,12 @@ def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | No
     state
         A dictionary with the keys that `State` names.
     """
-    words, choices = potentials.words.unsqueeze(-1), potentials.choices() if choices is None else choices
-    unary = potentials.unary.masked_fill(~words, 0.0)
+    choices = potentials.choices() if choices is None else choices
+    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
     logits = unary.new_ones(()).expand(len(unary), potentials.channels, *choices.bias.shape[2:])
     state = {
         "label_logits": unary,
-        "labels": label.normalized(unary, _free(words, unary)),
+        "labels": label.normalized(unary, potentials.label_choices()),
         "head_logits": logits,
         "heads": head.normalized(logits, choices, potentials.parts),
     }
@@ -159,11 +159,6 @@ def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | No
         state["root_logits"] = unary.new_zeros(len(unary), potentials.root.shape[-1])
         state["root"] = torch.softmax(state["root_logits"], -1)
     return state
-
-
-def _free(words: Tensor, like: Tensor) -> Choices:
-    """Choices of a label: every one is allowed to a word, and none to padding."""
-    return Choices(like.new_zeros(()), words.to(like.dtype))
 
 
 def new_heads(
@@ -215,7 +210,7 @@ def new_labels(potentials: Potentials, label: Rule, state: State, messages: Labe
     words = potentials.words.unsqueeze(-1)
     scores = (potentials.unary + messages).masked_fill(~words, 0.0)
     logits = label.dropped(label.logits(scores, state["label_logits"]))
-    return {"label_logits": logits, "labels": label.marginals(logits, state["labels"], _free(words, logits))}
+    return {"label_logits": logits, "labels": label.marginals(logits, state["labels"], potentials.label_choices())}
 
 
 def new_root(label: Rule, state: State, messages: RootLabel) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from pyro import poutine
 from pyro.distributions import ImproperUniform
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from probtx_pyro.inference import Draws
 from probtx_pyro.inference._log_joint import log_priors
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.formulation import Data
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import bare
 from probtx_pyro.results._arviz import SAMPLES, Variable
 from probtx_pyro.results._convert_program import program_groups
@@ -42,8 +43,16 @@ def draws_groups(
     statistics: dict[str, Variable] = {
         name: (SAMPLES, x.detach().cpu().numpy()) for name, x in posterior.statistics.items()
     }
+    if attention < 0:
+        raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
     if likelihood not in (None, *LIKELIHOODS):
         raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {likelihood!r}")
+    if isinstance(posterior.program, Formulation):
+        if seed is not None or prior or likelihood == "answers":
+            raise ValueError(
+                "seed, prior and likelihood: draws of latent choices alone explain no data; leave them out"
+            )
+        return _latent_groups(posterior, posterior.program, dims, int(attention)) | {"sample_stats": statistics}, attrs
     if not isinstance(posterior.program, Bayesian):
         if seed is not None or prior:
             raise ValueError("seed and prior: new data come from a program made by models.bayesian; leave them out")
@@ -54,8 +63,6 @@ def draws_groups(
         groups: Groups
         groups, said = program_groups(posterior, dims, likelihood is not None)
         return groups | {"sample_stats": statistics}, attrs | said
-    if attention < 0:
-        raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
     if prior and seed is None:
         raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
     program, data = posterior.program, posterior.program.bind(*posterior.arguments)
@@ -81,7 +88,10 @@ def draws_groups(
         proper = log_priors(sites, {name: x for name, x in posterior.samples.items() if name not in flat})
         groups["log_prior"] = {name: (SAMPLES, x.detach().cpu().numpy()) for name, x in proper.items()}
     if attention and formulation.offers("attention"):
-        groups |= _attention(groups, layout, program, data, posterior.samples, int(attention))
+        observations, every = formulation.observations(data), int(attention)
+        thinned = {name: x[:, ::every] for name, x in posterior.samples.items()}
+        found = over_draws(lambda adapted: {"attention": adapted.attention(*observations)}, program, data, thinned)
+        groups |= _attention(groups, layout, found["attention"], posterior.num_draws, every)
     if likelihood:
         (pointwise,) = over_draws(kind.log_density, program, data, posterior.samples).values()
         label = explained[0] if len(explained) == 1 else "joint"
@@ -108,23 +118,39 @@ def draws_groups(
     return groups, attrs
 
 
-def _attention(
-    groups: Groups, layout: Layout, program: Bayesian, data: Data, samples: Mapping[str, Tensor], every: int
+def _latent_groups(
+    draws: Draws, formulation: Formulation, dims: Mapping[str, Sequence[str]] | None, every: int
 ) -> Groups:
+    """Groups of draws of latent choices alone: these, the posterior of the assignment given each, and what was known."""
+    data = formulation.bind(*draws.arguments)
+    layout = Layout(formulation, data, given=dims)
+    groups = {"posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in draws.samples.items()}}
+    if every:
+        latents = formulation.latents(data)
+        rows = [
+            latents.attention({name: x[i, ::every] for name, x in draws.samples.items()})
+            for i in range(draws.num_chains)
+        ]
+        groups |= _attention(groups, layout, torch.stack(rows), draws.num_draws, every)
+    given = [(name, row, x) for (name, row), x in zip(formulation.DATA.items(), data, strict=True) if x is not None]
+    for group, masks in (("observed_data", False), ("constant_data", True)):
+        groups[group] = {name: layout.variable(name, x) for name, row, x in given if (row.role == "mask") == masks}
+    groups["constant_data"] |= {name: layout.variable(name, x) for name, x in formulation.parameters().items()}
+    layout.finish()
+    return groups
+
+
+def _attention(groups: Groups, layout: Layout, found: Tensor, num_draws: int, every: int) -> Groups:
     """Attention in the posterior, or that of every n-th draw in a group of its own."""
-    observations = program.formulation.observations(data)
-    thinned = {name: x[:, ::every] for name, x in samples.items()}
-    found = over_draws(lambda adapted: {"attention": adapted.attention(*observations)}, program, data, thinned)
-    if (size := found["attention"].nbytes) > LARGE and every == 1:
+    if (size := found.nbytes) > LARGE and every == 1:
         warnings.warn(
             f"attention of every draw takes {size / 2**20:.0f} MiB; attention=n keeps that of every n-th draw, attention=False none",
             stacklevel=4,
         )
-    variable: dict[str, Variable] = {"attention": layout.variable("attention", found["attention"], samples=SAMPLES)}
+    variable: dict[str, Variable] = {"attention": layout.variable("attention", found, samples=SAMPLES)}
     if every == 1:
         return {"posterior": groups["posterior"] | variable}
-    kept = np.arange(next(iter(samples.values())).shape[1])[::every]
-    return {"attention": variable | {"draw": (("draw",), kept)}}
+    return {"attention": variable | {"draw": (("draw",), np.arange(num_draws)[::every])}}
 
 
 def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) -> dict[str, Variable]:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probtx_pyro.models._plates import plate_names
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.results._arviz import Variable
 
@@ -34,10 +33,10 @@ class Layout:
         given: Mapping[str, Sequence[str]] | None = None,
     ):
         self.formulation, self.sizes = formulation, formulation.sizes(*data)
-        known = len(data) > 0 and data[0] is not None
+        known = len(data) > 0 and data[0] is not None and formulation.offers("plates")
         own = formulation.plates(*data).batch if known else formulation.batch_shape
         self.leading = torch.broadcast_shapes(own, problems)
-        self.names = tuple(plate_names(len(self.leading)))
+        self.names = tuple(formulation.problem_axes(len(self.leading)))
         self.sizes.update(zip(self.names, self.leading, strict=True))
         self.given, self.unused = dict(given or {}), set(given or {})
 

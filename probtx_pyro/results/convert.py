@@ -142,7 +142,8 @@ def _point_groups(
 ) -> tuple[Groups, dict[str, str | int | float]]:
     """The groups and attributes of one value of the parameters, with how it was found."""
     given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
-    if given and data[0] is None:
+    latent = not data or next(iter(formulation.DATA.values())).role == "latent"
+    if given and data[0] is None and not latent:
         first = next(iter(formulation.DATA))
         raise ValueError(f"{' and '.join(given)} belong to {first}, which are missing; give {first} as well")
     layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
@@ -158,7 +159,7 @@ def _point_groups(
         groups["iterations"] = {name: layout.variable(name, getattr(fit, name)) for name in ("converged", "num_steps")}
         steps = [layout.variable("objective", row) for row in fit.objective]
         groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
-    if not data or data[0] is not None:
+    if latent or data[0] is not None:
         observations = formulation.observations(data)
         with torch.no_grad():
             for name in ("attention", "log_evidence"):
@@ -166,7 +167,8 @@ def _point_groups(
                     estimate[name] = layout.variable(name, getattr(formulation, name)(*observations))
         # what the estimate is conditional on, and the answers that it explains
         for i, (name, x) in enumerate(given.items()):
-            group = "observed_data" if formulation.DATA[name].role == "explained" and i else "constant_data"
+            role = formulation.DATA[name].role
+            group = "observed_data" if role == "latent" or (role == "explained" and i) else "constant_data"
             groups[group][name] = layout.variable(name, x)
     layout.finish()
     return groups, attrs

@@ -4,7 +4,7 @@ import oracles_crf
 import pytest
 import torch
 from strategies import crf_lists, crf_problem, generator
-from tolerances import assert_equal, rounding
+from tolerances import assert_equal, assert_never_falls, rounding
 
 TINY = {  # enumeration of labels and heads takes at most some 20,000 terms
     "one word": {"words": 1},
@@ -20,6 +20,50 @@ TINY = {  # enumeration of labels and heads takes at most some 20,000 terms
     "holes": {"words": 4, "labels": 2, "masked": True, "root": 2, "nodes": 1, "node_channels": 1, "channels": 1},
 }
 tiny = pytest.mark.parametrize("name", TINY)
+
+
+def clamped(crf, seed):
+    """Some labels and some heads of a CRF, as it takes them, and the lists of the sentence that allows nothing else."""
+    g, p = generator(seed), crf_lists(crf)
+    words = torch.tensor(p["words"])
+    labels = torch.randint(crf.unary.shape[-1], words.shape, generator=g)
+    observed = torch.rand(words.shape, generator=g) < 0.5
+    heads = torch.full((len(p["ternary"]), len(words)), -1)
+    for c, i, slots in oracles_crf.choices(p):
+        if torch.rand((), generator=g) < 0.5 and not (
+            crf.memory_split and slots[0] >= oracles_crf.first(p) + len(words)
+        ):
+            heads[c, i] = slots[int(torch.randint(len(slots), (), generator=g))]
+    return {"labels": labels, "heads": heads, "observed": observed}
+
+
+@tiny
+def test_what_is_known_is_evidence(name):
+    """Against enumeration of all labels and heads, of which only those that agree with what is known count."""
+    crf = crf_problem(generator(5), **TINY[name])
+    known, p = clamped(crf, 6), crf_lists(crf)
+    truth = oracles_crf.enumerate_all(p, known["labels"].tolist(), known["observed"].tolist(), known["heads"].tolist())
+    terms = {"operations": 20_000}
+    found = crf.marginals(**known)
+    assert_equal(crf.log_partition(**known), torch.tensor(truth["log_partition"]), **terms)
+    assert_equal(found.labels, torch.tensor(truth["labels"]), **terms)
+    assert_equal(found.heads, torch.tensor(truth["heads"]), **terms)
+    field = crf.mean_field(30, "sequential", **known, history=True)
+    for schedule in ("asynchronous", "synchronous", "sequential"):
+        at = crf.mean_field(2, schedule, **known)
+        seen = known["observed"] & torch.tensor(p["words"])
+        assert (at.label_marginals[seen].argmax(-1) == known["labels"][seen]).all()
+        assert (at.label_marginals[seen].amax(-1) == 1).all()
+        assert (
+            at.head_marginals.gather(-1, known["heads"].clamp(min=0).unsqueeze(-1)).squeeze(-1)[known["heads"] >= 0]
+            == 1
+        ).all()
+        assert at.elbo <= crf.log_partition(**known) + rounding(at.elbo)
+    assert_never_falls(field.objective[1:])
+    full = {"labels": known["labels"], "heads": None, "observed": None}
+    if crf.root_ternary is None:  # given all labels heads are independent, so that mean field is exact
+        assert_equal(crf.attention(**full), crf.marginals(**full).heads)
+        assert_equal(crf.mean_field(2, **full).elbo, crf.log_partition(**full))
 
 
 def probabilities(generator, allowed):

@@ -61,6 +61,35 @@ def test_log_joint_is_the_sum_over_loops(name):
     assert_equal(crf.log_joint(*arguments(crf, *(x[-1] for x in found))), torch.tensor(truth[-1]))
 
 
+@problems
+def test_heads_sum_out(name):
+    """``log φ(Z)`` in closed form is the sum of ``φ(Z, H)`` over heads, loop by loop; the collapsed program has it as its density."""
+    crf, sums = crf_problem(generator(1), batch=(), **PROBLEMS[name]), {}
+    for labels, _, root, _, log in assignments(crf):
+        key = tuple(labels.tolist()), int(root)
+        sums[key] = torch.logaddexp(sums.get(key, torch.tensor(-torch.inf)), torch.tensor(log))
+    every = torch.tensor([key[0] for key in sums])
+    root = torch.tensor([key[1] for key in sums]) if crf.root_ternary is not None else None
+    found = crf.log_joint(every, root_label=root)  # labellings lie in front of the sentences
+    assert_equal(found, torch.stack([*sums.values()]), operations=4096)
+    values = {"label": every[-1]} | ({} if root is None else {"root_label": root[-1]})
+    trace = poutine.trace(poutine.condition(crf.collapsed, values)).get_trace()
+    assert_equal(trace.log_prob_sum(), found[-1])
+    assert {site for site in trace.stochastic_nodes if trace.nodes[site]["fn"].has_enumerate_support} == set()
+    assert ("head" in trace.nodes, "node" in trace.nodes) == (False, False)
+
+
+def test_some_heads_known_and_others_summed_out():
+    crf = crf_problem(generator(2), words=3, labels=2, channels=1, root=2, nodes=1, split=True)
+    labels, root = torch.tensor([0, 1, 1]), torch.tensor(1)
+    given = torch.tensor([[-1, 0, 2]])
+    logs = [log for z, heads, r, nodes, log in assignments(crf)
+            if z.equal(labels) and r == root and heads[0, 1] == 0 and heads[0, 2] == 2 and (nodes[0] == 0).all()]  # fmt: skip
+    assert len(logs) == 3
+    found = crf.log_joint(labels, given, root, torch.zeros(1, 3, dtype=torch.long))
+    assert_equal(found, torch.tensor(logs).logsumexp(0))
+
+
 def test_a_forbidden_head_has_no_density():
     crf = crf_problem(generator(2), words=3, channels=1, nodes=1)
     crf = crf.replace(mask=torch.tensor([True, True, False]))
@@ -123,7 +152,7 @@ def trace_values(trace):
 def test_model_replayed_on_the_guide_has_log_phi_as_its_density(name, batch):
     crf = crf_problem(generator(6), batch=batch, **PROBLEMS[name])
     field = crf.mean_field(3)
-    drawn = poutine.trace(crf.guide).get_trace(field)
+    drawn = poutine.trace(crf.guide).get_trace(field=field)
     replayed = poutine.trace(poutine.replay(crf.model, trace=drawn)).get_trace()
     value = crf.log_joint(*trace_values(drawn))
     assert value.shape == batch
@@ -146,9 +175,9 @@ def test_elbo_of_many_particles_averages_to_the_objective(name):
     field = crf.mean_field(3)
     particles, rounds = 1000, 8
     loss = Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=3)
-    draws = torch.tensor([-loss.loss(crf.model, lambda: crf.guide(field)) for _ in range(rounds)])
+    draws = torch.tensor([-loss.loss(crf.model, lambda: crf.guide(field=field)) for _ in range(rounds)])
     # the error of one round from single particles of the same program; five of those of the mean of all
-    one = torch.tensor([-Trace_ELBO().loss(crf.model, lambda: crf.guide(field)) for _ in range(60)])
+    one = torch.tensor([-Trace_ELBO().loss(crf.model, lambda: crf.guide(field=field)) for _ in range(60)])
     error = one.std() / (particles * rounds) ** 0.5
     assert abs(draws.mean() - field.elbo.sum()) < 5 * error * (1 + 5 / 120**0.5) + 1e-10
 
@@ -161,12 +190,35 @@ def test_conditioning_and_prediction():
     trace = poutine.trace(conditioned).get_trace()
     _, heads, root, _ = trace_values(trace)
     assert_equal(trace.log_prob_sum(), crf.log_joint(labels.squeeze(1), heads, root).sum())
-    draws = Predictive(crf.model, guide=lambda: crf.guide(field), num_samples=2000, parallel=True)()
+    draws = Predictive(crf.model, guide=lambda: crf.guide(field=field), num_samples=2000, parallel=True)()
     frequency = torch.nn.functional.one_hot(draws["head"], 4).double().mean(0)
     # five standard deviations of a frequency
     error = (field.head_marginals * (1 - field.head_marginals) / 2000).sqrt()
     assert ((frequency - field.head_marginals).abs() <= 5 * error).all()
     assert draws["label"].shape == (2000, 2, 1, 3)
+
+
+@pytest.mark.parametrize("program", ["model", "collapsed"])
+def test_what_is_known_is_drawn_and_a_masked_sentence_has_no_density(program):
+    crf = crf_problem(generator(8), batch=(2,), words=3, labels=3, root=2, masked=True)
+    labels, observed = torch.randint(3, (2, 3), generator=generator(9)), torch.tensor([True, True, False])
+    words = crf.mask & observed
+    for seed in range(5):
+        with poutine.seed(rng_seed=seed):
+            trace = poutine.trace(getattr(crf, program)).get_trace(labels, observed=observed)
+        drawn, heads, root, _ = trace_values(trace) if program == "model" else (*trace_values_of_labels(trace), None)
+        assert drawn[words].equal(labels[words])
+        expected = crf.log_joint(drawn, heads, root)
+        assert_equal(trace.log_prob_sum(), expected.sum())
+        with poutine.seed(rng_seed=seed):
+            kept = torch.tensor([True, False])[:, None, None]
+            half = poutine.trace(poutine.mask(getattr(crf, program), kept)).get_trace(labels, observed=observed)
+        assert_equal(half.log_prob_sum(), expected[0])
+
+
+def trace_values_of_labels(trace):
+    """Labels and the root's label of the collapsed program, with no heads between them."""
+    return trace.nodes["label"]["value"].squeeze(-2), None, trace.nodes["root_label"]["value"].squeeze((-2, -1))
 
 
 def test_labels_of_one_sentence_condition_the_program_as_they_are():
@@ -199,7 +251,7 @@ def test_enumerating_the_plated_program_is_refused_and_the_enumerated_one_named(
 def test_render_model_names_sites_and_plates():
     crf = crf_problem(generator(9), batch=(2,), nodes=2, root=2, split=True)
     source = pyro.render_model(crf.model).source
-    for name in ("label", "head", "root_label", "node", "word", "channel", "node_channel", "batch"):
+    for name in ("label", "head", "root_label", "node", "word", "channel", "node_channel", "sentence"):
         assert name in source
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.ops.dependency_crf import SCHEDULES
+from probtx_pyro.ops.dependency_crf import SCHEDULES, Potentials
 
 
 def validate_parameters(
@@ -83,6 +83,63 @@ def _validate_extras(channels: int, labels: int, root: Tensor | None, memory: Te
         )
     if split and memory is None:
         raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
+
+
+def known(
+    potentials: Potentials, batch: torch.Size, labels: Tensor | None, heads: Tensor | None, observed: Tensor | None
+) -> Potentials:
+    """Return the potentials with what is known of labels (..., N), where ``observed``, and of heads (..., C, N), -1 where unknown."""
+    words, count = potentials.words, potentials.unary.shape[-1]
+    shape = (*batch, words.shape[-1])
+    if observed is not None and (not isinstance(observed, Tensor) or observed.dtype != torch.bool):
+        what = observed.dtype if isinstance(observed, Tensor) else type(observed).__name__
+        raise ValueError(f"observed must be a boolean tensor {shape}, True where the label is known, not {what}")
+    if observed is not None and labels is None:
+        raise ValueError(
+            "observed is given without labels, so there is nothing it could be of; give labels, or leave it out"
+        )
+    if labels is not None:
+        labels, read = _fitted("labels", labels, shape).reshape(words.shape), words
+        if observed is not None:
+            read = words & _fitted("observed", observed, shape).reshape(words.shape)
+        wrong = read & ((labels < 0) | (labels >= count))
+        if check.violated(wrong):
+            raise ValueError(
+                f"labels must be from 0 to {count - 1}, but one that is observed is {int(labels[wrong][0])}; mark unknown ones in observed"
+            )
+        potentials = potentials._replace(labels=labels.masked_fill(~read, -1))
+    if heads is not None:
+        shape = (*batch, potentials.channels, words.shape[-1])
+        heads = _fitted("heads", heads, shape).reshape(len(words), *shape[-2:])
+        heads = heads.masked_fill(~words.unsqueeze(-2), -1)
+        allowed = potentials.allowed().split(potentials.parts, -1)[0].expand(*heads.shape, -1)
+        slot = heads.clamp(0, allowed.shape[-1] - 1).unsqueeze(-1)
+        wrong = (heads != -1) & ((slot.squeeze(-1) != heads) | ~allowed.gather(-1, slot).squeeze(-1))
+        if check.violated(wrong):
+            sentence, channel, word = wrong.nonzero()[0].tolist()
+            which = [str(i) for i, ok in enumerate(allowed[sentence, channel, word].tolist()) if ok]
+            said = f"it may take the slots {', '.join(which)}" if which else "it has no head to choose"
+            raise ValueError(
+                f"heads gives word {word} of sentence {sentence} slot {int(heads[sentence, channel, word])} in channel {channel}, but {said}: no padding, nor the word itself; -1 says that a head is not known"
+            )
+        potentials = potentials._replace(heads=heads)
+    return potentials
+
+
+def _fitted(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of whole numbers or booleans at the shape that it must have."""
+    if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
+        what = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; convert it with .long()")
+    own = 1 if name != "heads" else 2
+    if x.shape[x.dim() - own :] != shape[len(shape) - own :] or x.dim() < own:
+        raise ValueError(f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word")
+    try:
+        return x.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word"
+        ) from None
 
 
 def validate_options(

@@ -26,21 +26,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-import pyro
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact
-from probtx_pyro.models.dependency_crf._choices import Choices
+from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _programs
 from probtx_pyro.models.dependency_crf._exact import Marginals
+from probtx_pyro.models.dependency_crf._latents import Latents
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
-from probtx_pyro.models.formulation import Datum, Formulation, Parameter
+from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, group_of, start
+from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
 
+Known = Tensor | None
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
 
 
@@ -142,10 +142,17 @@ class DependencyCRF(Formulation):
         "root_ternary": Parameter("channel label root_label", constraints.real),
         "memory": Parameter("node_channel node label", constraints.real),
     }
-    DATA: ClassVar[Mapping[str, Datum]] = {}
-    RESULTS: ClassVar[Mapping[str, str]] = {"attention": "channel word slot", "expected_outputs": "word label"}
+    DATA: ClassVar[Mapping[str, Datum]] = {
+        "labels": Datum("word", "latent"),
+        "heads": Datum("channel word", "latent"),
+        "observed": Datum("word", "mask"),
+    }
+    RESULTS: ClassVar[Mapping[str, str]] = {
+        "attention": "channel word slot", "expected_outputs": "word label",
+        "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
+    }  # fmt: skip
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "": "its labels and heads are latent and it explains no data; take crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
+        "": "its labels and heads are latent and it explains no data; take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
     }
 
     def __post_init__(self) -> None:
@@ -161,18 +168,37 @@ class DependencyCRF(Formulation):
         """The leading axes: sentences."""
         return self.unary.shape[:-2]
 
+    @classmethod
+    def problem_axes(cls, rank: int) -> list[str]:
+        """Names of the leading axes: ``sentence``."""
+        return _programs.sentence_axes(rank)
+
     def full_ternary(self) -> Tensor:
         """T, (C, G, L, L)."""
         return self.ternary.full() if isinstance(self.ternary, LowRank) else self.ternary
 
-    def potentials(self) -> Potentials:
-        """Plain tensors, the sentences along one axis."""
+    def potentials(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Potentials:
+        """Plain tensors, the sentences along one axis, with what is known of labels and heads.
+
+        Parameters
+        ----------
+        labels, observed
+            Labels (..., N) that are known where ``observed`` (..., N); None is everywhere. Those of padding are not read.
+        heads
+            Slots (..., C, N) of the heads that are known, -1 where they are not.
+
+        Raises
+        ------
+        ValueError
+            Labels out of range, heads that the word may not take, or shapes that are not those of the sentences.
+        """
         unary = self.unary.reshape(-1, *self.unary.shape[-2:])
         words = torch.ones(unary.shape[:-1], dtype=torch.bool, device=unary.device)
         if self.mask is not None:
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
         ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
-        return Potentials(unary, words, ternary, self.distances, self.root_ternary, self.memory, self.memory_split)
+        own = Potentials(unary, words, ternary, self.distances, self.root_ternary, self.memory, self.memory_split)
+        return _checks.known(own, self.batch_shape, labels, heads, observed)
 
     def mean_field(
         self,
@@ -190,6 +216,9 @@ class DependencyCRF(Formulation):
         history: bool = False,
         implicit: bool = False,
         progress: bool | None = None,
+        labels: Known = None,
+        heads: Known = None,
+        observed: Known = None,
     ) -> MeanField:
         """Iterate the mean-field equations (docs/mathematics.md, section 5.2) from ``Q(Z) ∝ exp(S)`` and uniform heads.
 
@@ -218,11 +247,14 @@ class DependencyCRF(Formulation):
             Differentiate at the fixed point instead of through the sweeps: memory does not grow with them. Needs convergence.
         progress
             As `probtx_pyro.ops._fixed_point`.
+        labels, heads, observed
+            What is known, as `potentials` takes it: those marginals stay where they are, and the ELBO bounds
+            ``log_partition(labels, heads, observed)``.
 
         Raises
         ------
         ValueError
-            An unknown schedule, a tolerance or temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
+            What is known does not fit; an unknown schedule, a tolerance or temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
         """
         _checks.validate_options(
             num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
@@ -231,7 +263,7 @@ class DependencyCRF(Formulation):
         normalize = torch.softmax if normalizer is None else normalizer
         label = Rule(label_temperature, label_step, label_damping, normalize)
         head = Rule(head_temperature, head_step, head_damping, normalize)
-        potentials, taken = self.potentials(), [0]
+        potentials, taken = self.potentials(labels, heads, observed), [0]
         prepared = kernel.Prepared.of(potentials)
         update: Callable = (
             partial(kernel.SCHEDULES[schedule], prepared)
@@ -260,102 +292,84 @@ class DependencyCRF(Formulation):
             label_temperature, head_temperature,
         )  # fmt: skip
 
-    def attention(self, num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE) -> Tensor:  # type: ignore[override]
-        """The mean-field marginals of the heads, (..., C, N, S), after at most so many asynchronous sweeps."""
-        return self.mean_field(num_steps, tol=tol, progress=False).head_marginals
+    def attention(
+        self, labels: Known = None, heads: Known = None, observed: Known = None,
+        num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
+    ) -> Tensor:  # fmt: skip
+        """The mean-field marginals of the heads given what is known, (..., C, N, S), after at most so many asynchronous sweeps."""
+        return self._settled((labels, heads, observed), num_steps, tol).head_marginals
 
-    def expected_outputs(self, num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE) -> Tensor:  # type: ignore[override]
-        """The mean-field marginals of the labels, (..., N, L): the words in context."""
-        return self.mean_field(num_steps, tol=tol, progress=False).label_marginals
+    def expected_outputs(
+        self, labels: Known = None, heads: Known = None, observed: Known = None,
+        num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
+    ) -> Tensor:  # fmt: skip
+        """The mean-field marginals of the labels given what is known, (..., N, L): the words in context."""
+        return self._settled((labels, heads, observed), num_steps, tol).label_marginals
+
+    def _settled(self, data: tuple[Known, ...], num_steps: int, tol: float | None) -> MeanField:
+        known = dict(zip(self.DATA, data, strict=True))
+        return self.mean_field(num_steps, tol=tol, progress=False, **known)  # type: ignore[arg-type]
 
     # -- exact inference ----------------------------------------------------------------------------------------------------
 
-    def log_partition(self) -> Tensor:
-        """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), by a sum over all labellings; refused where there are too many."""
-        return _exact.log_partition(self.potentials()).reshape(self.batch_shape)
+    def log_partition(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Tensor:
+        """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), over what is not known, by a sum over all labellings; refused where there are too many.
 
-    def marginals(self) -> Marginals:
-        """Exact marginals of labels, heads and root, by the same sum."""
-        found = _exact.marginals(self.potentials())
-        labels, heads = (x.reshape(*self.batch_shape, *x.shape[1:]) for x in found[:2])
-        return Marginals(labels, heads, None if found.root is None else found.root.reshape(*self.batch_shape, -1))
+        The log probability of what is known is ``log_partition(labels, heads, observed) - log_partition()``; arguments as `potentials`.
+        """
+        return _exact.log_partition(self.potentials(labels, heads, observed)).reshape(self.batch_shape)
+
+    def marginals(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Marginals:
+        """Exact marginals of labels, heads and root given what is known, by the same sum; arguments as `potentials`."""
+        found = _exact.marginals(self.potentials(labels, heads, observed))
+        own, slots = (x.reshape(*self.batch_shape, *x.shape[1:]) for x in found[:2])
+        return Marginals(own, slots, None if found.root is None else found.root.reshape(*self.batch_shape, -1))
+
+    def latents(self, data: Data) -> Latents:
+        """Labels and heads as Gibbs sampling and annealing draw them, given what is known."""
+        return Latents(self.potentials(*data), self.batch_shape)
 
     # -- Pyro programs ------------------------------------------------------------------------------------------------------
 
-    def log_joint(
-        self, labels: Tensor, heads: Tensor, root_label: Tensor | None = None, nodes: Tensor | None = None
-    ) -> Tensor:
+    def log_joint(self, labels: Tensor, heads: Known = None, root_label: Known = None, nodes: Known = None) -> Tensor:
         """``log φ(Z, H)``, (...): of labels (..., N), heads (..., C, N) as slot numbers, and what the CRF has of these:
 
-        root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. A word that has no head
-        to choose (alone, without a root) counts nothing in that channel, whatever its number.
+        root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. Heads (and nodes) that
+        are None or -1 are summed out: ``log φ(Z)``. A word that has no head to choose (alone, without a root) counts nothing in that
+        channel, whatever its number. Further axes in front of those of the sentences are taken, too.
         """
-        for name, given, needed in (
-            ("root_label", root_label, self.root_ternary is not None),
-            ("nodes", nodes, self.memory_split),
-        ):
-            if (given is not None) != needed:
+        split, rooted = self.memory_split, self.root_ternary is not None
+        for name, given, held, needed in (
+            ("root_label", root_label, rooted, rooted), ("nodes", nodes, split, split and heads is not None),
+        ):  # fmt: skip
+            if needed if given is None else not held:
                 raise ValueError(
                     f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
                 )
-        potentials, length, batch = self.potentials(), self.unary.shape[-2], self.batch_shape
-        words = potentials.words.reshape(*batch, length)
-        unary = self.unary.masked_fill(~words.unsqueeze(-1), 0.0).expand(*labels.shape, -1)
-        total = unary.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(-1)
-        of = labels.unsqueeze(-2).expand_as(heads)
-        channel = torch.arange(potentials.channels, device=labels.device).unsqueeze(-1)
-        first, (slots, *_) = int(self.root_ternary is not None), potentials.parts
-        word = (heads - first).clamp(0, length - 1)
-        group = group_of(self.distances, length, labels.device)[torch.arange(length, device=labels.device), word]
-        score = self.full_ternary()[channel, group, of, of.gather(-1, word)]
-        if self.root_ternary is not None and root_label is not None:
-            above = root_label.unsqueeze(-1).unsqueeze(-1)
-            score = torch.where(heads == 0, self.root_ternary[channel, of, above], score)
-        if self.memory is not None and not self.memory_split:
-            node = (heads - first - length).clamp(min=0)
-            rows = channel.clamp(max=len(self.memory) - 1)
-            score = torch.where(heads >= first + length, self.memory[rows, node, of], score)
-        allowed = potentials.allowed()[..., :slots].reshape(*batch, -1, length, slots)
-        chosen = allowed.expand(*heads.shape, -1).gather(-1, heads.unsqueeze(-1)).squeeze(-1)
-        score = score.masked_fill(~chosen, -torch.inf).masked_fill(~allowed.any(-1), 0.0)
-        total = total + score.sum((-2, -1))
-        if self.memory is not None and nodes is not None:
-            own = torch.arange(len(self.memory), device=labels.device).unsqueeze(-1)
-            of = labels.unsqueeze(-2).expand_as(nodes)
-            total = total + (self.memory[own, nodes, of] * words.unsqueeze(-2)).sum((-2, -1))
-        return total
+        return _exact.log_joint(self.potentials(), self.batch_shape, labels, heads, root_label, nodes)
 
-    def model(self) -> None:  # type: ignore[override]
+    def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
 
-        ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N).
+        ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N). What is known is allowed one choice; arguments as
+        `potentials`.
         """
-        potentials = self.potentials()
-        choices = Choices(potentials, self.batch_shape)
-        heads = potentials.allowed().expand(-1, potentials.channels, -1, -1).to(self.unary.dtype)
-        root = (
-            None if self.root_ternary is None else self.unary.new_ones(*self.batch_shape, self.root_ternary.shape[-1])
-        )
-        heads = heads.reshape(*self.batch_shape, *heads.shape[1:])
-        found = choices.sample(torch.ones_like(self.unary), heads, root, False)
-        labels, above = found["label"], found.get("root_label")
-        if labels.shape[-1] != self.unary.shape[-2] or found["head"].shape[-2:] != heads.shape[-3:-1]:
-            raise NotImplementedError(
-                "DependencyCRF.model cannot be enumerated, because all its choices depend on each other; give crf.enumerated, which sums out one short sentence, or take crf.log_partition or crf.mean_field"
-            )
-        labels = labels.squeeze(-2) if labels.dim() > 1 else labels
-        above = None if above is None else above.squeeze((-2, -1)) if above.dim() else above
-        value = self.log_joint(labels, found["head"], above, found.get("node"))
-        with choices.within():
-            pyro.factor("potential", value[..., None, None])
+        _programs.model(self.potentials(labels, heads, observed), self.batch_shape, collapsed=False)
 
-    def guide(self, field: MeanField | None = None) -> None:  # type: ignore[override]
+    def collapsed(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
+        """The same with heads (and nodes) summed out: ``label``, ``root_label``, and ``log φ(Z)`` as the factor."""
+        _programs.model(self.potentials(labels, heads, observed), self.batch_shape, collapsed=True)
+
+    def guide(
+        self,
+        labels: Known = None, heads: Known = None, observed: Known = None, field: MeanField | None = None,
+    ) -> None:  # fmt: skip
         """The factorised family: every label, head, root label and node by itself, with the marginals of ``field``.
 
-        Without one, it is that of ``mean_field`` as `attention` takes it.
+        Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as `potentials`.
         """
-        field = self.mean_field(NUM_SWEEPS, tol=TOLERANCE, progress=False) if field is None else field
-        Choices(self.potentials(), self.batch_shape).sample(
+        field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
+        _programs.Choices(self.potentials(), self.batch_shape).sample(
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
 

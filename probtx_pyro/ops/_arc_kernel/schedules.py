@@ -79,7 +79,8 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
     for i in range(labels.shape[-2]):
         message = _to_word(crf, left, right, group, labels, heads, rooted, i)
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
-        word = crf._replace(unary=crf.unary[:, i : i + 1], words=crf.words[:, i : i + 1])
+        known = None if crf.labels is None else crf.labels[:, i : i + 1]
+        word = crf._replace(unary=crf.unary[:, i : i + 1], words=crf.words[:, i : i + 1], labels=known)
         one = formulas.new_labels(word, label, one, message.unsqueeze(1))
         logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
