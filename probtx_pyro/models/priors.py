@@ -112,7 +112,7 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
     if prior is FLAT and _kind(row.support).startswith("positive"):
         near = (
             "Wishart(D + 1, matrix) with a large matrix"
-            if row.conjugate is Wishart
+            if row.support is constraints.positive_definite
             else "Gamma(shape, rate) with a small rate"
         )
         raise ValueError(
