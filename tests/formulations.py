@@ -319,6 +319,7 @@ class Row(NamedTuple):
     parts: numbers of data that make a problem: queries, outputs, observed. least: how many of them its density needs. components: the axis of keys whose order means nothing.
     masked: the formulation with a unit masked; None where it has no masks. density: whether it is a density of data, which the verbs
     of inference need. conjugate: whether all its parameters have closed-form conditionals. lists: a problem as `oracles` takes it.
+    often: whether the verbs run in the default suite; False where another row takes nearly the same way.
     given: the argument of the guide that takes another attention. answers: what a unit answers, where that does not depend on the query.
     """
 
@@ -334,6 +335,7 @@ class Row(NamedTuple):
     density: bool = True
     conjugate: bool = False
     lists: Callable | None = None
+    often: bool = True
     given: str | None = "attention"
     answers: Callable | None = lambda formulation: formulation.unit_answers()
 
@@ -365,7 +367,7 @@ def measure_row(kind):
         functools.partial(log_normalizer, kind=kind), tilted,
         translated_points if dense else functools.partial(rotated, "locations"), 20_000.0 if dense else 1.0,
         evidence=lambda base, eta, *x: (base.log_evidence(eta, *x) if x else base.log_normalizer(eta)).sum(),
-        masked=by_log_weights, density=dense, given="weights", parts=(1, 2) if dense else (1,), least=2,
+        masked=by_log_weights, density=dense, often=kind == "diagonal", given="weights", parts=(1, 2) if dense else (1,), least=2,
         answers=None if dense else (lambda base: base.locations),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pyro.distributions import Dirichlet, Gamma, Normal
 from pyro.infer import Predictive, TraceEnum_ELBO
 from scipy import stats
 from strategies import generator
-from tolerances import assert_equal
+from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models, results
 
@@ -76,6 +76,19 @@ def small(**options):
     memory = models.LinearKeys(keys, torch.tensor([[-2.0], [2.0]]), torch.full((2, 2), 0.5), None,
                                torch.ones(2), options.get("precision", 1.0) * torch.ones(2))  # fmt: skip
     return memory, 2 * torch.randn(15, 2, generator=generator(3))
+
+
+def test_ecm_of_values_and_their_precision_never_falls_and_stops_at_a_mode_of_the_program():
+    memory, queries, outputs = linear_keys(generator(2), precision=True)
+    posterior = models.bayesian(memory, values=Normal(0.0, 1.0), value_precision=Gamma(2.0, 1.0))
+    fit = inference.adapt(posterior, queries, outputs, num_steps=300, tol=1e-12)
+    assert fit.method == "ECM" and bool(fit.converged)
+    assert_never_falls(fit.objective)
+    found = {name: getattr(fit.formulation, name).requires_grad_() for name in posterior.priors}
+    density = poutine.trace(poutine.condition(posterior, found)).get_trace(queries, outputs).log_prob_sum()
+    assert_equal(density, fit.objective[-1], operations=256)
+    # converged to 1e-12 of numbers of order 1, slopes of order 10
+    assert all(slope.abs().max() < 1e-6 for slope in torch.autograd.grad(density, [*found.values()]))
 
 
 @pytest.mark.slow
