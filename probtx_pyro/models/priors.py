@@ -116,7 +116,7 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
             else "Gamma(shape, rate) with a small rate"
         )
         raise ValueError(
-            f"priors: the likelihood is unbounded in {name} (a unit on a single query), so it cannot be flat; give it {near}"
+            f"priors: the likelihood is unbounded in {name} (a unit on a single query), or tells it up to a factor only, so it cannot be flat; give it {near}"
         )
 
 
