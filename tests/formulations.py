@@ -9,6 +9,7 @@ import oracles
 import oracles_crf
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
+from scipy.stats import multivariate_normal, norm
 from strategies import crf_lists, crf_problem, keys_problem, lists, problem
 from torch.distributions import constraints
 
@@ -41,7 +42,7 @@ def hash_table(g, *, batch=(), queries=5, units=4, features=3, answers=2):
 
 
 def log_normalizer(g, *, batch=(), queries=5, units=4, features=3, answers=2, kind="points"):
-    """A random base measure with weights, and queries."""
+    """A random base measure with weights, queries, and where it has a density a point for each."""
     locations = torch.randn(*batch, units, features, generator=g)
     root = 0.4 * torch.randn(*batch, units, features, features, generator=g)
     covariance = root @ root.mT + 0.2 * torch.eye(features)
@@ -53,16 +54,21 @@ def log_normalizer(g, *, batch=(), queries=5, units=4, features=3, answers=2, ki
     }[kind]
     log_weights = torch.randn(*batch, units, generator=g)
     base = models.LogNormalizer(locations, log_weights=log_weights, **spread)
-    return base, torch.randn(*batch, queries, features, generator=g)
+    data = [torch.randn(*batch, queries, features, generator=g) for _ in range(1 if kind == "points" else 2)]
+    return base, *data
 
 
-def linear_keys(g, *, batch=(), queries=5, units=4, components=2, features=3, answers=2):
-    """A random memory of linear keys with weights, and queries."""
+def linear_keys(g, *, batch=(), queries=5, units=4, components=2, features=3, answers=2, precision=False):
+    """A random memory of linear keys with weights, queries, and answers if they have a precision."""
     keys = torch.randn(*batch, units, components, features, generator=g)
     values = torch.randn(*batch, units, answers, generator=g)
     mixing = torch.randn(*batch, units, components, generator=g).softmax(-1)
     memory = models.LinearKeys(keys, values, mixing, None, torch.rand(*batch, units, generator=g) + 0.5)
-    return memory, torch.randn(*batch, queries, features, generator=g)
+    asked = torch.randn(*batch, queries, features, generator=g)
+    if not precision:
+        return memory, asked
+    memory = memory.replace(value_precision=torch.rand(*batch, units, generator=g) + 0.5)
+    return memory, asked, torch.randn(*batch, queries, answers, generator=g)
 
 
 def crf(g, *, batch=(), queries=3, units=2, features=0, answers=0, **options):
@@ -120,9 +126,11 @@ def table_lists(table, queries):
     return {"queries": queries.tolist(), **linked(table.keys.tolist(), table.values.tolist(), float(table.scale))}
 
 
-def tilted(base, eta):
-    """log Z by its definition: each location's weight times the integral of its Gaussian against exp(x'η)."""
-    rows = []
+def tilted(base, eta, points=None):
+    """log Z by its definition: each location's weight times the integral of its Gaussian against exp(x'η).
+
+    With points the weights of a location given x, and ``log h(x) + x'η - log Z(η)``, by SciPy's densities.
+    """
     number, features = base.locations.shape
     if base.base_covariance is not None:
         matrices = base.base_covariance.expand(number, features, features).tolist()
@@ -143,11 +151,25 @@ def tilted(base, eta):
         evidence.append(oracles.logsumexp(rows))
         weights.append([math.exp(r - evidence[-1]) for r in rows])
         means.append([sum(w * m[d] for w, m in zip(weights[-1], moved, strict=True)) for d in range(features)])
+    if points is None:
+        return Truth(weights, evidence, means)
+    total = [*evidence]
+    for i, (e, x) in enumerate(zip(eta.tolist(), points.tolist(), strict=True)):
+        rows = [
+            w + multivariate_normal(m, c).logpdf(x)
+            for w, m, c in zip(base.log_weights.tolist(), base.locations.tolist(), matrices, strict=True)
+        ]
+        log_h = oracles.logsumexp(rows)
+        weights[i] = [math.exp(r - log_h) for r in rows]
+        evidence[i] = log_h + sum(a * b for a, b in zip(x, e, strict=True)) - total[i]
     return Truth(weights, evidence, means)
 
 
-def assigned(memory, queries):
-    """Linear keys, one assignment to a unit, a component and a feature at a time; the program's first choices are normalised."""
+def assigned(memory, queries, answers=None):
+    """Linear keys, one assignment to a unit, a component and a feature at a time; the program's first choices are normalised.
+
+    With answers the weights of a unit given them, and their log density, one coordinate at a time.
+    """
 
     def phi(x):
         return [math.exp(a) if a < 0 else a + 1 for a in x]
@@ -167,6 +189,15 @@ def assigned(memory, queries):
         outputs.append(
             [sum(w * v[m] for w, v in zip(attention[-1], values, strict=True)) for m in range(len(values[0]))]
         )
+    if answers is None:
+        return Truth(attention, evidence, outputs)
+    for i, answer in enumerate(answers.tolist()):
+        row = [
+            math.log(w) + sum(norm.logpdf(a, b, p**-0.5) for a, b in zip(answer, v, strict=True))
+            for w, v, p in zip(attention[i], values, memory.value_precision.tolist(), strict=True)
+        ]
+        evidence[i] = oracles.logsumexp(row)
+        attention[i] = [math.exp(r - evidence[i]) for r in row]
     return Truth(attention, evidence, outputs)
 
 
@@ -203,15 +234,13 @@ def chosen(formulation, order):
     for name, row in formulation.PARAMETERS.items():
         field = row.field or name
         x, rank = getattr(formulation, field), len(row.names)
-        if x is not None and "unit" in row.names and name != "covariance":
+        if x is not None and "unit" in row.names:
             axis = row.names.index("unit") - rank
             if x.dim() >= -axis and x.shape[axis] == units:
                 changes[field] = x.index_select(axis, order)
     if "log_prior" in changes:  # rows that lost a unit are no longer normalised
         changes["log_prior"] = changes["log_prior"].log_softmax(-1)
-    covariance, mask = getattr(formulation, "base_covariance", None), getattr(formulation, "mask", None)
-    if covariance is not None and formulation.each:
-        changes["base_covariance"] = covariance.index_select(-3, order)
+    mask = getattr(formulation, "mask", None)
     if mask is not None:
         changes["mask"] = mask.index_select(-1, order)
     return formulation.with_parameters(changes)
@@ -246,9 +275,14 @@ def rotated(name, formulation, queries):
     return formulation.with_parameters({name: getattr(formulation, name) @ turn}), queries @ turn
 
 
-def reweighted(memory, queries):
+def translated_points(base, eta, *points):
+    """Locations and points moved alike; the queries of a log normaliser are directions, which stay."""
+    return base.with_parameters({"locations": base.locations + 1000.0}), eta, *(x + 1000.0 for x in points)
+
+
+def reweighted(memory, *data):
     """All unit weights times a number."""
-    return memory.replace(unit_weights=7.0 * memory.unit_weights), queries
+    return memory.replace(unit_weights=7.0 * memory.unit_weights), *data
 
 
 def shifted_scores(formulation):
@@ -269,7 +303,7 @@ def priors_of(formulation):
             found[name] = Dirichlet(torch.full_like(x, 2.0))
         elif row.support is constraints.positive_definite:
             found[name] = Wishart(torch.tensor(x.shape[-1] + 3.0), torch.eye(x.shape[-1]) / 3)
-        elif row.support is constraints.positive:
+        elif row.support is constraints.positive or row.support is constraints.nonnegative:
             found[name] = Gamma(torch.full_like(x, 3.0), 2.0)
         else:
             found[name] = Normal(x, 1.0)
@@ -282,9 +316,10 @@ class Row(NamedTuple):
     draw: from a generator (and ``batch``, ``queries``, ...) to the formulation and its data.
     truth: from one problem to `Truth`, by loops. evidence: the log normaliser of its Pyro program, summed.
     invariance: to a formulation and data with the same attention. scale: how much larger numbers the invariance passes through.
-    parts: numbers of data that make a problem: queries, outputs, observed. components: the axis of keys whose order means nothing.
+    parts: numbers of data that make a problem: queries, outputs, observed. least: how many of them its density needs. components: the axis of keys whose order means nothing.
     masked: the formulation with a unit masked; None where it has no masks. density: whether it is a density of data, which the verbs
     of inference need. conjugate: whether all its parameters have closed-form conditionals. lists: a problem as `oracles` takes it.
+    often: whether the verbs run in the default suite; False where another row takes nearly the same way.
     given: the argument of the guide that takes another attention. answers: what a unit answers, where that does not depend on the query.
     offered: what it has although it is no density of data.
     """
@@ -295,20 +330,26 @@ class Row(NamedTuple):
     scale: float = 1.0
     evidence: Callable = lambda formulation, *data: formulation.log_evidence(*data).sum()
     parts: tuple[int, ...] = (1,)
+    least: int = 1
     components: int | None = None
     masked: Callable | None = None
     density: bool = True
     conjugate: bool = False
     lists: Callable | None = None
+    often: bool = True
     given: str | None = "attention"
     answers: Callable | None = lambda formulation: formulation.unit_answers()
     offered: tuple[str, ...] = ()
 
-    def programs(self, formulation: Any) -> tuple[Callable, Callable]:
+    def dense(self, parts: int) -> bool:
+        """Whether it is a density of the last of so many data."""
+        return self.density and parts >= self.least
+
+    def programs(self, formulation: Any, parts: int) -> tuple[Callable, Callable]:
         """The Pyro program whose evidence is ``evidence`` once enumerated, and its exact guide."""
         if self.given is None:  # every choice of a CRF is enumerated
             return formulation.enumerated, lambda: None
-        return formulation.model, formulation.guide
+        return formulation.model if self.dense(parts) else formulation.unnormalized, formulation.guide
 
 
 def mixture_row(draw, **options):
@@ -323,10 +364,22 @@ def reduced_row(draw, make, invariance, scale=1.0, **options):
 
 
 def measure_row(kind):
+    dense = kind != "points"
     return Row(
-        functools.partial(log_normalizer, kind=kind), tilted, functools.partial(rotated, "locations") if kind == "points" else None,
-        evidence=lambda base, eta: base.log_normalizer(eta).sum(), masked=by_log_weights, density=False, given="weights",
-        answers=(lambda base: base.locations) if kind == "points" else None,
+        functools.partial(log_normalizer, kind=kind), tilted,
+        translated_points if dense else functools.partial(rotated, "locations"), 20_000.0 if dense else 1.0,
+        evidence=lambda base, eta, *x: (base.log_evidence(eta, *x) if x else base.log_normalizer(eta)).sum(),
+        masked=by_log_weights, density=dense, often=kind == "diagonal", given="weights", parts=(1, 2) if dense else (1,), least=2,
+        answers=None if dense else (lambda base: base.locations),
+    )  # fmt: skip
+
+
+def linear_row(**options):
+    return Row(
+        functools.partial(linear_keys, **options), assigned, reweighted, masked=by_unit_weights, density=bool(options),
+        evidence=lambda f, q, *v: f.log_evidence(q, *v).sum() if v else torch.tensor(assigned(f, q).evidence).sum(),
+        parts=(1, 2) if options else (1,), least=2,
+        answers=lambda memory: memory.values,
     )  # fmt: skip
 
 
@@ -368,10 +421,8 @@ ROWS = {
     "log normaliser, one covariance": measure_row("shared"),
     "log normaliser, a covariance each": measure_row("each"),
     "log normaliser, a diagonal each": measure_row("diagonal"),
-    "linear keys": Row(
-        linear_keys, assigned, reweighted, evidence=lambda f, q: torch.tensor(assigned(f, q).evidence).sum(),
-        masked=by_unit_weights, density=False, answers=lambda memory: memory.values,
-    ),
+    "linear keys": linear_row(),
+    "linear keys, answers with a density": linear_row(precision=True),
     "dependency CRF": crf_row(),
     "dependency CRF, root and nodes": crf_row(root=2, nodes=2, masked=True),
 }  # fmt: skip

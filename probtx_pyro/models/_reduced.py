@@ -24,6 +24,7 @@ class ReducedMixture(Mixture):
     INSTEAD: ClassVar[Mapping[str, str]] = {
         **Mixture.INSTEAD,
         "outputs": "drop them, or ask the mixture itself, formulation.mixture.replace(values=..., value_precision=...)",
+        "conditional": "the weights of its units follow from its parameters, so that these have no conditional of a known family; draw with inference.nuts, or fit a guide with inference.variational",
         "output_distribution": "give the mixture itself a density of answers, formulation.mixture.replace(value_precision=...)",
     }
     SHARPNESS: ClassVar[str] = ""  # the parameter that may be infinite: attention is then the best match alone

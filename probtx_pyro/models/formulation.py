@@ -287,6 +287,21 @@ class Formulation:
             kept.pop()
         return tuple(kept)
 
+    @classmethod
+    def explains(cls, data: Data) -> bool:
+        """True if some of the data are explained; those that the model is only conditional on say nothing of its parameters."""
+        rows = zip(cls.DATA.values(), data, strict=False)
+        return any(row.role == "explained" and x is not None for row, x in rows)
+
+    @classmethod
+    def require_given(cls, first: Any, sizes: Mapping[str, Any]) -> None:
+        """Refuse to draw the first datum, or a number of them, where the model is conditional on it."""
+        name = next(iter(cls.DATA))
+        if first is None or sizes:
+            raise ValueError(
+                f"{name}: a {cls.__name__} is conditional on {name} and cannot draw them; give {name}, and leave num_queries out"
+            )
+
     # -- what a formulation offers, or refuses ---------------------------------------------------------------------------------
 
     def plates(self, *data: Any, **sizes: int | None) -> Plates:

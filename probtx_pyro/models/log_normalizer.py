@@ -2,7 +2,8 @@
 
 ``∇ log Z(η)`` is the mean of the tilted distribution ``p(x|η) ∝ h(x) exp(x'η)`` and ``∇² log Z(η)`` its covariance. If h sits on
 points, the mean is softmax attention over them (EF Theorem 1a); one Gaussian gives ``μ + Ση`` (Corollary 1), a mixture of
-Gaussians attention over ``μ_n + Σ_n η`` (Theorems 2 and 3; errata 12, 13, 22).
+Gaussians attention over ``μ_n + Σ_n η`` (Theorems 2 and 3; errata 12, 13, 22). Of a mixture of Gaussians the tilted distribution is
+a density of points given queries, ``p(x|η) = Σ_n w_n(η) N(x; μ_n + Σ_n η, Σ_n)``, so that its parameters have a posterior.
 
 ======  ===================  ========================  =============================================================
 symbol  name                 shape                     support
@@ -13,7 +14,7 @@ symbol  name                 shape                     support
 σ²_n    ``variance``         (..., 1 or N, 1 or D)     > 0: a diagonal, or a multiple of the identity
 π_n     ``log_weights``      (..., N)                  log of weights >= 0, -inf is a mask; need not be normalised
 w_n(η)  ``weights``          (..., Q, N)               rows on the simplex: ``softmax_n(log π_n + μ_n'η + ½ η'Σ_nη)``
-x       site ``x``           (..., Q, D)               real
+x_i     ``points``           (..., Q, D)               real: a point for each query
 n       site ``unit``        (..., Q)                  0..N-1
 ======  ===================  ========================  =============================================================
 
@@ -23,36 +24,33 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import pyro
 import torch
-from pyro.distributions import Categorical, Delta, MultivariateNormal, Normal, TorchDistribution
+from pyro.distributions import (
+    Categorical,
+    Delta,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+    TorchDistribution,
+)
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._conjugate import Conjugate, conjugate
 from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
+from probtx_pyro.models._tilted_checks import validate_data, validate_measure, validate_queries
 from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
-from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
+from probtx_pyro.ops import Factor, attend, log_evidence, log_joint, safe_log, safe_softmax
 from probtx_pyro.ops._numerics import center_of
 
 Maybe = Tensor | None  # an argument that may be left out
-HALVINGS = 12  # of a Newton step that would not climb
-
-
-class Conjugate(NamedTuple):
-    """``sup_η η'm - log Z(η)``.
-
-    value: (..., Q): the entropy of the tilted distribution with mean m, negated. eta: where the supremum is, (..., Q, D).
-    converged: whether the mean there is m, (..., Q); a mean outside the convex hull of discrete points has no such η.
-    """
-
-    value: Tensor
-    eta: Tensor
-    converged: Tensor
+TIED = "log_normalizer(eta) ties all its parameters together, so that none has a conditional of a known family; draw with inference.nuts, or fit a guide with inference.variational"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -87,24 +85,26 @@ class LogNormalizer(Formulation):
     """
 
     locations: Tensor
-    base_covariance: Maybe
+    covariances: Maybe
     log_weights: Maybe
     variance: Maybe
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
         "locations": Parameter("unit feature", constraints.real),
-        "covariance": Parameter("unit feature other_feature", constraints.positive_definite, field="base_covariance"),
+        "covariance": Parameter("unit feature other_feature", constraints.positive_definite, field="covariances"),
         "variance": Parameter("unit feature", constraints.positive, logarithmic=True),
         "log_weights": Parameter("unit", constraints.real),
     }
-    DATA: ClassVar[Mapping[str, Datum]] = {"eta": Datum("query feature", "given")}
+    DATA: ClassVar[Mapping[str, Datum]] = {"eta": Datum("query feature", "given"), "points": Datum("query feature")}
     RESULTS: ClassVar[Mapping[str, str]] = {
         "attention": "query unit",
+        "log_evidence": "query",
         "expected_outputs": "query feature",
         "log_normalizer": "query",
     }
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "": "it is given its queries and explains no data; take log_normalizer(eta) and its gradients, or its Pyro programs model and guide",
+        "": "a measure that sits on points has no density of x; take log_normalizer(eta) and its gradients, or give it a covariance or a variance",
+        **dict.fromkeys(("conditional", "expect", "draw_latents"), TIED),
     }
 
     def __init__(
@@ -117,90 +117,69 @@ class LogNormalizer(Formulation):
         check.floating("locations", locations)
         if isinstance(variance, float | int):
             variance = locations.new_full((1, 1), variance)
-        fields = {"locations": locations, "base_covariance": covariance, "log_weights": log_weights}
+        if covariance is not None:
+            check.floating("covariance", covariance)
+            check.at_least("covariance", covariance, 2, "(..., [N,] D, D)")
+            covariance = covariance.unsqueeze(-3) if covariance.dim() <= locations.dim() else covariance
+        fields = {"locations": locations, "covariances": covariance, "log_weights": log_weights}
         for name, x in {**fields, "variance": variance}.items():
             object.__setattr__(self, name, x)
-        self._validate()
-
-    def _validate(self) -> None:
-        covariance, variance = self.base_covariance, self.variance
-        check.at_least("locations", self.locations, 2, "(..., N, D)")
-        if covariance is not None and variance is not None:
-            raise ValueError("covariance and variance say the same thing; give one of them")
-        tensors = {"locations": self.locations, "covariance": covariance, "variance": variance}
-        check.same_dtype(**tensors, log_weights=self.log_weights)
-        check.finite(**tensors)
-        number, features = self.locations.shape[-2:]
-        if number < 1:
-            raise ValueError("locations has no units; give at least one")
-        if covariance is not None:
-            check.positive_definite("covariance", covariance, features)
-            if self.each and covariance.shape[-3] != number:
-                raise ValueError(
-                    f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
-                )
-        if variance is not None:
-            check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
-            if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):
-                raise ValueError(
-                    f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(variance.shape)}"
-                )
-            check.positive("variance", variance)
-        if self.log_weights is not None:
-            if self.log_weights.shape[-1:] != (number,):
-                raise ValueError(
-                    f"log_weights must have shape (..., {number}), one for each location, not {tuple(self.log_weights.shape)}"
-                )
-            if check.violated(~torch.isfinite(self.log_weights.detach().logsumexp(-1))):
-                raise ValueError(
-                    "log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only"
-                )
-        _ = self.batch_shape
-
-    def _validate_queries(self, eta: Tensor) -> None:
-        check.at_least("eta", eta, 2, "(..., Q, D)")
-        check.same_size("eta", eta.shape[-1], "locations", self.locations.shape[-1], "coordinates")
-        check.same_dtype(eta=eta, locations=self.locations)
-        check.finite(eta=eta)
+        validate_measure(self)
 
     def replace(self, **changes: Any) -> Self:
         """A measure with some constructor arguments changed, validated."""
-        present = {"covariance" if name == "base_covariance" else name: x for name, x in vars(self).items()}
-        return type(self)(**{**present, **changes})
+        present = dict(vars(self))
+        covariance, rank = present.pop("covariances"), changes.get("locations", self.locations).dim() + 1
+        if covariance is not None:
+            covariance = covariance[(None,) * max(0, rank - covariance.dim())]
+        return type(self)(**{**present, "covariance": covariance, **changes})
 
-    def held(self, name: str) -> Maybe:
-        """The tensor that a parameter is kept in; a covariance that is shared has an axis of one unit."""
-        x = super().held(name)
-        return x.unsqueeze(-3) if name == "covariance" and x is not None and not self.each else x
+    def offers(self, method: str) -> bool:
+        """True if the measure has the method, False if it refuses it: one that sits on points has no density."""
+        return super().offers(method) and (self.dense or method not in ("log_evidence", "output_distribution"))
+
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that is not there, or on weights that are masked."""
+        super().check_prior(name)
+        if name == "log_weights" and self.log_weights is not None and bool((self.log_weights == -math.inf).any()):
+            raise ValueError(
+                "priors: there is a prior on log_weights, but some of them are -inf, a mask that a prior cannot keep; leave those locations out"
+            )
 
     from_distribution = staticmethod(from_distribution)
 
     @property
+    def base_covariance(self) -> Maybe:
+        """The base measure's own, as the constructor takes it: without the axis of the locations where they share it."""
+        return self.covariances if self.covariances is None or self.each else self.covariances.squeeze(-3)
+
+    @property
+    def dense(self) -> bool:
+        """True if x has a density, False if the measure sits on points."""
+        return self._spread() is not None
+
+    @property
     def each(self) -> bool:
         """True if every location has a covariance of its own."""
-        if self.base_covariance is not None:
-            return self.base_covariance.dim() > self.locations.dim()
-        return self.variance is not None and self.variance.shape[-2] > 1
+        spread = self._spread()
+        return spread is not None and spread.shape[-2] > 1
 
     def _log_weights(self) -> Tensor:
         """``log π_n`` as a row, (..., 1, N)."""
         if self.log_weights is not None:
             return self.log_weights.unsqueeze(-2)
         number = self.locations.shape[-2]
-        discrete = self.base_covariance is None and self.variance is None
-        return self.locations.new_full((1, number), 0.0 if discrete else -math.log(number))
+        return self.locations.new_full((1, number), -math.log(number) if self.dense else 0.0)
 
     # -- one lowering: scores are statistics of η times parameters of the locations -------------------------------------
 
     def _spread(self) -> Tensor | None:
         """Covariances as rows of numbers, (..., 1 or N, K), K = 1, D or D²; None of points."""
-        if self.base_covariance is None:
-            return self.variance
-        return (self.base_covariance if self.each else self.base_covariance.unsqueeze(-3)).flatten(-2)
+        return self.variance if self.covariances is None else self.covariances.flatten(-2)
 
     def _products(self, eta: Tensor) -> Tensor:
         """The factor of a row of `_spread` in ``½ η'Ση``, (..., Q, K)."""
-        if self.base_covariance is not None:
+        if self.covariances is not None:
             return 0.5 * (eta.unsqueeze(-1) * eta.unsqueeze(-2)).flatten(-2)
         assert self.variance is not None
         return 0.5 * (
@@ -209,14 +188,14 @@ class LogNormalizer(Formulation):
 
     def _applied(self, spread: Tensor, eta: Tensor) -> Tensor:
         """``Ση`` of covariances as rows (..., K) and η (..., D) that broadcast."""
-        if self.base_covariance is None:
+        if self.covariances is None:
             return spread * eta
         matrix = spread.unflatten(-1, (eta.shape[-1], eta.shape[-1]))
         return (matrix @ eta.unsqueeze(-1)).squeeze(-1)
 
     def _factor(self, eta: Tensor) -> Factor:
         """Scores ``μ_n'η + ½ η'Σ_nη`` but for ``c'η`` (c the mean location) and for what all locations share."""
-        self._validate_queries(eta)
+        validate_queries(self, eta)
         centered = self.locations - center_of(self.locations)
         statistics, parameters = eta, centered
         if self.each:
@@ -231,17 +210,20 @@ class LogNormalizer(Formulation):
 
     def log_normalizer(self, eta: Tensor) -> Tensor:
         """``log Z(η)``, shape (..., Q), in chunks of queries."""
-        total = log_evidence(self._factor(eta), self._log_weights()) + (eta * center_of(self.locations)).sum(-1)
-        spread = self._spread()
+        return self._centered_log_normalizer(eta) + (eta * center_of(self.locations)).sum(-1)
+
+    def _centered_log_normalizer(self, eta: Tensor) -> Tensor:
+        """``log Z(η)`` of the measure less its mean location."""
+        total, spread = log_evidence(self._factor(eta), self._log_weights()), self._spread()
         return total if spread is None or self.each else total + (self._products(eta) * spread).sum(-1)
 
     def weights(self, eta: Tensor) -> Tensor:
         """``w_n(η)``, the attention over locations, shape (..., Q, N)."""
         return safe_softmax(log_joint(self._factor(eta), self._log_weights()))[0]
 
-    def attention(self, eta: Tensor) -> Tensor:  # type: ignore[override]
-        """`weights`, in the words of the other formulations."""
-        return self.weights(eta)
+    def attention(self, eta: Tensor, points: Maybe = None) -> Tensor:  # type: ignore[override]
+        """`weights`, in the words of the other formulations; ``p(unit=n | x_i, η_i)`` given points, which no longer asks for η_i."""
+        return self.weights(eta) if points is None else safe_softmax(self.log_joint(eta, points))[0]
 
     def expected_outputs(self, eta: Tensor) -> Tensor:  # type: ignore[override]
         """`mean`, in the words of the other formulations."""
@@ -265,18 +247,65 @@ class LogNormalizer(Formulation):
 
         The base measure's own, a constructor argument, is the attribute ``base_covariance``.
         """
-        weights, spread = self.weights(eta).unsqueeze(-1), self._spread()
-        means = self.locations.unsqueeze(-3)
-        if spread is not None:
-            means = means + self._applied(spread.unsqueeze(-3), eta.unsqueeze(-2))
+        weights, spread, means = self.weights(eta).unsqueeze(-1), self._spread(), self._tilted_means(eta)
         centered = means - (weights * means).sum(-2, keepdim=True)
         between = (weights * centered).transpose(-1, -2) @ centered
         if spread is None:
             return between
         inside = (weights * spread.unsqueeze(-3)).sum(-2)
-        if self.base_covariance is not None:
+        if self.covariances is not None:
             return between + inside.unflatten(-1, (eta.shape[-1], eta.shape[-1]))
         return between + torch.diag_embed(inside.expand(*inside.shape[:-1], eta.shape[-1]))
+
+    def _tilted_means(self, eta: Tensor) -> Tensor:
+        """``μ_n + Σ_n η_i``, (..., Q or 1, N, D)."""
+        means, spread = self.locations.unsqueeze(-3), self._spread()
+        return means if spread is None else means + self._applied(spread.unsqueeze(-3), eta.unsqueeze(-2))
+
+    # -- the density of points given queries -----------------------------------------------------------------------------
+
+    def log_joint(self, eta: Tensor, points: Tensor) -> Tensor:
+        """``log p(x_i, unit=n | η_i)``, (..., Q, N): the log density of the Pyro program at every location."""
+        return log_joint(self._density(eta, points), self._log_weights())
+
+    def log_evidence(self, eta: Tensor, points: Maybe = None) -> Tensor:  # type: ignore[override]
+        """``log p(x_i | η_i) = log h(x_i) + x_i'η_i - log Z(η_i)``, (..., Q), in chunks of queries."""
+        return log_evidence(self._density(eta, points), self._log_weights())
+
+    def output_distribution(self, eta: Tensor) -> TorchDistribution:  # type: ignore[override]
+        """The tilted distribution ``Σ_n w_n(η) N(μ_n + Σ_n η, Σ_n)``, batch shape (..., Q); builds Q x N x D numbers."""
+        if not self.dense:
+            self.refuse("output_distribution")
+        weights, means = Categorical(logits=safe_log(self.weights(eta))), self._tilted_means(eta)
+        if self.covariances is not None:
+            return MixtureSameFamily(weights, MultivariateNormal(means, self.covariances.unsqueeze(-4)))
+        assert self.variance is not None
+        return MixtureSameFamily(weights, Normal(means, self.variance.sqrt().unsqueeze(-3)).to_event(1))
+
+    def _density(self, eta: Tensor, points: Maybe) -> Factor:
+        """``log N(x; μ_n, Σ_n)`` by products of x with precisions, and ``x'η - log Z(η)`` as its base; x less the mean location."""
+        if not self.dense:
+            self.refuse("log_evidence")
+        if points is None:
+            raise ValueError(
+                "points are None, but the log evidence is their density given eta; give points (..., Q, D), or take log_normalizer(eta)"
+            )
+        self.plates(eta, points)
+        center, features = center_of(self.locations), self.locations.shape[-1]
+        x, means = points - center, self.locations - center
+        if self.covariances is not None:
+            root = torch.linalg.cholesky(self.covariances)
+            precision = torch.cholesky_inverse(root).flatten(-2)
+            size = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        else:
+            assert self.variance is not None
+            precision = self.variance.reciprocal()
+            size = 0.5 * self.variance.log().expand(*self.variance.shape[:-1], features).sum(-1)
+        pull = self._applied(precision, means)
+        bias = -0.5 * (means * pull).sum(-1) - size - 0.5 * features * math.log(2 * math.pi)
+        parameters = torch.cat([pull, -precision.expand(*pull.shape[:-1], -1)], -1)
+        tilt = (x * eta).sum(-1) - self._centered_log_normalizer(eta)
+        return Factor(torch.cat([x, self._products(x)], -1), parameters, bias, tilt)
 
     # -- entropy, its dual and the bound ---------------------------------------------------------------------------------
 
@@ -289,29 +318,8 @@ class LogNormalizer(Formulation):
 
     def conjugate(self, mean: Tensor, num_steps: int = 100, tol: float | None = None) -> Conjugate:
         """The convex conjugate ``log Z*(m) = sup_η η'm - log Z(η)`` by damped Newton steps, for means (..., Q, D)."""
-        self._validate_queries(mean)
-        tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
-        sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
-
-        def step(state):
-            eta = state["eta"]
-            hessian, slope = self.covariance(eta), mean - self.mean(eta)
-            scale = hessian.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-            damped = hessian + 1e-10 * scale * torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-            towards = torch.linalg.lstsq(damped, slope.unsqueeze(-1)).solution.squeeze(-1)
-            tried = eta + sizes.view(-1, *(1,) * eta.dim()) * towards
-            value = (tried * mean).sum(-1) - self.log_normalizer(tried)
-            best = value.nan_to_num(-math.inf).argmax(0, keepdim=True)
-            return {"eta": tried.gather(0, best.unsqueeze(-1).expand(1, *eta.shape)).squeeze(0)}, None
-
-        with torch.no_grad():
-            start = {"eta": torch.zeros_like(mean)}
-            eta = fixed_point(
-                step, start, problems=mean.shape[:-1], num_steps=num_steps, tol=tol, progress=False
-            ).state["eta"]
-        reached = (self.mean(eta) - mean).norm(dim=-1)
-        size = 1 + self.locations.abs().amax()
-        return Conjugate((eta * mean).sum(-1) - self.log_normalizer(eta), eta, reached <= tol**0.5 * size)
+        validate_queries(self, mean)
+        return conjugate(self, mean, num_steps, tol)
 
     def bound(self, eta: Tensor, weights: Tensor) -> Tensor:
         """``Σ_n w_n (log π_n - log w_n + μ_n'η + ½ η'Σ_nη) <= log Z(η)``, (..., Q), for weights (..., Q, N) on the simplex.
@@ -323,48 +331,62 @@ class LogNormalizer(Formulation):
         gap = torch.where(weights > 0, weights * (safe_log(weights) - log_weights), 0.0).sum(-1)
         return self.log_normalizer(eta) - gap
 
-    # -- the tilted distribution as Pyro programs: a base measure with a factor, and what it is once normalised ----------
+    # -- Pyro programs: the tilted distribution, and what it is before it is normalised -----------------------------------
 
-    def plates(self, eta: Tensor) -> Plates:  # type: ignore[override]
-        """The plates of the problem that measure and queries make: the leading axes, and ``query``."""
-        self._validate_queries(eta)
-        return Plates(check.broadcastable(eta=eta.shape[:-2], measure=self.batch_shape), query=eta.shape[-2])
+    def plates(self, eta: Tensor, points: Maybe = None, **sizes: int | None) -> Plates:  # type: ignore[override]
+        """The plates of the problem that measure and data make, both checked: the leading axes, ``query`` and ``units``."""
+        self.require_given(eta, sizes)
+        batch = check.broadcastable(data=validate_data(self, eta, points), measure=self.batch_shape)
+        return Plates(batch, query=eta.shape[-2], units=self.locations.shape[-2])
 
-    def model(self, eta: Tensor) -> None:  # type: ignore[override]
-        """``unit ~ Categorical(π)``, ``x | unit`` from the base measure, and a factor ``exp(x'η)`` times the measure's mass.
+    def model(self, eta: Tensor, points: Maybe = None) -> None:  # type: ignore[override]
+        """``unit ~ Categorical(w(η))``, ``points | unit ~ N(μ_n + Σ_n η, Σ_n)``: the tilted distribution, in the plates of the problem."""
+        self.generate(self.plates(eta, points), (eta, points), collapsed=False)
 
-        Its evidence is ``Z(η)``. The posterior of ``unit`` is attention, that of ``x`` the tilted distribution.
-        """
-        self.generate(self.plates(eta), (eta,), collapsed=False)
+    def collapsed(self, eta: Tensor, points: Maybe = None) -> None:  # type: ignore[override]
+        """The same density of points with ``unit`` summed out."""
+        self.generate(self.plates(eta, points), (eta, points), collapsed=True)
 
     def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
-        """Sites of `model` within plates that the caller has made."""
-        if collapsed:
-            self.refuse("collapsed")
-        log_weights = self._log_weights()
+        """Sites of `model`, or of `collapsed`, within plates that the caller has made."""
+        eta, points = data
         with plates.enter("query"):
-            unit = pyro.sample("unit", Categorical(logits=log_weights), infer=PARALLEL)
-            x = pyro.sample("x", self._emission(unit, None))
-            pyro.factor("tilt", (x * data[0]).sum(-1) + log_weights.logsumexp(-1))
+            if collapsed:
+                pyro.sample("points", self.output_distribution(eta), obs=points)
+                return
+            unit = pyro.sample("unit", Categorical(logits=safe_log(self.weights(eta))), infer=PARALLEL)
+            pyro.sample("points", self._emission(unit, eta), obs=points)
 
-    def guide(self, eta: Tensor, weights: Maybe = None) -> None:  # type: ignore[override]
-        """``unit ~ Categorical(weights)``, ``x | unit`` tilted: the exact posterior of `model`, with attention as its weights.
+    def unnormalized(self, eta: Tensor, points: Maybe = None) -> None:
+        """``unit ~ Categorical(π)``, ``points | unit`` from the base measure, and a factor ``exp(x'η)`` times the measure's mass.
 
-        With the exact weights ELBO = log Z; with others on the simplex (..., Q, N) it is `bound`. Draws of the tilted distribution
-        are ``Predictive(base.guide, num_samples=...)(eta)["x"]``.
+        The definition: its evidence is ``Z(η)``, with points ``Z(η) p(x|η)``. The posterior of ``unit`` is attention, that of
+        ``points`` the tilted distribution, which `model` draws.
         """
-        plates = self.plates(eta)
-        weights = self.weights(eta) if weights is None else weights
+        log_weights = self._log_weights()
+        with self.plates(eta, points).enter("query"):
+            unit = pyro.sample("unit", Categorical(logits=log_weights), infer=PARALLEL)
+            x = pyro.sample("points", self._emission(unit, None), obs=points)
+            pyro.factor("tilt", (x * eta).sum(-1) + log_weights.logsumexp(-1))
+
+    def guide(self, eta: Tensor, points: Maybe = None, weights: Maybe = None) -> None:  # type: ignore[override]
+        """``unit ~ Categorical(weights)``, and without points ``points | unit`` tilted: the exact posterior, with attention as its weights.
+
+        Of `unnormalized` the ELBO is log Z with the exact weights and `bound` with others (..., Q, N) on the simplex.
+        """
+        plates = self.plates(eta, points)
+        weights = self.attention(eta, points) if weights is None else weights
         check.simplex("weights", weights)
         with plates.enter("query"):
             unit = pyro.sample("unit", Categorical(logits=safe_log(weights)), infer=PARALLEL)
-            pyro.sample("x", self._emission(unit, eta))
+            if points is None:
+                pyro.sample("points", self._emission(unit, eta))
 
     def _emission(self, unit: Tensor, eta: Maybe) -> TorchDistribution:
         """The distribution of x given the unit drawn; tilted by ``eta``, if given: ``N(μ_n + Σ_n η, Σ_n)``."""
-        mean, covariance, variance = given_unit(self.locations, unit, 1), self.base_covariance, self.variance
+        mean, covariance, variance = given_unit(self.locations, unit, 1), self.covariances, self.variance
         if covariance is not None:
-            matrix = Vindex(covariance.unsqueeze(-4))[..., unit, :, :] if self.each else covariance.unsqueeze(-3)
+            matrix = Vindex(covariance.unsqueeze(-4))[..., unit, :, :] if self.each else covariance
             mean = mean if eta is None else mean + (matrix @ eta.unsqueeze(-1)).squeeze(-1)
             return MultivariateNormal(mean, matrix)
         if variance is not None:

@@ -112,11 +112,11 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
     if prior is FLAT and _kind(row.support).startswith("positive"):
         near = (
             "Wishart(D + 1, matrix) with a large matrix"
-            if row.conjugate is Wishart
+            if row.support is constraints.positive_definite
             else "Gamma(shape, rate) with a small rate"
         )
         raise ValueError(
-            f"priors: the likelihood is unbounded in {name} (a unit on a single query), so it cannot be flat; give it {near}"
+            f"priors: the likelihood is unbounded in {name} (a unit on a single query), or tells it up to a factor only, so it cannot be flat; give it {near}"
         )
 
 

@@ -118,10 +118,10 @@ def dataset(data: Any, group: str) -> xarray.Dataset:
     ValueError
         The data have no such group.
     """
-    if group not in group_names(data):
-        raise ValueError(
-            f"data has no group {group!r}, only {', '.join(group_names(data))}; convert it with that group"
-        )
+    if group not in (names := group_names(data)):
+        one = group == "posterior" and "point_estimate" in names
+        repair = "one value has no posterior, so convert draws" if one else "convert it with that group"
+        raise ValueError(f"data has no group {group!r}, only {', '.join(names)}; {repair}")
     node = data[group]
     return node.to_dataset() if hasattr(node, "to_dataset") else node
 

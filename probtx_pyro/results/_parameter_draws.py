@@ -57,8 +57,7 @@ class ParameterDraws(NamedTuple):
 
     def informs(self, alone: bool) -> bool:
         """True if the model explains some of the data; what it is only conditional on says nothing of parameters."""
-        rows = zip(self.formulation.DATA.values(), self.arguments(alone), strict=False)
-        return any(row.role == "explained" and x is not None for row, x in rows)
+        return self.formulation.explains(self.arguments(alone))
 
     def each(self, method: str, alone: bool) -> Tensor:
         """Return what a method of the formulation says at every draw, (chain, draw, *batch, *its own axes)."""

@@ -125,7 +125,7 @@ def calibrate(
         `models.bayesian`, its priors proper. Where they do not separate the units, labels switch and ranks mean nothing.
     data, named
         The data of the formulation, by place or by name, or their shapes. Explained data give shapes alone, their numbers are drawn
-        anew; masks and weights are kept as they are.
+        anew; masks, weights and what the model is conditional on are kept as they are.
     sampler
         ``sampler(posterior, *data, seed=...)``: `inference.gibbs`, `nuts` or `variational`, with its options by
         `functools.partial`. Its draws should be nearly independent: thinned, or one for each of many chains.
@@ -216,8 +216,13 @@ def calibrate(
 
 
 def _like(posterior: Bayesian, data: Data) -> Data:
-    """Data of which shapes alone may be given."""
+    """Data of which shapes alone may be given, where they are drawn anew."""
     like = next(iter(posterior.formulation.parameters().values()))
+    for (name, row), x in zip(posterior.formulation.DATA.items(), data, strict=True):
+        if isinstance(x, tuple) and row.role != "explained":
+            raise ValueError(
+                f"{name}: only the shape {x} is given, but the model is conditional on {name}; give the tensor"
+            )
     return tuple(like.new_zeros(x) if isinstance(x, tuple) else x for x in data)
 
 

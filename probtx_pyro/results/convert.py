@@ -163,7 +163,7 @@ def _point_groups(
         observations = formulation.observations(data)
         with torch.no_grad():
             for name in ("attention", "log_evidence"):
-                if formulation.offers(name):
+                if formulation.offers(name) and (name == "attention" or formulation.explains(data)):
                     estimate[name] = layout.variable(name, getattr(formulation, name)(*observations))
         # what the estimate is conditional on, and the answers that it explains
         for i, (name, x) in enumerate(given.items()):

@@ -18,7 +18,8 @@ from probtx_pyro.inference._start import starts
 
 DENSITIES = {name: row for name, row in ROWS.items() if row.density}
 OTHERS = {name: row for name, row in ROWS.items() if not row.density}
-densities = pytest.mark.parametrize("row", DENSITIES.values(), ids=DENSITIES)
+densities = pytest.mark.parametrize("row", [pytest.param(row, id=name, marks=() if row.often else pytest.mark.slow)
+                                            for name, row in DENSITIES.items()])  # fmt: skip
 others = pytest.mark.parametrize("row", OTHERS.values(), ids=OTHERS)
 DRAWS = {"num_samples": 5, "seed": 0, "progress": False}
 

@@ -61,7 +61,7 @@ def test_closed_form_is_the_loops(name, causal, components, device):
     options = {"feature_map": FEATURE_MAPS[name], "causal": causal, "unit_weights": unit_weights}
     assert_equal(models.linear_key_attention(queries, keys, values, mixing, **options), expected)
     memory = models.LinearKeys(keys, values, mixing, FEATURE_MAPS[name], unit_weights)
-    assert_equal(memory.attention(queries, causal), weights)
+    assert_equal(memory.attention(queries, causal=causal), weights)
 
 
 def test_weights_left_out_are_uniform():
@@ -87,7 +87,7 @@ def test_weights_are_the_gradient_of_the_log_normaliser(name):
     logits = unit_weights.log().requires_grad_()
     elbo = TraceEnum_ELBO(max_plate_nesting=1)
     memory = models.LinearKeys(keys, None, mixing, FEATURE_MAPS[name], logits.exp())
-    loss = elbo.differentiable_loss(memory.model, lambda *a: None, queries)
+    loss = elbo.differentiable_loss(memory.unnormalized, lambda *a: None, queries)
     (gradient,) = torch.autograd.grad(-loss, logits)
     weights = memory.attention(queries).detach()
     prior = 4 * unit_weights / unit_weights.sum()  # the program's own weights are normalised, for each of the 4 queries
@@ -111,7 +111,7 @@ def test_masked_units_may_hold_nan(causal, device):
     output = models.linear_key_attention(*leaves, **options)
     assert torch.equal(output, clean)
     memory = models.LinearKeys(keys, None, mixing, unit_weights=unit_weights)
-    assert (memory.attention(queries, causal)[..., 3] == 0).all()
+    assert (memory.attention(queries, causal=causal)[..., 3] == 0).all()
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(output.sum(), leaves))
 
 
@@ -152,7 +152,7 @@ CASES = {
     "memory with values of other units": (lambda: models.LinearKeys(K, V[:4]), r"keys have 5 units but values have 4"),
     "memory without answers": (lambda: models.LinearKeys(K).expected_outputs(Q), r"values is None.*build it with values="),
     "program of queries of another width": (lambda: models.LinearKeys(K).model(Q[:, :2]), r"queries have 2 features but keys have 3"),
-    "guide off the simplex": (lambda: models.LinearKeys(K).guide(Q, torch.ones(5, 5)), r"attention must have.*sum to 1"),
+    "guide off the simplex": (lambda: models.LinearKeys(K).guide(Q, attention=torch.ones(5, 5)), r"attention must have.*sum to 1"),
 }  # fmt: skip
 
 

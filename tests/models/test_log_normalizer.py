@@ -97,9 +97,11 @@ def test_the_program_has_z_as_its_evidence_and_attention_as_its_guide(kind):
     total = base.log_normalizer(eta).sum()
     for seed in range(3):  # whatever x the guide draws: the gap is 0, not only in the mean
         torch.manual_seed(seed)
-        assert_equal(torch.tensor(-loss(base.model, base.guide, eta)), total, torch.tensor(100.0), operations=1024)
+        assert_equal(
+            torch.tensor(-loss(base.unnormalized, base.guide, eta)), total, torch.tensor(100.0), operations=1024
+        )
     weights = torch.rand(Q, N, generator=generator(1)).softmax(-1)
-    found = -loss(base.model, lambda e: base.guide(e, weights), eta)
+    found = -loss(base.unnormalized, lambda e: base.guide(e, weights=weights), eta)
     assert_equal(torch.tensor(found), base.bound(eta, weights).sum(), torch.tensor(100.0), operations=1024)
     exact = base.weights(eta)
     gap = (weights * (weights.log() - exact.log())).sum(-1)
@@ -110,7 +112,7 @@ def test_the_program_has_z_as_its_evidence_and_attention_as_its_guide(kind):
 @pytest.mark.parametrize("kind", ["points", "shared", "each", "diagonal each"])
 def test_draws_of_the_tilted_distribution_have_its_moments(kind):
     base, eta = measure(kind)
-    draws = Predictive(base.guide, num_samples=500)(eta.expand(16, *eta.shape))["x"].flatten(0, 1)
+    draws = Predictive(base.guide, num_samples=500)(eta.expand(16, *eta.shape))["points"].flatten(0, 1)
     error = base.covariance(eta).diagonal(dim1=-2, dim2=-1).sqrt() / 8000**0.5
     assert ((draws.mean(0) - base.mean(eta)).abs() < 4.5 * error + 1e-12).all()
     # a covariance of 8,000 draws errs by about sqrt(2 / 8000) = 1.6 % of the largest variance; the bound is seven times that
@@ -185,7 +187,7 @@ def test_a_masked_location_is_an_absent_one_and_a_batch_its_singles(kind):
         for method in ("log_normalizer", "mean", "covariance"):
             assert_equal(getattr(both, method)(eta)[i], getattr(own, method)(eta), operations=1024)
     trace = poutine.trace(both.guide).get_trace(eta.expand(2, Q, D))
-    assert {frame.name for frame in trace.nodes["x"]["cond_indep_stack"]} == {"batch", "query"}
+    assert {frame.name for frame in trace.nodes["points"]["cond_indep_stack"]} == {"batch", "query"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
