@@ -84,11 +84,12 @@ class Draws(NamedTuple):
         drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}
         if at == "mean":
             return formulation.with_parameters({name: x.mean((0, 1)) for name, x in drawn.items()})
+        place: Any = at
         try:
             chain, draw = (
                 divmod(int(self.statistics["lp"].argmax()), self.num_draws)
                 if at == "highest"
-                else map(operator.index, at)
+                else map(operator.index, place)
             )
             return formulation.with_parameters({name: x[chain, draw] for name, x in drawn.items()})
         except (IndexError, TypeError, ValueError):

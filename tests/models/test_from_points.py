@@ -13,6 +13,7 @@ from probtx_pyro import models
 
 from_points = models.GaussianMixture.from_points
 KINDS = pytest.mark.parametrize("metric", [None, "scalar", "diagonal", "full"])
+SLOWER = [pytest.param(kind, marks=pytest.mark.slow) for kind in (None, "scalar", "diagonal")]
 STEPS, FAINT = 12, 1e-11  # steps of EM, and a prior that counts next to nothing
 FEW = {"num_steps": 10, "tol": None, "seed": 0}
 
@@ -84,7 +85,7 @@ ORACLES += [(kind, by_scikit_learn) for kind in (None, "full")]
 
 
 @pytest.mark.parametrize(("metric", "oracle"), ORACLES)
-@pytest.mark.parametrize("features", [1, 3])
+@pytest.mark.parametrize("features", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_em_takes_the_steps_of_others(metric, oracle, features):
     x = clusters(generator(1), features=features, distance=2.0)
     how = {"metric": metric, "prior_weight": FAINT, "tol": None, "seed": 0}
@@ -125,7 +126,7 @@ def test_the_end_is_a_mode_under_the_prior_that_counts_as_points(metric):
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-4
 
 
-@KINDS
+@pytest.mark.parametrize("metric", ["full", *SLOWER])
 def test_a_batch_is_the_stack_of_its_singles(metric):
     x, weights = clusters(generator(3), batch=(2, 1)), torch.rand(3, 60, generator=generator(4))
     together = from_points(x, 3, point_weights=weights, metric=metric, **FEW)
