@@ -107,8 +107,12 @@ def saved(prior: Any) -> Any:
     if isinstance(prior, MixtureSameFamily):
         parts = {"mixture": prior.mixture_distribution, "component": prior.component_distribution}
         return Saved("MixtureSameFamily", {f"{name}_distribution": saved(part) for name, part in parts.items()})
-    plain = isinstance(prior, Distribution) and arguments_of(prior)
-    return Saved(type(prior).__name__, plain) if plain and _family(type(prior).__name__) else prior
+    kind, family = type(prior), _family(type(prior).__name__)
+    known = family is not None and (
+        kind is family or not isinstance(prior, TorchDistributionMixin)
+    )  # of torch: its namesake
+    arguments = arguments_of(prior) if known and isinstance(prior, Distribution) else {}
+    return Saved(kind.__name__, arguments) if arguments else prior
 
 
 def restored(kept: Any) -> Any:

@@ -104,6 +104,17 @@ def test_fits_and_draws_come_back_with_their_posterior():
     assert same(found, kept)
 
 
+class Gamma(dist.Gamma):
+    """A prior of one's own, with the name of one of Pyro's."""
+
+
+def test_a_namesake_is_not_taken_for_it():
+    posterior = models.bayesian(MIXTURE, key_precision=Gamma(2.0, 2.0))
+    assert type(pickle.loads(pickle.dumps(posterior)).priors["key_precision"]) is Gamma
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        again(posterior)
+
+
 def normal():
     return dist.Normal(0.0, 1.0)
 
