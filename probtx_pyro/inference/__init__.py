@@ -1,11 +1,15 @@
 """Inference apart from models: one algorithm a file, one call style: ``verb(posterior, *data, options)``."""
 
+from torch.serialization import add_safe_globals
+
 from probtx_pyro.inference._annealing import AnnealedLogPartition, annealed_log_partition
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._gibbs import gibbs
 from probtx_pyro.inference._nuts import nuts
 from probtx_pyro.inference._variational import Approximation, variational
 from probtx_pyro.inference.em import Adaptation, adapt
+
+add_safe_globals([Adaptation, Draws])  # for torch.load(weights_only=True)
 
 __all__ = [
     "Adaptation", "AnnealedLogPartition", "Approximation", "Draws",

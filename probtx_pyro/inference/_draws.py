@@ -1,5 +1,7 @@
 """Draws of a posterior, chain by chain, as every sampler returns them, with the program and the data they belong to."""
 
+import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,7 +48,8 @@ class Draws(NamedTuple):
             own = [list(index) or "" for index in np.ndindex(tuple(x.shape[2:]))]
             for i, index in enumerate(own[:most]):
                 low, high = flat[:, i].quantile(flat.new_tensor([0.05, 0.95])).tolist()
-                numbers = (float(flat[:, i].mean()), float(flat[:, i].std()), low, high)
+                spread = float(flat[:, i].std()) if len(flat) > 1 else math.nan
+                numbers = (float(flat[:, i].mean()), spread, low, high)
                 rows.append(f"{f'{name}{index}':24}" + "".join(f"{number:11.4g}" for number in numbers))
             if len(own) > most:
                 rows.append(f"... and {len(own) - most} more numbers of {name}")
@@ -84,9 +87,12 @@ class Draws(NamedTuple):
         drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}
         if at == "mean":
             return formulation.with_parameters({name: x.mean((0, 1)) for name, x in drawn.items()})
+        place: Any = at
         try:
             chain, draw = (
-                divmod(int(self.statistics["lp"].argmax()), self.num_draws) if at == "highest" else map(int, at)
+                divmod(int(self.statistics["lp"].argmax()), self.num_draws)
+                if at == "highest"
+                else map(operator.index, place)
             )
             return formulation.with_parameters({name: x[chain, draw] for name, x in drawn.items()})
         except (IndexError, TypeError, ValueError):

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.inference._checkpoint import Checkpoint
-from probtx_pyro.inference._conditionals import draw, update
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._log_joint import LogJoint, log_priors
 from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models._conditionals import draw, update
 from probtx_pyro.models.formulation import Formulation, Latents
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops._progress import progress_bar

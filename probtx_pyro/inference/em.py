@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.inference._causal import prefix_problem, prefix_result
-from probtx_pyro.inference._conditionals import MODE, update
 from probtx_pyro.inference._gradient_map import gradient_map
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
+from probtx_pyro.models._conditionals import MODE, update
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import in_dtype, require_modes
 from probtx_pyro.ops import fixed_point

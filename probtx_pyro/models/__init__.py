@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from torch.serialization import add_safe_globals
+
 from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
@@ -33,11 +35,13 @@ from probtx_pyro.models.positions import (
     stick_breaking_log_prior,
     uniform_log_prior,
 )
-from probtx_pyro.models.priors import FLAT
+from probtx_pyro.models.priors import FLAT, Saved
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 if TYPE_CHECKING:
     from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator as SoftKMeansEstimator
+
+add_safe_globals([Bayesian, Saved, LowRank, Clustering])  # for torch.load(weights_only=True); a formulation adds itself
 
 
 def __getattr__(name: str) -> Any:

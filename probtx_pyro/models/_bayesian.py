@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from probtx_pyro.models._plates import Plates, plate_of
 from probtx_pyro.models.formulation import Data, Formulation
-from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior
+from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior, restored, saved
 
 F = TypeVar("F", bound=Formulation)
 
@@ -72,6 +72,12 @@ class Bayesian(Generic[F]):
 
     def __repr__(self) -> str:
         return f"Bayesian({type(self.formulation).__name__}: {self.described() or 'no priors'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "priors": {name: saved(prior) for name, prior in self.priors.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, priors={name: restored(prior) for name, prior in state["priors"].items()})
 
     def bind(self, *data: Any, **named: Any) -> Data:
         """Return the data in the order of the formulation's table, None for what is not given."""

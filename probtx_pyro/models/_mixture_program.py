@@ -113,8 +113,7 @@ class MixtureProgram(Formulation):
         dict
             ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where they have a density.
         """
-        if num_queries < 1:
-            raise ValueError(f"num_queries must be 1 or more, not {num_queries}")
+        self.plates(None, num_queries=num_queries)  # refuses a bad number by itself, outside of the program
         with torch.random.fork_rng(), torch.no_grad(), poutine.block():
             torch.manual_seed(seed)
             trace = poutine.trace(self.model).get_trace(num_queries=num_queries)

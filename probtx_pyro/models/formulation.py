@@ -13,6 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions.constraints import Constraint
+from torch.serialization import add_safe_globals
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
@@ -148,13 +149,18 @@ class Formulation:
     """Base of all formulations: immutable values of tensors, with closed forms and Pyro programs.
 
     A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot serve raises
-    `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``.
+    `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``. ``torch.load(weights_only=True)`` reads
+    what ``torch.save`` wrote of it, once its class has been imported.
     """
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]]
     DATA: ClassVar[Mapping[str, Datum]]
     RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        add_safe_globals([cls])
 
     def __repr__(self) -> str:
         return in_brief(self)

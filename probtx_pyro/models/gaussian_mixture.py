@@ -37,6 +37,7 @@ from torch.distributions import constraints
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._from_points import FromPoints
 from probtx_pyro.models._gaussian_checks import validate_mixture, validate_outputs
 from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
 from probtx_pyro.models._metric import Metric
@@ -51,7 +52,7 @@ DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, p
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianMixture(GaussianAnswers):
+class GaussianMixture(GaussianAnswers, FromPoints):
     """A memory of U units, each a Gaussian key and a Gaussian (or categorical) answer. Immutable.
 
     Parameters

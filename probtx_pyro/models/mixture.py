@@ -201,10 +201,7 @@ class Mixture(MixtureProgram):
             raise ValueError(
                 f"queries have {queries.shape[-1]} features but {name} have {like.shape[-1]} (queries {tuple(queries.shape)}, {name} {tuple(like.shape)}); project one of them first"
             )
-        if self.log_prior is not None and self.log_prior.shape[-2] not in (1, queries.shape[-2]):
-            raise ValueError(
-                f"log_prior has rows for {self.log_prior.shape[-2]} queries but there are {queries.shape[-2]} queries; use one row, or one for each query"
-            )
+        self._fit_rows("there are", queries.shape[-2])
         check.finite(queries=queries)
         if observed is not None:
             if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
@@ -221,6 +218,13 @@ class Mixture(MixtureProgram):
         shapes = {name: x.shape[: x.dim() - len(self.axes(name))] for name, x in given if x is not None}
         return check.broadcastable(mixture=self.batch_shape, **shapes)
 
+    def _fit_rows(self, said: str, num_queries: int) -> None:
+        """Refuse a prior with a row for each query where there is another number of them."""
+        if self.log_prior is not None and self.log_prior.shape[-2] not in (1, num_queries):
+            raise ValueError(
+                f"log_prior has rows for {self.log_prior.shape[-2]} queries but {said} {num_queries} queries; use one row, or one for each query"
+            )
+
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
         raise ValueError(
             f"outputs are given, but the answers of a {type(self).__name__} have no density; {self.INSTEAD['outputs']}"
@@ -234,6 +238,7 @@ class Mixture(MixtureProgram):
                 raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
             if not isinstance(num_queries, int) or num_queries < 1:
                 raise ValueError(f"num_queries must be a whole number from 1, not {num_queries!r}")
+            self._fit_rows("there are to be", num_queries)
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")

@@ -90,6 +90,50 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
     return {name: getattr(prior, name) for name in names}
 
 
+class Saved(NamedTuple):
+    """A prior as a file keeps it: the name of its family in Pyro, and its arguments; `FLAT` has none."""
+
+    family: str
+    arguments: Mapping[str, Any]
+
+
+def saved(prior: Any) -> Any:
+    """Return a distribution as tensors and text; what is no family of Pyro, such as a function, as it is."""
+    if prior is FLAT:
+        return Saved("FLAT", {})
+    if isinstance(prior, Independent):
+        inner = {"base_distribution": saved(prior.base_dist)}
+        return Saved("Independent", {**inner, "reinterpreted_batch_ndims": prior.reinterpreted_batch_ndims})
+    if isinstance(prior, MixtureSameFamily):
+        parts = {"mixture": prior.mixture_distribution, "component": prior.component_distribution}
+        return Saved("MixtureSameFamily", {f"{name}_distribution": saved(part) for name, part in parts.items()})
+    kind, family = type(prior), _family(type(prior).__name__)
+    known = family is not None and (
+        kind is family or not isinstance(prior, TorchDistributionMixin)
+    )  # of torch: its namesake
+    arguments = arguments_of(prior) if known and isinstance(prior, Distribution) else {}
+    return Saved(kind.__name__, arguments) if arguments else prior
+
+
+def restored(kept: Any) -> Any:
+    """Return the prior that `saved` kept."""
+    if not isinstance(kept, Saved):
+        return kept
+    if kept.family == "FLAT":
+        return FLAT
+    family = _family(kept.family)
+    if family is None:
+        raise ValueError(
+            f"priors: Pyro has no family {kept.family!r}, which the file names; save it again with this Pyro"
+        )
+    return family(**{name: restored(x) for name, x in kept.arguments.items()}, validate_args=False)
+
+
+def _family(name: str) -> Any:
+    kind = getattr(dist, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, TorchDistributionMixin) else None
+
+
 def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
     """Return a distribution with its floating point arguments converted; `FLAT` and functions as they are."""
     if prior is FLAT or not isinstance(prior, Distribution):

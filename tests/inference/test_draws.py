@@ -44,7 +44,7 @@ def test_hyperparameters_are_no_parameters_of_a_formulation():
     assert torch.equal(draws.formulation((0, 1)).keys, draws.samples["keys"][0, 1])
 
 
-@pytest.mark.parametrize("at", [(4, 0), (0, 9), (0,), "median", 3, (0, "x")])
+@pytest.mark.parametrize("at", [(4, 0), (0, 9), (0,), "median", 3, (0, "x"), (0, 0.5)])
 def test_a_place_that_is_not_there_is_refused(at):
     draws = make(bayesian(), samples(draws=9), data())
     with pytest.raises(
@@ -57,3 +57,11 @@ def test_draws_of_another_program_have_no_formulation():
     draws = make(bayesian(), samples(draws=9), data())
     with pytest.raises(ValueError, match=r"not of a program made by models\.bayesian"):
         draws._replace(program=print).formulation()
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_summary_of_a_single_draw_has_no_spread():
+    rows = make(bayesian(), samples(chains=1, draws=1), data()).summary(most=1).splitlines()
+    keys = next(row for row in rows if row.startswith("keys[0, 0]")).split()[2:]
+    mean, spread, low, high = keys
+    assert spread == "nan" and mean == low == high

@@ -10,10 +10,10 @@ from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import _conditionals as conditionals
 from probtx_pyro.inference import em
 from probtx_pyro.inference._gradient_map import gradient_map
 from probtx_pyro.inference._log_joint import LogJoint
+from probtx_pyro.models import _conditionals as conditionals
 
 EVERY = "keys key_precision weights component_weights"
 SUBSETS = [*EVERY.split(), "keys key_precision", "weights component_weights", EVERY]

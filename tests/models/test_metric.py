@@ -11,7 +11,7 @@ from tolerances import assert_equal, assert_never_falls
 from torch.distributions import MultivariateNormal, biject_to, constraints
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference._conditionals import draw
+from probtx_pyro.models._conditionals import draw
 from probtx_pyro.models._distributions import PlainWishart
 
 KINDS = pytest.mark.parametrize("kind", ["full", "diagonal"])

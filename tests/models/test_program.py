@@ -162,3 +162,18 @@ def test_a_shared_parameter_is_drawn_outside_the_plate(setting):
     program = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
     node = poutine.trace(program).get_trace(queries.expand(4, 6, 3)).nodes["keys"]
     assert [f.name for f in node["cond_indep_stack"]] == ["units"] and node["value"].shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "number", "message"),
+    [
+        (1, 0, "num_queries must be a whole number from 1, not 0"),
+        (1, 2.5, "num_queries must be a whole number from 1, not 2.5"),
+        (5, 4, "log_prior has rows for 5 queries but there are to be 4 queries; use one row, or one for each query"),
+    ],
+)
+def test_a_sample_that_cannot_be_is_refused_in_one_line(rows, number, message):
+    mixture = models.GaussianMixture(torch.zeros(2, 3), log_prior=torch.full((rows, 2), 0.5).log())
+    with pytest.raises(ValueError) as found:
+        mixture.sample(number, seed=0)
+    assert str(found.value) == message
