@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.mixture import Maybe, Mixture, Number
+from probtx_pyro.models._gaussian_units import GaussianUnits
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
@@ -29,14 +29,8 @@ class OutputModes(NamedTuple):
     is_mode: Tensor
 
 
-class GaussianAnswers(Mixture):
+class GaussianAnswers(GaussianUnits):
     """Gaussian units whose answers are real, ``v_i | u_i=j ~ N(values_j, I/value_precision_j)``, or labels."""
-
-    keys: Tensor
-    values: Maybe
-    key_precision: Number
-    value_precision: Number
-    answer_probs: Maybe
 
     def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (..., Q, D) and locations of the units (..., U, D) where the metric is the plain inner product."""

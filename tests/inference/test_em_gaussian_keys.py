@@ -3,6 +3,7 @@
 import oracles
 import pytest
 import torch
+from formulations import single
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Normal, StudentT
 from pyro.infer import TraceEnum_ELBO
@@ -154,7 +155,7 @@ def test_batch_is_the_stack_of_its_singles(causal, tol, device):
     there = model.to(device)
     fit = inference.adapt(models.bayesian(there, **some_priors(there)), queries.to(device), **options)
     for index in ((0, 0), (1, 2)):
-        alone = model.with_parameters({k: x[index] for k, x in vars(model).items()})
+        alone = single(model, index)
         one = inference.adapt(models.bayesian(alone, **some_priors(alone)), queries[index], **options)
         for name in FIELDS:  # each of the 40 steps may add its own 64 operations
             assert_equal(
