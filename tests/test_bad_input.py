@@ -141,6 +141,7 @@ CASES = {
     "guide of Gaussian keys of another shape": (lambda: keys().guide(Q, attention=torch.ones(5, 8)), r"attention has shape \(5, 8\) but must end in \(5, 4\)"),
     "answers to Gaussian keys": (lambda: adapt_keys(dict(keys=Normal(K2, 1.0)), outputs=A), r"answers of this mixture have no density .* give value_precision > 0"),
     "prior on values of Gaussian keys": (lambda: adapt_keys(dict(values=Normal(V, 1.0))), r"a prior on values, but value_precision is 0 \(answers without a density\).*start from a positive one"),
+    "printed attention under a metric": (lambda: models.printed.printed_attention(keys(metric=torch.ones(3, dtype=torch.float64)), Q), r"model has a metric or a shift, .*ask the model itself"),
     "prior on component weights of a mixture": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1))), r"a GaussianMixture has no parameter 'component_weights'; choose from keys, "),
     "the same, causal": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no parameter 'component_weights'"),
     "component weights without a mode": (lambda: adapt_keys(dict(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),

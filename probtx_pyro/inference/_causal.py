@@ -35,7 +35,7 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
     changes = {}
     for name, row in formulation.PARAMETERS.items():
         if (x := formulation.held(name)) is not None:
-            rank = len(row.names)
+            rank = len(formulation.axes(name))
             changes[row.field or name] = (
                 _grown(_insert(x, rank), num, rank) if name in posterior.priors else _insert(x, rank)
             )

@@ -23,6 +23,7 @@ class ReducedMixture(Mixture):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         **Mixture.INSTEAD,
+        "conditional": "its weights follow from its parameters, for which no prior is conjugate then; draw with inference.nuts, or fit a guide with inference.variational",
         "outputs": "drop them, or ask the mixture itself, formulation.mixture.replace(values=..., value_precision=...)",
         "output_distribution": "give the mixture itself a density of answers, formulation.mixture.replace(value_precision=...)",
     }

@@ -50,6 +50,7 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
+from probtx_pyro.ops._numerics import center_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,26 +190,26 @@ class GaussianKeys(GaussianUnits):
     @property
     def mixture(self) -> GaussianMixture:
         """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, each answer repeated R times."""
-        precision, log_prior = self.key_precision, None
-        if precision.dim():
-            shared = precision.shape[-2:] == (1, 1)
-            precision = (precision if shared else precision.expand(*precision.shape[:-2], *self.unit_shape)).flatten(-2)
+        log_prior = None
         if self.log_prior is not None or self.component_weights is not None:
             log_prior = (self.log_weights().unsqueeze(-1) + self.component_log_weights().unsqueeze(-3)).flatten(-2)
         repeated = {name: self._repeated(name) for name in ("values", "value_precision", "answer_probs")}
-        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), key_precision=precision, log_prior=log_prior,
-                               metric=self.metric, shift=self.shift, diagonal_metric=self.diagonal_metric, **repeated)  # fmt: skip
+        return self._flat_keys(log_prior=log_prior, **repeated)
+
+    def _flat_keys(self, **others: Maybe) -> GaussianMixture:
+        """The flat view with these weights and answers, or without any: what keys and queries are to each other."""
+        precision = self.key_precision
+        if precision.dim():
+            shared = precision.shape[-2:] == (1, 1)
+            precision = (precision if shared else precision.expand(*precision.shape[:-2], *self.unit_shape)).flatten(-2)
+        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), key_precision=precision, metric=self.metric,
+                               shift=self.shift, diagonal_metric=self.diagonal_metric, **others)  # fmt: skip
 
     def _repeated(self, name: str) -> Maybe:
         """A parameter of the answers, R times for each unit; None where there is none."""
         x, axis = getattr(self, name), -len(self.PARAMETERS[name].names)
         shared = x is None or x.dim() == 0 or x.shape[axis] == 1 != self.num_units
         return x if shared else x.repeat_interleave(self.num_components, axis)
-
-    @property
-    def _unweighted(self) -> GaussianMixture:
-        """The flat view with uniform weights: what keys and queries are to each other."""
-        return self.with_parameters({"log_prior": None, "component_weights": None}).mixture
 
     # -- the program --------------------------------------------------------------------------------------------------------
 
@@ -220,11 +221,11 @@ class GaussianKeys(GaussianUnits):
 
     def emission(self, unit: Tensor) -> TorchDistribution:
         """``q_i | u_i=j, r_i=r ~ N(k_jr + δ, (α_jr Λ)⁻¹)``; ``unit`` counts the flat view, ``j R + r``."""
-        return self._unweighted.emission(unit)
+        return self._flat_keys().emission(unit)
 
     def answer(self, unit: Tensor) -> TorchDistribution:
         """``v_i | u_i=j ~ N(v_j, I/β_j)``, or ``Categorical(ρ_j)``; ``unit`` counts the flat view."""
-        return self._unweighted.answer(unit)
+        return self.mixture.answer(unit)
 
     def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
         """Sample ``unit`` from ``attention``, and ``component`` given it from its exact posterior."""
@@ -245,8 +246,8 @@ class GaussianKeys(GaussianUnits):
 
     def origins(self) -> dict[str, Tensor]:
         """The mean location (..., 1, 1, D) and value (..., 1, M)."""
-        flat = self._unweighted.origins()
-        return flat | {"keys": flat["keys"].unsqueeze(-2)}
+        own = {"keys": self._flat_keys().origins()["keys"].unsqueeze(-2)}
+        return own if self.values is None else own | {"values": center_of(self.values)}
 
     def lowered(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
@@ -255,10 +256,13 @@ class GaussianKeys(GaussianUnits):
         flat = None if centers is None else {**centers, "keys": centers["keys"].squeeze(-2)}
         return self.mixture.lowered(queries, outputs, observed, centers=flat)
 
-    def responsibilities(self, queries: Tensor) -> Tensor:
-        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10."""
-        self.check_data(queries)
-        return self.mixture.attention(queries).unflatten(-1, self.unit_shape)
+    def responsibilities(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10.
+
+        Given the answers, too, where they are known.
+        """
+        self.check_data(queries, outputs, observed)
+        return self.mixture.attention(queries, outputs, observed).unflatten(-1, self.unit_shape)
 
     def component_attention(self, queries: Tensor) -> Tensor:
         """``p(component=r | unit=j, q_i)``, (..., Q, U, R), rows on the simplex over r; for a masked unit as if it were not."""
@@ -291,7 +295,7 @@ class GaussianKeys(GaussianUnits):
         values, reduce = self.unit_answers(), reduction(assignment)
         if reduce is log_sum:
             self.check_data(queries)
-            flat = self.with_parameters({"values": None, "answer_probs": None})._unweighted
+            flat = self._flat_keys()
             weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
             return gaussian_attention(
                 *flat.placed(queries), values, flat.key_precision, self.log_prior, weights, self.num_components
@@ -319,12 +323,14 @@ class GaussianKeys(GaussianUnits):
             return super().conditional(name, seen._replace(counts=seen.counts.sum(-1), sums=seen.sums.sum(-2)))
         centers = {**seen.centers, "keys": seen.centers["keys"].squeeze(-2)}
         seen = seen._replace(counts=seen.counts.flatten(-2), sums=seen.sums.flatten(-3, -2), centers=centers)
-        terms = self._unweighted.conditional(name, seen)
+        terms = self._flat_keys().conditional(name, seen)
         return terms if name in ("shift", "metric") else self._of_components(terms)
 
     def _of_components(self, terms: Any) -> Terms:
         """Terms of the units of the flat view with the axes of units and components, (..., U·R, ...) to (..., U, R, ...)."""
-        after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[type(terms)]  # axes of one unit
+        after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[
+            type(terms)
+        ]  # axes of what one unit has
         laid = [x.unflatten(-1 - n, self.unit_shape) for x, n in zip(terms, after, strict=False)]
         return type(terms)(*laid, *(x.unsqueeze(-2) for x in terms[2:]))
 

@@ -101,10 +101,7 @@ def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
     every = [(i, state) for i in range(len(p["queries"])) for state in oracles.states(p)]
     total = oracles.evidence(p)
 
-    def complete(lists, i, state):
-        return oracles.log_joint(lists, i, *state) if len(state) == 1 else oracles.log_complete(lists, i, state)
-
-    weights = {(i, state): torch.tensor(complete(p, i, state) - total[i]).exp() for i, state in every}
+    weights = {(i, state): torch.tensor(oracles.log_complete(p, i, state) - total[i]).exp() for i, state in every}
     found, expected = [], []
     g = generator(22)
     for _ in range(5):
@@ -116,7 +113,7 @@ def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
             "matrix": present + (noise.mT @ noise if KINDS[type(terms)] == "matrix" else 0),
         }[KINDS[type(terms)]]
         moved = row.lists(formulation.with_parameters({name: x}), *data)
-        expected.append(sum(w * complete(moved, *place) for place, w in weights.items() if w > 0))
+        expected.append(sum(w * oracles.log_complete(moved, *place) for place, w in weights.items() if w > 0))
         found.append(log_likelihood(terms, x))
     found, expected = torch.stack(found), torch.stack(expected)
     assert (expected[1:] - expected[0]).abs().max() > 1e-3

@@ -138,7 +138,7 @@ def test_a_batch_is_adapted_and_drawn_as_its_problems(row):
 @densities
 def test_calibration_ranks_every_parameter(row):
     posterior, data = posterior_of(row)
-    samplers = {True: functools.partial(inference.gibbs, num_chains=3, num_samples=1, num_warmup=1, progress=False),
+    samplers = {True: functools.partial(inference.gibbs, num_chains=3, num_samples=1, num_warmup=1, start="prior", progress=False),
                 False: functools.partial(inference.nuts, num_chains=1, num_samples=3, num_warmup=1, max_tree_depth=2,
                                          start="prior", progress=False)}  # fmt: skip
     found = results.calibrate(
