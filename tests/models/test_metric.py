@@ -244,8 +244,8 @@ def test_the_samplers_are_calibrated(kind, names, sampler):
         run = {"sampler": partial(inference.gibbs, num_chains=49, num_samples=1, num_warmup=60), "batch_size": 50}
         simulations, num_draws = 1000, 49
     else:
-        run = {"sampler": partial(inference.nuts, num_chains=1, num_samples=49, num_warmup=100, progress=False)}
-        simulations, num_draws = 200, 49
+        sampler = partial(inference.nuts, num_chains=1, num_samples=98, num_warmup=100, progress=False)
+        run, simulations, num_draws = {"sampler": sampler, "batch_size": 50}, 200, 49  # every other draw
     found = results.calibrate(
         posterior, torch.zeros(20, 2), num_simulations=simulations, num_draws=num_draws, seed=0, **run
     )
