@@ -402,11 +402,11 @@ ROWS = {
     "gaussian mixture, metric and shift": mixture_row(with_options(problem, metric="full"), **DATA),
     "gaussian mixture, diagonal metric and shift": mixture_row(with_options(problem, metric="diagonal"), **DATA),
     "gaussian keys": keys_row(keys_problem),
-    "gaussian keys, shared precision and weights": keys_row(
-        with_options(keys_problem, precision="shared", weights="shared")
+    "gaussian keys, shared precision and weights, labels, diagonal metric and shift": keys_row(
+        with_options(keys_problem, precision="shared", weights="shared", answer="categorical", metric="diagonal"), **DATA
     ),
-    "gaussian keys, prior for each query": keys_row(
-        with_options(keys_problem, precision="unit", weights=None, rows=5)
+    "gaussian keys, prior for each query, answers, metric and shift": keys_row(
+        with_options(keys_problem, precision="unit", weights=None, rows=5, answer="gaussian", metric="full"), **DATA
     ),
     "gaussian keys, masked": keys_row(with_options(keys_problem, rows=5, masked=True)),
     "hopfield": reduced_row(hopfield, hopfield_lists, functools.partial(rotated, "patterns"), masked=by_mask),

@@ -20,9 +20,11 @@ def determinant(matrix):
     return sum((-1) ** d * matrix[0][d] * determinant(minor) for d, minor in enumerate(minors))
 
 
-def placed(p, i, j):
-    """log N(query i; key j + shift, (precision metric)^-1), equation (2.20) of docs/mathematics.md."""
-    precision, mean = pick(p["key_precision"], j), p["keys"][j]
+def placed(p, i, state):
+    """log N(query i; key of the state + shift, (precision metric)^-1), equation (2.20) of docs/mathematics.md."""
+    precision, mean = p["key_precision"], p["keys"]
+    for index in state:
+        precision, mean = pick(precision, index), mean[index]
     mean = mean if p.get("shift") is None else [a + b for a, b in zip(mean, p["shift"], strict=True)]
     if p.get("metric") is None:
         return normal(p["queries"][i], mean, precision)
@@ -49,36 +51,25 @@ def states(p):
 
 
 def log_complete(p, i, state):
-    """log p(query i, latent = state), PT eq. 10 or MGK eq. 3."""
-    if len(state) == 1:
-        return log_joint(p, i, *state)
-    j, r = state
-    row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
-    weight = p["component_weights"][j][r]
-    if weight == 0:
-        return -math.inf
-    return row[j] + math.log(weight) + normal(p["queries"][i], p["keys"][j][r], p["key_precision"][j][r])
+    """log p(query i, its answer where it is known, latent = state), PT eq. 10 or MGK eq. 3."""
+    j, row = state[0], p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
+    factors = [p["component_weights"][j][state[1]]] if len(state) > 1 else []
+    total = row[j] + placed(p, i, state)
+    if p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
+        if p.get("answer_probs") is not None:
+            factors.append(p["answer_probs"][j][p["outputs"][i]])
+        else:
+            total += normal(p["outputs"][i], p["values"][j], pick(p["value_precision"], j))
+    return -math.inf if 0 in factors else total + sum(math.log(x) for x in factors)
 
 
-def log_joint(p, i, j, outputs=True):
+def log_joint(p, i, j):
     """Equation (2.1) of docs/mathematics.md for query i and unit j, summed over components where there are any.
 
     ``p`` is a dict of nested lists.
     """
-    if p.get("component_weights") is not None:
-        return logsumexp([log_complete(p, i, state) for state in states(p) if state[0] == j])
-    row = p["log_prior"][i if len(p["log_prior"]) > 1 else 0]
-    total = row[j] + placed(p, i, j)
-    if outputs and p.get("outputs") is not None and (p.get("observed") is None or p["observed"][i]):
-        if p.get("answer_probs") is not None:
-            total += (
-                math.log(p["answer_probs"][j][p["outputs"][i]])
-                if p["answer_probs"][j][p["outputs"][i]] > 0
-                else -math.inf
-            )
-        else:
-            total += normal(p["outputs"][i], p["values"][j], pick(p["value_precision"], j))
-    return total
+    every = [log_complete(p, i, state) for state in states(p) if state[0] == j]
+    return every[0] if len(every) == 1 else logsumexp(every)
 
 
 def attention(p):

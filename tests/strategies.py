@@ -43,10 +43,7 @@ def problem(
     alpha = positive(units) / scale**2 if per_unit else positive(1) / scale**2
     shared = {"key_precision": alpha, "log_prior": log_prior.log_softmax(-1)}
     if metric is not None:
-        root = normal(features, features + 2)
-        full = root @ root.mT / features
-        own = full if metric == "full" else full.diagonal(dim1=-2, dim2=-1)
-        shared |= {"metric": own, "shift": normal(features), "diagonal_metric": metric == "diagonal"}
+        shared |= metric_and_shift(normal, features, metric)
     observed = torch.rand(*batch, queries, generator=generator) < 0.6
     if answer == "categorical":
         mixture = models.GaussianMixture.categorical(
@@ -60,6 +57,14 @@ def problem(
         )
         outputs = normal(queries, answers)
     return mixture, scale * normal(queries, features), outputs, observed
+
+
+def metric_and_shift(normal, features, kind):
+    """A metric, "full" or "diagonal", and a shift, of what draws normal numbers of a shape."""
+    root = normal(features, features + 2)
+    full = root @ root.mT / features
+    own = full if kind == "full" else full.diagonal(dim1=-2, dim2=-1)
+    return {"metric": own, "shift": normal(features), "diagonal_metric": kind == "diagonal"}
 
 
 def keys_problem(
@@ -77,8 +82,13 @@ def keys_problem(
     masked=False,
     dtype=torch.float64,
     scale=1.0,
+    answer=None,
+    metric=None,
 ):
-    """A random mixture of Gaussian keys with queries; with ``masked``, some units and some components are absent."""
+    """A random mixture of Gaussian keys with queries; with ``masked``, some units and some components are absent.
+
+    ``answer``: "gaussian" or "categorical", which come with outputs and a partial annotation; ``metric`` as in `problem`.
+    """
 
     def normal(*shape):
         return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
@@ -92,14 +102,28 @@ def keys_problem(
         hidden = torch.rand(log_weights.shape, generator=generator) < 0.3
         hidden[..., 0] = False
         log_weights = log_weights.masked_fill(hidden, -torch.inf)
+    values, options = normal(units, answers), {}
+    if answer == "gaussian":
+        options["value_precision"] = (0.5 * normal(1 if precision == "shared" else units)).exp()
+    elif answer == "categorical":
+        values, options["answer_probs"] = None, normal(units, answers + 1).softmax(-1)
+    if metric is not None:
+        options |= metric_and_shift(normal, features, metric)
     model = models.GaussianKeys(
         scale * normal(units, components, features),
-        normal(units, answers),
+        values,
         alpha / scale**2,
         None if weights is None else log_weights.softmax(-1),
         log_prior.log_softmax(-1),
+        **options,
     )
-    return model, scale * normal(queries, features)
+    asked = scale * normal(queries, features)
+    if answer is None:
+        return model, asked
+    observed = torch.rand(*batch, queries, generator=generator) < 0.6
+    if answer == "categorical":
+        return model, asked, torch.randint(0, answers + 1, (*batch, queries), generator=generator), observed
+    return model, asked, normal(queries, answers), observed
 
 
 def hopfield_problem(seed=0, count=6, features=4, states=5, batch=(), **options):
@@ -112,19 +136,10 @@ def hopfield_problem(seed=0, count=6, features=4, states=5, batch=(), **options)
 
 def lists(mixture, queries, outputs=None, observed=None):
     """An unbatched problem as nested lists; of a mixture of Gaussian keys with a level more, of components."""
-    units = mixture.num_units
-    if isinstance(mixture, models.GaussianKeys):
-        return {
-            "queries": queries.tolist(),
-            "keys": mixture.keys.tolist(),
-            "values": mixture.values.tolist(),
-            "key_precision": mixture.key_precision.expand(mixture.unit_shape).tolist(),
-            "component_weights": mixture.component_log_weights().exp().tolist(),
-            "log_prior": mixture.log_weights().tolist(),
-        }
+    several = isinstance(mixture, models.GaussianKeys)
 
-    def precision(x):
-        return x.expand(units).tolist() if x.dim() else [float(x)] * units
+    def precision(x, shape):
+        return x.expand(shape).tolist()
 
     metric = mixture.metric
     if metric is not None and mixture.diagonal_metric:
@@ -136,8 +151,9 @@ def lists(mixture, queries, outputs=None, observed=None):
         "shift": None if mixture.shift is None else mixture.shift.tolist(),
         "values": None if mixture.values is None else mixture.values.tolist(),
         "answer_probs": None if mixture.answer_probs is None else mixture.answer_probs.tolist(),
-        "key_precision": precision(mixture.key_precision),
-        "value_precision": precision(mixture.value_precision),
+        "key_precision": precision(mixture.key_precision, mixture.unit_shape),
+        "value_precision": precision(mixture.value_precision, mixture.num_units),
+        "component_weights": mixture.component_log_weights().exp().tolist() if several else None,
         "log_prior": mixture.log_weights().tolist(),
         "outputs": None if outputs is None else outputs.tolist(),
         "observed": None if observed is None else observed.tolist(),

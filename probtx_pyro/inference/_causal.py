@@ -36,7 +36,7 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
     for name in formulation.PARAMETERS:
         row = formulation.row(name)
         if (x := formulation.held(name)) is not None:
-            rank = len(row.names)
+            rank = len(formulation.axes(name))
             changes[row.field or name] = (
                 _grown(_insert(x, rank), num, rank) if name in posterior.priors else _insert(x, rank)
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.mixture import Maybe, Mixture, Number
+from probtx_pyro.models._gaussian_units import GaussianUnits
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
 from probtx_pyro.ops._numerics import center_of, known
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
@@ -29,18 +29,13 @@ class OutputModes(NamedTuple):
     is_mode: Tensor
 
 
-class GaussianAnswers(Mixture):
+class GaussianAnswers(GaussianUnits):
     """Gaussian units whose answers are real, ``v_i | u_i=j ~ N(values_j, I/value_precision_j)``, or labels."""
 
-    keys: Tensor
-    values: Maybe
-    key_precision: Number
-    value_precision: Number
-    answer_probs: Maybe
-
-    def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (..., Q, D) and locations of the units (..., U, D) where the metric is the plain inner product."""
-        raise NotImplementedError
+    @property
+    def locations(self) -> Tensor:
+        """``ξ_j + δ``, the means of the units, (..., U, D)."""
+        return self.keys if self.shift is None else self.keys + self.shift.unsqueeze(-2)
 
     def map_outputs(
         self,
@@ -97,7 +92,7 @@ class GaussianAnswers(Mixture):
         return self._ascend(queries, first if nudge is None else first + nudge, num_steps - 1, tol)
 
     def _ascend(self, queries: Tensor, start: Tensor, num_steps: int, tol: float | None) -> Tensor:
-        keys = key_factor(*self.placed(queries), self.key_precision)
+        keys = key_factor(queries, self.locations, self.key_precision, self.wide_root())
         precision = self.value_precision
         shared = precision.dim() == 0 or precision.shape[-1] == 1
         answer_factor = isotropic_factor if shared else gaussian_factor
@@ -209,7 +204,9 @@ class GaussianAnswers(Mixture):
         )
         shape = torch.broadcast_shapes(second.shape[:-1], variance.shape)
         moments = torch.cat([second.expand(*shape, -1), variance.expand(shape).unsqueeze(-1)], -1)
-        expected = attend(key_factor(*self.placed(queries), self.key_precision), moments, self.log_prior)
+        expected = attend(
+            key_factor(queries, self.locations, self.key_precision, self.wide_root()), moments, self.log_prior
+        )
         offset = mean - center
         identity = torch.eye(size, dtype=mean.dtype, device=mean.device)
         return (

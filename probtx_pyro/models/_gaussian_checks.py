@@ -8,10 +8,9 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 
 
-def validate_mixture(mixture: Any) -> None:
-    """Refuse parameters of a `GaussianMixture` that do not fit each other."""
+def validate_units(mixture: Any) -> None:
+    """Refuse parameters of `GaussianUnits` that do not fit each other; those of the keys' shape are left to the subclass."""
     given = {name: x for name, x in vars(mixture).items() if isinstance(x, Tensor)}
-    check.at_least("keys", mixture.keys, 2, "(..., U, D)")
     check.same_dtype(**given)
     check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
     _validate_metric(mixture)
@@ -25,18 +24,22 @@ def validate_mixture(mixture: Any) -> None:
         )
     if mixture.answer_probs is not None:
         check.simplex("answer_probs", mixture.answer_probs)
-    for name in ("key_precision", "value_precision"):
-        precision = getattr(mixture, name)
-        if precision.dim() and precision.shape[-1] not in (1, mixture.num_units):
-            raise ValueError(
-                f"{name} has {precision.shape[-1]} entries but there are {mixture.num_units} units (keys {tuple(mixture.keys.shape)}); give one for each unit or a scalar"
-            )
+    validate_each(mixture, "value_precision")
     check.positive("key_precision", mixture.key_precision)
     if check.violated(mixture.value_precision < 0):
         raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
     if check.violated((mixture.value_precision == 0).any() & (mixture.value_precision > 0).any()):
         raise ValueError(
             "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
+        )
+
+
+def validate_each(mixture: Any, name: str) -> None:
+    """Refuse a precision that is neither one number nor one for each unit."""
+    precision = getattr(mixture, name)
+    if precision.dim() and precision.shape[-1] not in (1, mixture.num_units):
+        raise ValueError(
+            f"{name} has {precision.shape[-1]} entries but there are {mixture.num_units} units (keys {tuple(mixture.keys.shape)}); give one for each unit or a scalar"
         )
 
 

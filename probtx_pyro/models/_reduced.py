@@ -102,15 +102,6 @@ class ReducedMixture(Mixture):
         return self.mixture.unit_answers()
 
 
-def linked(keys: Tensor, values: Maybe, precision: Tensor, log_mask: Maybe = None) -> GaussianMixture:
-    """`GaussianMixture.linked` of arguments that are known to be valid; ``precision`` is one number for each problem, (...)."""
-    precision = precision.unsqueeze(-1) if precision.dim() else precision
-    weights = (0.5 * precision * keys.square().sum(-1)).unsqueeze(-2)
-    weights = weights if log_mask is None else weights + log_mask
-    return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=precision,
-                           value_precision=keys.new_zeros(()), log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip
-
-
 def for_each(x: Tensor, axes: int) -> Tensor:
     """A number for each problem, (...), with so many axes more, to multiply what the problem has."""
     return x.reshape(*x.shape, *(1,) * axes) if x.dim() else x

@@ -1,7 +1,8 @@
 """Mixture of Gaussian keys: attention is the posterior over units, each of which is a mixture of R Gaussian keys.
 
 Model (MGK eq. 1, 3): ``u_i ~ Categorical(π_i)``, ``r_i | u_i=j ~ Categorical(π_j·)``,
-``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)`` with α = 1/σ².
+``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)`` with α = 1/σ². A metric Λ and a shift δ, which all keys share, make it
+``N(k_jr + δ, (α_jr Λ)⁻¹)``; answers are those of a `GaussianMixture`, ``v_i | u_i=j ~ N(v_j, I/β_j)`` or ``Categorical(ρ_j)``.
 
 ======  =====================  ======================  =======================================================
 symbol  name                   shape                   support
@@ -10,6 +11,10 @@ q_i     ``queries``            (..., Q, D)             real
 k_jr    ``keys``               (..., U, R, D)          real
 v_j     ``values``             (..., U, M)             real
 α_jr    ``key_precision``      scalar or (..., U, R)   > 0; axes of size 1 are shared
+β_j     ``value_precision``    scalar or (..., U)      > 0, or 0 everywhere: answers have a mean and no density
+ρ_j     ``answer_probs``       (..., U, K)             rows on the simplex
+Λ       ``metric``             (..., D, D) or (..., D) positive definite, or its diagonal; None is I
+δ       ``shift``              (..., D)                real; None is 0
 π_jr    ``component_weights``  (..., U or 1, R)        rows on the simplex, 0 is an absent component
 π_ij    ``log_prior``          (..., Q or 1, U)        log of rows on the simplex, -inf is a mask
 u_i     site ``unit``          (..., Q)                0..U-1
@@ -25,8 +30,8 @@ computed through it. Leading axes are independent problems (batch, head) and bro
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pyro
 import torch
@@ -36,24 +41,28 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._gaussian_terms import gaussian_terms
+from probtx_pyro.models._distributions import MixtureDensity
+from probtx_pyro.models._gaussian_checks import validate_units
+from probtx_pyro.models._gaussian_units import OF_KEYS, GaussianUnits
 from probtx_pyro.models._plates import PARALLEL, given_unit
-from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
+from probtx_pyro.models.formulation import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Mixture, Number, Seen
+from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianKeys(Mixture):
+class GaussianKeys(GaussianUnits):
     """A memory of U units with R Gaussian keys each. Immutable.
 
     Parameters
     ----------
     keys, values, key_precision, component_weights, log_prior
         As in the table above. ``values=None`` is a memory without answers; None for weights is uniform.
+    value_precision, answer_probs, metric, shift, diagonal_metric
+        As those of a `GaussianMixture`.
 
     Raises
     ------
@@ -78,22 +87,18 @@ class GaussianKeys(Mixture):
     key_precision: Number = Number(1.0)
     component_weights: Maybe = None
     log_prior: Maybe = None
+    value_precision: Number = field(default=Number(0.0), kw_only=True)
+    answer_probs: Maybe = field(default=None, kw_only=True)
+    metric: Maybe = field(default=None, kw_only=True)
+    shift: Maybe = field(default=None, kw_only=True)
+    diagonal_metric: bool | None = field(default=None, kw_only=True)
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        **GaussianUnits.PARAMETERS,
         "keys": Parameter("unit component feature", constraints.real, Normal),
         "key_precision": Parameter("unit component", constraints.positive, Gamma, logarithmic=True),
-        "values": Parameter("unit answer", constraints.real),
-        **WEIGHTS,
         "component_weights": Parameter("unit component", constraints.simplex, Dirichlet),
     }
-    INSTEAD: ClassVar[Mapping[str, str]] = {
-        **Mixture.INSTEAD,
-        "outputs": "drop them, or ask the flat view, keys.mixture.replace(value_precision=...)",
-    }
-
-    def __post_init__(self) -> None:
-        self._tensors("key_precision")
-        self._validate()
 
     @classmethod
     def shifted(
@@ -154,33 +159,18 @@ class GaussianKeys(Mixture):
             return self.component_weights > 0
         return super().allowed(name)
 
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the data say nothing of."""
-        super().check_prior(name)
-        if name == "values":
-            raise ValueError(
-                f"priors: there is a prior on values, but the answers of GaussianKeys have no density, so that nothing would inform them; {self.INSTEAD['outputs']}"
-            )
-
     def _validate(self) -> None:
-        given = {name: x for name, x in vars(self).items() if x is not None}
         keys, precision, weights = self.keys, self.key_precision, self.component_weights
         check.at_least("keys", keys, 3, "(..., U, R, D)")
         if self.num_components < 1:
             raise ValueError("keys has no components; give at least one")
-        check.same_dtype(**given)
-        check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
-        if self.values is not None:
-            check.at_least("values", self.values, 2, "(..., U, M)")
-            check.same_size("keys", self.num_units, "values", self.values.shape[-2], "units")
+        validate_units(self)
         if precision.dim():
             _per_component("key_precision", precision, keys, "give (..., U, R), axes of size 1 allowed, or a scalar")
-        check.positive("key_precision", precision)
         if weights is not None:
             _per_component("component_weights", weights, keys, "give (..., U, R), or (..., 1, R) for all units")
             check.same_size("keys", self.num_components, "component_weights", weights.shape[-1], "components")
             check.simplex("component_weights", weights)
-        self._validate_weights()
 
     @property
     def num_components(self) -> int:
@@ -199,18 +189,27 @@ class GaussianKeys(Mixture):
 
     @property
     def mixture(self) -> GaussianMixture:
-        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, each value repeated R times."""
-        precision, values, log_prior = self.key_precision, self.values, None
+        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, each answer repeated R times."""
+        log_prior = None
+        if self.log_prior is not None or self.component_weights is not None:
+            log_prior = (self.log_weights().unsqueeze(-1) + self.component_log_weights().unsqueeze(-3)).flatten(-2)
+        repeated = {name: self._repeated(name) for name in ("values", "value_precision", "answer_probs")}
+        return self._flat_keys(log_prior=log_prior, **repeated)
+
+    def _flat_keys(self, **others: Maybe) -> GaussianMixture:
+        """The flat view with these weights and answers, or without any: what keys and queries are to each other."""
+        precision = self.key_precision
         if precision.dim():
             shared = precision.shape[-2:] == (1, 1)
             precision = (precision if shared else precision.expand(*precision.shape[:-2], *self.unit_shape)).flatten(-2)
-        if values is not None:
-            values = values.repeat_interleave(self.num_components, -2)
-        if self.log_prior is not None or self.component_weights is not None:
-            log_prior = (self.log_weights().unsqueeze(-1) + self.component_log_weights().unsqueeze(-3)).flatten(-2)
-        none = self.keys.new_zeros(())
-        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), values=values, key_precision=precision,
-                               value_precision=none, log_prior=log_prior, answer_probs=None)  # fmt: skip
+        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), key_precision=precision, metric=self.metric,
+                               shift=self.shift, diagonal_metric=self.diagonal_metric, **others)  # fmt: skip
+
+    def _repeated(self, name: str) -> Maybe:
+        """A parameter of the answers, R times for each unit; None where there is none."""
+        x, axis = getattr(self, name), -len(self.PARAMETERS[name].names)
+        shared = x is None or x.dim() == 0 or x.shape[axis] == 1 != self.num_units
+        return x if shared else x.repeat_interleave(self.num_components, axis)
 
     # -- the program --------------------------------------------------------------------------------------------------------
 
@@ -221,8 +220,12 @@ class GaussianKeys(Mixture):
         return unit * self.num_components + pyro.sample("component", Categorical(logits=within), infer=PARALLEL)
 
     def emission(self, unit: Tensor) -> TorchDistribution:
-        """``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)``; ``unit`` counts the flat view, ``j R + r``."""
-        return self.mixture.emission(unit)
+        """``q_i | u_i=j, r_i=r ~ N(k_jr + δ, (α_jr Λ)⁻¹)``; ``unit`` counts the flat view, ``j R + r``."""
+        return self._flat_keys().emission(unit)
+
+    def answer(self, unit: Tensor) -> TorchDistribution:
+        """``v_i | u_i=j ~ N(v_j, I/β_j)``, or ``Categorical(ρ_j)``; ``unit`` counts the flat view."""
+        return self.mixture.answer(unit)
 
     def guide_unit(self, attention: Tensor, queries: Tensor) -> Tensor:
         """Sample ``unit`` from ``attention``, and ``component`` given it from its exact posterior."""
@@ -242,20 +245,24 @@ class GaussianKeys(Mixture):
         return log.expand(*log.shape[:-2], *self.unit_shape)
 
     def origins(self) -> dict[str, Tensor]:
-        """The mean key, (..., 1, 1, D)."""
-        return {"keys": center_of(self.keys, 2)}
+        """The mean location (..., 1, 1, D) and value (..., 1, M)."""
+        own = {"keys": self._flat_keys().origins()["keys"].unsqueeze(-2)}
+        return own if self.values is None else own | {"values": center_of(self.values)}
 
     def lowered(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
     ) -> tuple[Factor, Tensor]:
         """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
-        flat = None if centers is None else {name: x.squeeze(-2) for name, x in centers.items()}
-        return self.mixture.lowered(queries, centers=flat)
+        flat = None if centers is None else {**centers, "keys": centers["keys"].squeeze(-2)}
+        return self.mixture.lowered(queries, outputs, observed, centers=flat)
 
-    def responsibilities(self, queries: Tensor) -> Tensor:
-        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10."""
-        self.check_data(queries)
-        return self.mixture.attention(queries).unflatten(-1, self.unit_shape)
+    def responsibilities(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
+        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10.
+
+        Given the answers, too, where they are known.
+        """
+        self.check_data(queries, outputs, observed)
+        return self.mixture.attention(queries, outputs, observed).unflatten(-1, self.unit_shape)
 
     def component_attention(self, queries: Tensor) -> Tensor:
         """``p(component=r | unit=j, q_i)``, (..., Q, U, R), rows on the simplex over r; for a masked unit as if it were not."""
@@ -281,18 +288,18 @@ class GaussianKeys(Mixture):
         if reduce is log_sum:
             return super().log_evidence(queries, outputs, observed)
         self.check_data(queries, outputs, observed)
-        return assigned_evidence(*self.lowered(queries), self.num_components, reduce)
+        return assigned_evidence(*self.lowered(queries, outputs, observed), self.num_components, reduce)
 
     def expected_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:  # type: ignore[override]
         """``Σ_j w_ij v_j``, (..., Q, M) (MGK eq. 4): fused for "soft", no Q x U tensor; else in chunks of queries."""
         values, reduce = self.unit_answers(), reduction(assignment)
         if reduce is log_sum:
             self.check_data(queries)
-            flat = self.with_parameters({"values": None, "log_prior": None, "component_weights": None}).mixture
+            flat = self._flat_keys()
             weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
             return gaussian_attention(
-                queries, flat.keys, values, flat.key_precision, self.log_prior, weights, self.num_components
-            )
+                queries, flat.locations, values, flat.key_precision, self.log_prior, weights, self.num_components, flat.wide_root(),
+            )  # fmt: skip
         self.check_data(queries)
         factor, log_weights = self.lowered(queries)
         return assigned_outputs(factor, values, log_weights, self.num_components, reduce)
@@ -302,13 +309,30 @@ class GaussianKeys(Mixture):
         attention, evidence = safe_softmax(reduction(assignment)(self.log_joint(queries)))
         return attention @ self.unit_answers(), attention, evidence
 
+    def output_distribution(self, queries: Tensor) -> MixtureDensity | Categorical:
+        """``p(v_i | q_i)``, that of the flat view."""
+        return self.mixture.output_distribution(queries)
+
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of a parameter given the others and assignments; MGK's M-step, errata 10 and 11 mended, is its mode."""
-        if name == "weights":
-            return super().conditional(name, seen)
         if name == "component_weights":
             return DirichletTerms(seen.counts)
-        return gaussian_terms(name, self.keys, self.key_precision, seen.centers["keys"], seen.counts, seen.sums)
+        if name == "weights":
+            return super().conditional(name, seen)
+        if name not in OF_KEYS:
+            return super().conditional(name, seen._replace(counts=seen.counts.sum(-1), sums=seen.sums.sum(-2)))
+        centers = {**seen.centers, "keys": seen.centers["keys"].squeeze(-2)}
+        seen = seen._replace(counts=seen.counts.flatten(-2), sums=seen.sums.flatten(-3, -2), centers=centers)
+        terms = self._flat_keys().conditional(name, seen)
+        return terms if name in ("shift", "metric") else self._of_components(terms)
+
+    def _of_components(self, terms: Any) -> Terms:
+        """Terms of the units of the flat view with the axes of units and components, (..., U·R, ...) to (..., U, R, ...)."""
+        after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[
+            type(terms)
+        ]  # axes of what one unit has
+        laid = [x.unflatten(-1 - n, self.unit_shape) for x, n in zip(terms, after, strict=False)]
+        return type(terms)(*laid, *(x.unsqueeze(-2) for x in terms[2:]))
 
 
 def _per_component(name: str, x: Tensor, keys: Tensor, repair: str) -> None:

@@ -25,30 +25,23 @@ position term is a prior or a key that depends on (i, j): ``log_prior`` with Q r
 queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their priors decide.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
-from pyro.distributions import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, TorchDistribution, Wishart
+from pyro.distributions import Categorical, MultivariateNormal, Normal, TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._answers import GaussianAnswers
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._from_points import FromPoints
-from probtx_pyro.models._gaussian_checks import validate_mixture, validate_outputs
-from probtx_pyro.models._gaussian_terms import gaussian_terms, key_terms
-from probtx_pyro.models._metric import Metric
+from probtx_pyro.models._gaussian_checks import validate_each, validate_units
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.formulation import DirichletTerms, Parameter, Terms
-from probtx_pyro.models.mixture import WEIGHTS, Centers, Maybe, Number, Seen
+from probtx_pyro.models.mixture import Centers, Maybe, Number
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
-from probtx_pyro.ops._numerics import center_of, known
+from probtx_pyro.ops._numerics import center_of
 from probtx_pyro.ops.attention import beside
-
-DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,24 +89,10 @@ class GaussianMixture(GaussianAnswers, FromPoints):
     shift: Maybe = field(default=None, kw_only=True)
     diagonal_metric: bool | None = field(default=None, kw_only=True)
 
-    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
-        "keys": Parameter("unit feature", constraints.real, Normal),
-        "shift": Parameter("feature", constraints.real, Normal, plate=False),
-        "key_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
-        "metric": Parameter("feature other_feature", constraints.positive_definite, Wishart, plate=False),
-        "values": Parameter("unit answer", constraints.real, Normal),
-        "value_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
-        "answer_probs": Parameter("unit label", constraints.simplex, Dirichlet),
-        **WEIGHTS,
-    }
-
-    def __post_init__(self) -> None:
-        self._tensors("key_precision", "value_precision")
-        if self.metric is not None and self.diagonal_metric is None:
-            features = self.keys.shape[-1]
-            object.__setattr__(self, "diagonal_metric", self.metric.shape[-2:] != (features, features))
-        validate_mixture(self)
-        self._validate_weights()
+    def _validate(self) -> None:
+        check.at_least("keys", self.keys, 2, "(..., U, D)")
+        validate_each(self, "key_precision")
+        validate_units(self)
 
     @classmethod
     def linked(
@@ -143,22 +122,9 @@ class GaussianMixture(GaussianAnswers, FromPoints):
                 )
             precisions.append(precision[..., :1] if precision.dim() else precision)
         plain = cls(keys, values, *precisions)
-        link = 0.5 * precisions[0] * keys.square().sum(-1)
-        if values is not None:
-            link = link + 0.5 * precisions[1] * values.square().sum(-1)
-        weights = (
-            link.unsqueeze(-2)
-            if log_prior is None
-            else check.log_weights(log_prior, "keys", keys.shape[-2]) + link.unsqueeze(-2)
-        )
-        return plain.replace(log_prior=weights.log_softmax(-1))
-
-    @classmethod
-    def categorical(
-        cls, keys: Tensor, answer_probs: Tensor, key_precision: Tensor | float = 1.0, log_prior: Maybe = None
-    ) -> "GaussianMixture":
-        """Units that answer with a label: ``v_i | u_i=j ~ Categorical(answer_probs_j)``; outputs are integers (..., Q)."""
-        return cls(keys, None, key_precision, 0.0, log_prior, answer_probs=answer_probs)
+        if log_prior is not None:
+            log_prior = check.log_weights(log_prior, "keys", plain.num_units)
+        return linked_units(keys, values, precisions[0], precisions[1], log_prior).replace()
 
     def with_background(
         self,
@@ -219,44 +185,6 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         shape = torch.broadcast_shapes(each.shape[:-1], own.shape[:-1])
         return torch.cat([each.expand(*shape, -1), own.expand(*shape, 1)], -1)
 
-    # -- parameters and data ------------------------------------------------------------------------------------------------
-
-    @property
-    def answer_density(self) -> bool:
-        """True if answers have a density: categorical, or values with a positive precision."""
-        if self.answer_probs is not None:
-            return True
-        return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
-
-    def replace(self, **changes: Any) -> Self:
-        """The mixture with some constructor arguments changed, validated; the kind of a new metric is told by its shape."""
-        return super().replace(**({"diagonal_metric": None} if "metric" in changes else {}) | changes)
-
-    def row(self, name: str) -> Parameter:
-        """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
-        return DIAGONAL if name == "metric" and self.diagonal_metric else super().row(name)
-
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the mixture does not have."""
-        super().check_prior(name)
-        if name == "value_precision" and self.values is None:
-            raise ValueError(
-                "priors: there is a prior on value_precision, but the GaussianMixture has no values whose precision it is; give it values or drop the prior"
-            )
-        if name == "value_precision" and not self.answer_density:
-            raise ValueError(
-                "priors: there is a prior on value_precision, but value_precision is 0 (answers without a density); start from a positive one"
-            )
-
-    def axes(self, name: str) -> tuple[str, ...]:
-        """Names of the own axes; answers that are labels have no coordinates."""
-        if self.answer_probs is not None and name in ("outputs", "expected_outputs"):
-            return ("query",) if name == "outputs" else ("query", "label")
-        return super().axes(name)
-
-    def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
-        validate_outputs(self, queries, outputs, observed)
-
     # -- the program: what a unit emits --------------------------------------------------------------------------------------
 
     def emission(self, unit: Tensor) -> TorchDistribution:
@@ -279,11 +207,6 @@ class GaussianMixture(GaussianAnswers, FromPoints):
 
     # -- the closed form ------------------------------------------------------------------------------------------------------
 
-    @property
-    def locations(self) -> Tensor:
-        """``ξ_j + δ``, the means of the units, (..., U, D)."""
-        return self.keys if self.shift is None else self.keys + self.shift.unsqueeze(-2)
-
     def whitened(self, queries: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (..., Q, D) and locations (..., U, D) less a center (..., 1, D), where the metric is the plain inner product."""
         queries, locations = queries - center, self.locations - center
@@ -295,10 +218,6 @@ class GaussianMixture(GaussianAnswers, FromPoints):
     def placed(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (..., Q, D) and locations (..., U, D) where the metric is the plain inner product."""
         return (queries, self.locations) if self.metric is None else self.whitened(queries, self.origins()["keys"])
-
-    def _root(self) -> Metric:
-        assert self.metric is not None
-        return Metric.of(self.metric, bool(self.diagonal_metric))
 
     def origins(self) -> dict[str, Tensor]:
         """The mean location (..., 1, D) and value (..., 1, M)."""
@@ -328,17 +247,9 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         self.check_data(queries)
-        answers, root = self.unit_answers(), None if self.metric is None else self._root().wide()
-        return gaussian_attention(queries, self.locations, answers, self.key_precision, self.log_prior, root=root)
-
-    def unit_answers(self) -> Tensor:
-        """Answers of the units: values (..., U, M), or probabilities of labels (..., U, K)."""
-        answers = self.values if self.answer_probs is None else self.answer_probs
-        if answers is None:
-            raise ValueError(
-                "values is None, so this mixture has no answers; build it with values=, or with GaussianMixture.categorical"
-            )
-        return answers
+        return gaussian_attention(
+            queries, self.locations, self.unit_answers(), self.key_precision, self.log_prior, root=self.wide_root()
+        )
 
     def output_distribution(self, queries: Tensor) -> MixtureDensity | Categorical:
         """``p(v_i | q_i)``: a `MixtureDensity` over values, or a Categorical over labels, batch shape (..., Q).
@@ -350,7 +261,7 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         """
         if not self.answer_density:
             raise ValueError(
-                "output_distribution needs answers with a density; give value_precision > 0 or use GaussianMixture.categorical"
+                "output_distribution needs answers with a density; give value_precision > 0 or answer_probs"
             )
         if self.answer_probs is not None:
             return Categorical(probs=self.expected_outputs(queries))
@@ -362,32 +273,22 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         )  # fmt: skip
         return MixtureDensity(answers, queries.shape[-2])
 
-    def conditional(self, name: str, seen: Seen) -> Terms:
-        """The likelihood of a parameter given the others and assignments: PT eq. 29, 30, 35, 37, 38 (errata 2, 3) are its modes."""
-        if name == "weights":
-            return super().conditional(name, seen)
-        features = self.keys.shape[-1]
-        if name in ("keys", "shift", "key_precision", "metric"):
-            root = None if self.metric is None else self._root()
-            return key_terms(
-                name, self.keys, self.shift, self.key_precision, root, seen, seen.sums[..., : features + 1]
-            )
-        width = self.unit_answers().shape[-1]
-        sums, answered = seen.sums[..., features + 1 :], seen.counts
-        if seen.answers == "none":  # the prior alone decides
-            answered = torch.zeros_like(answered)
-            sums = answered.unsqueeze(-1).expand(*answered.shape, width + 1)
-        elif seen.answers == "some":
-            answered = sums[..., -1]
-        if name == "answer_probs":
-            return DirichletTerms(sums[..., :width])
-        return gaussian_terms(
-            name, self.unit_answers(), self.value_precision, seen.centers["values"], answered, sums[..., : width + 1]
-        )
-
 
 def _with_row(rows: Tensor, row: Maybe) -> Tensor:
     """Rows (..., U, n) with one more, 0 if None."""
     row = torch.zeros_like(rows[..., 0, :]) if row is None else row.to(rows)
     shape = torch.broadcast_shapes(rows.shape[:-2], row.shape[:-1])
     return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)
+
+
+def linked_units(
+    keys: Tensor, values: Maybe, key_precision: Tensor, value_precision: Tensor | None = None, log_weights: Maybe = None
+) -> GaussianMixture:
+    """`GaussianMixture.linked` of arguments that are known to be valid; precisions are scalars or (..., 1), None is 0."""
+    link = 0.5 * key_precision * keys.square().sum(-1)
+    if values is not None and value_precision is not None:
+        link = link + 0.5 * value_precision * values.square().sum(-1)
+    weights = link.unsqueeze(-2) if log_weights is None else log_weights + link.unsqueeze(-2)
+    precision = keys.new_zeros(()) if value_precision is None else value_precision
+    return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=key_precision, value_precision=precision,
+                           log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip

@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
+from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import Parameter
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, linked_units
 from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops.attention import dot_product_attention
 
@@ -93,7 +93,7 @@ class SoftHashTable(ReducedMixture):
     def mixture(self) -> GaussianMixture:
         """The memory whose posterior over units is the attention of a reading."""
         self.require_density()
-        return linked(self.keys, self.values, self.scale)
+        return linked_units(self.keys, self.values, for_each(self.scale, 1))
 
     def write(self, keys: Tensor, values: Tensor) -> "SoftHashTable":
         """The table with more notes, keys (..., n, D) and values (..., n, M).

@@ -26,9 +26,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._reduced import ReducedMixture, for_each, linked
+from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import Parameter
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, linked_units
 from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops import FixedPoint
 from probtx_pyro.ops._retrieval import POOLING, Pooling, iterate
@@ -146,7 +146,7 @@ class Hopfield(ReducedMixture):
     def mixture(self) -> GaussianMixture:
         """The mixture whose attention is retrieval: its log evidence is ``-β E(s)`` but for a constant."""
         self.require_density()
-        return linked(self.patterns, self.values, self.beta, self.log_mask())
+        return linked_units(self.patterns, self.values, for_each(self.beta, 1), log_weights=self.log_mask())
 
     @property
     def limit(self) -> str | None:

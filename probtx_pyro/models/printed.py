@@ -13,6 +13,8 @@ from probtx_pyro.ops._assignment import Reduction, largest, reduction
 
 def _scores(model: GaussianKeys, queries: Tensor) -> Tensor:
     """``-|q_i - k_jr|²/2σ_jr²``, shape (..., Q, U, R)."""
+    if model.metric is not None or model.shift is not None:
+        raise ValueError("model has a metric or a shift, which the printed formulas lack; ask the model itself")
     flat = model.mixture
     precision = flat.key_precision.unsqueeze(-2) if flat.key_precision.dim() else flat.key_precision
     return (-0.5 * precision * torch.cdist(queries, flat.keys).square()).unflatten(-1, model.unit_shape)

@@ -59,7 +59,8 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
     def evidence(scores: Tensor) -> Tensor:
         return log_sum(_of_units(scores, components, reduce)).unsqueeze(-1)
 
-    return by_chunks(evidence, *as_product(factor, log_prior)).squeeze(-1)
+    found = by_chunks(evidence, *as_product(factor, log_prior)).squeeze(-1)
+    return found if factor.base is None else found + factor.base
 
 
 def assigned_outputs(

@@ -81,7 +81,7 @@ def draws_groups(
 
     groups = {"posterior": laid_out(posterior.samples), "sample_stats": statistics}
     compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
-    attrs["logarithmic"] = " ".join(name for name in compared if formulation.PARAMETERS[name].logarithmic)
+    attrs["logarithmic"] = " ".join(name for name in compared if formulation.row(name).logarithmic)
     if not program.hierarchical:  # a flat prior has no density
         sites = program.sites(data)
         flat = [name for name, site in sites.items() if isinstance(bare(site.distribution), ImproperUniform)]

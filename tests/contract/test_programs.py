@@ -101,26 +101,51 @@ def test_a_conditional_is_the_likelihood_of_its_parameter(row, name):
     every = [(i, state) for i in range(len(p["queries"])) for state in oracles.states(p)]
     total = oracles.evidence(p)
 
-    def complete(lists, i, state):
-        return oracles.log_joint(lists, i, *state) if len(state) == 1 else oracles.log_complete(lists, i, state)
-
-    weights = {(i, state): torch.tensor(complete(p, i, state) - total[i]).exp() for i, state in every}
+    weights = {(i, state): torch.tensor(oracles.log_complete(p, i, state) - total[i]).exp() for i, state in every}
     found, expected = [], []
-    g = generator(22)
-    for _ in range(5):
-        noise = 0.5 * torch.randn(present.shape, generator=g)
-        x = {
-            "real": present + noise,
-            "positive": present * noise.exp(),
-            "simplex": (present.log() + noise).softmax(-1),
-            "matrix": present + (noise.mT @ noise if KINDS[type(terms)] == "matrix" else 0),
-        }[KINDS[type(terms)]]
+    for x in others(terms, present, 5):
         moved = row.lists(formulation.with_parameters({name: x}), *data)
-        expected.append(sum(w * complete(moved, *place) for place, w in weights.items() if w > 0))
+        expected.append(sum(w * oracles.log_complete(moved, *place) for place, w in weights.items() if w > 0))
         found.append(log_likelihood(terms, x))
     found, expected = torch.stack(found), torch.stack(expected)
     assert (expected[1:] - expected[0]).abs().max() > 1e-3
     assert_equal(found[1:] - found[0], expected[1:] - expected[0], expected, found, operations=256)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"), [case for case in CONDITIONALS if "keys, " in case.id and "metric" in case.id]
+)
+def test_a_conditional_is_the_density_of_the_program_given_units_and_components(row, name):
+    """Of Gaussian keys with all that they have: the program at each unit and component, weighted by their posterior."""
+    formulation, *data = row.draw(generator(21))
+    terms = formulation.conditional(name, formulation.expect(formulation.bind(*data)))
+    weights, found, expected = formulation.responsibilities(*data), [], []
+    for x in others(terms, formulation.parameter(name), 3):
+        program, total = formulation.with_parameters({name: x}).model, 0.0
+        for place in itertools.product(*map(range, formulation.unit_shape)):
+            at = dict(zip(("unit", "component"), (torch.tensor(index).expand(5) for index in place), strict=True))
+            trace = poutine.trace(poutine.condition(program, at)).get_trace(*data)
+            trace.compute_log_prob()
+            density = sum(trace.nodes[site]["log_prob"] for site in ("unit", "component", "queries", "outputs"))
+            total = total + (weights[(..., *place)] * density).sum()
+        expected.append(total)
+        found.append(log_likelihood(terms, x))
+    found, expected = torch.stack(found), torch.stack(expected)
+    assert (expected[1:] - expected[0]).abs().max() > 1e-3
+    assert_equal(found[1:] - found[0], expected[1:] - expected[0], expected, found, operations=256)
+
+
+def others(terms, present, count):
+    """So many values of a parameter, away from the present one."""
+    g, kind = generator(22), KINDS[type(terms)]
+    for _ in range(count):
+        noise = 0.5 * torch.randn(present.shape, generator=g)
+        yield {
+            "real": present + noise,
+            "positive": present * noise.exp(),
+            "simplex": (present.log() + noise).softmax(-1),
+            "matrix": present + (noise.mT @ noise if kind == "matrix" else 0),
+        }[kind]
 
 
 KINDS = {

@@ -139,7 +139,7 @@ def test_a_batch_is_adapted_and_drawn_as_its_problems(row):
 @densities
 def test_calibration_ranks_every_parameter(row):
     posterior, data = posterior_of(row)
-    samplers = {True: functools.partial(inference.gibbs, num_chains=3, num_samples=1, num_warmup=1, progress=False),
+    samplers = {True: functools.partial(inference.gibbs, num_chains=3, num_samples=1, num_warmup=1, start="prior", progress=False),
                 False: functools.partial(inference.nuts, num_chains=1, num_samples=3, num_warmup=1, max_tree_depth=2,
                                          start="prior", progress=False)}  # fmt: skip
     found = results.calibrate(
@@ -165,17 +165,18 @@ def test_calibration_ranks_every_parameter(row):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sampler"), [
     ("soft k-means", functools.partial(inference.gibbs, num_chains=19, num_samples=1, num_warmup=60)),
-    ("hopfield", functools.partial(inference.nuts, num_chains=1, num_samples=57, num_warmup=60, start="prior")),
+    *((kind, functools.partial(inference.nuts, num_chains=1, num_samples=57, num_warmup=60, start="prior"))
+      for kind in ("soft k-means", "hopfield", "soft hash table")),
 ])  # fmt: skip
 def test_samplers_of_reduced_mixtures_are_calibrated(kind, sampler):
     centers = torch.tensor([[-2.0], [2.0]])
     made = {"soft k-means": (models.SoftKMeans(centers, 0.7), {"centers": Normal(centers, 0.7), "gamma": Gamma(6.0, 8.0)}),
-            "hopfield": (models.Hopfield(centers, 1.0), {"patterns": Normal(centers, 0.7), "beta": Gamma(6.0, 5.0)})}  # fmt: skip
+            "hopfield": (models.Hopfield(centers, 1.0), {"patterns": Normal(centers, 0.7), "beta": Gamma(6.0, 5.0)}),
+            "soft hash table": (models.SoftHashTable(centers, centers, 1.0), {"keys": Normal(centers, 0.7), "scale": Gamma(6.0, 5.0)})}  # fmt: skip
     formulation, priors = made[kind]
-    batch_size, count = (200, 200) if kind == "soft k-means" else (None, 20)
     found = results.calibrate(
         models.bayesian(formulation, **priors), (8, 1), sampler=functools.partial(sampler, progress=False), num_draws=19,
-        num_simulations=count, seed=0, batch_size=batch_size, progress=False,
+        num_simulations=200, seed=0, batch_size=200, progress=False,
     )  # fmt: skip
     assert found.ok(), str(found)
 

@@ -3,8 +3,9 @@
 import oracles
 import pytest
 import torch
+from formulations import single
 from pyro import poutine
-from pyro.distributions import Dirichlet, Gamma, Normal, StudentT
+from pyro.distributions import Dirichlet, Gamma, Normal, StudentT, Wishart
 from pyro.infer import TraceEnum_ELBO
 from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_never_falls
@@ -111,15 +112,30 @@ def test_a_wrong_step_is_seen(monkeypatch):
         assert_never_falls(fit.objective)
 
 
-def test_one_component_is_the_gaussian_mixture():
-    model, queries = keys_problem(generator(4), components=1, queries=9)
+@pytest.mark.parametrize(
+    "options", [{}, {"answer": "gaussian", "metric": "full"}, {"answer": "categorical", "metric": "diagonal"}]
+)
+def test_one_component_is_the_gaussian_mixture(options):
+    model, *data = keys_problem(generator(4), components=1, queries=9, **options)
     flat = model.mixture
     mine = some_priors(model, "keys key_precision weights")
-    theirs = dict(keys=Normal(flat.keys, 0.8**-0.5), key_precision=Gamma(2.0, 1.5), weights=mine["weights"])
+    shared = {
+        "shift": Normal(0.0, 1.0),
+        "values": Normal(0.0, 1.0),
+        "value_precision": Gamma(2.0, 1.0),
+        "answer_probs": Dirichlet(torch.full((3,), 1.5)),
+    }
+    shared["metric"] = Gamma(2.0, 1.0) if model.diagonal_metric else Wishart(torch.tensor(6.0), torch.eye(3) / 6)
+    for name in options and shared:
+        if model.held(name) is not None and (name != "value_precision" or model.values is not None):
+            mine[name] = shared[name]
+    theirs = mine | dict(keys=Normal(flat.keys, 0.8**-0.5))
     ours, fit = (
-        inference.adapt(models.bayesian(m, **p), queries, num_steps=20) for m, p in ((model, mine), (flat, theirs))
+        inference.adapt(models.bayesian(m, **p), *data, num_steps=20) for m, p in ((model, mine), (flat, theirs))
     )
     assert_equal(ours.formulation.keys.squeeze(-2), fit.formulation.keys, operations=64 * 20)
+    for name in mine.keys() & shared.keys():
+        assert_equal(ours.formulation.held(name), fit.formulation.held(name), operations=64 * 20)
     assert_equal(ours.objective, fit.objective, operations=64 * 20)
 
 
@@ -154,7 +170,7 @@ def test_batch_is_the_stack_of_its_singles(causal, tol, device):
     there = model.to(device)
     fit = inference.adapt(models.bayesian(there, **some_priors(there)), queries.to(device), **options)
     for index in ((0, 0), (1, 2)):
-        alone = model.with_parameters({k: x[index] for k, x in vars(model).items()})
+        alone = single(model, index)
         one = inference.adapt(models.bayesian(alone, **some_priors(alone)), queries[index], **options)
         for name in FIELDS:  # each of the 40 steps may add its own 64 operations
             assert_equal(

@@ -22,12 +22,13 @@ VARIANTS = [
     {"masked": True, "rows": 5},
     {"precision": "shared", "weights": None},
     {"weights": "shared", "units": 1},
+    {"answer": "gaussian", "metric": "full"},
 ]
 
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_hard_assignment_is_the_loop(options, device):
-    model, queries = keys_problem(generator(1), components=3, **options)
+    model, queries, *answers = keys_problem(generator(1), components=3, **options)
     attention, objective = map(torch.tensor, oracles.hard_attention(lists(model, queries)))
     there, asked = model.to(device), queries.to(device)
     assert_equal(there.attention(asked, assignment="hard").cpu(), attention)
@@ -36,6 +37,10 @@ def test_hard_assignment_is_the_loop(options, device):
     output, weights, evidence = model.explicit_outputs(queries, "hard")
     assert_equal(torch.cat([output, weights, evidence[:, None]], -1),
                  torch.cat([attention @ model.values, attention, objective[:, None]], -1))  # fmt: skip
+    if answers:
+        attention, objective = map(torch.tensor, oracles.hard_attention(lists(model, queries, *answers)))
+        assert_equal(model.attention(queries, *answers, assignment="hard"), attention)
+        assert_equal(model.log_evidence(queries, *answers, assignment="hard"), objective)
 
 
 def test_the_hard_objective_is_never_above_the_evidence():

@@ -1,12 +1,13 @@
-"""Metric and shift of a Gaussian mixture: against `MultivariateNormal`, quadrature and calibration, by ECM, Gibbs, NUTS and causally."""
+"""Metric and shift of a Gaussian mixture and of Gaussian keys: against `MultivariateNormal`, quadrature and calibration, by ECM, Gibbs, NUTS and causally."""
 
 import math
 from functools import partial
 
 import pytest
 import torch
+from formulations import single
 from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
-from strategies import generator, problem
+from strategies import generator, keys_problem, problem
 from tolerances import assert_equal, assert_never_falls
 from torch.distributions import MultivariateNormal, biject_to, constraints
 
@@ -15,6 +16,8 @@ from probtx_pyro.models._conditionals import draw
 from probtx_pyro.models._distributions import PlainWishart
 
 KINDS = pytest.mark.parametrize("kind", ["full", "diagonal"])
+MADE = {"units": problem, "keys": partial(keys_problem, answer="gaussian")}
+PROBLEMS = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
 def full_metric(mixture):
@@ -26,23 +29,35 @@ def priors(mixture):
     """Conjugate priors on the four parameters of the keys."""
     features, kind = mixture.keys.shape[-1], mixture.diagonal_metric
     metric = Gamma(4.0, 3.0) if kind else Wishart(torch.tensor(features + 4.0), torch.eye(features) / 4)
-    return dict(
+    own = dict(
         keys=Normal(mixture.keys, 1.0), shift=Normal(0.0, 1.0), key_precision=Gamma(4.0, 4.0), metric=metric,
         weights=Dirichlet(torch.full((1, mixture.num_units), 1.5)),
     )  # fmt: skip
+    several = len(mixture.unit_shape) > 1
+    return own | ({"component_weights": Dirichlet(torch.full(mixture.unit_shape, 1.5))} if several else {})
 
 
 @KINDS
+@PROBLEMS
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_density_attention_and_answers_are_those_of_multivariate_normals(kind, batch, device):
-    mixture, queries, outputs, _ = problem(generator(1), batch=batch, metric=kind)
-    covariance = torch.linalg.inv(mixture.key_precision[..., None, None] * full_metric(mixture).unsqueeze(-3))
-    keys = MultivariateNormal(mixture.keys + mixture.shift.unsqueeze(-2), covariance)
-    joint = keys.expand((5, *batch, 4)).log_prob(queries.movedim(-2, 0).unsqueeze(-2)).movedim(0, -2)
-    joint = joint + mixture.log_weights()
+def test_density_attention_and_answers_are_those_of_multivariate_normals(make, kind, batch, device):
+    mixture, queries, outputs, _ = make(generator(1), batch=batch, metric=kind)
+    units, weights, on_unit = mixture.unit_shape, mixture.log_weights(), (None,) * len(mixture.unit_shape)
+    metric, shift = (
+        full_metric(mixture)[(..., *on_unit, slice(None), slice(None))],
+        mixture.shift[(..., *on_unit, slice(None))],
+    )
+    keys = MultivariateNormal(mixture.keys + shift, torch.linalg.inv(mixture.key_precision[..., None, None] * metric))
+    asked = queries.movedim(-2, 0)[(..., *on_unit, slice(None))]
+    every = keys.expand((5, *batch, *units)).log_prob(asked).movedim(0, len(batch))
+    if len(units) > 1:
+        every = every + weights.unsqueeze(-1) + mixture.component_log_weights().unsqueeze(-3)
+        joint = every.logsumexp(-1)
+    else:
+        joint = every = every + weights
     on_device, asked = mixture.to(device), queries.to(device)
     # an inverse of a 3 x 3 matrix of condition κ loses κ eps; κ is below 100 here
-    assert_equal(on_device.log_joint(asked).cpu(), joint, torch.tensor(100.0))
+    assert_equal(on_device.log_joint(asked).cpu(), every, torch.tensor(100.0))
     assert_equal(on_device.attention(asked).cpu(), joint.softmax(-1), torch.tensor(100.0))
     answers = joint.softmax(-1) @ mixture.values
     assert_equal(on_device.expected_outputs(asked).cpu(), answers, torch.tensor(100.0))
@@ -67,25 +82,33 @@ def test_answers_under_a_metric_are_those_of_whitened_keys_and_queries(kind):
     assert torch.equal(found.is_mode, expected.is_mode)
 
 
-def test_the_plain_inner_product_without_a_shift_is_the_mixture_without_either():
-    plain, queries, outputs, _ = problem(generator(3))
+@PROBLEMS
+def test_the_plain_inner_product_without_a_shift_is_the_mixture_without_either(make):
+    plain, queries, outputs, _ = make(generator(3))
     for metric in (torch.eye(3), torch.ones(3)):
         mixture = plain.replace(metric=metric, shift=torch.zeros(3))
         assert_equal(mixture.log_evidence(queries, outputs), plain.log_evidence(queries, outputs))
         assert_equal(mixture.expected_outputs(queries), plain.expected_outputs(queries))
+        hard = {"assignment": "hard"} if make is not problem else {}
+        assert_equal(mixture.attention(queries, outputs, **hard), plain.attention(queries, outputs, **hard))
 
 
-def extreme(seed):
-    """A random problem of 1 to 4 features, 1 to 5 units and 1 to 29 queries, scales from 1e-4 to 1e4, condition up to 1e9."""
+def extreme(seed, several=False):
+    """A random problem of 1 to 4 features, 1 to 5 units and 1 to 29 queries, scales from 1e-4 to 1e4, condition up to 1e9.
+
+    ``several``: each unit has 1 to 3 keys, and answers of which some are known.
+    """
     g = generator(seed)
     features, units, count = (int(torch.randint(1, most, (), generator=g)) for most in (5, 6, 30))
     scale = 10.0 ** float(torch.randint(-4, 5, (), generator=g))
     spectrum = torch.logspace(0, -float(torch.randint(0, 10, (), generator=g)), features) / scale**2
     turn, _ = torch.linalg.qr(torch.randn(features, features, generator=g))
-    diagonal, keys = seed % 2 == 1, scale * torch.randn(units, features, generator=g)
+    shape = (units, int(torch.randint(1, 4, (), generator=g))) if several else (units,)
+    diagonal, keys = seed % 2 == 1, scale * torch.randn(*shape, features, generator=g)
     matrix = (turn * spectrum) @ turn.mT
-    mixture = models.GaussianMixture(
-        keys, None, torch.rand(units, generator=g) + 0.3, metric=spectrum if diagonal else 0.5 * (matrix + matrix.mT),
+    kind = models.GaussianKeys if several else models.GaussianMixture
+    mixture = kind(
+        keys, None, torch.rand(shape, generator=g) + 0.3, metric=spectrum if diagonal else 0.5 * (matrix + matrix.mT),
         shift=scale * torch.randn(features, generator=g), diagonal_metric=diagonal,
     )  # fmt: skip
     near = Wishart(torch.tensor(features + 2.0), torch.eye(features) / scale**2 / (features + 2))
@@ -93,26 +116,36 @@ def extreme(seed):
         keys=Normal(keys, scale), shift=Normal(0.0, 2 * scale), metric=Gamma(2.0, 2 * scale**2) if diagonal else near,
     )  # fmt: skip
     queries = scale * (torch.randn(count, features, generator=g) + 5 * (seed % 3))
-    return models.bayesian(mixture, **found), queries
+    if not several:
+        return models.bayesian(mixture, **found), (queries,)
+    mixture = mixture.replace(
+        values=torch.randn(units, 2, generator=g), value_precision=torch.rand(units, generator=g) + 0.3
+    )
+    found |= dict(values=Normal(0.0, 2.0), value_precision=Gamma(2.0, 0.5))
+    outputs, observed = torch.randn(count, 2, generator=g), torch.rand(count, generator=g) < 0.5
+    return models.bayesian(mixture, **found), (queries, outputs, observed)
 
 
 @pytest.mark.parametrize(
-    "seeds",
-    [range(40), *(pytest.param(range(n, n + 240), marks=pytest.mark.slow) for n in range(40, 1000, 240))],
+    ("several", "seeds"),
+    [(False, range(40)), (True, range(10)),
+     *(pytest.param(False, range(n, n + 240), marks=pytest.mark.slow) for n in range(40, 1000, 240)),
+     pytest.param(True, range(10, 210), marks=pytest.mark.slow)],
     ids=str,
-)
-def test_ecm_never_falls(seeds):
+)  # fmt: skip
+def test_ecm_never_falls(several, seeds):
     for seed in seeds:
-        posterior, queries = extreme(seed)
-        fit = inference.adapt(posterior, queries, num_steps=15, progress=False)
+        posterior, data = extreme(seed, several)
+        fit = inference.adapt(posterior, *data, num_steps=15, progress=False)
         assert torch.isfinite(fit.objective).all()
         # the objective sums densities of up to 29 queries, whose logarithms are as large as the objective's largest
         assert_never_falls(fit.objective, operations=29 * 64)
 
 
 @KINDS
-def test_ecm_ends_where_the_gradient_of_the_log_joint_vanishes(kind):
-    mixture, queries, *_ = problem(generator(5), queries=30, metric=kind)
+@pytest.mark.parametrize("make", [problem, pytest.param(MADE["keys"], marks=pytest.mark.slow)], ids=MADE)
+def test_ecm_ends_where_the_gradient_of_the_log_joint_vanishes(make, kind):
+    mixture, queries, *_ = make(generator(5), queries=30, metric=kind)
     fit = inference.adapt(
         models.bayesian(mixture, **priors(mixture)), queries, num_steps=3000, tol=1e-12, progress=False
     )
@@ -153,6 +186,44 @@ def test_gibbs_is_quadrature_in_one_dimension():
         assert abs(found.std() - spread) < 5 * spread / 100
 
 
+SEVERAL = {
+    "metric": "metric",
+    "keys, shift and metric": "keys shift metric",
+    "answers": "key_precision metric values value_precision weights component_weights",
+    "labels": "shift metric answer_probs",
+}
+
+
+@pytest.mark.slow
+@KINDS
+@pytest.mark.parametrize("name", SEVERAL)
+def test_gibbs_of_several_keys_and_their_answers_is_calibrated(kind, name):
+    keys = torch.tensor([[[-2.0, 0.0], [0.0, 2.0]], [[2.0, 0.5], [0.0, -2.0]]])
+    options = {"key_precision": torch.full((2, 2), 2.0), "shift": torch.zeros(2), "diagonal_metric": kind == "diagonal"}
+    options["metric"] = torch.tensor([1.5, 0.7]) if kind == "diagonal" else torch.tensor([[1.5, 0.4], [0.4, 0.7]])
+    if name == "labels":
+        model, outputs = (
+            models.GaussianKeys(keys, answer_probs=torch.full((2, 3), 1 / 3), **options),
+            torch.zeros(20).long(),
+        )
+    else:
+        values, outputs = torch.tensor([[-1.0], [1.0]]), torch.zeros(20, 1)
+        model = models.GaussianKeys(keys, values, value_precision=torch.ones(2), **options)
+    own = dict(
+        keys=Normal(keys, 0.4), shift=Normal(0.0, 0.5), key_precision=Gamma(10.0, 5.0),
+        metric=Gamma(5.0, 4.0) if kind == "diagonal" else Wishart(torch.tensor(7.0), torch.eye(2) / 6),
+        values=Normal(0.0, 1.0), value_precision=Gamma(5.0, 4.0), answer_probs=Dirichlet(torch.tensor([1.5, 1.0, 1.0])),
+        weights=Dirichlet(torch.full((1, 2), 3.0)), component_weights=Dirichlet(torch.full((2,), 3.0)),
+    )  # fmt: skip
+    own = {prior: own[prior] for prior in SEVERAL[name].split()}
+    data = (torch.zeros(20, 2), outputs, torch.arange(20) % 3 > 0)  # two answers in three are known
+    found = results.calibrate(
+        models.bayesian(model, **own), *data, num_simulations=1000, num_draws=49, seed=0, batch_size=50,
+        sampler=partial(inference.gibbs, num_chains=49, num_samples=1, num_warmup=60, progress=False),
+    )  # fmt: skip
+    assert found.ok(0.99), str(found)
+
+
 @pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(
@@ -162,9 +233,8 @@ def test_gibbs_is_quadrature_in_one_dimension():
 def test_the_samplers_are_calibrated(kind, names, sampler):
     keys = torch.tensor([[-1.5, 0.0], [1.5, 0.5]])
     metric = torch.tensor([1.5, 0.7]) if kind == "diagonal" else torch.tensor([[1.5, 0.4], [0.4, 0.7]])
-    mixture = models.GaussianMixture(
-        keys, None, 2.0, metric=metric, shift=torch.zeros(2), diagonal_metric=kind == "diagonal"
-    )
+    options = {"metric": metric, "shift": torch.zeros(2), "diagonal_metric": kind == "diagonal"}
+    mixture = models.GaussianMixture(keys, None, 2.0, **options)
     own = dict(
         keys=Normal(keys, 0.4), shift=Normal(0.0, 0.5),
         metric=Gamma(5.0, 4.0) if kind == "diagonal" else Wishart(torch.tensor(7.0), torch.eye(2) / 6),
@@ -174,8 +244,8 @@ def test_the_samplers_are_calibrated(kind, names, sampler):
         run = {"sampler": partial(inference.gibbs, num_chains=49, num_samples=1, num_warmup=60), "batch_size": 50}
         simulations, num_draws = 1000, 49
     else:
-        run = {"sampler": partial(inference.nuts, num_chains=1, num_samples=49, num_warmup=100, progress=False)}
-        simulations, num_draws = 200, 49
+        sampler = partial(inference.nuts, num_chains=1, num_samples=98, num_warmup=100, progress=False)
+        run, simulations, num_draws = {"sampler": sampler, "batch_size": 50}, 200, 49  # every other draw
     found = results.calibrate(
         posterior, torch.zeros(20, 2), num_simulations=simulations, num_draws=num_draws, seed=0, **run
     )
@@ -183,8 +253,9 @@ def test_the_samplers_are_calibrated(kind, names, sampler):
 
 
 @KINDS
-def test_causal_adaptation_is_that_of_each_prefix(kind):
-    mixture, queries, *_ = problem(generator(7), metric=kind)
+@PROBLEMS
+def test_causal_adaptation_is_that_of_each_prefix(make, kind):
+    mixture, queries, *_ = make(generator(7), metric=kind)
     posterior = models.bayesian(mixture, **priors(mixture))
     fit = inference.adapt(posterior, queries, num_steps=3, causal=True)
     answers = fit.formulation.expected_outputs(queries.unsqueeze(-2)).squeeze(-2)
@@ -196,6 +267,20 @@ def test_causal_adaptation_is_that_of_each_prefix(kind):
 
 
 @pytest.mark.slow
+@KINDS
+@PROBLEMS
+def test_causal_adaptation_of_a_batch_is_that_of_its_problems(make, kind):
+    mixture, queries, *_ = make(generator(7), batch=(2,), queries=3, metric=kind)
+    alone, options = single(mixture, (1,)), {"num_steps": 2, "causal": True}
+    both, one = (
+        inference.adapt(models.bayesian(x, metric=priors(x)["metric"]), asked, **options).formulation
+        for x, asked in ((mixture, queries), (alone, queries[1]))
+    )
+    assert_equal(both.metric[1], one.metric, operations=512)
+    answers, own = both.expected_outputs(queries.unsqueeze(-2)), one.expected_outputs(queries[1].unsqueeze(-2))
+    assert_equal(answers[1], own, operations=512)
+
+
 @KINDS
 def test_implicit_gradients_are_those_of_the_steps(kind):
     mixture, queries, *_ = problem(generator(8), queries=20, metric=kind)

@@ -27,5 +27,5 @@ def test_parameters_have_a_component_dimension(batch):
 
 def test_answers_are_refused():
     model, queries = keys_problem(generator(2))
-    with pytest.raises(ValueError, match="answers of a GaussianKeys have no density"):
+    with pytest.raises(ValueError, match="answers of this mixture have no density"):
         results.to_inference_data(model, queries, torch.zeros(5, 2))
