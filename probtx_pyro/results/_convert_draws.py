@@ -54,6 +54,10 @@ def draws_groups(
         groups: Groups
         groups, said = program_groups(posterior, dims, likelihood is not None)
         return groups | {"sample_stats": statistics}, attrs | said
+    if not posterior.program.priors:
+        raise ValueError(
+            "these draws are of the assignments alone, because the program has no priors; take results.gap, or the formulation's attention"
+        )
     if attention < 0:
         raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
     if prior and seed is None:
