@@ -164,7 +164,7 @@ def _log_density(sites: Mapping[str, Any], drawn: Collection[str], problems: tor
     """``log q(θ)`` of each problem, from the sites of a guide, auxiliary ones among them."""
     if all(name in drawn for name in sites) and any(isinstance(bare(node["fn"]), Delta) for node in sites.values()):
         raise ValueError("gap: the guide puts a parameter on a point, so that its gap is infinite; take another guide")
-    total: Any = torch.zeros(problems)
+    total: Any = 0.0
     for name, node in sites.items():
         x = bare(node["fn"]).log_prob(node["value"])
         if problems.numel() > 1 and x.shape[: len(problems)] != problems:
