@@ -1,7 +1,7 @@
 """How far a fitted guide is from the exact posterior: the log evidence less the ELBO, in nats, by query and by problem.
 
-With θ the parameters and u the assignments, ``log p(x) - ELBO = KL(q(θ) || p(θ|x)) + E_q(θ) Σ_i KL(q(u_i) || p(u_i|x_i, θ))``. The
-second term is summed exactly at every θ (0.1 of docs/mathematics.md at one of them); the first is estimated from draws of the guide.
+With θ the parameters and u the assignments, the gap is ``KL(q(θ) || p(θ|x)) + E_q(θ) Σ_i KL(q(u_i) || p(u_i|x_i, θ))``, equation (0.2) of
+docs/mathematics.md. The second term is summed exactly at every θ; the first is estimated from draws of the guide.
 """
 
 import math
