@@ -54,7 +54,7 @@ class AttentionGuide(nn.Module):
     >>> queries = torch.tensor([[-2.0], [0.0], [0.5]])
     >>> guide = inference.AttentionGuide(posterior, torch.nn.Linear(1, 2))  # the log joint of units of one width is linear
     >>> fit = inference.variational(posterior, queries, guide=guide, num_steps=200, learning_rate=0.1, num_samples=1, seed=0)
-    >>> bool((results.gap(fit.applied(torch.tensor([[-1.0], [1.5]]), seed=0), seed=0).assignments < 0.01).all())
+    >>> bool((results.gap(fit.applied(torch.tensor([[-1.0], [1.5]]), num_samples=1, seed=0), seed=0).assignments < 0.01).all())
     True
     """
 

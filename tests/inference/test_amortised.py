@@ -56,7 +56,9 @@ def test_the_gap_of_a_network_shrinks_with_training_and_is_never_negative():
     early = fit(posterior, train, guide=AttentionGuide(posterior, network(3, 4)), steps=2)
     late = fit(posterior, train, guide=early.guide, steps=30)
     for data in (train, held_out):
-        before, after = (results.gap(one.applied(data, seed=0), seed=0).assignments for one in (early, late))
+        before, after = (
+            results.gap(one.applied(data, num_samples=2, seed=0), seed=0).assignments for one in (early, late)
+        )
         for gap in (before, after):
             assert (gap >= -64 * torch.finfo(gap.dtype).eps * mixture.log_evidence(data).abs()).all()
         assert after.mean() < 0.2 * before.mean()
@@ -125,15 +127,16 @@ def test_a_guide_of_sets_begins_at_the_formulation():
     priors = dict(keys=Normal(0.0, 1.0), key_precision=Gamma(3.0, 2.0), weights=Dirichlet(torch.full((1, 4), 2.0)))
     posterior = models.bayesian(mixture, **priors)
     guide = ParameterGuide(posterior, queries, encoder=network(3, 6))
-    found = fit(posterior.copies(2, queries), queries.expand(2, -1, -1), guide=guide, steps=1, rate=1e-9, samples=100)
+    found = fit(posterior.copies(2, queries), queries.expand(2, -1, -1), guide=guide, steps=1, rate=1e-9, samples=40)
     assert torch.isfinite(found.draws.statistics["lp"]).all()
+    assert results.to_inference_data(found)["posterior"]["keys"].dims == ("chain", "draw", "batch", "unit", "feature")
     for name, x in found.median.items():
         present = mixture.parameters()[name]
         if name == "weights":  # stick-breaking: medians of products are near, not at, products of medians
             assert ((x > 0) == (present > 0)).all() and (x - present).abs().max() < 0.1
-        else:  # monotone coordinates keep the median, whose standard error is 1.25 * 0.1 / sqrt(100)
+        else:  # monotone coordinates keep the median, whose standard error is 1.25 * 0.1 / sqrt(40)
             scale = present if name == "key_precision" else 1.0
-            assert ((x - present).abs() / scale).max() < 5 * 0.0125, name
+            assert ((x - present).abs() / scale).max() < 5 * 0.0198, name
 
 
 @pytest.mark.slow
@@ -143,7 +146,9 @@ def test_a_guide_of_sets_learns_from_problems_drawn_from_the_prior():
     guide = ParameterGuide(posterior, queries[0], encoder=torch.nn.Linear(2, 6, dtype=torch.float64))
     early = fit(many, queries, guide=guide, steps=1, rate=1e-6)
     late = fit(many, queries, guide=early.guide, steps=400, rate=0.02)
-    before, after = (results.gap(one.applied(held_out, seed=0), num_samples=200, seed=0) for one in (early, late))
+    before, after = (
+        results.gap(one.applied(held_out, num_samples=2, seed=0), num_samples=200, seed=0) for one in (early, late)
+    )
     assert before.parameters.mean() > 1.0 and after.parameters.mean() < 0.05
     other = late.applied(held_out[0], posterior=posterior, num_samples=7, seed=0)
     assert other.draws.samples["keys"].shape == (1, 7, 1, 2)
