@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 import oracles
 import pyro
@@ -10,7 +11,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import Gamma, LogNormal, Normal
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.autoguide import AutoLowRankMultivariateNormal
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 from strategies import generator, keys_problem, lists, problem
 from tolerances import assert_equal
 
@@ -206,14 +207,14 @@ def test_what_has_no_gap_is_refused():
 
 @pytest.mark.slow
 def test_automatic_guides_have_a_gap():
-    """A Gamma posterior, and a normal of its logarithm: their divergence on a grid."""
+    """A Gamma posterior, and a wide normal of its logarithm: their divergence on a grid."""
     mixture = models.GaussianMixture(torch.zeros(1, 1), key_precision=1.0)
     posterior = models.bayesian(mixture, key_precision=Gamma(3.0, 2.0))
     queries = torch.tensor([[0.5], [1.5]])
-    found = fit(posterior, queries, guide="normal", steps=500, rate=0.05)
+    found = fit(posterior, queries, guide=partial(AutoNormal, init_scale=1.0))  # wide
     with pyro.get_param_store().scope():
         normal = poutine.trace(found.guide).get_trace(queries).nodes["key_precision_unconstrained"]["fn"]
-    loc, scale = float(normal.mean), float(normal.stddev)
+    loc, scale = float(normal.mean.detach()), float(normal.stddev.detach())
     shape, rate = 3.0 + 1.0, 2.0 + 0.5 * (0.25 + 2.25)
     step, exact = 0.001, 0.0
     for i in range(-8000, 8000):
@@ -221,4 +222,4 @@ def test_automatic_guides_have_a_gap():
         guide = oracles.normal([z], [loc], scale**-2)
         exact += scale * step * math.exp(guide) * (guide - oracles.gamma_log(math.exp(z), shape, rate) - z)
     gap = results.gap(found, num_samples=2000, seed=0)
-    assert abs(float(gap.parameters) - exact) < SIGMAS * float(gap.parameters_error) < exact
+    assert abs(float(gap.parameters) - exact) < SIGMAS * float(gap.parameters_error) < 0.5 * exact
