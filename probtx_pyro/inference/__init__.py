@@ -2,6 +2,7 @@
 
 from torch.serialization import add_safe_globals
 
+from probtx_pyro.inference._amortised import AttentionGuide, ParameterGuide
 from probtx_pyro.inference._annealing import AnnealedLogPartition, annealed_log_partition
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._gibbs import gibbs
@@ -12,6 +13,6 @@ from probtx_pyro.inference.em import Adaptation, adapt
 add_safe_globals([Adaptation, Draws])  # for torch.load(weights_only=True)
 
 __all__ = [
-    "Adaptation", "AnnealedLogPartition", "Approximation", "Draws",
+    "Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ParameterGuide",
     "adapt", "annealed_log_partition", "gibbs", "nuts", "variational",
 ]  # fmt: skip

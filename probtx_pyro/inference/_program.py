@@ -1,6 +1,6 @@
 """A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates, and who it is."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -85,11 +85,11 @@ class Parameters(NamedTuple):
             free = ({name: transforms[name](x[index]) for name, x in samples.items()} for index in np.ndindex(shape))
             return torch.stack([-potential(point).double() for point in free]).reshape(shape)
 
-    def drawn(self, guide: Any, num_draws: int) -> dict[str, Tensor]:
-        """Draws of a guide by site, as one chain: (1, num_draws, *shape)."""
+    def drawn(self, guide: Any, num_draws: int, names: Collection[str] = ()) -> dict[str, Tensor]:
+        """Draws of a guide by site, the parameters if no names are given, as one chain: (1, num_draws, *shape)."""
         with torch.no_grad():
             rows: list[Any] = [poutine.trace(guide).get_trace(*self.arguments).nodes for _ in range(num_draws)]
-        return {name: torch.stack([row[name]["value"] for row in rows]).unsqueeze(0) for name in self.sites}
+        return {name: torch.stack([row[name]["value"] for row in rows]).unsqueeze(0) for name in names or self.sites}
 
     def require_finite(self, values: Mapping[str, Tensor], where: str) -> None:
         """Refuse a point at which some site has no finite log density, naming the first such site and the repair."""
@@ -129,8 +129,8 @@ def _potential(log_density: Callable[[Mapping[str, Tensor]], Tensor], transforms
     return potential
 
 
-def parameters(program: Program, arguments: tuple[Any, ...]) -> Parameters:
-    """Return the parameters of a program.
+def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool = False) -> Parameters:
+    """Return the parameters of a program; with ``assignments`` it may have none, if it has discrete sites.
 
     Of a `models.bayesian` program, an explained datum that nobody gave (such as outputs) is hidden: it is a prediction and
     adds nothing to the density of the parameters.
@@ -154,7 +154,7 @@ def parameters(program: Program, arguments: tuple[Any, ...]) -> Parameters:
         rows = zip(formulation.DATA.items(), arguments, strict=True)
         unread = [name for (name, row), x in rows if row.role == "explained" and x is None]
         if unread:  # a value that nobody reads spares the draw
-            nothing = dict.fromkeys(unread, next(iter(present.values())).new_zeros(()))
+            nothing = dict.fromkeys(unread, next(iter(present.values()), arguments[0]).new_zeros(()))
             hidden = poutine.block(poutine.condition(program, nothing), hide=unread)
     strategy = InitMessenger(init_to_value(values=present, fallback=init_to_median))
     with torch.random.fork_rng(), torch.no_grad(), poutine.block():
@@ -165,7 +165,7 @@ def parameters(program: Program, arguments: tuple[Any, ...]) -> Parameters:
     }
     discrete = [name for name, node in latent.items() if node["fn"].has_enumerate_support]
     found = {name: Site(node["fn"], node["value"]) for name, node in latent.items() if name not in discrete}
-    if not found:
+    if not found and not (assignments and discrete):
         raise ValueError(
             "program has no continuous latent site, so there is nothing to infer; give a parameter a prior"
         )

@@ -1,53 +1,51 @@
-"""Variational inference of a program's parameters: one call for every guide, draws in the form of the samplers.
+"""Variational inference: one call for every guide, draws in the form of the samplers.
 
-Sites that Pyro can enumerate are summed out of the ELBO exactly (``TraceEnum_ELBO``), so that a guide holds parameters only.
+Sites that Pyro can enumerate are summed out of the ELBO exactly (``TraceEnum_ELBO``): those that the guide draws under the
+guide, so that their part of the gradient has no noise, and the others under their posterior.
 """
 
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.distributions import is_validation_enabled
-from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO
-from pyro.infer.autoguide import (
-    AutoDelta,
-    AutoGuide,
-    AutoLaplaceApproximation,
-    AutoLowRankMultivariateNormal,
-    AutoNormal,
-    init_to_value,
-)
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoGuide
 from pyro.optim import ClippedAdam
 from torch import Tensor
 
 from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
+from probtx_pyro.inference._guides import GUIDES, Guide, finished, make_guide, require_complete
+from probtx_pyro.inference._program import (
+    Parameters,
+    Program,
+    bound,
+    identity,
+    parameters,
+    require_counts,
+    untouched,
+)
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.ops._progress import progress_bar
 
-GUIDES: dict[str, Callable[..., Any]] = {
-    "delta": AutoDelta,
-    "normal": AutoNormal,
-    "low_rank": AutoLowRankMultivariateNormal,
-    "laplace": AutoLaplaceApproximation,
-}
-Guide = str | Callable[[Program], Any]
+SAVED_EVERY = 30.0  # seconds between checkpoints
 LAST_RATE = 0.01  # of the first learning rate: steps must die out for a noisy gradient to settle
 
 
 class Approximation(NamedTuple):
     """A guide fitted to a posterior.
 
-    draws: draws of the guide, one chain, so that R-hat says nothing about them; its ``method`` names the guide's class.
+    draws: draws of the guide, one chain, so that R-hat says nothing about them; its ``method`` names the guide's class. They are
+        of the parameters, or of the latent assignments where the program has no unknown parameters.
     losses: the negative ELBO of every step, estimated by its particles; shape (num_steps,).
-    guide: the fitted Pyro guide. Calling it fills Pyro's parameter store: do so inside ``pyro.get_param_store().scope()``.
+    guide: the fitted Pyro guide. Calling it fills Pyro's parameter store: do so inside ``pyro.get_param_store().scope()``. A fit
+        with ``guide=fit.guide`` goes on from it.
     median: the guide's median by site (that of the draws, where a guide of one's own has none).
     state: the numbers that make the guide, by name.
     """
@@ -64,6 +62,46 @@ class Approximation(NamedTuple):
     def summary(self) -> str:
         """Return a table of the draws, see `Draws.summary`."""
         return self.draws.summary()
+
+    def applied(
+        self, *data: Any, posterior: Program | None = None, num_samples: int = 1000, seed: int, **named: Any
+    ) -> "Approximation":
+        """Return the guide as it is, with draws for other data: what an amortised guide is for.
+
+        Parameters
+        ----------
+        data, named
+            As of `variational`; of as many queries as the guide takes.
+        posterior
+            The program of these data where it is another, such as that of another number of problems.
+        num_samples, seed
+            As of `variational`.
+
+        Returns
+        -------
+        Approximation
+            `results.gap` says what it lacks of the exact posterior of these data.
+
+        Raises
+        ------
+        ValueError
+            A guide that does not read the data, or one without some parameter of the program.
+        """
+        if isinstance(self.guide, AutoGuide):
+            raise ValueError(
+                f"applied: an {self.draws.method} does not read the data, so it is a guide of its own data alone; call inference.variational with these"
+            )
+        require_counts(num_samples=num_samples)
+        program: Any = posterior or self.draws.program
+        args = bound(program, data, named)
+        (own,) = seeds(seed, 1, "variational")
+        with untouched():
+            found = parameters(program, args, assignments=True)
+            names = require_complete(found, self.guide)
+            torch.manual_seed(own)
+            samples, lp, median = _drawn(found, self.guide, names, num_samples)
+        record = {"seed": seed, "guide": self.draws.record["guide"]}
+        return self._replace(draws=Draws(samples, {"lp": lp}, program, args, self.draws.method, record), median=median)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep everything in one file, for `load`."""
@@ -87,7 +125,7 @@ class Approximation(NamedTuple):
         program, args
             As given to `variational`, the arguments by place.
         guide
-            Needed only where it was a callable of one's own.
+            Needed only where it was one of your own; a module of the same layers.
 
         Returns
         -------
@@ -106,11 +144,11 @@ class Approximation(NamedTuple):
         if isinstance(kind, str) and kind not in GUIDES:
             raise ValueError(f"load: {os.fspath(path)} holds a guide of your own ({kind}); give it again, as guide=")
         with untouched(), pyro.get_param_store().scope():
-            found = parameters(program, args)
-            made = _made(found, kind, {name: site.initial for name, site in found.sites.items()})
+            found = parameters(program, args, assignments=True)
+            made = make_guide(found, kind, {name: site.initial for name, site in found.sites.items()})
             made(*args)  # an automatic guide has no parameters before its first call
             made.load_state_dict(kept["state"])
-            fitted = _finished(made, args)
+            fitted = finished(made, args)
         draws = Draws(program=program, arguments=args, **kept["draws"])
         return cls(draws, kept["losses"], fitted, kept["median"], kept["state"])
 
@@ -126,6 +164,7 @@ def variational(
     seed: int,
     num_particles: int = 1,
     start: str | Mapping[str, Tensor] = "formulation",
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     **named: Any,
 ) -> Approximation:
@@ -141,8 +180,10 @@ def variational(
         - ``"normal"``: independent normals in unconstrained coordinates; too narrow where parameters are dependent;
         - ``"low_rank"``: one normal with a covariance of low rank plus diagonal;
         - ``"laplace"``: the normal with mode and curvature of the unconstrained density; needs a collapsed program;
-        - a callable that takes the program, its enumerated sites hidden, and returns a guide: any ``AutoGuide``, another module, or a
-          plain function that uses ``pyro.param``.
+        - a class of guides, or a ``functools.partial`` of one, made with the program, its enumerated sites hidden: any ``AutoGuide``;
+        - a guide, called with the data: a ``torch.nn.Module`` or ``PyroModule``, of which a copy is trained, such as
+          `AttentionGuide` and `ParameterGuide`; or a plain function that uses ``pyro.param``. It may draw the latent assignments,
+          too, where the program has them (``models.bayesian(..., collapsed=False)``), and nothing else where it has no priors.
     num_steps, learning_rate
         Steps of Adam; the rate falls geometrically from ``learning_rate`` to a hundredth of it.
     num_samples
@@ -154,6 +195,8 @@ def variational(
     start
         Where the guide is centred at first: ``"formulation"`` (its own parameters), ``"map"``, ``"prior"`` or values, as in
         `inference.gibbs`. A guide of one's own starts where it likes.
+    checkpoint
+        A file that keeps the state every half minute: the same call goes on there, to the same numbers. Delete it when done.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
 
@@ -165,7 +208,8 @@ def variational(
     Raises
     ------
     ValueError
-        Bad options, a start without a finite density, a loss that is not finite, a guide without some parameter.
+        Bad options, a start without a finite density, a loss that is not finite, a guide without some parameter or without its
+        network.
 
     Examples
     --------
@@ -188,31 +232,34 @@ def variational(
         raise ValueError(f"guide must be one of {', '.join(map(repr, GUIDES))} or a callable, not {guide!r}")
     began = time.monotonic()
     (own,) = seeds(seed, 1, "variational")
-    found = parameters(program, args)
+    found = parameters(program, args, assignments=not isinstance(guide, str))
     if guide == "laplace" and found.discrete:
         raise ValueError(
             f"guide='laplace' differentiates the program twice, which does not sum out {', '.join(found.discrete)}; use models.bayesian(..., collapsed=True)"
         )
-    point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
-    found.require_finite(point, "start")
-    with torch.enable_grad(), pyro.get_param_store().scope():
-        torch.manual_seed(own)  # a guide of low rank begins at random numbers
-        made = _made(found, guide, point)
-        _require_complete(found, made)
-        torch.manual_seed(own)
-        losses = _fit(found, made, num_steps, learning_rate, num_particles, progress)
-        state = {name: x.detach().clone() for name, x in made.state_dict().items()}
-        fitted = _finished(made, args)
-        samples = found.drawn(fitted, num_samples)
-        lp = found.log_density(samples)
-        median = {name: x[0].median(0).values for name, x in samples.items()}
-        if isinstance(fitted, AutoGuide):
-            median = {name: x.detach() for name, x in fitted.median(*args).items()}
-    name = getattr(made, "__name__", type(made).__name__)
+    point = {}
+    if found.sites:
+        point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
+        found.require_finite(point, "start")
     record: dict[str, str | int | float] = {
         "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,
-        "guide": guide if isinstance(guide, str) else name, "seconds": time.monotonic() - began,
     }  # fmt: skip
+    with torch.enable_grad(), pyro.get_param_store().scope():
+        torch.manual_seed(own)  # a guide of low rank begins at random numbers
+        made = make_guide(found, guide, point)
+        name = getattr(made, "__name__", type(made).__name__)
+        record["guide"] = guide if isinstance(guide, str) else name
+        drawn = require_complete(found, made)
+        begin = {key: x.detach() for key, x in pyro.get_param_store().get_state()["params"].items()}
+        run = Checkpoint(
+            checkpoint, {**identity(program), "arguments": args, "options": record, "begin": begin, "start": point}
+        )
+        torch.manual_seed(own)
+        losses = _fit(found, made, drawn, num_steps, learning_rate, num_particles, run, progress)
+        state = {key: x.detach().clone() for key, x in made.state_dict().items()}
+        fitted = finished(made, args)
+        samples, lp, median = _drawn(found, fitted, drawn, num_samples)
+    record["seconds"] = time.monotonic() - began
     draws = Draws(samples, {"lp": lp}, program, args, name, record)
     return Approximation(draws, losses, fitted, median, state)
 
@@ -221,85 +268,70 @@ def _file(path: str | os.PathLike[str], program: Program | Formulation, argument
     return Checkpoint(path, {**identity(program), "arguments": arguments})
 
 
-def _made(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> Any:
-    """The guide, not yet fitted; enumerated sites are none of its business. It owns its parameters, which are written in place."""
-    hidden = poutine.block(found.program, hide=found.discrete)
-    if isinstance(guide, str):
-        return GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
-    made = guide(hidden)
-    return made if hasattr(made, "state_dict") else _Function(made)
-
-
-class _Function:
-    """A guide that is a plain function, with the ``pyro.param`` that it uses as its own state."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self.function, self.__name__ = function, getattr(function, "__name__", type(function).__name__)
-        self.parameters: dict[str, Any] | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        if self.parameters is None:  # while it is fitted, in the parameter store of the fit
-            return self.function(*args)
-        store = pyro.get_param_store()
-        with store.scope():
-            store.set_state(cast(Any, self.parameters))
-            return self.function(*args)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The unconstrained parameters."""
-        return {name: x for name, x in pyro.get_param_store().get_state()["params"].items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take other parameters, of the same supports."""
-        kept = pyro.get_param_store().get_state()
-        self.parameters = {**kept, "params": {name: x.requires_grad_() for name, x in state.items()}}
-
-
-def _require_complete(found: Parameters, guide: Any) -> None:
-    """Refuse a guide that leaves a parameter to its prior, and a program whose ``pyro.param`` nobody would keep."""
-    trace = poutine.trace(guide).get_trace(*found.arguments)
-    missing = [name for name in found.sites if name not in trace.nodes]
-    if missing:
-        raise ValueError(f"guide has no site {missing[0]!r}; it must draw every parameter: {', '.join(found.sites)}")
-    hidden = poutine.block(found.program, hide=found.discrete)
-    replayed = poutine.replay(hidden, trace=trace)  # a flat prior cannot be drawn
-    nodes = poutine.trace(replayed).get_trace(*found.arguments).nodes
-    learned = [name for name, node in nodes.items() if node["type"] == "param"]
-    if learned:
-        raise ValueError(f"program has the pyro.param {learned[0]!r}, which is no part of a posterior; give it a prior")
-
-
 def _fit(
-    found: Parameters, guide: Any, num_steps: int, learning_rate: float, num_particles: int, progress: bool | None
+    found: Parameters,
+    guide: Any,
+    drawn: list[str],
+    num_steps: int,
+    learning_rate: float,
+    num_particles: int,
+    run: Checkpoint,
+    progress: bool | None,
 ) -> Tensor:
     elbo: Any = Trace_ELBO(num_particles)
     if found.discrete:
         elbo = TraceEnum_ELBO(num_particles, max_plate_nesting=found.plate_depth)
+    enumerated = config_enumerate(guide) if set(drawn) & set(found.discrete) else guide
     # without a bound on the gradient, which would bias its mean
     options = {"lr": learning_rate, "lrd": LAST_RATE ** (1 / num_steps), "clip_norm": math.inf}
-    svi, losses = SVI(found.program, guide, ClippedAdam(options), elbo), list[float]()
-    validated = is_validation_enabled()
-    with progress_bar(label=type(guide).__name__, progress=progress, total=num_steps) as bar:
-        for step in range(num_steps):
+    svi, losses = SVI(found.program, enumerated, ClippedAdam(options), elbo), list[float]()
+    if (kept := run.load()) is not None:
+        losses = kept["losses"]
+        svi.optim.set_state(kept["optimizer"])
+        _set_state(kept)
+    validated, saved = is_validation_enabled(), time.monotonic()
+    with progress_bar(label=type(guide).__name__, progress=progress, total=num_steps, initial=len(losses)) as bar:
+        for step in range(len(losses), num_steps):
             with pyro.validation_enabled(validated and step == 0):  # later, a loss that is not finite says enough
                 losses.append(float(svi.step(*found.arguments)))
             if not math.isfinite(losses[-1]):
                 raise ValueError(f"variational: the loss is {losses[-1]} at step {step + 1}; lower learning_rate")
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.5g}", refresh=step + 1 == num_steps)
+            if run.path is not None and (time.monotonic() - saved > SAVED_EVERY or step + 1 == num_steps):
+                saved = time.monotonic()
+                run.save({"losses": losses, "optimizer": svi.optim.get_state(), **_state()})
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def _finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
-    """The guide to draw from: for Laplace's approximation, the normal around the mode that was found."""
-    if isinstance(guide, _Function) and guide.parameters is None:
-        guide.load_state_dict({name: x.detach().clone() for name, x in guide.state_dict().items()})
-    if not isinstance(guide, AutoLaplaceApproximation):
-        return guide
-    try:
-        with torch.enable_grad():
-            return guide.laplace_approximation(*arguments)
-    except torch.linalg.LinAlgError as error:
-        raise ValueError(
-            "guide='laplace': the log density is not concave where the climb ended; raise num_steps, or start='map'"
-        ) from error
+def _state() -> dict[str, Any]:
+    """The parameters in the store, and the generators."""
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    params = {name: x.detach() for name, x in pyro.get_param_store().get_state()["params"].items()}
+    return {"params": params, "random": torch.get_rng_state(), "on_devices": on_devices}
+
+
+def _set_state(kept: Mapping[str, Any]) -> None:
+    """Go back to what `_state` was, in place: modules own their parameters."""
+    with torch.no_grad():
+        for name, x in pyro.get_param_store().get_state()["params"].items():
+            x.copy_(kept["params"][name])
+    torch.set_rng_state(kept["random"])
+    if kept["on_devices"]:
+        torch.cuda.set_rng_state_all(kept["on_devices"])
+
+
+def _drawn(
+    found: Parameters, guide: Any, names: list[str], num_samples: int
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    """Draws of parameters, or of assignments where there are none, (1, draw, *shape), their log density, and medians."""
+    names = list(found.sites) or names
+    samples = found.drawn(guide, num_samples, names)
+    median = {name: x[0].median(0).values for name, x in samples.items()}
+    if isinstance(guide, AutoGuide):
+        median = {name: x.detach() for name, x in guide.median(*found.arguments).items()}
+    if found.sites:
+        return samples, found.log_density(samples), median
+    exact = TraceEnum_ELBO(max_plate_nesting=found.plate_depth)  # all is summed out: the log evidence
+    evidence = -exact.loss(found.program, lambda *_: None, *found.arguments)
+    return samples, torch.full((1, num_samples), evidence, dtype=torch.float64), median

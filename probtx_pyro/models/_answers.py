@@ -12,8 +12,9 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._gaussian_units import GaussianUnits
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
+from probtx_pyro.ops._gaussian_attention import key_factor
 from probtx_pyro.ops._numerics import center_of, known
-from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics, key_factor
+from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics
 
 
 class OutputModes(NamedTuple):

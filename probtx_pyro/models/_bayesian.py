@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import TorchDistribution
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Distribution
@@ -49,15 +50,31 @@ class Bayesian(Generic[F]):
     def _sample(self, plates: Plates) -> tuple[Plates, dict[str, Tensor]]:
         """Sample the parameters in the plates of the problem."""
         plates, sites = self._problem(plates)
+        return plates, self.sample_sites(plates, {name: site.distribution for name, site in sites.items()})
+
+    def sample_sites(self, plates: Plates, distributions: Mapping[str, TorchDistribution]) -> dict[str, Tensor]:
+        """Sample parameters by name in the plates of the problem, as the program does; a guide gives its own distributions."""
         drawn = {}
-        for name, (distribution, _) in sites.items():
+        for name, distribution in distributions.items():
             row = self.formulation.row(name)
             if row.event_rank == len(row.names):
                 drawn[name] = pyro.sample(name, distribution.to_event())
                 continue
             with plates.enter(plate_of(row.names[0]), like=distribution.batch_shape):
                 drawn[name] = pyro.sample(name, distribution)
-        return plates, drawn
+        return drawn
+
+    def copies(self, count: int, *data: Any, **named: Any) -> "Bayesian[F]":
+        """Return the same priors for ``count`` problems, each with parameters of its own: one more leading axis.
+
+        ``data`` are those of one problem, whose numbers do not matter.
+        """
+        given = self.bind(*data, **named)
+        batch, wide = self.plates(given).batch, {}
+        for name, (_, initial) in self.sites(given).items():
+            rank = len(batch) + len(self.formulation.axes(name))
+            wide[name] = initial.expand(count, *(1,) * (rank - initial.dim()), *initial.shape)
+        return Bayesian(self.formulation.with_parameters(wide), self.priors, self.collapsed)
 
     def _problem(self, plates: Plates) -> tuple[Plates, dict[str, Site]]:
         """The priors laid out, and plates with the leading axes that only they have; hyperparameters are sampled on the way."""

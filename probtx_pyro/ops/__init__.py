@@ -5,6 +5,7 @@ The mean field of the dependency CRF, to be read, is the module `probtx_pyro.ops
 
 from probtx_pyro.ops import dependency_crf
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
+from probtx_pyro.ops._gaussian_attention import gaussian_attention
 from probtx_pyro.ops._linear_attention import (
     elu_plus_one,
     explicit_linear_attention,
@@ -18,7 +19,6 @@ from probtx_pyro.ops.attention import (
     attend,
     categorical_factor,
     explicit_attention,
-    gaussian_attention,
     gaussian_factor,
     isotropic_factor,
     joint,

@@ -11,6 +11,7 @@ _NAMES = {
     "_arviz": ("from_arrays",),
     "_relabel": ("relabel",),
     "_diagnose": ("diagnose", "Verdict"),
+    "_gap": ("Gap", "gap"),
     "_predict": ("Prediction", "predict"),
     "calibration": ("Calibration", "calibrate", "joint_test"),
     "_ecdf": ("simultaneous_band", "uniformity"),

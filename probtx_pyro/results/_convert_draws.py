@@ -63,6 +63,10 @@ def draws_groups(
         groups: Groups
         groups, said = program_groups(posterior, dims, likelihood is not None)
         return groups | {"sample_stats": statistics}, attrs | said
+    if not posterior.program.priors:
+        raise ValueError(
+            "these draws are of the assignments alone, because the program has no priors; take results.gap, or the formulation's attention"
+        )
     if prior and seed is None:
         raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
     program, data = posterior.program, posterior.program.bind(*posterior.arguments)

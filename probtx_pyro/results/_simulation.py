@@ -30,11 +30,7 @@ def simulate(posterior: Bayesian, like: Data, count: int, seed: int) -> Simulate
     """
     formulation, batch = posterior.formulation, posterior.plates(like).batch
     sites = posterior.sites(like)
-    wide = {}
-    for name, (_, initial) in sites.items():
-        rank = len(batch) + len(formulation.axes(name))
-        wide[name] = initial.expand(count, *(1,) * (rank - initial.dim()), *initial.shape)
-    many = Bayesian(formulation.with_parameters(wide), posterior.priors, posterior.collapsed)
+    many = posterior.copies(count, *like)
     expanded = [
         None if x is None else x.expand(count, *(1,) * (len(batch) + len(formulation.axes(name)) - x.dim()), *x.shape)
         for name, x in zip(formulation.DATA, like, strict=True)

@@ -179,7 +179,7 @@ def test_mixture_and_priors_are_left_as_they_were(guide, tmp_path):
 
 def test_load_knows_its_run(tmp_path):
     program, args = small()
-    fit(program, *args, guide=lambda hidden: AutoMultivariateNormal(hidden), steps=1).save(tmp_path / "own")
+    fit(program, *args, guide=AutoMultivariateNormal, steps=1).save(tmp_path / "own")
     with pytest.raises(ValueError, match=r"a guide of your own \(AutoMultivariateNormal\); give it again, as guide="):
         Approximation.load(tmp_path / "own", program, *args)
     again = Approximation.load(tmp_path / "own", program, *args, guide=AutoMultivariateNormal)
@@ -205,7 +205,7 @@ BAD = {
     "seed": ({"seed": None}, "seed must be a non-negative integer"),
     "diverges": ({"rate": 1e300}, "the loss is .* at step 2; lower learning_rate"),
     "guide without a parameter": (
-        {"guide": lambda program: lambda *args: pyro.sample("keys", Delta(torch.zeros(4, 3), event_dim=2))},
+        {"guide": lambda *_: pyro.sample("keys", Delta(torch.zeros(4, 3), event_dim=2))},
         "guide has no site 'key_precision'; it must draw every parameter: keys, key_precision, weights",
     ),
 }

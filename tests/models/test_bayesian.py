@@ -426,20 +426,17 @@ def test_a_guide_may_be_a_plain_function(tmp_path):
     mixture, queries = simple()
     program = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
 
-    def guide_of(_):
-        def guide(queries, *_):
-            loc = pyro.param("loc", torch.zeros(3, 2))
-            scale = pyro.param("scale", torch.ones(3, 2), constraint=torch.distributions.constraints.positive)
-            with pyro.plate("units", 3, dim=-1):
-                pyro.sample("keys", Normal(loc, scale).to_event(1))
+    def guide(queries, *_):
+        loc = pyro.param("loc", torch.zeros(3, 2))
+        scale = pyro.param("scale", torch.ones(3, 2), constraint=torch.distributions.constraints.positive)
+        with pyro.plate("units", 3, dim=-1):
+            pyro.sample("keys", Normal(loc, scale).to_event(1))
 
-        return guide
-
-    fit = inference.variational(program, queries, guide=guide_of, num_steps=300, num_samples=50, seed=0)
+    fit = inference.variational(program, queries, guide=guide, num_steps=300, num_samples=50, seed=0)
     assert set(fit.state) == {"loc", "scale"} and fit.draws.method == "guide"
     assert not list(pyro.get_param_store().keys())
     fit.save(tmp_path / "fit")
-    again = inference.Approximation.load(tmp_path / "fit", program, queries, guide=guide_of)
+    again = inference.Approximation.load(tmp_path / "fit", program, queries, guide=guide)
     drawn = []
     for one in (fit, again):
         pyro.set_rng_seed(3)

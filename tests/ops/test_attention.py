@@ -113,7 +113,7 @@ def test_split_bias_is_what_keeps_half_precision_right(monkeypatch):
     exact = ops.attend(ops.gaussian_factor(queries.double(), keys.double(), precision.double()), values.double())
     leaf = values.requires_grad_()
     split = (ops.attend(factor, leaf).double() - exact).abs().mean()
-    monkeypatch.setattr(ops.attention, "as_columns", lambda bias, dtype: bias.to(dtype).unsqueeze(-1))
+    monkeypatch.setattr(ops._gaussian_attention, "as_columns", lambda bias, dtype: bias.to(dtype).unsqueeze(-1))
     rounded = (ops.attend(factor, leaf).double() - exact).abs().mean()
     assert split < 0.2 * rounded
 
@@ -195,6 +195,6 @@ def test_large_problems_in_pieces_are_the_whole(precision, prior, monkeypatch, d
     log_prior = {None: None, "row": log_prior[0, :, :1], "rows": log_prior[0, 0]}[prior]
     arguments = (queries, keys[0], values[:, :1], alpha, log_prior)
     whole = ops.gaussian_attention(*arguments)
-    monkeypatch.setattr(ops.attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
+    monkeypatch.setattr(ops._gaussian_attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
     assert_equal(ops.gaussian_attention(*arguments), whole)
     assert_equal(ops.gaussian_attention(queries.requires_grad_(), *arguments[1:]), whole)

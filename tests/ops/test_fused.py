@@ -6,9 +6,10 @@ from strategies import generator
 from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probtx_pyro.ops import attend, explicit_attention, gaussian_attention, gaussian_factor
+from probtx_pyro.ops import _gaussian_attention, attend, explicit_attention, gaussian_attention, gaussian_factor
 from probtx_pyro.ops._fused import visible
-from probtx_pyro.ops.attention import dot_product_attention, key_factor
+from probtx_pyro.ops._gaussian_attention import key_factor
+from probtx_pyro.ops.attention import dot_product_attention
 
 MASKS = ("none", "padding", "rows")
 
@@ -91,9 +92,8 @@ def test_dot_product_attention_is_the_softmax_written_out(causal):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_gaussian_attention_with_key_weights(grad, monkeypatch):
-    from probtx_pyro.ops import attention
 
-    monkeypatch.setattr(attention, "ONE_AT_A_TIME", 40)  # sliced by problem and by rows
+    monkeypatch.setattr(_gaussian_attention, "ONE_AT_A_TIME", 40)  # sliced by problem and by rows
     q, k, v, precision = (x.detach().requires_grad_(grad) for x in draw(8, 2))
     log_weights = torch.randn(2, 3, 66, generator=generator(9))
     for log_prior in (None, prior("padding", 33, 33), prior("rows", 33, 33)):
