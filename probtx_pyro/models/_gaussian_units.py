@@ -114,7 +114,7 @@ class GaussianUnits(Mixture):
         return Metric.of(self.metric, bool(self.diagonal_metric))
 
     def wide_root(self) -> Maybe:
-        """The root of the metric as `ops.attention.key_factor` takes it: (..., D, D), (..., 1, D) of a diagonal, None where there is none."""
+        """The root of the metric as `ops._gaussian_attention.key_factor` takes it: (..., D, D), (..., 1, D) of a diagonal, None where there is none."""
         return None if self.metric is None else self._root().wide()
 
     def unit_answers(self) -> Tensor:

@@ -92,7 +92,6 @@ def test_dot_product_attention_is_the_softmax_written_out(causal):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_gaussian_attention_with_key_weights(grad, monkeypatch):
-
     monkeypatch.setattr(_gaussian_attention, "ONE_AT_A_TIME", 40)  # sliced by problem and by rows
     q, k, v, precision = (x.detach().requires_grad_(grad) for x in draw(8, 2))
     log_weights = torch.randn(2, 3, 66, generator=generator(9))
