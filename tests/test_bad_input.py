@@ -8,6 +8,7 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, LogNormal, MultivariateNormal, Normal
 
 from probtx_pyro import inference, models
+from probtx_pyro.models import printed
 
 K, V, Q = (
     torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
@@ -141,7 +142,7 @@ CASES = {
     "guide of Gaussian keys of another shape": (lambda: keys().guide(Q, attention=torch.ones(5, 8)), r"attention has shape \(5, 8\) but must end in \(5, 4\)"),
     "answers to Gaussian keys": (lambda: adapt_keys(dict(keys=Normal(K2, 1.0)), outputs=A), r"answers of this mixture have no density .* give value_precision > 0"),
     "prior on values of Gaussian keys": (lambda: adapt_keys(dict(values=Normal(V, 1.0))), r"a prior on values, but value_precision is 0 \(answers without a density\).*start from a positive one"),
-    "printed attention under a metric": (lambda: models.printed.printed_attention(keys(metric=torch.ones(3, dtype=torch.float64)), Q), r"model has a metric or a shift, .*ask the model itself"),
+    "printed attention under a metric": (lambda: printed.printed_attention(keys(metric=torch.ones(3, dtype=torch.float64)), Q), r"model has a metric or a shift, .*ask the model itself"),
     "prior on component weights of a mixture": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1))), r"a GaussianMixture has no parameter 'component_weights'; choose from keys, "),
     "the same, causal": (lambda: adapt(dict(component_weights=Dirichlet(PAIR + 1)), causal=True), r"a GaussianMixture has no parameter 'component_weights'"),
     "component weights without a mode": (lambda: adapt_keys(dict(component_weights=Dirichlet(PAIR))), r"prior on component_weights has a concentration below 1"),
@@ -195,7 +196,7 @@ CASES = {
     "a known head below -1": (lambda: crf().log_partition(heads=torch.tensor([[-2, -1, -1], [-1, -1, -1]])), r"heads gives word 0 of sentence 0 slot -2 in channel 0"),
     "known heads without channels": (lambda: crf().log_partition(heads=torch.tensor([1, 0, 0])), r"heads has shape \(3,\) but the sentences need \(2, 3\)"),
     "damping of one": (lambda: crf().mean_field(1, label_damping=1.0), r"label_damping must be at least 0 and less than 1, not 1.0"),
-    "exact inference of a long sentence": (lambda: crf(unary=zeros(24, 2)).log_partition(), r"exact inference over 1\.68e\+07 labellings \(labels \*\* words\) needs a table of 1\.93e\+10 numbers, more than 67108864; give a shorter sentence, or use mean_field"),
+    "exact inference of a long sentence": (lambda: crf(unary=zeros(24, 2)).log_partition(), r"exact inference over 1\.68e\+07 labellings \(labels \*\* words\) needs a table of 1\.93e\+10 numbers, more than 67108864; give a shorter sentence, take inference\.annealed_log_partition or inference\.gibbs, or use mean_field"),
     "exact marginals of a long sentence": (lambda: crf(unary=zeros(24, 2)).marginals(), r"exact inference over 1\.68e\+07 labellings"),
     "query weights with NaN": (lambda: adapt(query_weights=torch.full((5,), math.nan, dtype=torch.float64)), r"query_weights contains NaN"),
 }  # fmt: skip

@@ -109,26 +109,26 @@ def predict(
     formulation = _formulation(fit)
     given = formulation.bind(*data, **named)
     new = any(x is not None for x in given)
+    asked = [name for name, row in formulation.DATA.items() if row.role in ("explained", "given")]
     if isinstance(fit, Draws):
         samples = {name: x for name, x in fit.samples.items() if name in formulation.PARAMETERS}
         bound = formulation.bind(*fit.arguments)
     else:
         samples, bound = {}, ()
-        if formulation.DATA and not new:
-            raise ValueError(
-                f"{next(iter(formulation.DATA))}: a {type(fit).__name__} does not keep its data; give them"
-            )
+        if asked and not new:
+            raise ValueError(f"{asked[0]}: a {type(fit).__name__} does not keep its data; give them")
     weights = formulation.datum(given if new else bound or given, "weights")
     if new and weights is not None:
         raise ValueError(
             "query_weights say how often queries count among the data, and new ones do not; leave them out"
         )
-    data = given if new else bound
-    if data and data[0] is None:
-        first = next(iter(formulation.DATA))
-        raise ValueError(f"{first}: there are other data of new queries but not the {first} themselves; give them, too")
+    data = given if new else bound or given
+    if asked and data[0] is None:
+        raise ValueError(
+            f"{asked[0]}: there are other data of new queries but not the {asked[0]} themselves; give them, too"
+        )
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
-    own = formulation.plates(*data).batch if data else formulation.batch_shape
+    own = formulation.plates(*data).batch if asked else formulation.batch_shape
     values = ParameterDraws(formulation, samples, data, torch.broadcast_shapes(own, *leading))
     values.require_rows()
     seen = not new or not isinstance(fit, Draws)

@@ -208,5 +208,5 @@ def test_a_sample_has_the_moments_of_the_program_and_leaves_the_generator_alone(
     share = torch.nn.functional.one_hot(drawn["unit"].reshape(-1), len(chances)).double().mean(0)
     assert (share - chances).abs().max() <= 5 * (0.25 / 4000) ** 0.5
     assert ("outputs" in drawn) == formulation.answer_density
-    with pytest.raises(ValueError, match="num_queries must be 1 or more"):
+    with pytest.raises(ValueError, match="num_queries must be a whole number from 1, not 0"):
         formulation.sample(0, seed=0)

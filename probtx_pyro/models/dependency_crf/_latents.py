@@ -9,7 +9,7 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _exact
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops._crf_sweeps import Sweeps, Tables, gumbel
+from probtx_pyro.ops._label_sweeps import Sweeps, Tables, gumbel
 from probtx_pyro.ops.dependency_crf import Potentials
 
 State = Mapping[str, Tensor]

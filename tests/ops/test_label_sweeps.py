@@ -5,7 +5,7 @@ import torch
 from strategies import crf_problem, generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops._crf_sweeps import Sweeps
+from probtx_pyro.ops._label_sweeps import Sweeps
 
 PROBLEMS = {
     "plain": {"words": 5, "labels": 4, "channels": 3},

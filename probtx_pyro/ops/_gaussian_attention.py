@@ -1,0 +1,115 @@
+"""Attention of Gaussian keys: the narrowest lowering, with or without a metric, and large problems some at a time."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probtx_pyro.ops._numerics import center_of, common_shape, single
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, attend, gaussian_factor, isotropic_factor
+from probtx_pyro.typing import LogPrior, Outputs
+
+ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
+
+
+def gaussian_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    precision: Tensor,
+    log_prior: LogPrior | None = None,
+    key_weights: Tensor | None = None,
+    components: int = 1,
+    root: Tensor | None = None,
+) -> Outputs:
+    """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
+
+    Queries and keys are centred on the mean key first. Without gradients, large problems are lowered one at a time and
+    some thousands of queries at a time, so that the lowered copies stay small beside the output.
+
+    Parameters
+    ----------
+    queries
+        (..., Q, D).
+    keys
+        (..., U·R, D).
+    values
+        (..., U, M).
+    precision
+        Scalar or (..., U·R or 1).
+    log_prior
+        (..., Q or 1, U); None is 0.
+    key_weights
+        (..., U·R): log weights of a unit's keys; None is 0.
+    components
+        R, the keys of a unit.
+    root
+        Of the metric, as in `key_factor`.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
+    """
+    row = precision.unsqueeze(-2) if precision.dim() else precision
+    weights = None if key_weights is None else key_weights.unsqueeze(-2)
+    tensors: list[Any] = [queries, keys, values, row, log_prior, weights, root]
+
+    def lowered(q: Tensor, k: Tensor, v: Tensor, row: Tensor, prior: Any, weights: Any, root: Any) -> Tensor:
+        factor = key_factor(q, k, row.squeeze(-2) if row.dim() else row, root)
+        if weights is not None:
+            factor = factor._replace(bias=(factor.bias + weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
+        return attend(factor, v, prior, components=components)
+
+    given = [x for x in tensors if x is not None]
+    num_queries, features = queries.shape[-2:]
+    if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
+        return lowered(*tensors)
+    batch = common_shape(*(x.shape[:-2] for x in given))
+    output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)
+    each = [x.expand(*batch, *x.shape[-2:]) if x is not None and x.dim() else x for x in tensors]
+    for index in itertools.product(*map(range, batch)):
+        q, k, v, row, prior, weights, root = (x[index] if x is not None and x.dim() else x for x in each)
+        for start in range(0, num_queries, size):
+            part = slice(start, start + size)
+            rows = prior if prior is None or len(prior) == 1 else prior[part]
+            output[index][part] = lowered(q[part], k, v, row, rows, weights, root)
+    return output
+
+
+def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | None = None) -> Factor:
+    """Return the narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision.
+
+    Parameters
+    ----------
+    queries
+        (..., Q, D).
+    keys
+        (..., U, D).
+    precision
+        Scalar or (..., U or 1).
+    root
+        L of a metric ``L L'`` that the units share: lower triangular (..., D, D), or (..., 1, D) of a diagonal one. None is the identity.
+
+    Returns
+    -------
+    factor
+        An `isotropic_factor` or a `gaussian_factor`, less what is equal for all units.
+    """
+    center = center_of(keys)
+    queries, keys = queries - center, keys - center
+    shared = precision.dim() == 0 or precision.shape[-1] == 1
+    if root is None:
+        return (isotropic_factor if shared else gaussian_factor)(queries, keys, precision)
+    whitened = _times(keys, root)
+    if not shared:
+        return gaussian_factor(_times(queries, root), whitened, precision)
+    plain = isotropic_factor(queries, whitened, precision)
+    back = root.mT if root.shape[-2] > 1 else root
+    return plain._replace(parameters=_times(whitened, back))  # the queries stay as they are
+
+
+def _times(points: Tensor, root: Tensor) -> Tensor:
+    points = single(points)
+    return points @ root if root.shape[-2] > 1 else points * root
