@@ -177,6 +177,42 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
     return np.asarray(smoothed), float(k)
 
 
+def pareto_k(log_weights: Any) -> np.ndarray:
+    """Shape k of the tail of importance weights, which says whether the draws behind them serve as a proposal.
+
+    Below 0.5 the weights have a variance; above 0.7 do not believe their mean, however many draws there are to make it.
+
+    Parameters
+    ----------
+    log_weights
+        (draw, ...) of independent draws, 25 or more, a tensor or an array: those of `inference.importance_log_partition`, or of the
+        chains of `inference.annealed_log_partition`.
+
+    Returns
+    -------
+    array
+        (...); infinite where the tail is one value: draws that are all alike say nothing of what they do not reach.
+
+    Raises
+    ------
+    ValueError
+        Fewer draws, NaN or infinity.
+
+    References
+    ----------
+    Vehtari et al. 2024, *Pareto smoothed importance sampling*, JMLR 25; Yao et al. 2018, *Yes, but did it work?*
+    """
+    array = log_weights.detach().cpu().numpy() if hasattr(log_weights, "detach") else np.asarray(log_weights)
+    if array.ndim < 1 or len(array) < 25 or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise ValueError(
+            f"log_weights must be finite floats of shape (draw, ...), 25 draws or more, not {array.dtype} {array.shape}"
+        )
+    found = np.empty(array.shape[1:])
+    for index in np.ndindex(*found.shape):
+        found[index] = pareto_smoothed(array[:, *index].astype(float), 1.0)[1]
+    return found
+
+
 def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:
     """Ask ArviZ for the Pareto k of leaving out each observation.
 
