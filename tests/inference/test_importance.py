@@ -16,7 +16,7 @@ from probtx_pyro.ops.dependency_crf import relu_normalized
 
 
 def by_enumeration(crf, given, field):
-    """Every labelling's ``log φ``, each head summed out by itself, and its probability under ``field``: scalars in loops."""
+    """Every labelling, ``log φ`` of it with each head summed out by itself, and its probability under ``field``: scalars in loops."""
     p = crf_lists(crf)
     known = [None if given.get(name) is None else given[name].tolist() for name in ("labels", "observed", "heads")]
     nodes = oracles_crf.first(p) + len(p["unary"]) if p["split"] else math.inf
@@ -29,37 +29,80 @@ def by_enumeration(crf, given, field):
     for z in itertools.product(*(range(len(q[0])) if word else [0] for word in p["words"])):
         for root, weight in enumerate(roots):
             weight *= math.prod(q[i][z[i]] for i in oracles_crf.present(p))
-            if weight == 0 or not oracles_crf.agrees(p, z, [], *known[:2], None):
+            if not oracles_crf.agrees(p, z, [], *known[:2], None):
                 continue
             log = sum(p["unary"][i][z[i]] for i in oracles_crf.present(p))
             log += sum(
                 logsumexp([oracles_crf.potential(p, c, i, s, z[i], z, root) for s in own]) for c, i, own in slots
             )
-            yield log, weight
+            yield (*z, root), log, weight
 
 
-def check(crf, given, seed):
-    field = crf.mean_field(20, **given)
-    table = list(by_enumeration(crf, given, field))
-    bound = sum(weight * (log - math.log(weight)) for log, weight in table)
+def check(crf, given, seed, field):
+    table = [(log - math.log(weight), weight) for _, log, weight in by_enumeration(crf, given, field) if weight > 0]
+    bound = sum(weight * log for log, weight in table)
     found = inference.importance_log_partition(crf, **given, proposal=field, num_draws=1000, seed=seed)
     exact, slack = crf.log_partition(**given), rounding(found.log_weights, operations=4096)
     assert float(field.elbo) - slack <= bound <= float(exact) + slack
-    variance = sum(weight * (log - math.log(weight) - bound) ** 2 for log, weight in table)
+    variance = sum(weight * (log - bound) ** 2 for log, weight in table)
     assert abs(float(found.bound) - bound) <= 4.5 * math.sqrt(variance / 1000) + slack  # 7e-6 by chance
-    return field.elbo - bound, bound - exact
+    return float(field.elbo - bound), float(bound - exact)
 
 
 def test_elbo_bound_and_log_partition_are_in_order_and_the_bound_is_that_of_enumeration():
     """Draws are compared with the exact mean and by the exact variance, so that 4.5 standard errors are what they say."""
-    gaps = [check(*crf_with_evidence(seed), seed) for seed in (11, 23, 31)]
-    assert min(float(a) for a, _ in gaps) < -0.1 and min(float(b) for _, b in gaps) < -0.1
+    gaps = []
+    for seed in (11, 23, 31):
+        crf, given = crf_with_evidence(seed)
+        gaps.append(check(crf, given, seed, crf.mean_field(20, **given)))
+    assert min(a for a, _ in gaps) < -0.1 and min(b for _, b in gaps) < -0.1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_the_bound_of_a_hundred_problems_is_that_of_enumeration(seed):
-    check(*crf_with_evidence(seed), seed)
+    crf, given = crf_with_evidence(seed)
+    for field in (crf.mean_field(20, **given), crf.structured_mean_field(5, **given, seed=seed)):
+        check(crf, given, seed, field)
+
+
+@pytest.mark.parametrize(("root", "known"), [(0, False), (0, True), (2, False)])
+def test_the_choice_moved_last_is_where_the_bound_is_largest_given_the_others(root, known):
+    """The others do not move after it, so that its logits are means of independent draws whose moments enumeration has."""
+    crf = crf_problem(generator(9), words=4, labels=3, distances=(2,), root=root, scale=1.3)
+    given, draws = {}, 1000
+    if known:
+        given = {
+            "labels": torch.tensor([1, 0, 0, 0]), "observed": torch.tensor([True, False, False, False]),
+            "heads": torch.tensor([[-1, 2, -1, 0], [-1, -1, -1, -1]]),
+        }  # fmt: skip
+    field = crf.structured_mean_field(6, num_draws=draws, **given, seed=0)
+    last = -1 if root else -2  # in (*labels, root)
+    own = (field.root_marginals if root else field.label_marginals[-1]).tolist()
+    logs = {state: (log, weight / own[state[last]]) for state, log, weight in by_enumeration(crf, given, field)}
+    for a in range(1, len(own)):
+        first = [(logs[state], logs[(*state[:last], a, *state[last:][1:])]) for state in logs if state[last] == 0]
+        rise = [(other - log, weight) for (log, weight), (other, _) in first]
+        mean = sum(weight * x for x, weight in rise)
+        error = math.sqrt(sum(weight * (x - mean) ** 2 for x, weight in rise) / draws)
+        assert sum(weight for _, weight in rise) == pytest.approx(1.0) and error > 1e-3
+        assert abs(math.log(own[a] / own[0]) - mean) < 4.5 * error  # 7e-6 by chance
+    if known:
+        assert field.label_marginals[0].tolist() == [0.0, 1.0, 0.0]
+
+
+def test_climbing_with_heads_summed_out_comes_nearer_to_log_z():
+    """Strong scores, where mean field settles; and to marginals, of a problem that enumeration reaches."""
+    crf = crf_problem(generator(5), batch=(2,), words=6, labels=4, distances=(2,), root=2, scale=1.3)
+    plain, better = crf.mean_field(50, "sequential"), crf.structured_mean_field(10, seed=0)
+    below, above = (
+        inference.importance_log_partition(crf, proposal=x, num_draws=1000, seed=1) for x in (plain, better)
+    )
+    assert (above.bound - below.bound > 5 * (above.bound_error + below.bound_error)).all()
+    exact = crf.marginals()
+    for name, truth in (("label_marginals", exact.labels), ("head_marginals", exact.heads)):
+        assert (getattr(better, name).sum(-1) - 1).abs().max() <= rounding(truth)
+        assert (getattr(better, name) - truth).abs().mean() < 0.5 * (getattr(plain, name) - truth).abs().mean()
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -141,6 +184,9 @@ BAD = {
     "not what is known": (lambda crf: call(crf, labels=torch.tensor([0, 1, 2])), "proposal draws choices that differ from what is known; make it with the same data"),
     "a word without marginals": (lambda crf: call(crf, crf.replace(unary=-1 - crf.unary.abs(), ternary=-crf.ternary.abs()).mean_field(1, normalizer=relu_normalized)), "label_marginals of a word are all zero"),
     "no formulation": (lambda crf: inference.importance_log_partition(crf.unary, proposal=crf.mean_field(1), seed=0), "formulation must be a value of models, not a Tensor"),
+    "no sweeps": (lambda crf: crf.structured_mean_field(0, seed=0), "num_steps must be an integer of 1 or more, not 0"),
+    "a half draw": (lambda crf: crf.structured_mean_field(num_draws=0.5, seed=0), "num_draws must be an integer of 1 or more, not 0.5"),
+    "a negative seed": (lambda crf: crf.structured_mean_field(seed=-1), "seed must be an integer of 0 or more, not -1"),
     "few weights": (lambda crf: results.pareto_k(torch.zeros(24)), r"log_weights must be finite floats of shape \(draw, ...\), 25 draws or more, not float64 \(24,\)"),
     "infinite weights": (lambda crf: results.pareto_k(np.full(30, np.inf)), "log_weights must be finite"),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import Rule
 
-if TYPE_CHECKING:
-    from probtx_pyro.models.dependency_crf.crf import DependencyCRF
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeanField:
@@ -22,6 +19,8 @@ class MeanField:
 
     Attributes
     ----------
+    crf : DependencyCRF
+        What it is of.
     label_marginals : Tensor
         Q(Z), (..., N, L): the contextual representation of every word; zero for padding.
     head_marginals : Tensor
@@ -37,7 +36,7 @@ class MeanField:
         Which sentences met ``tol``, and how many sweeps each took, (...).
     """
 
-    crf: "DependencyCRF"
+    crf: Any
     label_marginals: Tensor
     head_marginals: Tensor
     label_logits: Tensor

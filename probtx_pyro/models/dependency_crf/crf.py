@@ -34,6 +34,7 @@ from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _pro
 from probtx_pyro.models.dependency_crf._exact import Marginals
 from probtx_pyro.models.dependency_crf._latents import Latents
 from probtx_pyro.models.dependency_crf._mean_field import MeanField
+from probtx_pyro.models.dependency_crf._structured import structured
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
@@ -243,6 +244,41 @@ class DependencyCRF(Formulation):
             None if trace is None else trace.reshape(-1, *self.batch_shape),
             found.converged.reshape(self.batch_shape), found.num_steps.reshape(self.batch_shape),
             label_temperature, head_temperature,
+        )  # fmt: skip
+
+    def structured_mean_field(
+        self, num_steps: int = 20, *, num_draws: int = 64, seed: int,
+        labels: Known = None, heads: Known = None, observed: Known = None,
+    ) -> MeanField:  # fmt: skip
+        """Labels factorised, each head by its exact posterior given all labels (docs/mathematics.md, section 5.4).
+
+        The bound that this climbs, ``E_Q[log φ(Z)] + H(Q(Z))`` with heads summed out, is `inference.importance_log_partition`'s; it
+        is never below the ELBO of the same labels. The marginals of the heads are those of this Q, averages over its draws.
+
+        Parameters
+        ----------
+        num_steps, num_draws
+            Sweeps over all words, each as dear as a Gibbs sweep of so many chains. What is averaged over the draws is noisy, so that
+            nothing converges to the last digit; four times the draws halve the noise.
+        seed
+            A non-negative integer, which fixes the result to the bit on one device.
+        labels, heads, observed
+            What is known, as `potentials` takes it.
+
+        Raises
+        ------
+        ValueError
+            What is known does not fit; no sweeps or draws, or a negative seed.
+        """
+        for name, number, least in (("num_steps", num_steps, 1), ("num_draws", num_draws, 1), ("seed", seed, 0)):
+            if not isinstance(number, int) or number < least:
+                raise ValueError(f"{name} must be an integer of {least} or more, not {number!r}")
+        with torch.no_grad():
+            found = structured(self.latents((labels, heads, observed)), num_steps, num_draws, seed)
+        steps = torch.full(self.batch_shape, num_steps, device=self.unary.device)
+        return MeanField(
+            self, found.labels, found.heads, found.label_logits, found.root, found.root_logits, None,
+            torch.zeros_like(steps, dtype=torch.bool), steps,
         )  # fmt: skip
 
     def attention(
