@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import machine, write
+from benchmarks.timing import write
 from probtx_pyro import inference, models, results
 from probtx_pyro.models.dependency_crf import MeanField
 
 WORDS, SENTENCES, LABELS, SEED = 20, 4, 17, 0
 CHANNELS, SCALES = (1, 2, 4, 8), (0.5, 1.0, 2.0)
-RESULTS = Path(__file__).parent / "results" / "crf_bounds.json"
 
 
 def random_crf(channels: int, scale: float) -> models.DependencyCRF:
@@ -29,7 +28,6 @@ def random_crf(channels: int, scale: float) -> models.DependencyCRF:
     )
 
 
-@torch.no_grad()
 def trained(folder: Path) -> tuple[models.DependencyCRF, MeanField]:
     """The CRF of a tagger's sentences and its own mean field, whose ELBO is then that of temperatures of 1."""
     from probtx_pyro.data.treebank import load_treebank
@@ -50,7 +48,7 @@ def plain(crf: models.DependencyCRF) -> MeanField:
 
 def measured(crf: models.DependencyCRF, fields: dict[str, MeanField]) -> dict[str, Any]:
     """Means over the sentences of log Z less each bound, with errors of the mean; k of every sentence."""
-    estimate = inference.annealed_log_partition(crf, num_temperatures=200, seed=SEED)
+    estimate = inference.annealed_log_partition(crf, num_temperatures=400, seed=SEED)
     log_z, found = estimate.log_partition, {}
     for name, field in fields.items():
         draws = inference.importance_log_partition(crf, proposal=field, seed=SEED)
@@ -68,8 +66,8 @@ def measured(crf: models.DependencyCRF, fields: dict[str, MeanField]) -> dict[st
     return {"log_partition": float(log_z.mean()), "error": error, "fewest_chains": chains, "fields": found}
 
 
-def row(name: str, found: dict[str, Any]) -> str:
-    cells = [name, f"{found['log_partition']:.2f} ± {found['error']:.2f}", f"{found['fewest_chains']:.0f}"]
+def row(found: dict[str, Any]) -> str:
+    cells = [found["crf"], f"{found['log_partition']:.2f} ± {found['error']:.2f}", f"{found['fewest_chains']:.0f}"]
     for field in found["fields"].values():
         ks = field["pareto_k"]
         cells.append(
@@ -78,26 +76,28 @@ def row(name: str, found: dict[str, Any]) -> str:
     return " | ".join(cells)
 
 
+@torch.no_grad()
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
-    rows = {}
+    rows: list[dict[str, Any]] = []
     print(
         "CRF | log Z | fewest effective chains | of each field: ELBO short by / bound with heads summed out short by / k"
     )
-    cases = {f"random, {c} channels, scale {s:g}": (c, s) for c in CHANNELS for s in SCALES}
-    for name, (channels, scale) in cases.items():
-        crf = random_crf(channels, scale)
-        rows[name] = measured(crf, {"mean field": plain(crf), "structured": crf.structured_mean_field(seed=SEED)})
-        print(row(name, rows[name]), flush=True)
+
+    def add(name: str, crf: models.DependencyCRF, **own: MeanField) -> None:
+        fields = {**own, "mean field": plain(crf), "structured": crf.structured_mean_field(seed=SEED)}
+        rows.append({"crf": name, **measured(crf, fields)})
+        print(row(rows[-1]), flush=True)
+
+    for channels in CHANNELS:
+        for scale in SCALES:
+            add(f"random, {channels} channels, scale {scale:g}", random_crf(channels, scale))
     for folder in given.runs:
         crf, own = trained(folder)
-        fields = {"self-attention": own, "mean field": plain(crf), "structured": crf.structured_mean_field(seed=SEED)}
-        rows[folder.name] = measured(crf, fields)
-        print(row(folder.name, rows[folder.name]), flush=True)
-    write(given.out, {"machine": machine(), "seed": SEED, "words": WORDS, "sentences": SENTENCES, "rows": rows})
+        add(folder.name, crf, attention=own)
+    print(write("crf_bounds", rows))
     return 0
 
 

@@ -163,7 +163,7 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
     -------
     (array, float)
         (draw,) smoothed log weights, whose exponentials sum to 1, and the shape k of the tail; infinite, and the weights as they
-        are, where the tail has too few draws or is one value.
+        are, where the tail has too few draws or no shape.
     """
     import arviz
 
@@ -174,6 +174,8 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
             smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw", r_eff=reff)
         except ValueError:
             smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
+    if np.isnan(k):  # ArviZ 1.x, where so many weights are equal that the tail begins with its largest
+        smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
     return np.asarray(smoothed), float(k)
 
 
@@ -191,7 +193,7 @@ def pareto_k(log_weights: Any) -> np.ndarray:
     Returns
     -------
     array
-        (...); infinite where the tail is one value: draws that are all alike say nothing of what they do not reach.
+        (...); infinite where the tail has fewer than five values: draws that are alike say nothing of what they do not reach.
 
     Raises
     ------
@@ -207,9 +209,12 @@ def pareto_k(log_weights: Any) -> np.ndarray:
         raise ValueError(
             f"log_weights must be finite floats of shape (draw, ...), 25 draws or more, not {array.dtype} {array.shape}"
         )
-    found = np.empty(array.shape[1:])
+    tail = min(len(array) // 5, int(3 * len(array) ** 0.5))
+    found = np.full(array.shape[1:], np.inf)
     for index in np.ndindex(*found.shape):
-        found[index] = pareto_smoothed(array[:, *index].astype(float), 1.0)[1]
+        row = array[:, *index].astype(float)
+        if len(np.unique(np.sort(row)[-tail:])) >= 5:  # to fewer than five values ArviZ 0.x fits what shape it may
+            found[index] = pareto_smoothed(row, 1.0)[1]
     return found
 
 

@@ -167,6 +167,12 @@ def test_the_k_of_each_problem_is_its_own():
     assert k[0] == np.inf and (np.abs(k[1:] - [0.2, 0.8]) < 0.05).all()
 
 
+@pytest.mark.parametrize("counts", [(900, 60, 40), (3000, 60, 20, 5), (600, 350, 25, 25), (990, 10), (1000,)])
+def test_a_tail_of_few_values_has_no_shape(counts):
+    """What a field that has settled gives; ArviZ 0.x finds shapes from -5 to 0.2 in some of them, and 1.x none or NaN."""
+    assert results.pareto_k(np.repeat(np.arange(float(len(counts))), counts)) == np.inf
+
+
 class Nothing:
     """No distribution at all."""
 
