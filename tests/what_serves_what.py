@@ -37,9 +37,12 @@ def layer(name: str, **options: Any) -> Callable[[], torch_nn.Module]:
 
 ROWS = {
     "GaussianMixture": Served("gaussian mixture", layer("GaussianMixtureAttention", linked=False)),
-    "GaussianMixture(metric=, shift=)": Served("gaussian mixture, metric and shift"),
+    "GaussianMixture(metric=, shift=)": Served(
+        "gaussian mixture, metric and shift", layer("GaussianMixtureAttention", metric="full", shift=True)
+    ),
     "GaussianMixture.categorical": Served("gaussian mixture, labels"),
     "GaussianKeys": Served("gaussian keys", layer("GaussianKeysAttention")),
+    "GaussianKeys(metric=, shift=)": Served("gaussian keys, prior for each query, answers, metric and shift"),
     "LinearKeys": Served("linear keys", layer("LinearKeysAttention")),
     "LinearKeys(value_precision=)": Served("linear keys, answers with a density"),
     "Hopfield": Served("hopfield", layer("HopfieldAttention")),
@@ -156,9 +159,18 @@ def worked(call: Callable[[models.Bayesian], Any]) -> Callable[[Problem], str]:
     return cell
 
 
+def sampled(problem: Problem) -> str:
+    """Of the posterior, or of latent choices where there is no posterior of parameters."""
+    if problem.formulation.offers("latents"):
+        GIBBS(problem.formulation, *problem.data)
+        return "of its latent choices"
+    GIBBS(problem.posterior, *problem.data)
+    return "yes"
+
+
 VERBS = {
     "adapt": adapted,
-    "gibbs": worked(lambda problem: GIBBS(problem.posterior, *problem.data)),
+    "gibbs": sampled,
     "nuts": worked(lambda problem: problem.draws),
     "variational": worked(lambda problem: inference.variational(problem.posterior, *problem.data, num_steps=1, **QUIET)),
     "to_inference_data": converted,

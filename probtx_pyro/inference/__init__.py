@@ -6,6 +6,7 @@ from probtx_pyro.inference._amortised import AttentionGuide, ParameterGuide
 from probtx_pyro.inference._annealing import AnnealedLogPartition, annealed_log_partition
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._gibbs import gibbs
+from probtx_pyro.inference._importance import ImportanceLogPartition, importance_log_partition
 from probtx_pyro.inference._nuts import nuts
 from probtx_pyro.inference._variational import Approximation, variational
 from probtx_pyro.inference.em import Adaptation, adapt
@@ -13,6 +14,6 @@ from probtx_pyro.inference.em import Adaptation, adapt
 add_safe_globals([Adaptation, Draws])  # for torch.load(weights_only=True)
 
 __all__ = [
-    "Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ParameterGuide",
-    "adapt", "annealed_log_partition", "gibbs", "nuts", "variational",
+    "Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ImportanceLogPartition", "ParameterGuide",
+    "adapt", "annealed_log_partition", "gibbs", "importance_log_partition", "nuts", "variational",
 ]  # fmt: skip

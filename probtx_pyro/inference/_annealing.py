@@ -8,7 +8,6 @@ so that the estimate of Z is unbiased, and that of log Z is low in expectation. 
 from 1 to 0, and 1 / E[w] is unbiased of 1 / Z: that estimate of log Z is high in expectation (Grosse, Ghahramani & Adams 2015).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.inference._gibbs import begin
+from probtx_pyro.inference._importance import log_mean
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models.formulation import Formulation, Latents
@@ -164,11 +164,8 @@ def _rising(temperatures: Sequence[float] | Tensor) -> list[float]:
 
 
 def _estimate(base: Tensor, log_weights: Tensor, betas: list[float], reverse: bool) -> AnnealedLogPartition:
-    """Log of the mean weight, and how sure it is: the relative standard error of that mean, as the delta method has it."""
-    chains = len(log_weights)
-    mean = log_weights.logsumexp(0) - math.log(chains)
-    relative = (log_weights - mean).exp()
-    error = (relative.var(0) / chains).sqrt()
+    """Log of the mean weight on the base, and how sure it is."""
+    mean, error, effective = log_mean(log_weights)
     found = base - mean if reverse else base + mean
     temperatures = torch.tensor(betas, dtype=torch.float64)
-    return AnnealedLogPartition(found, error, chains / relative.square().mean(0), log_weights, temperatures, reverse)
+    return AnnealedLogPartition(found, error, effective, log_weights, temperatures, reverse)

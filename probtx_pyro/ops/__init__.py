@@ -26,7 +26,7 @@ from probtx_pyro.ops.attention import (
 )
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import Statistics, expected_statistics, log_evidence, sampled_statistics
-from probtx_pyro.ops.tree_distribution import tree_entropy, tree_log_partition, tree_marginals
+from probtx_pyro.ops.tree_distribution import draw_trees, tree_entropy, tree_log_partition, tree_marginals
 from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arborescence
 
 settle_kernels()
@@ -39,6 +39,6 @@ __all__ = [
     "ENTMAX", "Entmax",
     "dependency_crf",
     "arc_scores", "argmax_heads", "spanning_arborescence", "eisner",
-    "tree_log_partition", "tree_marginals", "tree_entropy",
+    "tree_log_partition", "tree_marginals", "tree_entropy", "draw_trees",
     "FixedPoint", "fixed_point",
 ]  # fmt: skip

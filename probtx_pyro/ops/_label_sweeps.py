@@ -12,6 +12,7 @@ Sizes: X chains, B sentences, N words, C channels, G groups, L labels, K labels 
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,10 @@ from probtx_pyro.ops._crf_potentials import Potentials, group_of
 
 # how far apart the scores of one row may lie, so that their exponentials and products of them are normal numbers
 LARGEST = {torch.float32: 60.0, torch.float64: 600.0}
+
+
+# from the logits of a word (X, B, L), or of the root where that is None, to those that are drawn from in their place
+Seen = Callable[[Tensor, int | None], Tensor] | None
 
 
 class Tables(NamedTuple):
@@ -102,17 +107,19 @@ class Sweeps:
         return _Walk(self, self.tables(beta), labels, root, word).logits(word)[0]
 
     def __call__(
-        self, labels: Tensor, root: Tensor | None, tables: Tables, generator: torch.Generator | None
+        self, labels: Tensor, root: Tensor | None, tables: Tables, generator: torch.Generator | None, seen: Seen = None
     ) -> tuple[Tensor, Tensor | None]:
         """Draw the label of one word after the other, and then the root's; labels (X, B, N), the root's (X, B)."""
         crf, walk = self.potentials, _Walk(self, tables, labels.clone(), root)
         noise = gumbel((labels.shape[-1], *labels.shape[:2], crf.unary.shape[-1]), tables.own, generator)
         for word in crf.words.any(0).nonzero()[:, 0].tolist():
             logits, alone = walk.logits(word)
+            logits = logits if seen is None else seen(logits, word)
             drawn = torch.where(crf.words[:, word], logits.add_(noise[word]).argmax(-1), labels[..., word])
             walk.move(word, drawn, alone)
         if root is not None and tables.root is not None:
             logits = walk.root_logits()
+            logits = logits if seen is None else seen(logits, None)
             root = logits.add_(gumbel(logits.shape, logits, generator)).argmax(-1)
         return walk.labels, root
 

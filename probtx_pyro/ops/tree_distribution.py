@@ -110,6 +110,57 @@ def tree_entropy(arcs: Tensor, mask: Tensor | None = None, single_root: bool = T
     return (tree_log_partition(arcs.double(), mask, single_root) - expected).to(arcs.dtype)
 
 
+@torch.no_grad()
+def draw_trees(
+    arcs: Tensor,
+    num_draws: int,
+    generator: torch.Generator | None = None,
+    mask: Tensor | None = None,
+    single_root: bool = True,
+) -> Tensor:
+    """Draw independent trees exactly: the head of one word after the other from its marginals given the heads drawn before.
+
+    Parameters
+    ----------
+    arcs, mask, single_root
+        As in `tree_log_partition`.
+    num_draws
+        Trees of each sentence. All are one batch; each costs N times what `tree_marginals` does.
+    generator
+        Of the numbers drawn, on the device of ``arcs``; None is torch's own.
+
+    Returns
+    -------
+    heads
+        (draw, ..., N), 0 for the root and j for the j-th word; -1 for absent words, and throughout where there is no tree.
+
+    Raises
+    ------
+    ValueError
+        NaN or +inf, shapes that do not fit, or no draws.
+
+    Examples
+    --------
+    >>> draw_trees(torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]]), 2)  # word 2 must have word 1 as its head
+    tensor([[0, 1],
+            [0, 1]])
+    """
+    if num_draws < 1:
+        raise ValueError(f"num_draws must be 1 or more, not {num_draws}")
+    scores, present = allowed_arcs(arcs, mask)
+    scores = scores.expand(num_draws, *scores.shape).clone()
+    heads = torch.full(scores.shape[:-1], -1, device=arcs.device)
+    slot = torch.arange(scores.shape[-1], device=arcs.device)
+    for word in range(scores.shape[-2]):
+        row = tree_marginals(scores, present, single_root)[..., word, :].clamp(min=0.0)
+        some = row.sum(-1) > 0
+        flat = torch.where(some.unsqueeze(-1), row, 1.0).reshape(-1, len(slot))
+        drawn = torch.multinomial(flat, 1, generator=generator).reshape(some.shape)
+        heads[..., word] = torch.where(some, drawn, -1)
+        scores[..., word, :].masked_fill_(slot != drawn.unsqueeze(-1), -math.inf)
+    return heads
+
+
 def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor:
     """Return the normaliser of checked scores, (..., N, N + 1) in float64, by elimination from the last word to the first."""
     root, none = scores[..., :1], torch.full_like(scores[..., :1], -math.inf)

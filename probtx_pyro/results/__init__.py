@@ -8,7 +8,7 @@ from probtx_pyro._lazy import lazily
 
 _NAMES = {
     "convert": ("to_inference_data",),
-    "_arviz": ("from_arrays",),
+    "_arviz": ("from_arrays", "pareto_k"),
     "_relabel": ("relabel",),
     "_diagnose": ("diagnose", "Verdict"),
     "_gap": ("Gap", "gap"),

@@ -163,7 +163,7 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
     -------
     (array, float)
         (draw,) smoothed log weights, whose exponentials sum to 1, and the shape k of the tail; infinite, and the weights as they
-        are, where the tail has too few draws or is one value.
+        are, where the tail has too few draws or no shape.
     """
     import arviz
 
@@ -174,7 +174,48 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
             smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw", r_eff=reff)
         except ValueError:
             smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
+    if np.isnan(k):  # ArviZ 1.x, where so many weights are equal that the tail begins with its largest
+        smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
     return np.asarray(smoothed), float(k)
+
+
+def pareto_k(log_weights: Any) -> np.ndarray:
+    """Shape k of the tail of importance weights, which says whether the draws behind them serve as a proposal.
+
+    Below 0.5 the weights have a variance; above 0.7 do not believe their mean, however many draws there are to make it.
+
+    Parameters
+    ----------
+    log_weights
+        (draw, ...) of independent draws, 25 or more, a tensor or an array: those of `inference.importance_log_partition`, or of the
+        chains of `inference.annealed_log_partition`.
+
+    Returns
+    -------
+    array
+        (...); infinite where the tail has fewer than five values: draws that are alike say nothing of what they do not reach.
+
+    Raises
+    ------
+    ValueError
+        Fewer draws, NaN or infinity.
+
+    References
+    ----------
+    Vehtari et al. 2024, *Pareto smoothed importance sampling*, JMLR 25; Yao et al. 2018, *Yes, but did it work?*
+    """
+    array = log_weights.detach().cpu().numpy() if hasattr(log_weights, "detach") else np.asarray(log_weights)
+    if array.ndim < 1 or len(array) < 25 or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise ValueError(
+            f"log_weights must be finite floats of shape (draw, ...), 25 draws or more, not {array.dtype} {array.shape}"
+        )
+    tail = min(len(array) // 5, int(3 * len(array) ** 0.5))
+    found = np.full(array.shape[1:], np.inf)
+    for index in np.ndindex(*found.shape):
+        row = array[:, *index].astype(float)
+        if len(np.unique(np.sort(row)[-tail:])) >= 5:  # to fewer than five values ArviZ 0.x fits what shape it may
+            found[index] = pareto_smoothed(row, 1.0)[1]
+    return found
 
 
 def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:

@@ -53,7 +53,7 @@ def gumbel_and_lopsided(x):
     return x[:, 0] + (-x[:, 0]).exp() - torch.logaddexp(low, high)
 
 
-@pytest.mark.parametrize("step", [0.3, 1.1])
+@pytest.mark.parametrize("step", [pytest.param(0.3, marks=pytest.mark.slow), 1.1])
 def test_chains_that_start_in_the_target_stay_there(step):
     """20,000 chains from exact draws, five transitions without adaptation: any transition that does not leave the target shows."""
     count = 20_000

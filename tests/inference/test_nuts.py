@@ -84,7 +84,7 @@ def assert_moments(draws, mean, sd):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case == "weights" else case for case in CONJUGATE]
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case.startswith("weights") else case for case in CONJUGATE]
 )
 def test_posteriors_that_are_known(case):
     mixture, priors, queries, name, mean, sd = CONJUGATE[case]()
@@ -173,6 +173,7 @@ def test_answers_that_nobody_gave_are_no_parameters():
 # -- statistics ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_statistics_of_a_standard_normal():
     draws = run(standard_normal, 10, samples=500, warmup=150, seed=1)
     s = {name: x.cpu().numpy() for name, x in draws.statistics.items()}
@@ -229,7 +230,7 @@ def test_global_generator_and_parameter_store_are_left_alone():
 # -- runs that are killed --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adaptation", ["shared", "chain"])
+@pytest.mark.parametrize("adaptation", ["shared", pytest.param("chain", marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, adaptation):
     def call(path=None):
         return run(

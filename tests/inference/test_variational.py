@@ -38,7 +38,7 @@ def one_unit():
     return models.bayesian(mixture, keys=Normal(torch.zeros(1, 2), 0.8)), queries, mean, strength**-0.5
 
 
-@pytest.mark.parametrize("collapsed", [True, False])
+@pytest.mark.parametrize("collapsed", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_delta_reaches_the_em_optimum(collapsed):
     program, args = small(collapsed)
     best = inference.adapt(program, *args, num_steps=5000, tol=1e-12).formulation

@@ -57,6 +57,7 @@ def test_map_is_a_stationary_point_and_tol_stops_each_query_by_itself():
     assert_equal(alone.map_outputs(queries[1], num_steps=5000, tol=1e-14), found[1])
 
 
+@pytest.mark.slow
 def test_map_tends_to_the_mean_as_a_common_value_precision_falls():
     mixture, queries, *_ = problem(generator(3), precision="shared")
     gaps = [

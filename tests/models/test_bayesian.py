@@ -184,6 +184,7 @@ def test_a_hierarchy_has_the_density_of_its_parts():
     assert_equal(log_density(program, queries, keys=keys, spread=spread), expected, operations=256)
 
 
+@pytest.mark.slow
 def test_a_hierarchy_by_nuts_has_the_posterior_of_a_grid():
     """One unit in one dimension: given its key the queries say nothing of the spread, whose posterior a grid gives."""
     mixture = models.GaussianMixture(torch.zeros(1, 1), key_precision=1.0)

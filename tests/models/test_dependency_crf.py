@@ -100,7 +100,7 @@ def test_float32_is_close_to_float64(name, schedule):
 
 
 @schedules
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_gradients_are_finite_differences(schedule, rank):
     crf = crf_problem(generator(10), words=3, labels=2, distances=(2,), rank=rank, root=2, nodes=1)
     factors = [crf.ternary] if rank is None else [crf.ternary.left, crf.ternary.right]

@@ -115,7 +115,9 @@ GAPS = [  # 20 problems of 25 sentences
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", ["asynchronous", "synchronous", "sequential"])
+@pytest.mark.parametrize(
+    "schedule", ["asynchronous", "synchronous", pytest.param("sequential", marks=pytest.mark.slow)]
+)
 def test_the_bound_holds_on_500_problems(schedule):
     gaps = []
     for seed, options in enumerate(GAPS):

@@ -265,7 +265,8 @@ def test_the_enumerated_program_takes_one_sentence():
     assert_equal(torch.tensor(-EXACT.loss(crf_sentence(crf, 1).enumerated, nothing)), crf.log_partition()[1])
 
 
-@pytest.mark.parametrize("name", ["root", pytest.param("nodes apart", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["root", "nodes apart"])
 def test_svi_with_free_logits_reaches_the_stationary_point_of_mean_field(name):
     crf = crf_problem(generator(11), scale=0.7, **PROBLEMS[name])
     field = crf.mean_field(500, "sequential", tol=1e-13)

@@ -274,6 +274,7 @@ def test_svi_reaches_the_em_optimum():
     assert (guide.median()["keys"] - best.formulation.keys).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_autonormal_and_nuts_run_on_the_collapsed_program():
     keys = torch.tensor([[[-6.0, 0.0], [-2.0, 0.0]], [[2.0, 0.0], [6.0, 0.0]]])
     model = models.GaussianKeys(keys, key_precision=2.0)

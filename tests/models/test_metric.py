@@ -281,6 +281,7 @@ def test_causal_adaptation_of_a_batch_is_that_of_its_problems(make, kind):
     assert_equal(answers[1], own, operations=512)
 
 
+@pytest.mark.slow
 @KINDS
 def test_implicit_gradients_are_those_of_the_steps(kind):
     mixture, queries, *_ = problem(generator(8), queries=20, metric=kind)

@@ -99,6 +99,7 @@ def test_svi_with_autodelta_reaches_the_em_optimum(collapsed):
     assert (guide.median()["keys"] - best.formulation.keys).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_autonormal_and_nuts_run_on_the_collapsed_program():
     mixture, queries, *_ = problem(generator(6), queries=30, units=2)
     mixture = models.GaussianMixture(torch.tensor([[-3.0, 0, 0], [3.0, 0, 0]]), key_precision=2.0)

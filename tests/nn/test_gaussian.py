@@ -192,7 +192,7 @@ def test_a_strong_prior_freezes_and_padding_does_not_count(kind):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("adapt_steps", [0, 2])
+@pytest.mark.parametrize("adapt_steps", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_map_answers_are_those_of_the_model(causal, adapt_steps):
     kind = (nn.GaussianMixtureAttention, {"linked": False})
     layer, x = make(kind, map_steps=30, adapt_steps=adapt_steps)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from strategies import generator
-from tolerances import assert_equal
+from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from probtx_pyro import ops
 
@@ -175,3 +176,33 @@ def test_shapes_are_checked():
         ops.tree_log_partition(torch.zeros(3, 3))
     with pytest.raises(ValueError, match="arcs contains NaN"):
         ops.tree_entropy(torch.full((3, 4), torch.inf))
+
+
+@roots
+@pytest.mark.parametrize("forbidden", [0.0, 0.3])
+def test_trees_are_drawn_as_often_as_they_are_probable(single_root, forbidden):
+    number, arcs = 20000, draw(4, 5, scale=0.5, forbidden=forbidden)
+    trees = [tuple(heads) for heads in oracles.dependency_trees(4, single_root)]
+    weights = torch.tensor([oracles.tree_score(arcs.tolist(), heads) for heads in trees], dtype=torch.float64).exp()
+    expected = {tree: number * float(w / weights.sum()) for tree, w in zip(trees, weights, strict=True) if w > 0}
+    assert len(expected) > 5 and min(expected.values()) > 5  # the approximation of the test needs so many
+    drawn, counts = ops.draw_trees(arcs, number, generator(6), single_root=single_root).unique(
+        dim=0, return_counts=True
+    )
+    found = dict(zip(map(tuple, drawn.tolist()), counts.tolist(), strict=True))
+    assert found.keys() <= expected.keys()
+    observed = [found.get(tree, 0) for tree in expected]
+    assert stats.chisquare(observed, list(expected.values())).pvalue > FALSE_ALARM_RATE
+
+
+def test_trees_are_drawn_over_words_that_are_there_and_none_where_there_is_none():
+    arcs = draw(5, batch=(3,), scale=30.0)
+    arcs[2, 1] = -torch.inf  # a word that may not have any head
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    heads = ops.draw_trees(arcs, 50, generator(7), mask)
+    assert heads.shape == (50, 3, 5) and (heads[:, 2] == -1).all()
+    assert ((heads[:, :2] == -1) == ~mask[:2]).all() and ((heads[:, :2] == 0).sum(-1) == 1).all()
+    whole = {tuple(heads) for heads in oracles.dependency_trees(5, True)}
+    assert {tuple(row) for row in heads[:, 0].tolist()} <= whole
+    with pytest.raises(ValueError, match="num_draws must be 1 or more, not 0"):
+        ops.draw_trees(arcs, 0)

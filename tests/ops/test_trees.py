@@ -179,6 +179,7 @@ def test_arc_scores_put_the_root_in_front():
     assert (ops.argmax_heads(ops.arc_scores(log_marginals, never)) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("single_root", [True, False])
 def test_long_sentences_take_seconds(single_root):
     """Far above what was measured (0.2 s and 1.1 s on one core), far below a chart or a contraction by loops in Python."""

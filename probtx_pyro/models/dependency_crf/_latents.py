@@ -9,7 +9,7 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _exact
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops._label_sweeps import Sweeps, Tables, gumbel
+from probtx_pyro.ops._label_sweeps import Seen, Sweeps, Tables, gumbel
 from probtx_pyro.ops.dependency_crf import Potentials
 
 State = Mapping[str, Tensor]
@@ -52,11 +52,13 @@ class Latents:
         shape, count = (num_chains, len(logits)), crf.root.shape[-1]
         return self._state(labels, torch.randint(count, shape, generator=generator, device=logits.device))
 
-    def sweep(self, state: State, generator: torch.Generator, beta: float = 1.0) -> dict[str, Tensor]:
-        """Draw every label given the others, and then the root's."""
+    def sweep(
+        self, state: State, generator: torch.Generator, beta: float = 1.0, seen: Seen = None
+    ) -> dict[str, Tensor]:
+        """Draw every label given the others, and then the root's; ``seen`` as in `ops._label_sweeps`."""
         if self._tables is None or self._tables[0] != beta:
             self._tables = beta, self._sweeps.tables(beta)
-        return self._state(*self._sweeps(*self._flat(state), self._tables[1], generator))
+        return self._state(*self._sweeps(*self._flat(state), self._tables[1], generator, seen))
 
     def log_density(self, state: State, *betas: float) -> Tensor:
         """``log φ_β(Z)``, heads summed out, (len(betas), chain, ...)."""

@@ -30,10 +30,11 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from probtx_pyro._brief import in_brief
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _programs
 from probtx_pyro.models.dependency_crf._exact import Marginals
 from probtx_pyro.models.dependency_crf._latents import Latents
+from probtx_pyro.models.dependency_crf._mean_field import MeanField
+from probtx_pyro.models.dependency_crf._structured import structured
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
@@ -42,53 +43,6 @@ from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, st
 
 Known = Tensor | None
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MeanField:
-    """``Q(Z, H) = Π Q(Z_i) Π Q(H^c_i)`` after some sweeps.
-
-    Attributes
-    ----------
-    label_marginals : Tensor
-        Q(Z), (..., N, L): the contextual representation of every word; zero for padding.
-    head_marginals : Tensor
-        Q(H), (..., C, N, S): the self-attention matrices. Slots: the root (if there is one), the N words, the M global nodes, which
-        with ``memory_split`` are a distribution of their own.
-    label_logits : Tensor
-        (S + G) / λ_Z, damped, (..., N, L).
-    root_marginals, root_logits : Tensor or None
-        Of the root's label, (..., K).
-    objective : Tensor or None
-        The objective at the start and after every sweep, (num_steps + 1, ...), with ``history=True``.
-    converged, num_steps : Tensor
-        Which sentences met ``tol``, and how many sweeps each took, (...).
-    """
-
-    crf: "DependencyCRF"
-    label_marginals: Tensor
-    head_marginals: Tensor
-    label_logits: Tensor
-    root_marginals: Tensor | None
-    root_logits: Tensor | None
-    objective: Tensor | None
-    converged: Tensor
-    num_steps: Tensor
-    label_temperature: float | Tensor = 1.0
-    head_temperature: float | Tensor = 1.0
-
-    def __repr__(self) -> str:
-        return in_brief(self)
-
-    @property
-    def elbo(self) -> Tensor:
-        """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...): a lower bound of log Z where both temperatures are at most 1."""
-        lead = self.crf.unary.dim() - 2
-        state = {"labels": self.label_marginals, "heads": self.head_marginals, "root": self.root_marginals}
-        flat = {name: x.reshape(-1, *x.shape[lead:]) for name, x in state.items() if x is not None}
-        prepared = kernel.Prepared.of(self.crf.potentials())
-        rules = Rule(self.label_temperature), Rule(self.head_temperature)
-        return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -290,6 +244,41 @@ class DependencyCRF(Formulation):
             None if trace is None else trace.reshape(-1, *self.batch_shape),
             found.converged.reshape(self.batch_shape), found.num_steps.reshape(self.batch_shape),
             label_temperature, head_temperature,
+        )  # fmt: skip
+
+    def structured_mean_field(
+        self, num_steps: int = 20, *, num_draws: int = 64, seed: int,
+        labels: Known = None, heads: Known = None, observed: Known = None,
+    ) -> MeanField:  # fmt: skip
+        """Labels factorised, each head by its exact posterior given all labels (docs/mathematics.md, section 5.4).
+
+        The bound that this climbs, ``E_Q[log φ(Z)] + H(Q(Z))`` with heads summed out, is `inference.importance_log_partition`'s; it
+        is never below the ELBO of the same labels. The marginals of the heads are those of this Q, averages over its draws.
+
+        Parameters
+        ----------
+        num_steps, num_draws
+            Sweeps over all words, each as dear as a Gibbs sweep of so many chains. What is averaged over the draws is noisy, so that
+            nothing converges to the last digit; four times the draws halve the noise.
+        seed
+            A non-negative integer, which fixes the result to the bit on one device.
+        labels, heads, observed
+            What is known, as `potentials` takes it.
+
+        Raises
+        ------
+        ValueError
+            What is known does not fit; no sweeps or draws, or a negative seed.
+        """
+        for name, number, least in (("num_steps", num_steps, 1), ("num_draws", num_draws, 1), ("seed", seed, 0)):
+            if not isinstance(number, int) or number < least:
+                raise ValueError(f"{name} must be an integer of {least} or more, not {number!r}")
+        with torch.no_grad():
+            found = structured(self.latents((labels, heads, observed)), num_steps, num_draws, seed)
+        steps = torch.full(self.batch_shape, num_steps, device=self.unary.device)
+        return MeanField(
+            self, found.labels, found.heads, found.label_logits, found.root, found.root_logits, None,
+            torch.zeros_like(steps, dtype=torch.bool), steps,
         )  # fmt: skip
 
     def attention(
