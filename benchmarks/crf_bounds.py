@@ -30,7 +30,7 @@ def random_crf(channels: int, scale: float) -> models.DependencyCRF:
 
 def trained(folder: Path) -> tuple[models.DependencyCRF, MeanField]:
     """The CRF of a tagger's sentences and its own mean field, whose ELBO is then that of temperatures of 1."""
-    from probtx_pyro.data.treebank import load_treebank
+    from probtx_pyro.data import load_treebank
     from probtx_pyro.train import load_run
 
     run: Any = load_run(folder)
