@@ -158,6 +158,7 @@ def test_other_priors_go_to_gradients_and_gibbs_says_so():
         inference.gibbs(program, COUNTS, seed=0)
 
 
+@pytest.mark.slow
 def test_a_hierarchy_keeps_what_a_posterior_has():
     def rates():
         return Gamma(4.0, pyro.sample("inverse scale", LogNormal(0.0, 0.5)))

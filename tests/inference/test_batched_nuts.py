@@ -235,6 +235,7 @@ def test_a_correlated_normal_of_unequal_scales(adaptation):
     )  # in units of the coordinates the condition number is 28, not 10^6
 
 
+@pytest.mark.slow
 def test_a_hierarchy_that_is_normal():
     """Means of schools: y | own ~ N(own, e²), own ~ N(mean, 0.49), mean ~ N(0, 4), so that all are jointly normal."""
     effects, errors = torch.tensor([1.2, -0.4, 2.0, 0.3]), torch.tensor([0.5, 1.0, 0.8, 0.6])

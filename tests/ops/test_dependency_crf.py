@@ -62,7 +62,7 @@ def by_loops(problem, schedule, options, normalizer):
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("form", ["kernel", "readable"])
+@pytest.mark.parametrize("form", ["kernel", pytest.param("readable", marks=pytest.mark.slow)])
 def test_schedules_are_the_formulas(form, problem, schedule, options, normalizer):
     trace, objective = by_loops(problem, schedule, options, normalizer)
     crf, ours, objective = crf_of(problem), NORMALIZERS[normalizer][0], torch.tensor(objective)

@@ -74,7 +74,7 @@ def check(said, expected, index=()):
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
-@pytest.mark.parametrize("held", [2**22, 150, 1])
+@pytest.mark.parametrize("held", [2**22, pytest.param(150, marks=pytest.mark.slow), 1])
 def test_averages_are_those_of_a_loop_in_blocks_of_any_size(batch, held, monkeypatch):
     monkeypatch.setattr(_predict, "HELD", held)
     monkeypatch.setattr(_evaluation, "CHUNK", 4 * held)
