@@ -22,6 +22,8 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)  # it holds the mistakes that the checkers must see
 ]
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
+FRAGMENT = re.compile(r"(?:What|Whether|Where|How|Of|By|In|From|To|For|With|As|Like) ")
 PACKAGES = r"models|inference|ops|nn|results(?!\.json)|inspection|plots|metrics|train"
 
 # a number such as 2.5 after "mathematics" or "equation", or in brackets, is a section or equation of a numbered document;
@@ -81,7 +83,7 @@ def remarks(source):
     for number, line in lines:
         found.append(f"{found.pop()}\n{line}" if found and (number - 1) in dict(lines) else line)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
             found.append("\n".join(line for line in text.splitlines() if not line.lstrip().startswith((">>>", "..."))))
     return found
 
@@ -102,6 +104,12 @@ def absent(text):
     folders = "docs|tests|benchmarks|notebooks|probtx_pyro"
     named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./-]*\w\.(?:py|md|ipynb|json|png))\b", text)
     return [file for file in named if not (ROOT / file).exists()]
+
+
+def fragments(source):
+    """First lines of docstrings that begin with neither a verb nor a noun."""
+    found = (ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED))
+    return [text.partition("\n")[0] for text in found if text and FRAGMENT.match(text)]
 
 
 def citations(source):
@@ -135,6 +143,11 @@ def test_relative_links_and_anchors_resolve(path):
 def test_no_docstring_cites_a_document_outside_the_repository():
     wrong = {name_of(path): cited for path in SOURCES if (cited := citations(path.read_text()))}
     assert wrong == {}
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    package = (path for path in SOURCES if path.is_relative_to(ROOT / "probtx_pyro"))
+    assert {name_of(path): found for path in package if (found := fragments(path.read_text()))} == {}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +236,7 @@ def test_the_checkers_see_mistakes():
         "# two (2.5, PT 38)\n# three\n# four",
         "One.",
     ]
+    assert fragments('"""A page."""\ndef f():\n    """Whether it is.\n\n    So."""\n') == ["Whether it is."]
     for text in (
         "mathematics 5.2",
         "the mathematics, 2.4",

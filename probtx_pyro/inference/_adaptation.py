@@ -37,7 +37,7 @@ def windows(num_warmup: int, num_chains: int = 1) -> tuple[int, list[int]]:
 
 
 class Adaptation:
-    """What chains learn in warmup: ``step`` (chain, problem) and ``scale``, the sd of each coordinate (chain, problem, coordinate).
+    """Step sizes and scales that chains learn in warmup: ``step`` (chain, problem) and ``scale``, the sd of each coordinate (chain, problem, coordinate).
 
     Parameters
     ----------

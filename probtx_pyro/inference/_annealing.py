@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.inference._gibbs import begin
-from probtx_pyro.inference._importance import log_mean
+from probtx_pyro.inference._importance import latents_of, log_mean
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models.formulation import Formulation, Latents
@@ -108,10 +108,7 @@ def annealed_log_partition(
     require_counts(num_temperatures=num_temperatures, num_chains=num_chains)
     if num_chains < 2:
         raise ValueError("num_chains must be 2 or more, because the standard error is that of their weights")
-    if not isinstance(formulation, Formulation):
-        raise ValueError(f"formulation must be a value of models, not a {type(formulation).__name__}")
-    latents = formulation.latents(formulation.bind(*data, **named))
-    like = next(iter(formulation.parameters().values()))
+    latents, like = latents_of(formulation, *data, **named)
     pilot, own = (torch.Generator(like.device).manual_seed(s) for s in seeds(seed, 2, "annealing"))
     with torch.no_grad():
         if temperatures is None:

@@ -96,7 +96,7 @@ def gradient_map(
 
 
 def _on_a_bound(x: Tensor, support: Any) -> bool:
-    """Whether an entry is so close to a bound of its support that no gradient brings it back."""
+    """True if an entry is so close to a bound of its support that no gradient brings it back."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
@@ -108,7 +108,7 @@ def _allowed(site: Site) -> Tensor | None:
 
 
 def _of_logits(site: Site) -> bool:
-    """Whether the parameter's rows are on the simplex or on a face of it."""
+    """True if the parameter's rows are on the simplex or on a face of it."""
     return site.distribution.support is constraints.simplex or _allowed(site) is not None
 
 

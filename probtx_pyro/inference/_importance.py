@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Formulation, Latents
 
 CHUNK = 64  # draws whose densities are computed at once, as many as annealing has chains
 
@@ -105,14 +105,11 @@ def importance_log_partition(
     require_counts(num_draws=num_draws)
     if num_draws < 2:
         raise ValueError("num_draws must be 2 or more, because the standard errors are those of their weights")
-    if not isinstance(formulation, Formulation):
-        raise ValueError(f"formulation must be a value of models, not a {type(formulation).__name__}")
     if not isinstance(proposal, Proposal):
         raise ValueError(
             f"proposal must have draw and log_prob, not be a {type(proposal).__name__}; give a mean field, or the like"
         )
-    latents = formulation.latents(formulation.bind(*data, **named))
-    like = next(iter(formulation.parameters().values()))
+    latents, like = latents_of(formulation, *data, **named)
     (own,) = seeds(seed, 1, "importance")
     generator, weights = torch.Generator(like.device).manual_seed(own), []
     with torch.no_grad():
@@ -125,6 +122,14 @@ def importance_log_partition(
         return ImportanceLogPartition(
             log_weights.mean(0), log_weights.std(0) / num_draws**0.5, *log_mean(log_weights), log_weights
         )
+
+
+def latents_of(formulation: Formulation, *data: Any, **named: Any) -> tuple[Latents, Tensor]:
+    """Latent choices given the data, and a tensor of their device and dtype; refused where ``formulation`` is none."""
+    if not isinstance(formulation, Formulation):
+        raise ValueError(f"formulation must be a value of models, not a {type(formulation).__name__}")
+    like = next(iter(formulation.parameters().values()))
+    return formulation.latents(formulation.bind(*data, **named)), like
 
 
 def log_mean(log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -106,7 +106,7 @@ class Lanes:
             return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
 
     def _closed(self, rows: Tensor, guarded: bool = True) -> Tensor:
-        """By `LogJoint.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
+        """Potential energy by `LogJoint.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
         joint = self.joint
         assert joint is not None
         free = self._values(rows)

@@ -52,7 +52,7 @@ class LogJoint:
         return torch.Size((*self.batch, *(sizes[axis] for axis in self.formulation.axes("log_evidence"))))
 
     def leading(self, name: str) -> int:
-        """How many axes of a site's value are those of the problems."""
+        """Number of axes of a site's value that are those of the problems."""
         return max(0, self.sites[name].initial.dim() - len(self.formulation.axes(name)))
 
     def shape(self, state: Mapping[str, Tensor]) -> torch.Size:

@@ -1,4 +1,4 @@
-"""Of all mixtures that have the attention of a captured head, the one under which its queries are likeliest."""
+"""The likeliest mixture for the queries of a captured head, among all that have its attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from probtx_pyro.inspection._stack import stack_layers
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BestEquivalent(Captured):
-    """What was captured, told by the mixture of the likeliest tilt b and precision P. See `best_equivalent`.
+    """A captured head as the mixture of the likeliest tilt b and precision P. See `best_equivalent`.
 
     tilt: b, (*heads, D), heads the leading axes without those of the batch.
     precision: P, (*heads), (*heads, D) or (*heads, D, D).

@@ -104,7 +104,7 @@ def capture(
 
 
 def _hooks(name: str, enter: Callable[..., None], running: list[tuple[str, bool]]) -> tuple[Any, Any]:
-    """What a module does before and after it runs."""
+    """Hooks of a module, before and after it runs."""
 
     def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         enter(name, layer, args, kwargs)
@@ -150,7 +150,7 @@ def _of_call(
 
 
 def _explained(name: str, given: Mapping[str, Any]) -> Captured:
-    """What a function of the user said of a layer."""
+    """The layer as a function of the user describes it."""
     allowed = inspect.signature(captured).parameters
     if not isinstance(given, Mapping) or not {"queries", "keys"} <= given.keys() <= allowed.keys():
         said = ", ".join(given) if isinstance(given, Mapping) else type(given).__name__

@@ -58,7 +58,7 @@ class Captured:
 
     @property
     def key_name(self) -> str:
-        """What the formulation calls its keys, the first of its parameters."""
+        """Name of the keys in the formulation, the first of its parameters."""
         return next(iter(self.written.PARAMETERS))
 
     @property
@@ -239,7 +239,7 @@ class Captured:
         return self.queries.unsqueeze(-2) if self._alone else self.queries
 
     def _answered(self, x: Tensor, own: int) -> Tensor:
-        """What was said of the queries, (..., Q, own axes)."""
+        """Answers for the queries, (..., Q, own axes)."""
         return x.squeeze(-own - 1) if self._alone else x
 
     @property

@@ -55,7 +55,7 @@ def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture 
 
 
 class CrossValidation(NamedTuple):
-    """How well formulations predict queries that they have not adapted to; F formulations, nats.
+    """Scores of formulations on queries that they have not adapted to; F formulations, nats.
 
     names: of the formulations, F.
     elpd: expected log predictive density, the sum over queries, (F, ...).

@@ -34,12 +34,12 @@ class Shape(NamedTuple):
 
     @property
     def times(self) -> Tensor:
-        """How often an entry stands in the matrix, 1 or 2."""
+        """Number of times that an entry stands in the matrix, 1 or 2."""
         return 1 + (self.rows != self.columns).double()
 
     @property
     def numbers(self) -> tuple[int]:
-        """How many numbers are free."""
+        """Number of free numbers."""
         return (1 if self.tied else len(self.rows),)
 
     def free(self, entries: Tensor, axis: int = -1) -> Tensor:

@@ -28,7 +28,7 @@ def rank_spectrum(attention: ArrayLike) -> Array:
 
 
 def attention_rank(attention: ArrayLike, share: float = 0.9) -> NDArray[np.int64]:
-    """How many singular values hold ``share`` of the sum of squares, ``|A|²_F``.
+    """Number of singular values that hold ``share`` of the sum of squares, ``|A|²_F``.
 
     The rank of the nearest matrix (in the Frobenius norm) that leaves no more than ``1 - share`` of it unexplained: the
     "cumulative energy" of principal components. The plain rank says little of attention: every causal matrix without zeros on
@@ -86,7 +86,7 @@ def jensen_shannon(p: Array, q: Array) -> Array:
 
 
 def head_distances(attention: ArrayLike, distance: Distance = jensen_shannon) -> Array:
-    """How differently each pair of heads attends: the mean over queries of the distance between their rows.
+    """Distance of each pair of heads: the mean over queries of that between their rows of attention.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ from probtx_pyro.ops._numerics import common_shape, sum_to
 
 
 class Take(NamedTuple):
-    """How to take a value of a conditional posterior; each function also gets the old value.
+    """Ways to take a value of a conditional posterior; each function also gets the old value.
 
     normal: of Normal with this precision and precision times mean; correlated: the same with a matrix of precisions.
     gamma: of Gamma with this shape and rate. wishart: of Wishart with these degrees of freedom and scale ``root root'``.
@@ -102,7 +102,7 @@ def draw(generator: torch.Generator) -> Take:
         return drawn.clamp_min(torch.finfo(drawn.dtype).tiny)
 
     def dirichlet(concentration: Tensor, allowed: Tensor, old: Tensor) -> Tensor:
-        """In logarithms, ``Gamma(c) = Gamma(c + 1) U^(1/c)``: a concentration far below 1 does not underflow everywhere."""
+        """Draw in logarithms, ``Gamma(c) = Gamma(c + 1) U^(1/c)``: a concentration far below 1 does not underflow everywhere."""
         shape = concentration.expand(old.shape).contiguous()
         uniform = 1 - torch.rand(old.shape, generator=generator, dtype=old.dtype, device=old.device)
         logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
@@ -145,7 +145,7 @@ def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> 
 
 
 def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor:
-    """In the coordinates of the root L of the old value, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
+    """Take a value in the coordinates of the root L of the old one, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
     prior: Any = bare(site.distribution)
     wide = common_shape(terms.degrees.shape, terms.scatter.shape[:-2])
     degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])

@@ -171,7 +171,7 @@ class _Points(NamedTuple):
                 kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
                 raise ValueError(
                     f"{name} must be a tensor of single or double precision, not {kind}; convert it with .float() or .double()"
-                    + ("; labels go to apps.MemoryClassifier" if name == "values" else "")
+                    + ("; for labels take models.GaussianMixture.categorical" if name == "values" else "")
                 )
             check.at_least(name, x, 2, "(..., N, D)" if name == "points" else "(..., N, M)")
             check.finite(**{name: x})
@@ -196,7 +196,7 @@ class _Points(NamedTuple):
 
     @property
     def data(self) -> tuple[Tensor, Maybe, None, Tensor]:
-        """As the mixture takes them."""
+        """Parameters as the mixture takes them."""
         return self.points, self.values, None, self.weights
 
 
@@ -215,7 +215,7 @@ def _candidates(num_units: int | Iterable[int]) -> list[int]:
 
 
 class _Spread(NamedTuple):
-    """Where a precision or metric starts, and its prior: fields of the mixture, and the root that whitens points for k-means++."""
+    """Start of a precision or metric, and its prior: fields of the mixture, and the root that whitens points for k-means++."""
 
     fields: Mapping[str, Any]
     priors: Mapping[str, Any]

@@ -23,7 +23,7 @@ class Face(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each row is on its face, shape (...)."""
+        """True for each row that is on its face, shape (...)."""
         return constraints.simplex.check(value) & (self.allowed | (value == 0)).all(-1)
 
 

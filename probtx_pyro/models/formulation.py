@@ -52,7 +52,7 @@ class Parameter:
 
     @property
     def event_rank(self) -> int:
-        """How many axes belong to the event."""
+        """Number of axes that belong to the event."""
         return max(0, len(self.names) - self.plate)
 
     @property
@@ -244,7 +244,7 @@ class Formulation:
         return tuple((self.DATA[name].axes if name in self.DATA else self.RESULTS[name]).split())
 
     def sizes(self, *data: Any) -> dict[str, int]:
-        """How many entries each axis has, as far as parameters and data tell."""
+        """Number of entries of each axis, as far as parameters and data tell."""
         found: dict[str, int] = {}
         tensors = {name: self.held(name) for name in self.PARAMETERS}
         tensors |= dict(zip(self.DATA, data, strict=False))

@@ -38,7 +38,7 @@ def _coordinates_of_a_mixture(support: Any) -> Any:
 
 @biject_to.register(constraints.positive_definite)
 def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
-    """Of a positive definite matrix, which torch can make but not take apart."""
+    """Coordinates of a positive definite matrix, which torch can make but not take apart."""
     return CholeskyCoordinates()
 
 
@@ -280,7 +280,7 @@ def _fits(kind: str, prior: TorchDistribution) -> bool:
 
 
 def _same_bounds(support: Any) -> bool:
-    """Whether all components of a mixture have the same bounds, which are then numbers."""
+    """True if all components of a mixture have the same bounds, which are then numbers."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return not any(isinstance(getattr(support, bound, None), Tensor) for bound in ("lower_bound", "upper_bound"))

@@ -1,4 +1,4 @@
-"""What every attention layer has of ``torch.nn.MultiheadAttention``: its parameters, and queries, keys and values of every head from them."""
+"""The part of ``torch.nn.MultiheadAttention`` in every attention layer: its parameters, and queries, keys and values of every head."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -14,7 +14,7 @@ from probtx_pyro.models._positive_definite import CholeskyCoordinates
 
 
 class Coordinates(NamedTuple):
-    """How a metric is learned. count: how many coordinates, from D. root: its root, from coordinates (..., count)."""
+    """Parametrisation of a learned metric. count: how many coordinates, from D. root: its root, from coordinates (..., count)."""
 
     count: Callable[[int], int]
     root: Callable[[Tensor], Metric]

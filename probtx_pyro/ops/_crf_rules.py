@@ -1,4 +1,4 @@
-"""How the marginals of a dependency CRF follow their scores: temperature, damping, step, normaliser and dropout."""
+"""Rules by which the marginals of a dependency CRF follow their scores: temperature, damping, step, normaliser and dropout."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Choices(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How marginals follow their scores: one for labels, one for heads.
+    """Rule by which marginals follow their scores: one for labels, one for heads.
 
     temperature: divides the scores, λ_Z or λ_H.
     step: share of the new marginals, the rest are those before; 1 is a full step.

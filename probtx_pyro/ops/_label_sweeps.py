@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
 
 class Sweeps:
-    """What the sweeps of one CRF share: which arcs are allowed, and where their scores stand."""
+    """Tables that the sweeps of one CRF share: which arcs are allowed, and where their scores stand."""
 
     def __init__(self, potentials: Potentials):
         self.potentials = crf = potentials

@@ -122,7 +122,7 @@ def numbers(name: str, x: Any, shape: str, repair: str = "select or add the axes
 
 
 def _fits(sizes: tuple[int, ...], shape: str) -> bool:
-    """Whether the sizes of axes are those of a shape in words."""
+    """True if the sizes of axes are those of a shape in words."""
     axes = re.findall(r"[^(), ]+", shape)
     if "..." in axes:
         return len(sizes) >= len(axes) - 1

@@ -1,4 +1,4 @@
-"""How good an approximation is: its objective at every iteration, its gap to the evidence, its marginals beside exact ones."""
+"""Pictures of an approximation: its objective at every iteration, its gap to the evidence, its marginals beside exact ones."""
 
 from collections.abc import Sequence
 from itertools import pairwise

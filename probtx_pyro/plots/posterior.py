@@ -1,4 +1,4 @@
-"""How sure a posterior is of attention, and whether its sampler is calibrated."""
+"""Pictures of a posterior: credible bands on attention, and the calibration of its sampler."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -86,7 +86,7 @@ def _dataset(variables: Mapping[str, Variable], labels: Mapping[str, np.ndarray]
 
 
 def is_data(x: Any) -> bool:
-    """Whether ``x`` is ArviZ data of either kind."""
+    """True if ``x`` is ArviZ data of either kind."""
     return hasattr(x, "groups") and hasattr(x, "to_netcdf")
 
 

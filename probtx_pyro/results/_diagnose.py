@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether all checks pass."""
+        """True if all checks pass."""
         return all(check.ok for check in self.checks)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How the axes of a variable are called: by the tables of the formulation, and the plates of the problem before them."""
+"""Names of the axes of a variable: by the tables of the formulation, and the plates of the problem before them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -32,7 +32,7 @@ def rank_edges(num_draws: int) -> NDArray[np.int64]:
 
 
 def counts_below(ranks: ArrayLike, num_draws: int) -> NDArray[np.int64]:
-    """How many ranks (simulation, ...) lie below each edge, (edge, ...)."""
+    """Number of ranks (simulation, ...) below each edge, (edge, ...)."""
     array = np.asarray(ranks)
     return np.stack([(array < edge).sum(0) for edge in rank_edges(num_draws)])
 

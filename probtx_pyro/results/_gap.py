@@ -1,4 +1,4 @@
-"""How far a fitted guide is from the exact posterior: the log evidence less the ELBO, in nats, by query and by problem.
+"""The gap from a fitted guide to the exact posterior: the log evidence less the ELBO, in nats, by query and by problem.
 
 With θ the parameters and u the assignments, the gap is ``KL(q(θ) || p(θ|x)) + E_q(θ) Σ_i KL(q(u_i) || p(u_i|x_i, θ))``, equation (0.2) of
 docs/mathematics.md. The second term is summed exactly at every θ; the first is estimated from draws of the guide.
@@ -27,7 +27,7 @@ from probtx_pyro.results._arviz import pareto_smoothed
 
 
 class Gap(NamedTuple):
-    """What the ELBO of a guide lacks of the log evidence, in nats.
+    """The log evidence less the ELBO of a guide, in nats.
 
     assignments: ``KL(q(u_i) || p(u_i | x_i, θ))`` of each query times its weight, averaged over the guide's θ, (..., Q); None where
         the guide leaves assignments to be summed out, which costs nothing.

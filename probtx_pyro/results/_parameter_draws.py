@@ -44,7 +44,7 @@ class ParameterDraws(NamedTuple):
 
     @property
     def num_observations(self) -> int:
-        """How many observations the data have along the last of these axes."""
+        """Number of observations that the data have along the last of these axes."""
         for name, x in zip(self.formulation.DATA, self.data, strict=True):
             axes = self.formulation.axes(name)
             if x is not None and self.observed and self.observed[-1] in axes:

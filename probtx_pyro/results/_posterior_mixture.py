@@ -63,7 +63,7 @@ class PosteriorMixture(TorchDistribution):
         return total
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
-        """For each query choose a draw by its weight, then an answer from that draw's distribution."""
+        """Choose a draw for each query by its weight, then an answer from that draw's distribution."""
         shape = torch.Size(sample_shape) + self.batch_shape
         with torch.no_grad():
             one = self.at_draws(torch.arange(1)).sample()
@@ -93,7 +93,7 @@ class PosteriorMixture(TorchDistribution):
 
 
 def _occurrence(chosen: Tensor) -> Tensor:
-    """How many equal numbers stand above each number in its column, (n, columns)."""
+    """Number of equal numbers above each number in its column, (n, columns)."""
     ordered, order = chosen.T.contiguous().sort(stable=True)
     place = torch.arange(ordered.shape[-1], device=chosen.device).expand_as(ordered) - torch.searchsorted(
         ordered, ordered

@@ -1,4 +1,4 @@
-"""What a posterior says of queries: attention, evidence and answers averaged over its draws, each by its own formula.
+"""Posterior prediction for queries: attention, evidence and answers averaged over its draws, each by its own formula.
 
 ======================  ===================================  ====================================
 average of              a query of the data D                a new query q
@@ -153,7 +153,7 @@ def _formulation(fit: Any) -> Formulation:
 
 
 class Prediction:
-    """What a posterior says of queries, see `predict`; every quantity is computed when it is first asked for.
+    """Predictions of a posterior for queries, see `predict`; every quantity is computed when it is first asked for.
 
     attention: (..., Q, U), probabilities of the units. log_evidence: (..., Q). expected_outputs: (..., Q, M), the mean answer, or
     probabilities of labels. output_distribution: a Pyro distribution of batch shape (..., Q), with ``log_prob`` and ``sample``.
@@ -195,7 +195,7 @@ class Prediction:
 
     @cached_property
     def effective_draws(self) -> Tensor:
-        """How many independent draws those behind each query's averages are worth, (..., Q): chains and weights reduce both.
+        """Number of independent draws that those behind each query's averages are worth, (..., Q): chains and weights reduce both.
 
         The effective sample size of the weights, ``1 / Σ r²``, times that of the chains of ``p(q|θ)`` over their length.
         """

@@ -87,7 +87,7 @@ class Calibration(NamedTuple):
         return worst, min(1.0, float(p) * len(named))
 
     def ok(self, level: float = 0.99) -> bool:
-        """Whether all ranks look uniform at once: a right sampler passes with chance ``level`` or more."""
+        """True if all ranks look uniform at once: a right sampler passes with chance ``level`` or more."""
         return self.smallest()[1] > 1 - level
 
     def band(self, level: float = 0.99) -> Band:
@@ -246,7 +246,7 @@ def _picked(draws: Draws, count: int) -> dict[str, Tensor]:
 
 
 def _ranks(truth: Tensor, draws: Tensor, ties: np.random.Generator) -> NDArray[np.int64]:
-    """How many draws lie below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
+    """Number of draws below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
     below = (draws < truth).sum(0).cpu().numpy()
     equal = (draws == truth).sum(0).cpu().numpy()
     return below + ties.integers(0, equal + 1)

@@ -95,7 +95,7 @@ def _overlap(before: Array, after: Array) -> Array:
 
 
 class Sensitivity(NamedTuple):
-    """How the posterior answers to the strength of a part of the model; first by part (``prior``, ``likelihood``), then by parameter.
+    """Answer of the posterior to the strength of a part of the model; first by part (``prior``, ``likelihood``), then by parameter.
 
     mean: change of the posterior mean per doubling of the strength, arrays of the parameter's shape.
     sd: the same of the posterior sd.
@@ -113,7 +113,7 @@ class Sensitivity(NamedTuple):
 def prior_sensitivity(
     draws: Mapping[str, ArrayLike], log_prior: ArrayLike, log_likelihood: ArrayLike, *, scaling: float = 1.25
 ) -> Sensitivity:
-    """How mean and sd move when prior or likelihood is raised to a power, from the draws that are there.
+    """Movement of mean and sd when prior or likelihood is raised to a power, from the draws that are there.
 
     The posterior of strength a is ``∝ p(θ)^a p(y|θ)``; draws of the one at a = 1 stand for it under Pareto-smoothed importance
     weights ``p(θ)^(a - 1)``. The derivatives are central differences over log2 a between ``a = scaling`` and ``1/scaling``.

@@ -235,6 +235,7 @@ def test_a_function_goes_on_where_its_fit_ended():
 
     first = fit(posterior, queries[0], guide=guide, steps=40)
     second = fit(posterior, queries[0], guide=first.guide, steps=1, rate=1e-9)
+    # one step of Adam moves a number by about its rate, 1e-9
     assert (second.state["center"] - first.state["center"]).abs().max() < 1e-8 < first.state["center"].abs().max()
 
 

@@ -3,10 +3,7 @@
 Two processes (gloo, a file as meeting place) run every case in one go; the tests read what they found.
 """
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +11,7 @@ import torch.distributed as dist
 from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
 from strategies import generator, problem
 from tolerances import assert_equal
+from two_processes import found_by, meeting
 
 from probtx_pyro import inference, models
 
@@ -81,31 +79,30 @@ def refused(call):
 
 
 def process(rank, folder):
-    """What one of the two processes does."""
-    torch.set_default_dtype(torch.float64)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    group, found = dist.group.WORLD, {}
-    for name, (_, first, _) in CASES.items():
-        mixture, priors, data, options = drawn(name, slice(0, first) if rank == 0 else slice(first, 11))
-        fit = inference.adapt(models.bayesian(mixture, **priors), data[0], *data[1:], **options, process_group=group)
-        found[name] = {n: getattr(fit.formulation, n) for n in NAMES} | {n: getattr(fit, n) for n in ("objective", "converged", "num_steps")}  # fmt: skip
-    found["gradients"] = gradients(group, slice(0, 4) if rank == 0 else slice(4, 11), 2)
-    mixture, priors, data, _ = drawn("even")
+    """The part of one of the two processes."""
+    with meeting(rank, folder) as (group, found):
+        for name, (_, first, _) in CASES.items():
+            mixture, priors, data, options = drawn(name, slice(0, first) if rank == 0 else slice(first, 11))
+            fit = inference.adapt(
+                models.bayesian(mixture, **priors), data[0], *data[1:], **options, process_group=group
+            )
+            found[name] = {n: getattr(fit.formulation, n) for n in NAMES} | {n: getattr(fit, n) for n in ("objective", "converged", "num_steps")}  # fmt: skip
+        found["gradients"] = gradients(group, slice(0, 4) if rank == 0 else slice(4, 11), 2)
+        mixture, priors, data, _ = drawn("even")
 
-    def adapt(mixture=mixture, priors=priors, answers=(), **options):
-        return inference.adapt(models.bayesian(mixture, **priors), data[0], *answers, **options, process_group=group)
+        def adapt(mixture=mixture, priors=priors, answers=(), **options):
+            return inference.adapt(
+                models.bayesian(mixture, **priors), data[0], *answers, **options, process_group=group
+            )
 
-    moved = mixture.replace(keys=mixture.keys + rank)
-    other = dict(keys=Normal(mixture.keys, 1.0 + rank))
-    found["errors"] = {
-        "keys": refused(lambda: adapt(moved)),
-        "prior on keys": refused(lambda: adapt(priors=other)),
-        "num_steps": refused(lambda: adapt(num_steps=2 + rank)),
-        "outputs": refused(lambda: adapt(answers=data[1:] if rank else ())),
-    }
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.barrier()  # gloo aborts a process whose partner has left before its own threads are done
-    dist.destroy_process_group()
+        moved = mixture.replace(keys=mixture.keys + rank)
+        other = dict(keys=Normal(mixture.keys, 1.0 + rank))
+        found["errors"] = {
+            "keys": refused(lambda: adapt(moved)),
+            "prior on keys": refused(lambda: adapt(priors=other)),
+            "num_steps": refused(lambda: adapt(num_steps=2 + rank)),
+            "outputs": refused(lambda: adapt(answers=data[1:] if rank else ())),
+        }
 
 
 @pytest.fixture(autouse=True)
@@ -115,18 +112,7 @@ def _on_each_device():
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    tests = Path(__file__).parent.parent
-    path = os.pathsep.join([str(tests.parent), str(tests), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    running = [subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE) for rank in (0, 1)]  # fmt: skip
-    try:
-        errors = [each.communicate(timeout=120)[1].decode() for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    assert [each.returncode for each in running] == [0, 0], "\n".join(errors)
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
+    return found_by(__file__, tmp_path_factory.mktemp("processes"), 120)
 
 
 @pytest.mark.slow

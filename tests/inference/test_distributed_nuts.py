@@ -4,16 +4,13 @@ Two processes (gloo, a file as meeting place) run every case in one go; the test
 """
 
 import functools
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from pyro.distributions import LogNormal, Normal
 from strategies import generator, problem
+from two_processes import found_by, meeting
 
 from probtx_pyro import inference, models, results
 
@@ -45,23 +42,17 @@ def refused(call):
 
 
 def process(rank, folder):
-    """What one of the two processes does."""
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    group, found = dist.group.WORLD, {}
-    for name in CASES:
-        draws = drawn(name, process_group=group)
-        found[name] = (dict(draws.samples), dict(draws.statistics))
-    found["ranks"] = {name: torch.from_numpy(x) for name, x in calibrated(process_group=group).ranks.items()}
-    found["errors"] = [
-        refused(lambda: drawn("chain", process_group=group, num_chains=1)),
-        refused(lambda: drawn("chain", process_group=group, checkpoint=f"{folder}/run")),
-        refused(lambda: drawn("chain", process_group=group, seed=rank)),
-    ]
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.barrier()  # gloo aborts a process whose partner has left before its own threads are done
-    dist.destroy_process_group()
+    """The part of one of the two processes."""
+    with meeting(rank, folder) as (group, found):
+        for name in CASES:
+            draws = drawn(name, process_group=group)
+            found[name] = (dict(draws.samples), dict(draws.statistics))
+        found["ranks"] = {name: torch.from_numpy(x) for name, x in calibrated(process_group=group).ranks.items()}
+        found["errors"] = [
+            refused(lambda: drawn("chain", process_group=group, num_chains=1)),
+            refused(lambda: drawn("chain", process_group=group, checkpoint=f"{folder}/run")),
+            refused(lambda: drawn("chain", process_group=group, seed=rank)),
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -71,18 +62,7 @@ def _on_each_device():
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    tests = Path(__file__).parent.parent
-    path = os.pathsep.join([str(tests.parent), str(tests), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    running = [subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE) for rank in (0, 1)]  # fmt: skip
-    try:
-        errors = [each.communicate(timeout=300)[1].decode() for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    assert [each.returncode for each in running] == [0, 0], "\n".join(errors)
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
+    return found_by(__file__, tmp_path_factory.mktemp("processes"), 300)
 
 
 @pytest.fixture

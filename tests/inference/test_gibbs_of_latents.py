@@ -66,7 +66,7 @@ def test_ranks_of_exact_draws_among_those_of_the_sampler_are_uniform():
         (many.log_joint(labels, root_label=root), many.log_joint(truth[:, :4], root_label=truth[:, 4])),
         (labels[..., 0] + 3.0 * labels[..., 3] + 9.0 * root, truth[:, 0] + 3.0 * truth[:, 3] + 9.0 * truth[:, 4]),
     ):
-        ties = (drawn - true).abs() < 1e-9
+        ties = (drawn - true).abs() < 1e-9  # the same state but for rounding; different ones lie apart by far more
         share = torch.rand(sentences, generator=generator(8)) * (ties.sum(0) + 1)
         ranks = ((drawn < true) & ~ties).sum(0) + share.long()
         counts = torch.bincount(ranks, minlength=others + 1)

@@ -85,7 +85,9 @@ def test_the_choice_moved_last_is_where_the_bound_is_largest_given_the_others(ro
         rise = [(other - log, weight) for (log, weight), (other, _) in first]
         mean = sum(weight * x for x, weight in rise)
         error = math.sqrt(sum(weight * (x - mean) ** 2 for x, weight in rise) / draws)
-        assert sum(weight for _, weight in rise) == pytest.approx(1.0) and error > 1e-3
+        assert (
+            sum(weight for _, weight in rise) == pytest.approx(1.0) and error > 1e-3
+        )  # there is something to be wrong about
         assert abs(math.log(own[a] / own[0]) - mean) < 4.5 * error  # 7e-6 by chance
     if known:
         assert field.label_marginals[0].tolist() == [0.0, 1.0, 0.0]
@@ -131,6 +133,7 @@ def test_draws_have_the_probabilities_of_the_field_and_padding_has_none():
     words = crf.mask.unsqueeze(-1)
     shares = (state["label"].unsqueeze(-1) == torch.arange(3)).double().mean(0)
     assert (state["label"][:, ~crf.mask] == -1).all() and not words.all()
+    # five standard deviations of a share, at most 1/2 each
     assert ((shares - field.label_marginals).abs() < 5 * (0.25 / number) ** 0.5).all()
     expected = [
         math.prod(field.label_marginals[b, i, z].item() for i, z in enumerate(row) if z >= 0)

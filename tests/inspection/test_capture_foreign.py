@@ -92,7 +92,7 @@ def test_a_class_that_is_explained_is_captured(hidden):
     assert left.present.sum() == HEADS * 12
     best = inspection.best_equivalent(left, "full")
     assert best.log_evidence()[left.present].sum() > left.raw.log_evidence()[left.present].sum()
-    assert (best.mixture.attention(best.queries) - left.attention()).abs().max() < 1e-8
+    assert (best.mixture.attention(best.queries) - left.attention()).abs().max() < 1e-8  # promised of attention
 
 
 @pytest.mark.parametrize("shared", [2, 1])

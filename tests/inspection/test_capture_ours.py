@@ -67,7 +67,7 @@ def test_every_layer_of_ours_is_captured(name, masks):
     best = inspection.best_equivalent(found)
     counted = found.present
     flat = best._answered(best.mixture.attention(best._asked), 1).unflatten(-1, (UNITS, -1)).sum(-1)
-    assert (flat - found.attention())[counted].abs().max() < 1e-8
+    assert (flat - found.attention())[counted].abs().max() < 1e-8  # promised of attention
     assert best.log_evidence()[counted].sum() >= found.raw.log_evidence()[counted].sum()
     assert_equal(found.log_evidence(), best.log_evidence())
     assert_equal(alone.raw.log_evidence()[0], found.raw.log_evidence())

@@ -231,7 +231,10 @@ FLAT_POINTS = torch.cat([POINTS[:, :1], 2 * POINTS[:, :1]], -1)
         ({"num_units": [1, 10]}, "num_units goes to 10, but 12 points in 5 folds leave 9"),
         ({"num_units": [1, 2], "num_folds": 1}, "num_folds must be between 2 and the number of points, 12, not 1"),
         ({"num_steps": -1}, "num_steps must be 0 or more"),
-        ({"values": torch.zeros(12, dtype=torch.long)}, "values must be .* labels go to apps.MemoryClassifier"),
+        (
+            {"values": torch.zeros(12, dtype=torch.long)},
+            "values must be .* for labels take models.GaussianMixture.categorical",
+        ),
         ({"values": torch.zeros(11, 1).double()}, "values have 11 rows but points have 12"),
         ({"values": torch.zeros(12, 1)}, "tensors differ in dtype"),
         ({"values": torch.zeros(12, 1).double()}, "values do not vary"),

@@ -46,7 +46,7 @@ class Cells(NamedTuple):
     step: int
 
     def flat(self, picture: Tensor) -> Tensor:
-        """From (H, W, ...) to (cell, pixel of the cell, ...), padded by the nearest pixel."""
+        """Cut (H, W, ...) into (cell, pixel of the cell, ...), padded by the nearest pixel."""
         (down, across), step = self.shape, self.step
         rows = torch.arange(down * step).clamp_max(picture.shape[0] - 1)
         columns = torch.arange(across * step).clamp_max(picture.shape[1] - 1)

@@ -50,5 +50,5 @@ class LowRank:
         return self.left @ self.right.mT
 
     def to(self, *args: Any, **kwargs: Any) -> "LowRank":
-        """As ``torch.Tensor.to``."""
+        """Move and convert both factors, as ``torch.Tensor.to``."""
         return check.unchecked(LowRank, left=self.left.to(*args, **kwargs), right=self.right.to(*args, **kwargs))

@@ -32,7 +32,7 @@ class Channels(NamedTuple):
 
     @classmethod
     def of(cls, given: Prepared, labels: Tensor, root: Tensor | None, again: bool = False) -> "Channels":
-        """From what belongs to these channels alone, see `Prepared.by_channels`.
+        """Make the table from what belongs to these channels alone, see `Prepared.by_channels`.
 
         ``again``: without gradients, the next channels are written over these.
         """
