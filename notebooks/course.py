@@ -5,10 +5,12 @@ a line instead of stopping it, for those who change a text, a number or a seed.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+moves: list[Callable[[], None]] = []  # of the sliders of a quick run
 SMOKE = os.environ.get("PROBTX_SMOKE") == "1"
 FULL = not SMOKE  # the sizes that the text is about
 COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]  # Okabe & Ito, colour-blind safe
@@ -65,10 +67,17 @@ def interact(**sliders):
         return live(**sliders)
 
     def once(function):
-        function(**{name: slider.value for name, slider in sliders.items() if hasattr(slider, "value")})
+        moves.append(lambda: function(**{name: x.value for name, x in sliders.items() if hasattr(x, "value")}))
+        moves[-1]()
         return function
 
     return once
+
+
+def move_sliders() -> None:
+    """Call every function of `interact` once more, in a quick run: a reader moves sliders when all cells have run."""
+    for move in moves:
+        move()
 
 
 def style() -> None:
@@ -87,4 +96,4 @@ def style() -> None:
     )
 
 
-__all__ = ["COLORS", "FULL", "SMOKE", "claim", "data_folder", "interact", "size", "style"]
+__all__ = ["COLORS", "FULL", "SMOKE", "claim", "data_folder", "interact", "move_sliders", "size", "style"]

@@ -49,9 +49,10 @@ class Manager(AsyncKernelManager):
     client_factory = Type(Client)
 
 
-def execute(path: Path, seconds: int = 300) -> nbformat.NotebookNode:
-    """The notebook after a run in a fresh kernel in its own folder; ``seconds`` is the limit for one cell."""
+def execute(path: Path, seconds: int = 300, last: str = "") -> nbformat.NotebookNode:
+    """The notebook after a run in a fresh kernel in its own folder; ``seconds`` is the limit for one cell, ``last`` one more cell."""
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells += [nbformat.v4.new_code_cell(last)] * bool(last)
     folder = {"metadata": {"path": str(path.parent)}}
     NotebookClient(
         notebook, timeout=seconds, kernel_name="python3", kernel_manager_class=Manager, resources=folder
