@@ -102,6 +102,21 @@ class Groups(NamedTuple):
     pairs: Tensor
     room: dict[Any, Any]
 
+    @property
+    def belts(self) -> list[tuple[int, Tensor]]:
+        """Bands of neighbouring places together: the first place, and the matrices (number, N, N)."""
+
+        def new() -> list[tuple[int, Tensor]]:
+            found: list[tuple[int, list[Tensor]]] = []
+            for place, band in self.bands:
+                if found and found[-1][0] + len(found[-1][1]) == place:
+                    found[-1][1].append(band)
+                else:
+                    found.append((place, [band]))
+            return [(place, torch.stack(bands)) for place, bands in found]
+
+        return self.kept(new, "belts")
+
     @classmethod
     def of(cls, distances: Sequence[int], words: Tensor) -> "Groups":
         """Find the groups that occur among words (..., N, L), whose dtype the bands take.
@@ -149,7 +164,7 @@ class Groups(NamedTuple):
             memory[:, : self.reach] = memory[:, size[1] - self.reach :] = 0
             return self.stacked(memory, sentences)
 
-        return self._kept(new, purpose, *size, words.flat.dtype)
+        return self.kept(new, purpose, *size, words.flat.dtype)
 
     def stacked(self, memory: Tensor, sentences: int) -> Stack:
         """Read a stack from the memory of one that was written before."""
@@ -159,9 +174,10 @@ class Groups(NamedTuple):
     def scratch(self, like: Rows, purpose: str) -> Rows:
         """Make rows to be written; the same ``purpose`` gets the same memory again."""
         size = like.flat.shape
-        return self._kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
+        return self.kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
 
-    def _kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+    def kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+        """Return what ``new`` makes; the same ``purpose`` and kind gets the same again."""
         if purpose is None:
             return new()
         if (purpose, kind) not in self.room:
