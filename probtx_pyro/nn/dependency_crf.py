@@ -12,9 +12,9 @@ from probtx_pyro.models.dependency_crf import MeanField
 from probtx_pyro.nn._options import arguments_of, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.ops import _arc_kernel as kernel
-from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
+from probtx_pyro.ops.dependency_crf import Rule, relu_normalized, softmax
 
-NORMALIZERS: dict[str, Any] = {"softmax": torch.softmax, "relu": relu_normalized}
+NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}
 
 
 class DependencyCRFEncoder(WithPriors):
