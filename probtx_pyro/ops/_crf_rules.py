@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
 ROW = 16  # a CPU takes the softmax of rows of 16 in a tenth to a quarter of the time of shorter ones
 
 

@@ -42,7 +42,7 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from probtx_pyro.ops._crf_potentials import Labels, Potentials, group_of, membership
-from probtx_pyro.ops._crf_rules import PLAIN, Choices, Rule, relu_normalized, softmax
+from probtx_pyro.ops._crf_rules import PLAIN, Choices, Rule, relu_normalized
 
 Heads = Float[Tensor, "sentence channel word slot"]
 RootLabel = Float[Tensor, "sentence root_label"]

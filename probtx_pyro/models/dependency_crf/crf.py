@@ -39,7 +39,8 @@ from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, softmax, start
+from probtx_pyro.ops._crf_rules import softmax
+from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
 
 Known = Tensor | None
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 
-
 Matrices = Sequence[Sequence[Tensor]]  # V', or U' and V', of every group, (c, r, L)
 
 
@@ -28,9 +27,7 @@ def scores(groups: Groups, q: Tensor, weights: Matrices) -> list[Tensor]:
     return [total.flatten(0, 1), *made]
 
 
-def messages(
-    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Matrices
-) -> Tensor:
+def messages(groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Matrices) -> Tensor:
     """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N)."""
     p, places, ends = p.unflatten(0, (len(weights[0][0]), -1)), _places(groups), _ends(groups, q, made)
     heads = [_sum(p, ends[place][1], where, True) for place, where in places]

@@ -102,21 +102,6 @@ class Groups(NamedTuple):
     pairs: Tensor
     room: dict[Any, Any]
 
-    @property
-    def belts(self) -> list[tuple[int, Tensor]]:
-        """Bands of neighbouring places together: the first place, and the matrices (number, N, N)."""
-
-        def new() -> list[tuple[int, Tensor]]:
-            found: list[tuple[int, list[Tensor]]] = []
-            for place, band in self.bands:
-                if found and found[-1][0] + len(found[-1][1]) == place:
-                    found[-1][1].append(band)
-                else:
-                    found.append((place, [band]))
-            return [(place, torch.stack(bands)) for place, bands in found]
-
-        return self.kept(new, "belts")
-
     @classmethod
     def of(cls, distances: Sequence[int], words: Tensor) -> "Groups":
         """Find the groups that occur among words (..., N, L), whose dtype the bands take.

@@ -90,7 +90,15 @@ class _Messages(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, groups: Groups, p: Tensor, q: Tensor, onto: Tensor, _: Tensor, __: Tensor, memory: Tensor, weights: Tensor
+        ctx: Any,
+        groups: Groups,
+        p: Tensor,
+        q: Tensor,
+        onto: Tensor,
+        _: Tensor,
+        __: Tensor,
+        memory: Tensor,
+        weights: Tensor,
     ) -> Tensor:
         _tell(groups, p, q, onto, groups.stacked(memory, len(p)), weights)
         ctx.save_for_backward(p, q, memory, weights)
@@ -103,7 +111,11 @@ class _Messages(torch.autograd.Function):
     def backward(ctx: Any, d_onto: Tensor) -> tuple[Tensor | None, ...]:
         groups, (p, q, memory, weights) = ctx.groups, ctx.saved_tensors
         channels, words, d = len(weights), _rows(q), _rows(d_onto.contiguous())
-        stack, d_x, d_q = groups.stacked(memory, len(p)), sums.stack(d, weights, groups, "of messages"), torch.zeros_like(q)
+        stack, d_x, d_q = (
+            groups.stacked(memory, len(p)),
+            sums.stack(d, weights, groups, "of messages"),
+            torch.zeros_like(q),
+        )
         ends = [(sums.for_each(words, channels), d_x), (sums.for_each(d, channels), stack)]
         sums.gather(_rows(d_q), sums.weights_of(p, groups), d_x, channels)
         return None, sums.scores(ends, groups, p.shape), d_q, d_onto, p, d.flat, None, None

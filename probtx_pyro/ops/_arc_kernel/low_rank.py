@@ -70,10 +70,10 @@ class Features(NamedTuple):
         own = self.memory[self.beside : len(self.memory) - self.beside]
         return own.view(-1, self.shape[-2] * self.shape[-1])
 
-    def group(self, end: int, place: int, number: int = 1, columns: int = 0) -> Tensor:
-        """Return those of neighbouring groups, (groups channels sentences, r, words), and some ``columns`` behind each sentence."""
+    def group(self, end: int, place: int, columns: int = 0) -> Tensor:
+        """Return those of a group, (channels sentences, r, words), or ``columns``, of which the last are not the sentence's."""
         _, rank, groups, channels, sentences, words = self.shape
-        size = number * channels * sentences, rank, columns or words
+        size = channels * sentences, rank, columns or words
         start = self.beside + (end * rank * groups + place) * self.row
         return self.memory.as_strided(size, (words, groups * self.row, 1), start)
 
@@ -111,12 +111,9 @@ def scores(ends: Sequence[tuple[Features, Features]]) -> Tensor:
     wide = memory.new_zeros(sentences, length, length + 2 * groups.reach)
     total = wide[..., groups.reach : groups.reach + length]
     for x, y in ends:
-        for place, bands in groups.belts:
-            number = len(bands)
-            words, heads = x.group(0, place, number), y.group(1, place, number, _columns(length))
-            products = torch.bmm(words.mT, heads)[..., :length]
-            for product, band in zip(products.split(sentences), bands, strict=True):
-                total.addcmul_(product, band)
+        for place, band in groups.bands:
+            products = torch.bmm(x.group(0, place).mT, y.group(1, place, _columns(length)))
+            total.addcmul_(products[..., :length], band)
         for run in groups.runs:
             products = (x.run(0, run) * y.run(1, run, 1)).sum(0).view(run.length, sentences, length)
             start, row = groups.reach + run.offset, wide.stride(1)
@@ -126,19 +123,19 @@ def scores(ends: Sequence[tuple[Features, Features]]) -> Tensor:
 
 def sums(p: Tensor, features: Features, purpose: str | None = None) -> Features:
     """Return ``s_i = Σ_j p_ij y_j`` in the place of x and ``t_j = Σ_i p_ij x_i`` in that of y, for weights p (channels B, N, N)."""
-    groups, _, shape = features
-    found, (sentences, length, _), columns = features.empty(purpose), p.shape, _columns(p.shape[1])
-    for place, bands in groups.belts:
-        number = len(bands)
-        square = p.new_zeros(number, sentences, columns, columns)
-        torch.mul(p, bands.unsqueeze(1), out=square[..., :length, :length])
-        square = square.flatten(0, 1)
+    groups, found, columns = features.groups, features.empty(purpose), _columns(p.shape[1])
+    sentences, length, _ = p.shape
+    square = p.new_zeros(sentences, columns, columns)
+    for place, band in groups.bands:
+        torch.mul(p, band, out=square[:, :length, :length])
         for end, weights in ((0, square[..., :length].mT), (1, square[:, :length])):
-            told = torch.bmm(features.group(1 - end, place, number), weights)
-            found.group(end, place, number).copy_(told[..., :length])
+            told = torch.bmm(features.group(1 - end, place), weights)
+            found.group(end, place).copy_(told[..., :length])
     if groups.runs:
         index, kept = features.pairs()
-        weights = p.flatten().index_select(0, index.flatten()).view(index.shape).split([r.length for r in groups.runs], 1)
+        weights = (
+            p.flatten().index_select(0, index.flatten()).view(index.shape).split([r.length for r in groups.runs], 1)
+        )
         kept = kept.split([run.length for run in groups.runs], 1)
         for run, weight, bits in zip(groups.runs, weights, kept, strict=True):
             for end, moved in ((0, 1), (1, -1)):
