@@ -250,7 +250,7 @@ def test_distances_are_whole_numbers_between_commas():
         (("lm", "--width", "128"), 3),  # 32 x 128 tokens x 128 x 512: 2^28
         (("tagger",), 1),
         (("tagger", "--threads", "2"), 2),
-        (("tagger", "--width", "512"), 3),  # 352 words x 512 x 2048: U and V of 8 channels, 2 groups, rank 64
+        (("tagger", "--width", "1024"), 3),  # some 240 words x 1024 x 4096: U and V of 8 channels, 2 groups, rank 128
         (("tagger", "--width", "512", "--rank", "full"), 1),  # products of 512 x 512 one by one
         (("mlm", "--encoder", "transformer"), 1),
         (("mlm", "--encoder", "transformer", "--width", "512"), 3),

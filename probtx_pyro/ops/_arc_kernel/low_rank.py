@@ -91,13 +91,13 @@ class Features(NamedTuple):
         """
 
         def new() -> tuple[Tensor, Tensor]:
-            length, made = self.shape[-1], {"device": self.memory.device}
-            offsets = torch.tensor([offset for run in self.groups.runs for _, offset in run.pairs()], **made)
-            word = torch.arange(length, **made)
+            length, device = self.shape[-1], self.memory.device
+            offsets = torch.tensor([offset for run in self.groups.runs for _, offset in run.pairs()], device=device)
+            word = torch.arange(length, device=device)
             other = word + torch.stack([offsets, -offsets]).unsqueeze(-1)
             real, other = (other >= 0) & (other < length), other.clamp(0, length - 1)
             index = torch.stack([word * length + other[0], other[1] * length + word]).unsqueeze(2)
-            index = index + length**2 * torch.arange(self.row // length, **made).unsqueeze(-1)
+            index = index + length**2 * torch.arange(self.row // length, device=device).unsqueeze(-1)
             kept = real.unsqueeze(2).expand(index.shape).to(BITS[self.memory.element_size()]).neg()
             return index.flatten(-2), kept.flatten(-2)
 
@@ -232,6 +232,6 @@ class LowRank(NamedTuple):
         """Add the messages for head marginals p (channels B, N, N) to ``onto`` (B, N, L)."""
         if torch.is_grad_enabled():
             return _Messages.apply(groups, p, *made, self.weights, onto)
-        told = sums(p, Features(groups, *made, (*self.weights.shape[:-1], *q.shape[:-1])), "sums")
+        told = sums(p, Features(groups, made[-1], (*self.weights.shape[:-1], *q.shape[:-1])), "sums")
         onto.flatten(0, -2).addmm_(told.matrix().mT, self.weights.flatten(0, -2))
         return onto
