@@ -164,7 +164,8 @@ class DependencyCRFEncoder(WithPriors):
         if self.rank == "full":
             full = self.ternary
             return torch.cat([full, full.mT], 1) if self.symmetric else full
-        left, right = self.left, self.right
+        left: Tensor = self.left
+        right: Tensor = self.right
         if self.symmetric:
             left, right = torch.cat([left, right], -3), torch.cat([right, left], -3)
         if not self.shared:
