@@ -36,7 +36,7 @@ def problem(backward: bool) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def encoder(rank: int | None = None, compiled: bool = False) -> nn.DependencyCRFEncoder:
+def encoder(rank: int | str = "full", compiled: bool = False) -> nn.DependencyCRFEncoder:
     """The encoder, whose potentials the problem gives."""
     found = nn.DependencyCRFEncoder(
         LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=rank

@@ -26,7 +26,7 @@ from probtx_pyro.metrics import attachment_score, baseline_scores, channel_score
 from probtx_pyro.train import classified_texts, tagged_sentences
 
 FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
-CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4)}
+CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": "full"}
 TRANSFORMER = {"num_heads": 4, "num_layers": 2}
 SHARED = {"width": 64, "batch": 64, "dropout": 0.15, "weight_decay": 1e-4}
 PUNCTUATION = "PUNCT"

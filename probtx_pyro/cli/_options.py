@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--threads": {
         "type": count,
         "metavar": "N",
-        "help": "CPU threads (default: as many as torch chooses). Give 1 when other programs use the same cores, or a "
-        "small model leaves each thread little to do: threads that wait for each other can cost ten times the time",
+        "help": "CPU threads (default: one if all matrix products are small, else as many as torch chooses). Give 1 when other "
+        "programs use the same cores: threads that wait for each other can cost ten times the time",
     },
 }
 
@@ -128,6 +128,24 @@ def device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"--device {name}: this torch cannot use it here; try --device cpu") from None
     return str(found)
+
+
+# multiplications of a product from which threads are worth it: some 5 ms of a core, as long as a thread may wait for its turn on a
+# core that another program uses; smaller products, of which there are many, wait as long each
+WORTH_THREADS = 2**28
+
+
+def threads_for(number: int | None, multiplications: float) -> AbstractContextManager[None]:
+    """Compute with ``number`` threads inside the block, or, if it is None, with one where the largest product is too small for more.
+
+    Parameters
+    ----------
+    number
+        Number that ``--threads`` gives, or None.
+    multiplications
+        Of the largest matrix product that is made again and again.
+    """
+    return threads(1 if number is None and multiplications < WORTH_THREADS else number)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,17 +43,26 @@ def distances(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
 
 
+def rank(text: str) -> int | str:
+    """Read a rank.
+
+    >>> rank("8"), rank("full")
+    (8, 'full')
+    """
+    return text if text == "full" else options.count(text)
+
+
 class Option(NamedTuple):
     """Option of the layers or encoders that take an argument.
 
     argument: the argument that it sets.
-    kind: reads its value.
+    kind: reads its value; None for an option that has none, and sets True.
     text: help, to which the names of those that take it are added.
     values: choices, if it has any.
     """
 
     argument: str
-    kind: Callable[[str], Any]
+    kind: Callable[[str], Any] | None
     text: str
     values: tuple[str, ...] | None = None
 
@@ -68,7 +78,10 @@ ENCODER_OPTIONS = {
     "channels": Option("num_channels", options.count, "channels, in each of which a word has a head (default 8)"),
     "iterations": Option("num_steps", options.count, "mean-field iterations (default 4)"),
     "distances": Option("distances", distances, "where distances are cut into groups, like 2,3,4"),
-    "rank": Option("rank", options.count, "rank of the ternary potentials (default: full)"),
+    "rank": Option(
+        "rank", rank, "rank of the ternary potentials, or full (default: width / 8 from a width of 32 on, else full)"
+    ),
+    "symmetric": Option("symmetric", None, "arcs score the same in both directions: half the potentials"),
     "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
     "head-temperature": Option("head_temperature", float, "temperature of the heads (default 1 / width)"),
     "head-step": Option("head_step", float, "step of the heads' marginals (default 1, a full step)"),
@@ -176,10 +189,9 @@ def add_choice(
     parser.add_argument(f"--{choice}", choices=takes, default=default, help=f"which {choice} (default {default})")
     for name, option in table.items():
         able = ", ".join(chosen for chosen, arguments in takes.items() if option.argument in arguments)
-        parser.add_argument(
-            f"--{name}", type=option.kind, choices=option.values, metavar=None if option.values else "N",
-            help=f"{option.text}; for {able}",
-        )  # fmt: skip
+        takes_value = {"type": option.kind, "choices": option.values, "metavar": None if option.values else "N"}
+        how: dict[str, Any] = takes_value if option.kind else {"action": "store_const", "const": True}
+        parser.add_argument(f"--{name}", help=f"{option.text}; for {able}", **how)
     parser.set_defaults(takes=takes, choice=(choice, table))
 
 
@@ -230,6 +242,21 @@ def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
     """
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
     return kind(options=given(arguments, *arguments.choice), **named, **others)
+
+
+def threads(arguments: argparse.Namespace, settings: Any, words: float) -> AbstractContextManager[None]:
+    """Train in the block with the threads that ``--threads`` gives, or with one where the products of a layer are small.
+
+    Parameters
+    ----------
+    arguments
+        Words of the command line, parsed.
+    settings
+        Settings of the run.
+    words
+        Mean number of words or tokens of a row.
+    """
+    return options.threads_for(arguments.threads, settings.batch * words * settings.width * settings.columns())
 
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -11,11 +11,13 @@ arcs, right arcs and random heads.
 
 import argparse
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from probtx_pyro.cli import _options as options
 
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
+BATCH = 32  # sentences that are computed at once
 DECODERS = ("tree", "projective", "word")
 
 
@@ -58,7 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
     loaded: Any = load_run(arguments.model, device)
     parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
-    heads = parser.parse([sentence.words for sentence in sentences])
+    words, known = fmean(len(sentence.words) for sentence in sentences), loaded.settings
+    with options.threads_for(arguments.threads, BATCH * words * known.width * known.columns()):
+        heads = parser.parse([sentence.words for sentence in sentences])
     write_conllu(sentences, arguments.out, heads)
     print(arguments.out)
     unknown = loaded.vocabulary.unknown_share(word for sentence in sentences for word in sentence.words)

@@ -12,6 +12,7 @@ from probtx_pyro.cli import _options as options
 
 SUMMARY = "the guided run: figures, an InferenceData file and an HTML report"
 OUT = Path("tour_output")
+LARGEST_PRODUCT = 2**24  # multiplications; most products of the tour are far smaller
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     from probtx_pyro import tour
 
     matplotlib.use("agg")  # no window, no display needed
-    written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
+    with options.threads_for(arguments.threads, LARGEST_PRODUCT):
+        written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
     print(
         f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"
         "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"

@@ -9,6 +9,7 @@ results as in `probtx train --help`.
 """
 
 import argparse
+from statistics import fmean
 from typing import Any
 
 from probtx_pyro.cli import _training as training
@@ -30,5 +31,7 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     from probtx_pyro import train
 
     settings = training.settings(train.LabellingSettings, arguments)
-    results = train.train_classifier(settings, train.classified_texts(arguments.data), **how).results
+    texts = train.classified_texts(arguments.data)
+    with training.threads(arguments, settings, fmean(len(words) for words, _ in texts["train"])):
+        results = train.train_classifier(settings, texts, **how).results
     training.report(arguments, results)

@@ -33,5 +33,6 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     from probtx_pyro.data import load_text
 
     settings = training.settings(train.MaskedSettings, arguments)
-    results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
+    with training.threads(arguments, settings, settings.context):
+        results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
     training.report(arguments, results, parse=arguments.encoder == "crf")

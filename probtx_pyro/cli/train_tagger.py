@@ -10,6 +10,7 @@ where there is a test part. Resume, several processes and results as in `probtx 
 """
 
 import argparse
+from statistics import fmean
 from typing import Any
 
 from probtx_pyro.cli import _training as training
@@ -33,5 +34,6 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
 
     data = train.tagged_sentences(arguments.data, arguments.column)
     settings = training.settings(train.LabellingSettings, arguments, select=data.select)
-    results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
+    with training.threads(arguments, settings, fmean(len(row.words) for row in data.parts["train"])):
+        results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
     training.report(arguments, results, parse=arguments.encoder == "crf")

@@ -27,12 +27,14 @@ class Encoder(NamedTuple):
     """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
     build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if `summary` will be asked for) and options.
+    columns: of the module, the columns of the largest matrix that a layer or sweep multiplies the words with.
     summary: reads the whole text, see `TextClassifier`.
     start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large enough for
         its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
     """
 
     build: Callable[..., nn.Module]
+    columns: Callable[[Any], int]
     summary: Callable[..., Tensor]
     start: float
 
@@ -45,7 +47,16 @@ def _transformer(width: int, *, context: int, dropout: float, root: bool, **opti
     return TransformerEncoder(width, context=context, dropout=dropout, **options)
 
 
+def _columns_of_crf(encoder: DependencyCRFEncoder) -> int:
+    """Factors of all channels and groups are one matrix; full potentials are multiplied one by one."""
+    return encoder.width if encoder.rank == "full" else 2 * encoder.num_channels * encoder.groups * encoder.rank
+
+
+def _columns_of_transformer(encoder: TransformerEncoder) -> int:
+    return encoder.layers.layers[0].linear1.out_features
+
+
 ENCODERS: Mapping[str, Encoder] = {
-    "crf": Encoder(_crf, root_label, 0.3),
-    "transformer": Encoder(_transformer, mean_word, 0.02),
+    "crf": Encoder(_crf, _columns_of_crf, root_label, 0.3),
+    "transformer": Encoder(_transformer, _columns_of_transformer, mean_word, 0.02),
 }

@@ -60,6 +60,10 @@ class LoopSettings:
             return self.lr * (step + 1) / rise
         return self.lr * (0.55 + 0.45 * math.cos(math.pi * (step - rise) / max(1, self.num_steps - rise)))
 
+    def columns(self) -> int:
+        """Columns of the largest matrix that a layer of the model multiplies the tokens of a batch with."""
+        return 4 * self.width
+
     def draw(self, step: int) -> torch.Generator:
         """The random numbers of a step."""
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
@@ -81,6 +85,12 @@ class EncoderSettings(LoopSettings):
     rarest: int = 1
 
     RULES = {"encoder": ENCODERS, **LoopSettings.RULES, **dict.fromkeys(("context", "rarest"), COUNT)}
+
+    def columns(self) -> int:
+        """Columns of the largest matrix that a layer or sweep of the encoder multiplies the words of a batch with."""
+        kind = ENCODERS[self.encoder]
+        with torch.random.fork_rng(devices=[]):
+            return kind.columns(kind.build(self.width, context=1, dropout=0.0, root=False, **self.options))
 
     def model(self, head: Callable[..., nn.Module], vocabulary: int, root: bool = False, **parts: Any) -> Any:
         """Return the untrained model, the same for the same seed; the random state is left as it was.

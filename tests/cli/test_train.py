@@ -67,7 +67,8 @@ def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
             able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
             assert able, name
             for chosen in able:
-                words = ["train", task, "--out", "x", f"--{choice}", chosen, f"--{name}", values.get(name, "2")]
+                value = [values.get(name, "2")] if option.kind else []
+                words = ["train", task, "--out", "x", f"--{choice}", chosen, f"--{name}", *value]
                 set_to = training.given(cli.parser().parse_args(words), choice, table)
                 if choice == "attention":
                     nn.ATTENTIONS[chosen](8, 2, **set_to)
@@ -239,3 +240,36 @@ def test_distances_are_whole_numbers_between_commas():
         training.distances("2,x")
     arguments = cli.parser().parse_args(["train", "tagger", "--distances", "2,3,4", "--rank", "5", "--out", "x"])
     assert training.given(arguments, "encoder", training.ENCODER_OPTIONS) == {"distances": (2, 3, 4), "rank": 5}
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (("lm", "--width", "32"), 1),  # 32 x 128 tokens x 32 x 128: 2^24 multiplications
+        (("lm", "--width", "32", "--threads", "2"), 2),
+        (("lm", "--width", "128"), 3),  # 32 x 128 tokens x 128 x 512: 2^28
+        (("tagger",), 1),
+        (("tagger", "--threads", "2"), 2),
+        (("tagger", "--width", "1024"), 3),  # some 240 words x 1024 x 4096: U and V of 8 channels, 2 groups, rank 128
+        (("tagger", "--width", "512", "--rank", "full"), 1),  # products of 512 x 512 one by one
+        (("mlm", "--encoder", "transformer"), 1),
+        (("mlm", "--encoder", "transformer", "--width", "512"), 3),
+    ],
+    ids=str,
+)
+def test_small_products_take_one_thread_unless_told(words, number, tmp_path, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    names = {"lm": "train_language_model", "tagger": "train_tagger", "mlm": "train_masked_language_model"}
+
+    def stop(*_, **__):
+        seen.append(torch.get_num_threads())
+        raise ValueError("enough")
+
+    monkeypatch.setattr(train, names[words[0]], stop)
+    torch.set_num_threads(3)
+    try:
+        assert cli.main(["train", *words, "--out", str(tmp_path)]) == 2
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [number]

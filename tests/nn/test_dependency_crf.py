@@ -11,7 +11,7 @@ from tolerances import assert_equal
 
 from benchmarks.timing import Largest
 from probtx_pyro.nn import DependencyCRFEncoder
-from probtx_pyro.ops.dependency_crf import relu_normalized
+from probtx_pyro.ops.dependency_crf import head_scores, relu_normalized
 
 L, C, N = 6, 3, 7
 KINDS = {
@@ -21,6 +21,9 @@ KINDS = {
     "distances": {"distances": (2, 4)},
     "low rank": {"rank": 2, "distances": (3,)},
     "shared": {"rank": 2, "shared": True, "label_temperature": 1.5, "head_temperature": 0.5},
+    "symmetric": {"rank": "full", "symmetric": True, "distances": (2,)},
+    "symmetric, low rank": {"rank": 2, "symmetric": True, "distances": (2, 3)},
+    "symmetric, shared": {"rank": 2, "shared": True, "symmetric": True, "distances": (2,)},
     "root": {"root_labels": 2},
     "nodes": {"num_nodes": 3, "normalizer": "relu"},
     "nodes apart": {"num_nodes": 3, "node_channels": 1, "split": True, "root_labels": 3},
@@ -226,13 +229,16 @@ def largest(words, labels, **options):
 @pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
 @pytest.mark.parametrize(("schedule", "words"), [("asynchronous", 192), ("synchronous", 192), ("sequential", 64)])
 def test_no_tensor_of_groups_times_pairs(rank, schedule, words):
-    """The largest tensors are the scores (C, N, N), or what the words have for each group, (C N, groups, L or rank)."""
+    """The largest tensors are the scores (C, N, N), or what the words have for each group, (C N, groups, L or twice the rank)."""
     for labels, distances in ((4, ()), (4, tuple(range(2, 12))), (8, (2, 3))):
         reach = len(distances)  # so many groups have a single offset: room for words that are not there, at both ends
         pairs = 2 * words * (words + 2 * reach)
-        stack = (2 * words + 2 * reach) * 2 * (len(distances) + 1) * (rank or labels)
-        found = largest(words, labels, rank=rank, schedule=schedule, distances=distances)
-        assert found == max(pairs, stack)
+        groups = 2 * (len(distances) + 1)
+        of_words = (
+            2 * rank * groups * 2 * words + 2 * max(reach, 8) if rank else (2 * words + 2 * reach) * groups * labels
+        )
+        found = largest(words, labels, rank=rank or "full", schedule=schedule, distances=distances)
+        assert found == max(pairs, of_words)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,9 @@ def test_no_tensor_of_groups_times_pairs(rank, schedule, words):
     [
         ({"normalizer": "sparsemax"}, r"normalizer must be one of softmax, relu, not 'sparsemax'"),
         ({"schedule": "async"}, r"schedule must be one of asynchronous, synchronous, sequential, not 'async'"),
-        ({"shared": True}, r"shared is given without rank; give the rank"),
+        ({"shared": True}, r"shared is given with full potentials; give the rank"),
+        ({"rank": "half"}, r"rank must be a positive whole number, 'full' or None, not 'half'"),
+        ({"rank": 0}, r"rank must be a positive whole number, 'full' or None, not 0"),
         ({"node_channels": 1}, r"node_channels is given without num_nodes; give the number"),
         ({"split": True}, r"memory_split is given without memory; give global nodes"),
         ({"num_nodes": 2, "node_channels": 9}, r"memory has shape \(9, 2, 6\) but must be \(C', M, 6\)"),
@@ -261,3 +269,22 @@ def test_options_that_do_not_fit_are_refused(options, message):
 def test_inputs_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError, match=r"unary scores must have shape \(B, N, 6\), of one sentence"):
         draw("plain")[0](torch.zeros(shape))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("symmetric")])
+def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind):
+    """By the scores of the readable form, of labels that are not symmetric in any other way."""
+    encoder, x, _ = draw(kind)
+    scores = head_scores(encoder.crf(x).potentials(), x.softmax(-1))
+    assert_equal(scores, scores.mT)
+    plain = draw(kind, symmetric=False)[0]
+    assert sum(map(torch.numel, plain.parameters())) == 2 * sum(map(torch.numel, encoder.parameters()))
+    scores = head_scores(plain.crf(x).potentials(), x.softmax(-1))
+    assert not torch.allclose(scores, scores.mT)
+
+
+@pytest.mark.parametrize(("width", "rank", "shape"), [(16, None, (16, 16)), (32, None, (32, 4)), (32, "full", (32, 32)), (32, 5, (32, 5))])  # fmt: skip
+def test_potentials_have_the_rank_of_the_rule_unless_told(width, rank, shape):
+    found = DependencyCRFEncoder(width, 2, rank=rank)
+    (potential, *_) = found.parameters()
+    assert potential.shape[-2:] == shape and found.rank == (shape[1] if shape[1] < width else "full")

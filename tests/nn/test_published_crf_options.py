@@ -64,7 +64,7 @@ def array(x):
 
 
 def their_ternary(encoder):
-    if encoder.rank is None:
+    if encoder.rank == "full":
         return array(encoder.ternary.permute(1, 2, 3, 0))
     if encoder.shared:
         return published.from_factors(*map(array, (encoder.left, encoder.right, encoder.channels)))

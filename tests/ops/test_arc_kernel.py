@@ -232,7 +232,7 @@ def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, m
         monkeypatch.setattr(prepared, "AT_ONCE", numbers)
         x = unary.clone().requires_grad_()
         crf = models.DependencyCRF(x, ternary, distances=(2,), root_ternary=root, memory=memory)
-        assert len(kernel.Prepared.of(crf.potentials()).right) == (1 if numbers > 1 else 3)
+        assert len(kernel.Prepared.of(crf.potentials()).weights) == (1 if numbers > 1 else 3)
         fields.append(crf.mean_field(3, schedule))
         gradients.append(torch.autograd.grad(fields[-1].elbo.sum() + fields[-1].label_logits.sum(), x)[0])
     for name in ("label_marginals", "head_marginals", "root_marginals", "elbo"):

@@ -7,6 +7,8 @@ from tolerances import assert_equal
 
 from probtx_pyro.ops._arc_kernel.arcs import Arcs
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
+from probtx_pyro.ops._arc_kernel.full_rank import FullRank
+from probtx_pyro.ops._arc_kernel.low_rank import LowRank
 from probtx_pyro.ops.dependency_crf import group_of
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
@@ -28,9 +30,11 @@ def draw(seed, length, distances, rank, batch=2, labels=3, channels=1):
     return normal(batch, length, labels), left, right, normal(channels, batch, length, length)
 
 
-def stacked(*weights):
-    """As the arcs take them, (c, G, r, L)."""
-    return [None if w is None else w.transpose(0, 1).mT.contiguous() for w in weights]
+def arcs_of(distances, q, left, right):
+    """Arcs with potentials that are given as (G, c, L, r)."""
+    groups, right = Groups.of(distances, q), right.transpose(0, 1)
+    weights = FullRank(right.mT.contiguous()) if left is None else LowRank.of(groups, left.transpose(0, 1), right)
+    return Arcs.of(groups, q, weights)
 
 
 def groups_by_definition(distances, length):
@@ -61,7 +65,7 @@ def by_definition(q, left, right, p, distances):
 def test_scores_messages_and_gradients_are_their_definitions(distances, rank, channels, length, compiling, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     q, left, right, p = draw(length, length, distances, rank, channels=channels)
-    arcs = Arcs.of(Groups.of(distances, q), q, *stacked(left, right))
+    arcs = arcs_of(distances, q, left, right)
     ours, theirs = (arcs.scores, arcs.messages(p, torch.zeros_like(q))), by_definition(q, left, right, p, distances)
     inputs = [x for x in (q, left, right, p) if x is not None]
     weights = [torch.randn(x.shape, generator=generator(90), dtype=torch.float64) for x in theirs]
@@ -82,7 +86,7 @@ def test_gradients_are_finite_differences(rank, channels):
     q, left, right, p = draw(1, 5, (2, 4), rank, labels=2, channels=channels)
 
     def both(q, p, *weights):
-        arcs = Arcs.of(Groups.of((2, 4), q), q, *stacked(*(weights if rank else (None, *weights))))
+        arcs = arcs_of((2, 4), q, *(weights if rank else (None, *weights)))
         return arcs.scores, arcs.messages(p, torch.zeros_like(q))
 
     inputs = [x for x in (q, p, left, right) if x is not None]
@@ -104,7 +108,7 @@ def test_memory_layout_changes_nothing(rank):
     q, left, right, p = draw(2, 4, (2,), rank, batch=3)
     laid = [x.detach().transpose(-3, -2).contiguous().transpose(-3, -2) for x in (q, p)]
     assert not any(x.is_contiguous() for x in laid)
-    plain, other = (Arcs.of(Groups.of((2,), x), x, *stacked(left, right)) for x in (q, laid[0]))
+    plain, other = (arcs_of((2,), x, left, right) for x in (q, laid[0]))
     assert_equal(other.scores, plain.scores)
     assert_equal(other.messages(laid[1], torch.zeros_like(plain.q)), plain.messages(p, torch.zeros_like(plain.q)))
 
@@ -113,7 +117,7 @@ def test_head_marginals_between_words_and_themselves_say_nothing():
     q, left, right, p = draw(3, 5, (2,), None)
     found = []
     for heads in (p, p + torch.eye(5)):
-        arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+        arcs = arcs_of((2,), q, left, right)
         found.append(arcs.messages(heads, torch.zeros_like(q)))
         assert (arcs.scores.diagonal(dim1=-2, dim2=-1) == 0).all()
     assert_equal(found[1], found[0])
@@ -125,7 +129,7 @@ def test_head_marginals_between_words_and_themselves_say_nothing():
 def test_gradients_of_one_without_the_other(rank, channels, used):
     q, left, right, p = draw(4, 5, (2, 4), rank, channels=channels)
     inputs = [x for x in (q, left, right, *((p,) if used[1] else ())) if x is not None]
-    arcs = Arcs.of(Groups.of((2, 4), q), q, *stacked(left, right))
+    arcs = arcs_of((2, 4), q, left, right)
     ours = arcs.scores, arcs.messages(p, torch.zeros_like(q))
     found = [
         torch.autograd.grad(sum(x.square().sum() for x, use in zip(both, used, strict=True) if use), inputs)
@@ -139,7 +143,7 @@ def test_gradients_of_one_without_the_other(rank, channels, used):
 def test_a_backward_pass_leaves_nothing_to_the_next(rank):
     """Neither one through a part of the graph alone, which ends before the scores, nor a whole one."""
     q, left, right, p = draw(5, 6, (2,), rank)
-    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    arcs = arcs_of((2,), q, left, right)
     total = arcs.scores.square().sum() + arcs.messages(p, torch.zeros_like(q)).square().sum()
     inputs = [x for x in (q, p, left, right) if x is not None]
     (alone,) = torch.autograd.grad(total, p, retain_graph=True)
@@ -152,7 +156,7 @@ def test_a_backward_pass_leaves_nothing_to_the_next(rank):
 def test_messages_are_added_to_what_was_told_before():
     q, left, right, p = draw(6, 5, (2,), None)
     before = torch.randn(q.shape, generator=generator(7), dtype=torch.float64).requires_grad_()
-    told = Arcs.of(Groups.of((2,), q), q, *stacked(left, right)).messages(p, before.clone())
+    told = arcs_of((2,), q, left, right).messages(p, before.clone())
     assert_equal(told, before + by_definition(q, left, right, p, (2,))[1])
     (gradient,) = torch.autograd.grad((told * q).sum(), before)
     assert torch.equal(gradient, q)
@@ -166,7 +170,7 @@ def test_a_sentence_that_is_not_finite_stays_alone(rank, channels):
     q = q.detach().clone()
     q[1] = torch.nan
     q.requires_grad_()
-    arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+    arcs = arcs_of((2, 3), q, left, right)
     found = arcs.scores.transpose(0, 1), arcs.messages(p, torch.zeros_like(q))
     gradient = torch.autograd.grad(sum(x[::2].square().sum() for x in found), q)[0]
     for x in (*found, gradient):
@@ -176,7 +180,7 @@ def test_a_sentence_that_is_not_finite_stays_alone(rank, channels):
 
 def test_messages_are_asked_for_once():
     q, left, right, p = draw(8, 4, (2,), None)
-    arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+    arcs = arcs_of((2,), q, left, right)
     arcs.messages(p, torch.zeros_like(q))
     with pytest.raises(RuntimeError, match="once"):
         arcs.messages(p, torch.zeros_like(q))
@@ -188,7 +192,7 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
     q, left, right, p = draw(10, 6, (2, 3), rank, channels=channels)
 
     def found():
-        arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+        arcs = arcs_of((2, 3), q, left, right)
         return arcs, arcs.scores, arcs.messages(p, torch.zeros_like(q))
 
     with torch.no_grad():
@@ -196,7 +200,7 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
     for x, y in zip(plain[1:], found()[1:], strict=True):
         assert torch.equal(x, y) and not x.requires_grad
         assert y.requires_grad
-    arcs = Arcs.of(Groups.of((2, 3), q), q, *stacked(left, right))
+    arcs = arcs_of((2, 3), q, left, right)
     with torch.no_grad():  # only the messages
         assert torch.equal(plain[2], arcs.messages(p, torch.zeros_like(q)))
 
@@ -204,6 +208,6 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
 def test_arcs_made_without_gradients_say_that_they_give_none():
     q, left, right, p = draw(11, 4, (2,), None)
     with torch.no_grad():
-        arcs = Arcs.of(Groups.of((2,), q), q, *stacked(left, right))
+        arcs = arcs_of((2,), q, left, right)
     with pytest.raises(RuntimeError, match="gradients are enabled"):
         arcs.messages(p, torch.zeros_like(q))

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from probtx_pyro import models
 from probtx_pyro.ops import dependency_crf as formulas
+from probtx_pyro.ops._crf_rules import softmax
 
 SCHEDULES = ["asynchronous", "synchronous", "sequential"]
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
@@ -183,3 +184,16 @@ def test_marginals_that_no_sum_can_feel_are_zero():
     assert field.label_marginals[0, 0, 2] == 0 < exact[0, 0, 2]
     assert_equal(field.label_marginals[0, 0, 1] / exact[0, 0, 1].float(), torch.ones((), dtype=torch.float32))
     assert_equal(field.elbo, unary.logsumexp(-1)[:, 0])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 15, 16, 17])
+def test_softmax_of_short_rows_is_that_of_torch(length):
+    """Values and gradients, with logits of -inf and far from zero."""
+    logits = torch.randn(3, 2, length, generator=generator(5), dtype=torch.float64)
+    logits[0] += 800
+    logits[1, :, 1:] = -torch.inf
+    logits.requires_grad_()
+    weights = torch.randn(logits.shape, generator=generator(6), dtype=torch.float64)
+    ours, theirs = (f(logits, -1) for f in (softmax, torch.softmax))
+    assert_equal(ours, theirs)
+    assert_equal(*(torch.autograd.grad((x * weights).sum(), logits)[0] for x in (ours, theirs)))

@@ -39,6 +39,7 @@ from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
+from probtx_pyro.ops._crf_rules import softmax
 from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
 
 Known = Tensor | None
@@ -214,7 +215,7 @@ class DependencyCRF(Formulation):
             num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
             steps=(label_step, head_step), damping=(label_damping, head_damping),
         )  # fmt: skip
-        normalize = torch.softmax if normalizer is None else normalizer
+        normalize = softmax if normalizer is None else normalizer
         label = Rule(label_temperature, label_step, label_damping, normalize)
         head = Rule(head_temperature, head_step, head_damping, normalize)
         potentials, taken = self.potentials(labels, heads, observed), [0]

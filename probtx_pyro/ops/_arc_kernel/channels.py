@@ -38,16 +38,16 @@ class Channels(NamedTuple):
         """
         q, crf = labels.to(precision(labels)), given.potentials
         groups = given.groups if given.groups.serves(q) else Groups.of(crf.distances, q)
-        left, (right,) = given.left, given.right
+        (weights,) = given.weights
         with _as_they_are(q):
-            arcs = Arcs.of(groups, q, None if left is None else left[0].to(q.dtype), right.to(q.dtype), again)
+            arcs = Arcs.of(groups, q, weights.to(q.dtype), again)
         slots, rooted = [arcs.scores.transpose(0, 1).to(labels.dtype)], None
         if crf.root is not None:
             rooted = torch.einsum("cak,bk->bca", crf.root, root)
             slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
         if crf.memory is not None:
             nodes = torch.einsum("bia,cma->bcim", labels, crf.memory)
-            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(right) - nodes.shape[1])))
+            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(weights) - nodes.shape[1])))
         return cls(given, arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
 
     def messages(self, labels: Tensor, heads: Tensor, told: Tensor) -> tuple[Tensor, Tensor | None]:

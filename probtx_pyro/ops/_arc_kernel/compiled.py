@@ -1,7 +1,6 @@
 """Scores and messages of arcs as a compiler wants them: plain operations that it can differentiate, reorder and fuse.
 
-`probtx_pyro.ops._arc_kernel.arcs` writes its memory again and puts its backward pass into the GEMMs by hand; `torch.compile` does both
-by itself.
+`full_rank` and `low_rank` write their memory again and have their backward passes by hand; `torch.compile` does both by itself.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,12 @@ from torch.nn import functional as F
 
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 
+Matrices = Sequence[Sequence[Tensor]]  # V', or U' and V', of every group, (c, r, L)
 
-def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+
+def scores(groups: Groups, q: Tensor, weights: Matrices) -> list[Tensor]:
     """Return the scores (c B, N, N) of words (B, N, L), then x (if U is there) and y of all groups, (c, B, N, r) each."""
-    made = [_forth(q, w[:, number]) for w in weights for number in groups.numbers]
+    made = [_forth(q, w) for each in weights for w in each]
     total = q.new_zeros(())
     for place, where in _places(groups):
         x, y = _ends(groups, q, made)[place]
@@ -26,19 +27,16 @@ def scores(groups: Groups, q: Tensor, weights: Sequence[Tensor]) -> list[Tensor]
     return [total.flatten(0, 1), *made]
 
 
-def messages(
-    groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Sequence[Tensor]
-) -> Tensor:
+def messages(groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor], weights: Matrices) -> Tensor:
     """Return ``onto`` (B, N, L) plus the messages for head marginals ``p`` (c B, N, N)."""
-    p, places, ends = p.unflatten(0, (len(weights[0]), -1)), _places(groups), _ends(groups, q, made)
+    p, places, ends = p.unflatten(0, (len(weights[0][0]), -1)), _places(groups), _ends(groups, q, made)
     heads = [_sum(p, ends[place][1], where, True) for place, where in places]
     dependents = [_sum(p, ends[place][0], where, False) for place, where in places]
-    numbers = [groups.numbers[place] for place, _ in places]
     if len(weights) == 1:  # in one pass, before the products
         onto = sum((x.sum(0) for x in heads), onto)
-    for w, sums in zip(weights, [heads, dependents][-len(weights) :], strict=True):
-        for number, x in zip(numbers, sums, strict=True):
-            onto = _back(onto, x, w[:, number])
+    for each, sums in zip(weights, [heads, dependents][-len(weights) :], strict=True):
+        for (place, _), x in zip(places, sums, strict=True):
+            onto = _back(onto, x, each[place])
     return onto
 
 

@@ -149,7 +149,7 @@ class Groups(NamedTuple):
             memory[:, : self.reach] = memory[:, size[1] - self.reach :] = 0
             return self.stacked(memory, sentences)
 
-        return self._kept(new, purpose, *size, words.flat.dtype)
+        return self.kept(new, purpose, *size, words.flat.dtype)
 
     def stacked(self, memory: Tensor, sentences: int) -> Stack:
         """Read a stack from the memory of one that was written before."""
@@ -159,9 +159,10 @@ class Groups(NamedTuple):
     def scratch(self, like: Rows, purpose: str) -> Rows:
         """Make rows to be written; the same ``purpose`` gets the same memory again."""
         size = like.flat.shape
-        return self._kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
+        return self.kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
 
-    def _kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+    def kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+        """Return what ``new`` makes; the same ``purpose`` and kind gets the same again."""
         if purpose is None:
             return new()
         if (purpose, kind) not in self.room:

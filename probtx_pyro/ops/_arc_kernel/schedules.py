@@ -72,8 +72,7 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
     before = state["head_logits"], state["heads"]
     head_logits, marginals = formulas.new_heads(head, _scores(given, state), *before, given.choices, crf.parts, first)
     heads = head.dropped(marginals)
-    right = torch.cat([*given.right]).mT  # of all channels, (C, G, L, r)
-    left = None if given.left is None else torch.cat([*given.left]).mT
+    left, right = (None, crf.ternary.mT) if isinstance(crf.ternary, Tensor) else crf.ternary
     group = group_of(crf.distances, labels.shape[1], labels.device)
     group = group.fill_diagonal_(right.shape[1])  # a word and itself are in none
     for i in range(labels.shape[-2]):

@@ -70,28 +70,24 @@ def gather(total: Rows, weights: Sequence[Weight], y: Stack, channels: int) -> N
         total.flat.add_(each.flat.unflatten(0, (channels, -1)).sum(0))
 
 
-def _sum(one: Weight, x: Rows, heads: bool, total: Rows, add: bool) -> None:
-    """Write ``Σ_i p_ij x_i`` of a group, over the words that have j as their head, or with ``heads`` ``Σ_j p_ij x_j``, to ``total``.
+def _sum(one: Weight, x: Rows, total: Rows, add: bool) -> None:
+    """Write ``Σ_i p_ij x_i`` of a group, over the words that have j as their head, to ``total``.
 
     ``add`` adds it to the numbers that are there.
     """
     _, offset, weight = one
     if offset is None:
-        weight = weight if heads else weight.mT
-        total.words.baddbmm_(weight, x.words) if add else torch.bmm(weight, x.words, out=total.words)
-        return
-    offset = offset if heads else -offset
-    if add:
-        total.having(offset).addcmul_(weight, x.having(-offset))
+        total.words.baddbmm_(weight.mT, x.words) if add else torch.bmm(weight.mT, x.words, out=total.words)
+    elif add:
+        total.having(-offset).addcmul_(weight, x.having(offset))
     else:
-        total.lacking(offset).zero_()
-        torch.mul(weight, x.having(-offset), out=total.having(offset))
+        total.lacking(-offset).zero_()
+        torch.mul(weight, x.having(offset), out=total.having(-offset))
 
 
 def in_turn(
     terms: Sequence[tuple[Sequence[Weight], Rows | Stack]],
     groups: Groups,
-    heads: bool,
     channels: int,
     purpose: str = "sums",
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
@@ -104,7 +100,7 @@ def in_turn(
     for same in zip(*(weights for weights, _ in terms), strict=True):
         place = same[0][0]
         for number, (one, (_, x)) in enumerate(zip(same, terms, strict=True)):
-            _sum(one, x[place], heads, total, number > 0)
+            _sum(one, x[place], total, number > 0)
         yield place, rows
 
 

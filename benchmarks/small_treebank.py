@@ -1,0 +1,148 @@
+"""The dependency CRF on a small treebank beside a transformer of equal width: seconds, accuracy, and what a busy core costs.
+
+Run with ``python -m benchmarks.small_treebank [--steps 500] [--seeds 3] [--quick]`` on an idle machine of two cores or more; the answer is
+``results/small_treebank.json``. The treebank is the one that comes with the library: UPOS tags, 73 sentences to train, 144 words to judge by.
+
+Protocol. Every encoder has 64 channels (labels), 8 heads (channels) and 4 layers (sweeps), batches of 32 sentences, no dropout, the same
+words dropped, warmup, schedule and weight decay; the learning rate is that of `RATES` with the best accuracy at seed 0, for which the others
+are run, too. Accuracy is that of the dev part at the best of the validations, one every 100 steps; there is no test part, so it flatters
+all of them alike. Seeds 0, 1, 2, all reported. Seconds are those of the whole run with its validations, on the threads that ``probtx
+train`` takes, the encoders in turn for each seed.
+
+Threads: `STEPS` training steps of each encoder, on one thread and on two, on the idle machine and beside one and two busy processes, in
+turn over `ROUNDS` rounds, medians; and matrix products of several sizes the same way, which is where ``WORTH_THREADS`` of the command line
+is read from.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from benchmarks.timing import write
+from probtx_pyro.cli import _options as options
+from probtx_pyro.train import LabellingSettings, tagged_sentences, train_tagger
+
+CRF = {"num_channels": 8, "distances": (2, 3, 4)}
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "crf": ("crf", CRF),
+    "crf, full": ("crf", CRF | {"rank": "full"}),
+    "crf, symmetric": ("crf", CRF | {"symmetric": True}),
+    "transformer": ("transformer", {"num_heads": 8, "num_layers": 4}),
+}
+RATES = (0.01, 0.005, 0.002)
+STEPS, ROUNDS = 40, 5
+SIZES = (2**20, 2**22, 2**24, 2**26, 2**28, 2**30)  # multiplications
+
+
+def settings_of(encoder: str, steps: int, seed: int, rate: float, validate_every: int = 100) -> LabellingSettings:
+    """Settings of a run."""
+    name, given = ENCODERS[encoder]
+    return LabellingSettings(
+        encoder=name, options=given, width=64, num_steps=steps, seed=seed, lr=rate, validate_every=validate_every
+    )
+
+
+def run(encoder: str, steps: int, seed: int, rate: float) -> dict[str, Any]:
+    """Seconds and accuracy of a run."""
+    parts, settings = tagged_sentences("small").parts, settings_of(encoder, steps, seed, rate)
+    words = statistics.fmean(len(row.words) for row in parts["train"])
+    start = time.process_time()
+    with options.threads_for(None, settings.batch * words * settings.width * settings.columns()):
+        found = train_tagger(settings, parts, progress=False).results
+    row = {"encoder": encoder, "seed": seed, "rate": rate, "steps": steps, "parameters": found["parameters"]}
+    row |= {"accuracy": round(found["accuracy"], 4), "seconds": found["seconds"]}
+    row |= {"cpu seconds": round(time.process_time() - start, 1), "threads": found["machine"]["threads"]}
+    print(f"  {encoder:16s} seed {seed}, rate {rate}: {row['accuracy']:.3f}, {row['seconds']:6.1f} s", flush=True)
+    return row
+
+
+def accuracy(steps: int, seeds: int) -> list[dict[str, object]]:
+    """Every encoder at every rate with seed 0, then at its best one with the other seeds."""
+    rows = [run(encoder, steps, 0, rate) for rate in RATES for encoder in ENCODERS]
+    best = {
+        encoder: max((row for row in rows if row["encoder"] == encoder), key=lambda row: row["accuracy"])["rate"]
+        for encoder in ENCODERS
+    }
+    return rows + [run(encoder, steps, seed, best[encoder]) for seed in range(1, seeds) for encoder in ENCODERS]
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Compute beside so many processes that never wait; they end with this one."""
+    program = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(processes)]
+    try:
+        time.sleep(0.2 if processes else 0.0)
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def beside(candidates: dict[str, Callable[[], object]], rounds: int, **what: object) -> list[dict[str, object]]:
+    """Median seconds of candidates on one and two threads, idle and beside one and two busy processes, in turn."""
+    places = [(name, threads, load) for name in candidates for threads in (1, 2) for load in (0, 1, 2)]
+    times: dict[tuple[str, int, int], list[float]] = {place: [] for place in places}
+    for _ in range(rounds):
+        for name, threads, load in places:
+            with busy(load), options.threads(threads):
+                start = time.perf_counter()
+                candidates[name]()
+                times[name, threads, load].append(time.perf_counter() - start)
+    rows = []
+    for name in candidates:
+        for threads in (1, 2):
+            found = [statistics.median(times[name, threads, load]) for load in (0, 1, 2)]
+            rows.append(
+                {**what, "what": name, "threads": threads, "seconds beside 0, 1, 2": [round(x, 5) for x in found]}
+            )
+            print(f"  {name:16s} {threads} threads: " + ", ".join(f"{x:8.4f} s" for x in found), flush=True)
+    return rows
+
+
+def training(encoder: str) -> Callable[[], object]:
+    """Some steps of training."""
+    parts, settings = tagged_sentences("small").parts, settings_of(encoder, STEPS, 0, RATES[0], STEPS)
+    return lambda: train_tagger(settings, parts, progress=False)
+
+
+def product(size: int) -> Callable[[], object]:
+    """Matrix products of so many multiplications each, as many as take a moment."""
+    rows = size // 64 // 256
+    x, w, out = torch.randn(rows, 64), torch.randn(64, 256), torch.empty(rows, 256)
+
+    def run() -> None:
+        for _ in range(max(1, 2**31 // size)):
+            torch.mm(x, w, out=out)
+
+    return run
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="20 steps, one seed, one round, nothing written")
+    args = parser.parse_args(argv)
+    torch.set_flush_denormal(True)
+    rounds = 1 if args.quick else ROUNDS
+    rows = accuracy(20, 1) if args.quick else accuracy(args.steps, args.seeds)
+    print(f"{STEPS} steps, beside 0, 1 and 2 busy processes")
+    rows += beside({encoder: training(encoder) for encoder in ENCODERS}, rounds, steps=STEPS)
+    print("matrix products, 2^31 multiplications together")
+    rows += beside({f"2^{size.bit_length() - 1} each": product(size) for size in SIZES}, rounds)
+    if not args.quick:
+        print(write("small_treebank", rows))
+
+
+if __name__ == "__main__":
+    main()
