@@ -22,16 +22,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks import CRF, ENCODERS, SHARED
+from benchmarks.tasks import CRF, SHARED
+from benchmarks.tasks import ENCODERS as OTHERS
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
-from probtx_pyro.nn import ENCODERS as RECIPES
-from probtx_pyro.nn import DependencyCRFEncoder, Encoder, mean_word, root_label
+from probtx_pyro.nn import ENCODERS, SUMMARIES, Encoder, Summary, mean_word, root_label
 from probtx_pyro.train import classified_texts
 
 STEPS, SEED, MEDIAN = 420, 0, 11
 FILE = RESULTS / "text_classification.jsonl"
-SOFT = {**CRF, "head_temperature": 1.0}
 
 
 def mean_marginal(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
@@ -57,54 +56,83 @@ def root_normed(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None)
     return nn.functional.layer_norm(root_label(encoder, x, key_padding_mask), (encoder.width,))
 
 
+def mean_normed(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    """The mean over words of label logits, each word's of variance 1, as behind a transformer's last norm."""
+    return mean_word(lambda *given: nn.functional.layer_norm(encoder(*given), (encoder.width,)), x, key_padding_mask)
+
+
+def largest(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    """The largest logit of each label over the words."""
+    h = encoder(x, key_padding_mask)
+    return (h if key_padding_mask is None else h.masked_fill(key_padding_mask[..., None], -torch.inf)).amax(1)
+
+
 def root_of_all(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
     """The root's scores if every word had it as its head in every channel: Σ_c Σ_i Σ_a Q_i(a) R^c_ak."""
     labels = encoder.field(x, key_padding_mask).label_marginals
     return torch.einsum("zia,cak->zk", labels, encoder.root_ternary)
 
 
-def crf(root: bool = False, scale: float = 1.0) -> Callable[..., nn.Module]:
-    """Build a CRF, with a root or without; its potentials start ``scale`` times as large as by default."""
+def scaled(scale: float) -> Callable[..., nn.Module]:
+    """Build a CRF whose root's potentials start ``scale`` times as large as by default."""
 
     def build(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
-        encoder = DependencyCRFEncoder(width, dropout=dropout, root_labels=width if rooted else 0, **options)
-        if encoder.root_ternary is not None:
-            encoder.root_ternary.data *= scale
+        encoder: Any = ENCODERS["crf"].build(width, context=context, dropout=dropout, root=root, **options)
+        encoder.root_ternary.data *= scale
         return encoder
 
-    rooted = root
     return build
 
 
 class Trial(NamedTuple):
-    """A trial. recipe: of the encoder, or the name of one. settings: beyond those that all share."""
+    """A trial. settings: beyond those that all share. summary and encoder: where they have no name, those of the trial."""
 
-    recipe: Encoder | str
     settings: dict[str, Any]
+    summary: Summary = SUMMARIES["mean"]
+    encoder: Encoder = ENCODERS["crf"]
 
 
-ROOT, MEAN = Encoder(crf(root=True), root_label, 0.3), Encoder(crf(), mean_word, 0.3)
-OLD = {"options": SOFT, "lr": 1e-2}
+OLD = {"options": {**CRF, "head_temperature": 1.0}, "lr": 1e-2}
+ROOT, MEAN = Trial(OLD, SUMMARIES["root"]), Trial(OLD)
+WIDE = ENCODERS["crf"]._replace(start=1.0)
+
+
+def read(summary: Callable[..., Tensor], root: bool = False) -> Trial:
+    """A trial of another summary."""
+    return Trial(OLD, Summary(summary, root))
+
+
+def options(of: Trial, **changes: Any) -> Trial:
+    """A trial with other options of the encoder."""
+    return of._replace(settings={**OLD, "options": {**OLD["options"], **changes}})
+
+
 TRIALS: dict[str, Trial] = {
-    "root": Trial(ROOT, OLD),
-    "mean": Trial(MEAN, OLD),
-    "bag of words": Trial(MEAN._replace(summary=mean_embedding), OLD),
-    "root, normed": Trial(ROOT._replace(summary=root_normed), OLD),
-    "root, 8 times the start": Trial(ROOT._replace(build=crf(True, 8.0)), OLD),
-    "mean, heads at 1 / width": Trial(MEAN, {**OLD, "options": CRF}),
-    "mean, rate 0.005": Trial(MEAN, {**OLD, "lr": 5e-3}),
-    "root of all words": Trial(ROOT._replace(summary=root_of_all), OLD),
-    "mean marginal": Trial(MEAN._replace(summary=mean_marginal), OLD),
-    "root's marginal": Trial(ROOT._replace(summary=root_marginal), OLD),
-    "root, rate 0.03": Trial(ROOT, {**OLD, "lr": 3e-2}),
-    "root, heads at 1 / width": Trial(ROOT, {**OLD, "options": CRF}),
-    "root, words start at 1": Trial(ROOT._replace(start=1.0), OLD),
-    "mean, 1 sweep": Trial(MEAN, {**OLD, "options": {**SOFT, "num_steps": 1}}),
-    "mean, rank 16": Trial(MEAN, {**OLD, "options": {**SOFT, "rank": 16}}),
-    "mean, no word dropout": Trial(MEAN, {**OLD, "unknown": 0.0}),
-    "mean, dropout 0.3": Trial(MEAN, {**OLD, "dropout": 0.3}),
-    "mean, words start at 1": Trial(MEAN._replace(start=1.0), OLD),
-    **{f"{name}, rate {lr}": Trial("transformer", {"options": ENCODERS[name]["options"], "lr": lr})
+    "root": ROOT,
+    "mean": MEAN,
+    "bag of words": read(mean_embedding),
+    "root, normed": read(root_normed, True),
+    "root, 8 times the start": ROOT._replace(encoder=ENCODERS["crf"]._replace(build=scaled(8.0))),
+    "root of all words": read(root_of_all, True),
+    "root's marginal": read(root_marginal, True),
+    "root, heads at 1 / width": options(ROOT, head_temperature=None),
+    "root, words start at 1": ROOT._replace(encoder=WIDE),
+    "root, rate 0.03": ROOT._replace(settings={**OLD, "lr": 3e-2}),
+    "mean, heads at 1 / width": options(MEAN, head_temperature=None),
+    "mean, words start at 1": MEAN._replace(encoder=WIDE),
+    "mean, rate 0.005": MEAN._replace(settings={**OLD, "lr": 5e-3}),
+    "mean, rate 0.02": MEAN._replace(settings={**OLD, "lr": 2e-2}),
+    "mean, normed": read(mean_normed),
+    "largest": read(largest),
+    "mean marginal": read(mean_marginal),
+    "mean, 1 sweep": options(MEAN, num_steps=1),
+    "mean, rank 16": options(MEAN, rank=16),
+    "mean, no word dropout": MEAN._replace(settings={**OLD, "unknown": 0.0}),
+    "mean, dropout 0.05": MEAN._replace(settings={**OLD, "dropout": 0.05}),
+    "mean, dropout 0.3": MEAN._replace(settings={**OLD, "dropout": 0.3}),
+    "bag of words, 1400 steps": read(mean_embedding)._replace(settings={**OLD, "num_steps": 1400}),
+    "transformer, rate 0.002, 1400 steps": Trial({"options": OTHERS["transformer"]["options"], "lr": 2e-3, "num_steps": 1400}, encoder=ENCODERS["transformer"]),
+    **{f"{name}, rate {lr}": Trial({"options": OTHERS[name]["options"], "lr": lr}, encoder=ENCODERS["transformer"])
        for name in ("transformer", "relative") for lr in (1e-3, 2e-3, 5e-3, 1e-2)},
 }  # fmt: skip
 
@@ -120,16 +148,13 @@ def heard(done: Any, texts: list[tuple[list[str], str]]) -> dict[str, float]:
     return {key: float(f"{value:.3g}") for key, value in found.items()}
 
 
-def run(name: str, parts: dict[str, Any]) -> dict[str, Any]:
+def run(name: str, parts: dict[str, Any], stop: int | None = None) -> dict[str, Any]:
     """The line of a trial."""
-    trial = TRIALS[name]
-    if isinstance(trial.recipe, Encoder):
-        RECIPES[name] = trial.recipe  # type: ignore[index]
-    settings = {**SHARED, "num_steps": STEPS, "validate_every": 140, "seed": SEED, **trial.settings}
-    encoder = trial.recipe if isinstance(trial.recipe, str) else name
-    given = train.LabellingSettings(encoder=encoder, **settings)
+    settings, ENCODERS[name], SUMMARIES[name] = TRIALS[name].settings, TRIALS[name].encoder, TRIALS[name].summary
+    settings = {**SHARED, "num_steps": STEPS, "validate_every": 140, "seed": SEED, **settings}
+    given = train.ClassifierSettings(encoder=name, summary=name, **settings)
     first = train.train_classifier(given, parts, progress=False, stop_after=1)
-    done = train.train_classifier(given, parts, progress=False)
+    done = train.train_classifier(given, parts, progress=False, stop_after=stop)
     found = done.results
     return {"trial": name, "dev": [score for _, score in found["validation"]], "loss": round(statistics.fmean(found["losses"][-50:]), 4),
             "first": heard(first, parts["dev"]), "last": heard(done, parts["dev"]), "parameters": found["parameters"],
@@ -144,13 +169,14 @@ def lines() -> list[dict[str, Any]]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", nargs="+", choices=TRIALS, default=list(TRIALS), metavar="NAME")
+    parser.add_argument("--stop", type=int, metavar="N", help="stop after N steps, the schedule that of all")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
     torch.set_flush_denormal(True)
     parts = {name: part for name, part in classified_texts("banking77").items() if name != "test"}
     for name in [] if args.table else args.trials:
         if name not in {line["trial"] for line in lines()}:
-            line = run(name, parts)
+            line = run(name, parts, args.stop)
             with FILE.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(f"{name}: {line['dev']}, {line['seconds']:.0f} s", flush=True)

@@ -1,4 +1,4 @@
-"""Names of the attention layers and of the encoders, by which settings files, `probtx_pyro.train` and the command line choose them."""
+"""Names of attention layers, encoders and summaries of texts, by which settings files, `probtx_pyro.train` and the command line choose."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,15 +26,24 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
 class Encoder(NamedTuple):
     """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
-    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if `summary` will be asked for) and options.
-    summary: reads the whole text, see `TextClassifier`.
+    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if its root will be read) and options.
     start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large enough for
         its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
     """
 
     build: Callable[..., nn.Module]
-    summary: Callable[..., Tensor]
     start: float
+
+
+class Summary(NamedTuple):
+    """Reading of a whole text, see `TextClassifier`.
+
+    read: from the encoder, x (B, N, width) and key_padding_mask (B, N) to (B, width).
+    root: True if the encoder must have a root.
+    """
+
+    read: Callable[..., Tensor]
+    root: bool = False
 
 
 def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
@@ -42,10 +51,17 @@ def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any
 
 
 def _transformer(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
+    if root:
+        raise ValueError("a transformer has no root; give the summary mean, or the encoder crf")
     return TransformerEncoder(width, context=context, dropout=dropout, **options)
 
 
-ENCODERS: Mapping[str, Encoder] = {
-    "crf": Encoder(_crf, root_label, 0.3),
-    "transformer": Encoder(_transformer, mean_word, 0.02),
+ENCODERS: dict[str, Encoder] = {
+    "crf": Encoder(_crf, 0.3),
+    "transformer": Encoder(_transformer, 0.02),
+}
+
+SUMMARIES: dict[str, Summary] = {
+    "mean": Summary(mean_word),
+    "root": Summary(root_label, root=True),
 }
