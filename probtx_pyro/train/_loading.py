@@ -61,7 +61,9 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         made = MaskedSettings(**settings)
         model = made.model(MaskedLanguageModel, len(tokens))
     else:
-        kind, build = (ClassifierSettings, text_classifier) if "summary" in settings else (LabellingSettings, word_tagger)
+        kind, build = (
+            (ClassifierSettings, text_classifier) if "summary" in settings else (LabellingSettings, word_tagger)
+        )
         made = kind(**settings)
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
