@@ -121,6 +121,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 OWN: dict[tuple[str, str], dict[str, Any]] = {  # what a task needs of an encoder beyond the above
     ("intents", "crf"): {"options": {**CRF, "head_temperature": 1.0}, "lr": 2e-2},
     ("intents", "words"): {"lr": 2e-2},
+    ("intents", "relative"): {"num_steps": 1400},
     ("intents", "rooted"): {"summary": "root", "num_steps": 1400},
 }
 
