@@ -1,10 +1,12 @@
 """The dependency CRF beside a transformer of matched size on tagging, named entities, classification, masked words and COGS.
 
-Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer relative] [--seeds 0 1 2] [--table]``, with $PROBTX_DATA set or a connection.
+Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer ...] [--seeds 0 1 2] [--table]``, with $PROBTX_DATA set or a connection.
 Every finished run is a file of ``results/tasks/`` and is not run again; one that was interrupted goes on from its checkpoint in
 ``benchmarks/cache``. These are small settings, for two CPU cores: not those of the paper. All encoders have the same recipe (steps,
 batches, schedule, dropout, word dropout), and a learning rate each, from a few trials on the dev part of EWT. "relative" is a
 transformer with learned biases in place of positions, for the offsets 1, 2, 3 and all beyond: the distance groups of the CRF.
+"words" is no encoder: each word by itself. "rooted" reads the root of a CRF, where a text is classified. How texts are
+summarised, and the rates of that task, were chosen on its dev part: `benchmarks.text_classification`.
 """
 
 import argparse
@@ -17,12 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
 from probtx_pyro.apps import DECODERS, AttentionParser
 from probtx_pyro.data import Text, load_text, load_treebank
 from probtx_pyro.metrics import attachment_score, baseline_scores, channel_scores
+from probtx_pyro.nn import ENCODERS as RECIPES
+from probtx_pyro.nn import Encoder
 from probtx_pyro.train import classified_texts, tagged_sentences
 
 FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
@@ -30,6 +35,16 @@ CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": "full"
 TRANSFORMER = {"num_heads": 4, "num_layers": 2}
 SHARED = {"width": 64, "batch": 64, "dropout": 0.15, "weight_decay": 1e-4}
 PUNCTUATION = "PUNCT"
+
+
+class Words(nn.Module):
+    """No encoder: words as they are."""
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        return x
+
+
+RECIPES["words"] = Encoder(lambda width, context, dropout, root: Words(), lambda encoder: 0, RECIPES["crf"].start)
 
 
 def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
@@ -43,7 +58,7 @@ def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
     return run
 
 
-def classifier(settings: train.LabellingSettings, out: Path, resume: bool) -> dict[str, Any]:
+def classifier(settings: train.ClassifierSettings, out: Path, resume: bool) -> dict[str, Any]:
     """Banking77."""
     return train.train_classifier(settings, classified_texts("banking77"), out, resume=resume).results
 
@@ -90,7 +105,7 @@ WORDS = {"rarest": 3, "context": 64, "mask": 0.15, "dropout": 0.0}
 TASKS = {
     "upos": Benchmark(tagger("ewt"), {"num_steps": 980, "validate_every": 196}, 3, ("test", "accuracy")),
     "entities": Benchmark(tagger("wnut17"), {"num_steps": 1060, "validate_every": 53, "rarest": 1}, 3, ("test", "span_f1")),
-    "intents": Benchmark(classifier, {"num_steps": 1400, "validate_every": 140}, 3, ("test", "accuracy")),
+    "intents": Benchmark(classifier, {"num_steps": 700, "validate_every": 140}, 3, ("test", "accuracy"), train.ClassifierSettings),
     "xpos": Benchmark(tagger("ewt", "xpos"), {"num_steps": 980, "validate_every": 196}, 3, ("test", "accuracy")),
     "cogs": Benchmark(tagger("cogs"), {"num_steps": 1500, "validate_every": 375, "dropout": 0.0}, 3, ("gen", "sentence_accuracy")),
     "masked words": Benchmark(masked, {**WORDS, "rarest": 20, "rows": "fixed", "batch": 16, "num_steps": 1500, "validate_every": 500}, 3, ("", "perplexity"), train.MaskedSettings),
@@ -100,9 +115,14 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "crf": {"encoder": "crf", "options": CRF, "lr": 1e-2},
     "transformer": {"encoder": "transformer", "options": TRANSFORMER, "lr": 2e-3},
     "relative": {"encoder": "transformer", "options": {**TRANSFORMER, "max_offset": 4}, "lr": 5e-3},
+    "words": {"encoder": "words", "lr": 1e-2},
+    "rooted": {"encoder": "crf", "options": {**CRF, "head_temperature": 1.0}, "lr": 1e-2},
 }
 OWN: dict[tuple[str, str], dict[str, Any]] = {  # what a task needs of an encoder beyond the above
-    ("intents", "crf"): {"options": {**CRF, "head_temperature": 1.0}},
+    ("intents", "crf"): {"options": {**CRF, "head_temperature": 1.0}, "lr": 2e-2},
+    ("intents", "words"): {"lr": 2e-2},
+    ("intents", "relative"): {"num_steps": 1400},
+    ("intents", "rooted"): {"summary": "root", "num_steps": 1400},
 }
 
 
@@ -147,7 +167,8 @@ def table(tasks: list[str], encoders: list[str]) -> list[dict[str, Any]]:
     rows = []
     for task in tasks:
         for encoder in encoders:
-            files = sorted(FOLDER.glob(f"{task.replace(' ', '-')}-{encoder}-*.json"))
+            steps = settings_of(task, encoder, 0).num_steps
+            files = sorted(FOLDER.glob(f"{task.replace(' ', '-')}-{encoder}-{steps}-steps-*.json"))
             found = [json.loads(path.read_text()) for path in files]
             if not found:
                 continue
@@ -168,7 +189,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_flush_denormal(True)
     for task in [] if args.table else args.only:
         for seed in range(TASKS[task].seeds) if args.seeds is None else args.seeds:
-            for encoder in args.encoder:
+            for encoder in [x for x in args.encoder if x != "rooted" or task == "intents"]:
                 done = run(task, encoder, seed)
                 print(f"{task}, {encoder}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.only, args.encoder)

@@ -1,7 +1,7 @@
 """Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``, and transformers that take any of them."""
 
 from probtx_pyro.nn._priors import log_prior_density
-from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, Encoder
+from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, SUMMARIES, Encoder, Summary
 from probtx_pyro.nn.attention import Attention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
@@ -26,6 +26,6 @@ __all__ = [
     "ATTENTIONS",
     "TransformerBlock", "TransformerLM",
     "ENCODERS", "Encoder", "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
-    "mean_word", "root_label",
+    "SUMMARIES", "Summary", "mean_word", "root_label",
     "log_prior_density", "swap_attention",
 ]  # fmt: skip

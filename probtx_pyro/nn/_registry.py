@@ -1,4 +1,4 @@
-"""Names of the attention layers and of the encoders, by which settings files, `probtx_pyro.train` and the command line choose them."""
+"""Names of attention layers, encoders and summaries of texts, by which settings files, `probtx_pyro.train` and the command line choose."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,17 +26,26 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
 class Encoder(NamedTuple):
     """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
-    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if `summary` will be asked for) and options.
+    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if its root will be read) and options.
     columns: of the module, the columns of the largest matrix that a layer or sweep multiplies the words with.
-    summary: reads the whole text, see `TextClassifier`.
     start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large enough for
         its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
     """
 
     build: Callable[..., nn.Module]
     columns: Callable[[Any], int]
-    summary: Callable[..., Tensor]
     start: float
+
+
+class Summary(NamedTuple):
+    """Reading of a whole text, see `TextClassifier`.
+
+    read: from the encoder, x (B, N, width) and key_padding_mask (B, N) to (B, width).
+    root: True if the encoder must have a root.
+    """
+
+    read: Callable[..., Tensor]
+    root: bool = False
 
 
 def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
@@ -44,6 +53,8 @@ def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any
 
 
 def _transformer(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
+    if root:
+        raise ValueError("a transformer has no root; give the summary mean, or the encoder crf")
     return TransformerEncoder(width, context=context, dropout=dropout, **options)
 
 
@@ -56,7 +67,12 @@ def _columns_of_transformer(encoder: TransformerEncoder) -> int:
     return encoder.layers.layers[0].linear1.out_features
 
 
-ENCODERS: Mapping[str, Encoder] = {
-    "crf": Encoder(_crf, _columns_of_crf, root_label, 0.3),
-    "transformer": Encoder(_transformer, _columns_of_transformer, mean_word, 0.02),
+ENCODERS: dict[str, Encoder] = {
+    "crf": Encoder(_crf, _columns_of_crf, 0.3),
+    "transformer": Encoder(_transformer, _columns_of_transformer, 0.02),
+}
+
+SUMMARIES: dict[str, Summary] = {
+    "mean": Summary(mean_word),
+    "root": Summary(root_label, root=True),
 }

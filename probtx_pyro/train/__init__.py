@@ -2,6 +2,7 @@
 
 from probtx_pyro.train._labelling import (
     ClassifierRun,
+    ClassifierSettings,
     Example,
     LabellingSettings,
     TaggerRun,
@@ -18,6 +19,6 @@ __all__ = [
     "LanguageModelRun", "LanguageModelSettings", "train_language_model",
     "MaskedRun", "MaskedSettings", "train_masked_language_model",
     "Example", "LabellingSettings", "TaggedData", "tagged_sentences", "TaggerRun", "train_tagger",
-    "classified_texts", "ClassifierRun", "train_classifier",
+    "classified_texts", "ClassifierSettings", "ClassifierRun", "train_classifier",
     "RESULTS", "LoadedRun", "load_run",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Labels of words or of whole texts: the task that taggers and classifiers share, and both.
 
 A tagger has one or several tags for every word of a sentence. A classifier has one category for the whole text, read from the
-root of a dependency CRF or the mean word of a transformer.
+mean word, or from the root of a dependency CRF.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn import ENCODERS, TextClassifier, WordTagger
+from probtx_pyro.nn import SUMMARIES, TextClassifier, WordTagger
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
@@ -50,6 +50,18 @@ class LabellingSettings(EncoderSettings):
     select: str = "accuracy"
 
     RULES = {**EncoderSettings.RULES, "unknown": (lambda value: value >= 0, "0 or more")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(LabellingSettings):
+    """Settings of a classifier of texts.
+
+    summary: a name of `nn.SUMMARIES`, by which the text is read from its words.
+    """
+
+    summary: str = "mean"
+
+    RULES = {**LabellingSettings.RULES, "summary": SUMMARIES}
 
 
 def accuracy(right: Tensor, real: Tensor) -> float:
@@ -263,7 +275,7 @@ class ClassifierRun(NamedTuple):
     results: dict[str, Any]
 
 
-def text_classifier(settings: EncoderSettings, words: int, categories: Sequence[int]) -> TextClassifier:
+def text_classifier(settings: ClassifierSettings, words: int, categories: Sequence[int]) -> TextClassifier:
     """Return an untrained classifier.
 
     Parameters
@@ -274,13 +286,18 @@ def text_classifier(settings: EncoderSettings, words: int, categories: Sequence[
         Number of words.
     categories
         Number of the categories, alone.
+
+    Raises
+    ------
+    ValueError
+        A summary of the root, of an encoder that has none.
     """
-    summary = ENCODERS[settings.encoder].summary
-    return settings.model(TextClassifier, words, root=True, num_categories=categories[0], summary=summary)
+    read, root = SUMMARIES[settings.summary]
+    return settings.model(TextClassifier, words, root=root, num_categories=categories[0], summary=read)
 
 
 def train_classifier(
-    settings: LabellingSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
+    settings: ClassifierSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
 ) -> ClassifierRun:
     """Train a classifier and keep the parameters of the best validation.
 
@@ -295,7 +312,7 @@ def train_classifier(
     Raises
     ------
     ValueError
-        An empty part, texts without words, and as in `train_language_model`.
+        An empty part, texts without words, a summary that the encoder does not have, and as in `train_language_model`.
     """
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
 

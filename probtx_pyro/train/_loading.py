@@ -7,7 +7,7 @@ import torch
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._labelling import LabellingSettings, text_classifier, word_tagger
+from probtx_pyro.train._labelling import ClassifierSettings, LabellingSettings, text_classifier, word_tagger
 from probtx_pyro.train._loop import CHECKPOINT
 from probtx_pyro.train._task import EncoderSettings
 from probtx_pyro.train.language_model import LanguageModelSettings
@@ -61,7 +61,10 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         made = MaskedSettings(**settings)
         model = made.model(MaskedLanguageModel, len(tokens))
     else:
-        made, build = LabellingSettings(**settings), text_classifier if "categories.weight" in weights else word_tagger
+        kind, build = (
+            (ClassifierSettings, text_classifier) if "summary" in settings else (LabellingSettings, word_tagger)
+        )
+        made = kind(**settings)
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
     return LoadedRun(model.to(device).eval(), Vocabulary(getattr(made, "level", "word"), tokens), labels, made)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probtx_pyro import cli, train
+from probtx_pyro import cli, nn, train
 from probtx_pyro.data import Text, read_conllu
 
 pytestmark = [
@@ -105,9 +105,11 @@ def test_runs_of_every_kind_load(tmp_path, capsys):
     for name, weight in done.model.state_dict().items():
         torch.testing.assert_close(loaded.model.state_dict()[name], weight, rtol=0, atol=0)
     texts = [(("a", "b"), "good"), (("b",), "bad")] * 2
-    classified = train.train_classifier(settings, {"train": texts, "dev": texts}, tmp_path / "texts", progress=False)
-    words = torch.tensor([[1, 2]])
-    torch.testing.assert_close(train.load_run(tmp_path / "texts").model(words), classified.model.eval()(words))
-    (tmp_path / "texts" / "checkpoint.pt").write_bytes(b"no")
+    words, of_texts = torch.tensor([[1, 2]]), {"options": CRF, "width": 4, "num_steps": 2, "batch": 2}
+    for summary in nn.SUMMARIES:
+        of, out = train.ClassifierSettings(summary=summary, **of_texts), tmp_path / "texts" / summary
+        classified = train.train_classifier(of, {"train": texts, "dev": texts}, out, progress=False)
+        torch.testing.assert_close(train.load_run(out).model(words), classified.model.eval()(words))
+    (out / "checkpoint.pt").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read \(.*\); train again"):
-        train.load_run(tmp_path / "texts")
+        train.load_run(out)

@@ -140,6 +140,14 @@ def test_the_command_says_what_is_wrong_in_one_line(words, message, tmp_path, ca
     assert message in error and error.count("\n") == 1
 
 
+def test_a_transformer_has_no_root_to_read(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text(TEXTS)
+    words = ["--data", str(tmp_path / "a.csv"), *SMALL, "--summary", "root", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "classifier", *words]) == 2
+    message = "probtx: error: a transformer has no root; give the summary mean, or the encoder crf\n"
+    assert capsys.readouterr().err == message
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -72,11 +72,17 @@ def test_every_attention_is_registered():
 
 
 @pytest.mark.parametrize("name", nn.ENCODERS)
-def test_every_registered_encoder_encodes_and_is_summarised(name):
+def test_every_registered_encoder_encodes_and_the_crf_has_every_summary(name):
     kind, x = nn.ENCODERS[name], torch.zeros(3, 5, 8)
-    encoder = kind.build(8, context=5, dropout=0.0, root=True)
-    assert encoder(x, None).shape == x.shape
-    assert kind.summary(encoder, x, None).shape == (3, 8)
+    assert kind.build(8, context=5, dropout=0.0, root=False)(x, None).shape == x.shape
+    for read, root in nn.SUMMARIES.values():
+        if not root or name == "crf":
+            assert read(kind.build(8, context=5, dropout=0.0, root=root), x, None).shape == (3, 8)
+        else:
+            with pytest.raises(
+                ValueError, match="a transformer has no root; give the summary mean, or the encoder crf"
+            ):
+                kind.build(8, context=5, dropout=0.0, root=root)
 
 
 @pytest.mark.parametrize("option", ["adapt_steps", "map_steps"])

@@ -19,7 +19,11 @@ def crf(**options):
     return nn.DependencyCRFEncoder(WIDTH, 2, num_steps=2, distances=(2,), **options)
 
 
-ENCODERS = {"transformer": (transformer, mean_word), "crf": (partial(crf, root_labels=WIDTH), root_label)}
+ENCODERS = {
+    "transformer": (transformer, mean_word),
+    "crf": (crf, mean_word),
+    "crf with a root": (partial(crf, root_labels=WIDTH), root_label),
+}
 
 
 @pytest.fixture(params=ENCODERS)
@@ -88,6 +92,14 @@ def test_padding_changes_nothing(models, training):
                 with_padding[:, :5], without, operations=512
             )  # two layers, each with two norms and 32 channels
         assert_equal(classifier(padded, mask), classifier(words), operations=512)
+
+
+def test_the_mean_word_is_that_of_the_words_that_are_there():
+    torch.manual_seed(0)
+    h, mask = torch.randn(2, 3, WIDTH), torch.tensor([[False, True, True], [False, False, False]])
+    found = mean_word(lambda x, mask: x, h, mask)
+    by_hand = [[h[0, 0, a] for a in range(WIDTH)], [(h[1, 0, a] + h[1, 1, a] + h[1, 2, a]) / 3 for a in range(WIDTH)]]
+    assert_equal(found, torch.tensor(by_hand), h)
 
 
 def test_words_are_read_in_their_context_and_order(models):

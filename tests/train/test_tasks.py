@@ -7,7 +7,7 @@ from commands import Training
 
 from probtx_pyro import cli, train
 from probtx_pyro.data import Text
-from probtx_pyro.train import Example, LabellingSettings, MaskedSettings, tagged_sentences
+from probtx_pyro.train import ClassifierSettings, Example, LabellingSettings, MaskedSettings, tagged_sentences
 from probtx_pyro.train._loop import RESULTS
 
 pytestmark = pytest.mark.filterwarnings(
@@ -19,7 +19,7 @@ OPTIONS = {
     "crf": {"num_channels": 2, "num_steps": 2, "distances": (2, 3, 4)},
     "transformer": {"num_heads": 4, "num_layers": 1},
 }
-FOR_ROOT = {"crf": {"head_temperature": 1.0}, "transformer": {}}  # soft heads: the root must be found among many words
+FOR_ROOT = {"head_temperature": 1.0}  # soft heads: the root must be found among many words
 RATES = {"crf": 2e-2, "transformer": 1e-2}
 COMMON = {"width": 32, "batch": 16, "context": 16, "validate_every": 100}
 LETTERS = "abcdefgh"
@@ -72,14 +72,15 @@ def test_taggers_learn_what_the_context_tells(encoder, shifts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoder", OPTIONS)
-def test_classifiers_learn_what_one_word_tells(encoder):
+@pytest.mark.parametrize(("encoder", "summary"), [("crf", "mean"), ("crf", "root"), ("transformer", "mean")])
+def test_classifiers_learn_what_one_word_tells(encoder, summary):
     parts = {
         name: [(words, "with a" if "a" in words else "without") for words in sentences(n, n)]
         for name, n in (("train", 400), ("dev", 60), ("test", 61))
     }
-    settings = settings_of(LabellingSettings, encoder, num_steps=200)
-    settings = replace(settings, options={**settings.options, **FOR_ROOT[encoder]})
+    settings = settings_of(ClassifierSettings, encoder, num_steps=200, summary=summary)
+    if summary == "root":
+        settings = replace(settings, options={**settings.options, **FOR_ROOT})
     done = train.train_classifier(settings, parts, progress=False)
     assert done.categories == ("with a", "without") and set(done.results["metrics"]["dev"]) == {"accuracy"}
     assert done.results["metrics"]["test"]["accuracy"] > 0.95
@@ -152,7 +153,7 @@ def test_further_metrics_choose_what_is_kept():
 RUNS = {
     "tagger": lambda settings, **run: train.train_tagger(settings(LabellingSettings), parts_of(1, 0), **run),
     "classifier": lambda settings, **run: train.train_classifier(
-        settings(LabellingSettings),
+        settings(ClassifierSettings),
         {name: [(words, words[0]) for words in sentences(40, i)] for i, name in enumerate(("train", "dev"))},
         **run,
     ),
@@ -187,6 +188,7 @@ def test_bad_settings_and_data_are_one_clear_error():
     for kind, change, message in (
         (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
         (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
+        (ClassifierSettings, {"summary": "last"}, "summary must be one of mean, root, not 'last'"),
         (LabellingSettings, {"rarest": 0}, "rarest must be 1 or more"),
         (MaskedSettings, {"rows": "page"}, "rows must be one of fixed, sentence, not 'page'"),
         (MaskedSettings, {"mask": 1.0}, "mask must be more than 0 and less than 1"),
@@ -211,9 +213,13 @@ def test_bad_settings_and_data_are_one_clear_error():
             train.train_tagger(replace(settings, **change), data, progress=False)
     with pytest.raises(ValueError, match="span is of one column of labels, and there are 2"):
         train.train_tagger(settings, parts_of(1, 0), metrics={"span": lambda predicted, given: 0.0}, progress=False)
+    of_texts = settings_of(ClassifierSettings, "transformer", num_steps=2)
+    texts = [(["a"], "x")] * 20
+    with pytest.raises(ValueError, match="a transformer has no root; give the summary mean, or the encoder crf"):
+        train.train_classifier(replace(of_texts, summary="root"), {"train": texts, "dev": texts}, progress=False)
     with pytest.raises(ValueError, match="sentence 1 of the test part has no words"):
         train.train_classifier(
-            settings, {"train": [(["a"], "x")] * 20, "dev": [(["a"], "x")], "test": [([], "x")]}, progress=False
+            of_texts, {"train": [(["a"], "x")] * 20, "dev": [(["a"], "x")], "test": [([], "x")]}, progress=False
         )
     masked = settings_of(MaskedSettings, "transformer", num_steps=2)
     with pytest.raises(ValueError, match=r"the validation text has no words"):
