@@ -21,7 +21,7 @@ NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}
 def default_rank(width: int) -> int | Literal["full"]:
     """Return the rank of ternary potentials that an encoder of ``width`` labels has unless it is told: an eighth, or ``"full"`` below 32.
 
-    In the taggers of docs/reports/small_treebanks.md it is as accurate as full potentials, in a fraction of the time.
+    What was measured of it: docs/reports/small_treebanks.md.
 
     >>> default_rank(64), default_rank(16)
     (8, 'full')
