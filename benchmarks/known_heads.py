@@ -64,7 +64,9 @@ def parser_of_heads(treebank: Any, seed: int) -> tuple[Any, data.Vocabulary]:
         optimizer.zero_grad()
         kept = words.clamp(min=0) * (torch.rand(words.shape) > 0.2)
         field = encoder.field(model.embedded(kept), ~real)
-        found = logs(model.tags(field.label_logits).log_softmax(-1), 0) + logs(field.head_marginals[:, 0].log(), 1)
+        found = logs(model.tags(field.label_logits).log_softmax(-1), 0) + logs(
+            field.head_marginals[:, 0].clamp_min(1e-12).log(), 1
+        )
         (-found.mean()).backward()
         optimizer.step()
     return model.eval(), vocabulary
