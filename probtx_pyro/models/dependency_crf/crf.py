@@ -104,6 +104,7 @@ class DependencyCRF(Formulation):
     RESULTS: ClassVar[Mapping[str, str]] = {
         "attention": "channel word slot", "expected_outputs": "word label",
         "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
+        "label_marginals": "word label", "root_marginals": "root_label",
     }  # fmt: skip
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "": "its labels and heads are latent and it explains no data; take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
