@@ -363,23 +363,26 @@ class DependencyCRF(Formulation):
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
 
-    def enumerated(self) -> None:
+    def enumerated(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """The CRF of one sentence, a site for every choice and a factor for every pair of words in a channel.
 
         ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
-        values of a head count the slots allowed to it, in order.
+        values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known (`potentials`).
         """
         self._require_one_sentence()
-        _enumerated.model(self.potentials())
+        _enumerated.model(self.potentials(labels, heads, observed))
 
-    def enumerated_guide(self, field: MeanField | None = None) -> None:
+    def enumerated_guide(
+        self,
+        labels: Known = None, heads: Known = None, observed: Known = None, field: MeanField | None = None,
+    ) -> None:  # fmt: skip
         """The factorised family for `enumerated`: the marginals of ``field``, or free logits for SVI.
 
         Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
         """
         self._require_one_sentence()
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
-        _enumerated.guide(self.potentials(), *given)
+        _enumerated.guide(self.potentials(labels, heads, observed), *given)
 
     def _require_one_sentence(self) -> None:
         if self.batch_shape:
