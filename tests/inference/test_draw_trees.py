@@ -9,7 +9,7 @@ import torch
 from strategies import crf_lists, crf_problem, generator
 from tolerances import assert_equal, assert_frequency
 
-from probtx_pyro import inference, results
+from probtx_pyro import inference
 
 
 def is_tree(heads, single_root=True):
@@ -68,7 +68,7 @@ def test_weights_of_all_labellings_are_those_of_enumeration(single_root, channel
     assert all(is_tree(heads, single_root) for heads in found.heads.flatten(0, 2).tolist())
 
 
-def check(seed, words, labels, channels, draws=400, chains=50):
+def check(seed, words, labels, channels, draws=200, chains=50):
     """Marginals of labels, and trees, within Monte Carlo error of enumeration; weights among chains give the error."""
     crf = crf_problem(generator(seed), words=words, labels=labels, channels=channels, root=2, distances=(2,), scale=1.2)
     given = (
@@ -101,8 +101,10 @@ def check(seed, words, labels, channels, draws=400, chains=50):
     error = float(chance.std() / chains**0.5)
     assert abs(float(chance.mean()) - total / sum(every.values())) < 5 * error
     assert abs(float(drawn.log_probability.exp() - chance.mean())) < 1e-9
-    assert_equal(drawn.average(label.double()), (weights.unsqueeze(-1) * label).sum((0, 1)) / weights.sum())
-    assert results.pareto_k(drawn.log_weights.flatten(0, 1)) < 0.7
+    mean = (weights.unsqueeze(-1) * label).sum((0, 1)) / weights.sum()
+    assert_equal(
+        drawn.average(label.double()), mean, operations=2 * weights.numel()
+    )  # a product and a sum for each draw
     return every, trees
 
 

@@ -336,7 +336,9 @@ class DependencyCRF(Formulation):
                 raise ValueError(
                     f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
                 )
-        return _exact.log_joint(self.potentials(), self.batch_shape, labels, heads, root_label, nodes)
+        own = self.potentials()
+        _checks.validate_choices(own, self.batch_shape, labels=labels, heads=heads, root_label=root_label, nodes=nodes)
+        return _exact.log_joint(own, self.batch_shape, labels, heads, root_label, nodes)
 
     def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
@@ -359,6 +361,7 @@ class DependencyCRF(Formulation):
         Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as `potentials`.
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
+        _checks.require_own(field, self.unary)
         _programs.Choices(self.potentials(), self.batch_shape).sample(
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
@@ -381,6 +384,8 @@ class DependencyCRF(Formulation):
         Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
         """
         self._require_one_sentence()
+        if field is not None:
+            _checks.require_own(field, self.unary)
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
         _enumerated.guide(self.potentials(labels, heads, observed), *given)
 
