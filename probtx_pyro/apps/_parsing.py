@@ -127,6 +127,8 @@ class AttentionParser:
             try:
                 found.append(self.heads(x, known).tolist())
             except ValueError:
+                if np.isnan(x).any():  # it is not the known heads' fault
+                    raise
                 kind = "projective tree" if self.decoder == "projective" else "tree with a single root"
                 raise ValueError(
                     f"sentence {number}: no {kind} has the known heads; mend them, or take another decoder"
