@@ -21,6 +21,9 @@ DECODERS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+Heads = Sequence[int | None]
+
+
 @dataclass(frozen=True)
 class AttentionParser:
     """Heads of words from head marginals Q(H).
@@ -60,7 +63,9 @@ class AttentionParser:
             raise ValueError(f"channel must be from 0 to {encoder.num_channels - 1}, not {self.channel}")
 
     @torch.no_grad()
-    def head_marginals(self, sentences: Sequence[Sequence[str]], batch: int = 32) -> list[np.ndarray]:
+    def head_marginals(
+        self, sentences: Sequence[Sequence[str]], batch: int = 32, heads: Sequence[Heads] | None = None
+    ) -> list[np.ndarray]:
         """Return ``Q(H)`` of each sentence: (C, N, N), or (C, N, N + 1) with the root first if the CRF has one.
 
         Parameters
@@ -69,8 +74,19 @@ class AttentionParser:
             Words of each sentence.
         batch
             Sentences that are computed at once.
+        heads
+            Heads of each sentence that are known, numbered as CoNLL-U does, None where they are not. They are evidence in the
+            channels that are read. A CRF without a root has no slot for a known 0, which is then no evidence.
+
+        Raises
+        ------
+        ValueError
+            Heads that are not one a word, or that are no other word of the sentence.
         """
         numbers = self.vocabulary.numbers(sentences)
+        if heads is not None and len(heads) != len(sentences):
+            raise ValueError(f"{len(heads)} rows of heads for {len(sentences)} sentences; give one a sentence")
+        known = None if heads is None else [self._slots(i, heads[i], len(x)) for i, x in enumerate(numbers)]
         device, encoder = next(self.model.parameters()).device, self.model.encoder
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # of like length together
         found: list[Any] = [None] * len(sentences)
@@ -81,25 +97,87 @@ class AttentionParser:
             rows = [numbers[i] for i in index]
             words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
             x = self.model.embedded(words.clamp(min=0))
-            marginals = encoder.field(x, words < 0).head_marginals.cpu().numpy()  # type: ignore[operator]
+            clamped = None if known is None else pad_sequence([known[i] for i in index], True, -1).mT.to(device)
+            marginals = encoder.field(x, words < 0, clamped).head_marginals.cpu().numpy()  # type: ignore[operator]
             for i, row, own in zip(index, rows, marginals, strict=True):
                 found[i] = own[:, : len(row), : len(row) + self._root]
         self.model.train(training)
         return found
 
-    def parse(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the heads of each sentence, numbered as CoNLL-U does: 0 is the root."""
-        return [self.heads(x).tolist() for x in self.head_marginals(sentences)]
+    def parse(self, sentences: Sequence[Sequence[str]], heads: Sequence[Heads] | None = None) -> list[list[int]]:
+        """Return the heads of each sentence, numbered as CoNLL-U does: 0 is the root. Known ones stay as they are.
 
-    def heads(self, marginals: np.ndarray) -> np.ndarray:
-        """Return heads (N,) from the head marginals of one sentence, by the channel and the decoder."""
+        Parameters
+        ----------
+        sentences
+            Words of each sentence.
+        heads
+            Those that are known, as in `head_marginals`.
+
+        Raises
+        ------
+        ValueError
+            As `head_marginals`; known heads that no tree of the decoder has.
+        """
+        marginals = self.head_marginals(sentences, heads=heads)
+        if heads is None:
+            return [self.heads(x).tolist() for x in marginals]
+        found = []
+        for number, (x, known) in enumerate(zip(marginals, heads, strict=True), 1):
+            try:
+                found.append(self.heads(x, known).tolist())
+            except ValueError:
+                if np.isnan(x).any():  # it is not the known heads' fault
+                    raise
+                kind = "projective tree" if self.decoder == "projective" else "tree with a single root"
+                raise ValueError(
+                    f"sentence {number}: no {kind} has the known heads; mend them, or take another decoder"
+                ) from None
+        return found
+
+    def heads(self, marginals: np.ndarray, known: Heads | None = None) -> np.ndarray:
+        """Return heads (N,) from the head marginals of one sentence, by the channel and the decoder.
+
+        Parameters
+        ----------
+        marginals
+            (C, N, N) or (C, N, N + 1), of `head_marginals`.
+        known
+            Heads that stay as they are, None where there is none.
+
+        Raises
+        ------
+        ValueError
+            No tree has the known heads.
+        """
         chosen = marginals.mean(0) if self.channel is None else marginals[self.channel]
         p = torch.as_tensor(chosen, dtype=torch.float64)
         arcs = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero
         if not self._root:  # trees choose one root by the other arcs; word by word there is none to choose
             none = None if self.decoder != "word" or len(p) == 1 else p.new_full((len(p),), -torch.inf)
             arcs = arc_scores(arcs, none)
+        for word, head in enumerate(known or ()):
+            if head is not None:
+                arcs[word] = -torch.inf
+                arcs[word, head] = 0.0
         return DECODERS[self.decoder](arcs).numpy()
+
+    def _slots(self, number: int, given: Heads, length: int) -> Tensor:
+        """Slots (N, C) of the known heads of a sentence in the channels that are read, -1 elsewhere."""
+        if len(given) != length:
+            raise ValueError(
+                f"sentence {number + 1} has {length} words and {len(given)} heads; give one a word, or None"
+            )
+        for word, head in enumerate(given, 1):
+            if head is not None and (head == word or not 0 <= head <= length):
+                raise ValueError(
+                    f"sentence {number + 1}: word {word} has head {head}; give 0, the number of another word up to {length}, or None"
+                )
+        own = torch.tensor([-1 if head is None else head - (not self._root) for head in given])
+        encoder: Any = self.model.encoder
+        channel = torch.arange(encoder.num_channels)
+        read = channel >= 0 if self.channel is None else channel == self.channel
+        return torch.where(read, own.unsqueeze(-1), -1)
 
     @property
     def _root(self) -> bool:

@@ -3,10 +3,14 @@
   probtx train mlm --text novel.txt --iterations 3 --channels 4 --distances 2,3,4 --out runs/masked
   probtx parse sentences.conllu --model runs/masked --out trees.conllu
   probtx parse sentences.conllu --model runs/masked --out trees.conllu --draw tree.png --sentence 3
+  probtx parse half.conllu --model runs/masked --out trees.conllu --keep head
 
 CoNLL-U in, CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. The share of words that the model
 does not know is printed. Where the sentences come with heads, the unlabelled attachment score is printed beside those of left
 arcs, right arcs and random heads.
+
+With --keep head, heads that the file has are known: they come out as they are, and inform those of the other words, whose HEAD
+is _. No known head is scored.
 """
 
 import argparse
@@ -19,6 +23,7 @@ from probtx_pyro.cli import _options as options
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
 BATCH = 32  # sentences that are computed at once
 DECODERS = ("tree", "projective", "word")
+COLUMNS = ("head", "upos")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +40,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tree (default): maximum spanning arborescence; projective: Eisner; word: each word by itself, no tree in general",
     )
     parser.add_argument("--channel", type=int, metavar="N", help="the channel to read, from 0 (default: their mean)")
+    parser.add_argument(
+        "--keep", type=kept, default=(), metavar="COLUMNS", help="columns that are known where they are not _: head"
+    )
     parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
     parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
     options.add_shared(parser, "--device", "--threads")
-    parser.set_defaults(names={"channel": "--channel"})
+    parser.set_defaults(names={"channel": "--channel", "check_tree=False": "--keep head"})
+
+
+def kept(text: str) -> tuple[str, ...]:
+    """Read names of columns.
+
+    >>> kept("head")
+    ('head',)
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    if wrong := [name for name in names if name not in COLUMNS]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is no column to keep; give {' or '.join(COLUMNS)}")
+    return names
+
+
+def known_heads(sentences: Any, path: Path) -> list[tuple[int | None, ...]]:
+    """Return the heads in the file, None where it has none.
+
+    Parameters
+    ----------
+    sentences, path
+        Of the file.
+
+    Raises
+    ------
+    ValueError
+        There is no head in it.
+    """
+    heads = [sentence.heads for sentence in sentences]
+    if not any(head is not None for row in heads for head in row):
+        raise ValueError(
+            f"--keep head: column HEAD of {path} is _ throughout; write the heads you know, or leave it out"
+        )
+    return heads
+
+
+def require_no_tags(keep: tuple[str, ...], model: Any) -> None:
+    """Refuse tags as evidence: no run has a probability of a tag given a label (docs/mathematics.md, section 5.4).
+
+    Parameters
+    ----------
+    keep
+        Columns to keep.
+    model
+        The model of a run.
+
+    Raises
+    ------
+    ValueError
+        ``upos`` is among them.
+    """
+    if "upos" in keep:
+        why = (
+            "this tagger reads tags from scores of labels and has no probability of a tag given a label"
+            if hasattr(model, "tags")
+            else "this run has no tags"
+        )
+        raise ValueError(f"--keep upos: {why}; keep head, or give tags as the labels of a models.DependencyCRF")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -53,23 +118,29 @@ def run(arguments: argparse.Namespace) -> None:
     from probtx_pyro.metrics import attachment_score, baseline_scores
     from probtx_pyro.train import load_run
 
-    sentences = read_conllu(arguments.sentences)
+    keep = "head" in arguments.keep
+    sentences = read_conllu(arguments.sentences, check_tree=not keep)
     if not sentences:
         raise ValueError(f"{arguments.sentences} has no sentences")
     if not 1 <= arguments.sentence <= len(sentences):
         raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
     loaded: Any = load_run(arguments.model, device)
     parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
-    words, known = fmean(len(sentence.words) for sentence in sentences), loaded.settings
-    with options.threads_for(arguments.threads, BATCH * words * known.width * known.columns()):
-        heads = parser.parse([sentence.words for sentence in sentences])
+    require_no_tags(arguments.keep, loaded.model)
+    known = known_heads(sentences, arguments.sentences) if keep else None
+    length, settings = fmean(len(sentence.words) for sentence in sentences), loaded.settings
+    with options.threads_for(arguments.threads, BATCH * length * settings.width * settings.columns()):
+        heads = parser.parse([sentence.words for sentence in sentences], known)
     write_conllu(sentences, arguments.out, heads)
     print(arguments.out)
     unknown = loaded.vocabulary.unknown_share(word for sentence in sentences for word in sentence.words)
     print(f"unknown words: {unknown:.1%}")
     options.warn_unknown(unknown, str(arguments.sentences))
     gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
-    if any(head >= 0 for row in gold for head in row):
+    if known is not None:
+        number, words = sum(head is not None for row in known for head in row), sum(map(len, heads))
+        print(f"heads kept: {number} of {words}, none is scored")
+    elif any(head >= 0 for row in gold for head in row):
         scores = {"attention": attachment_score(heads, gold), **baseline_scores(gold, seed=0)}
         print("unlabelled attachment: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
     if arguments.draw is not None:
@@ -79,7 +150,7 @@ def run(arguments: argparse.Namespace) -> None:
         from probtx_pyro.plots import dependency_arcs
 
         index = arguments.sentence - 1
-        known = gold[index] if max(gold[index]) >= 0 else None
-        axes: Any = dependency_arcs(sentences[index].words, heads[index], gold=known)
+        right = gold[index] if max(gold[index]) >= 0 else None
+        axes: Any = dependency_arcs(sentences[index].words, heads[index], gold=right)
         axes.figure.savefig(arguments.draw, bbox_inches="tight", dpi=150)
         print(arguments.draw)

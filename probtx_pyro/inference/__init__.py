@@ -8,6 +8,7 @@ from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._gibbs import gibbs
 from probtx_pyro.inference._importance import ImportanceLogPartition, importance_log_partition
 from probtx_pyro.inference._nuts import nuts
+from probtx_pyro.inference._trees import TreeDraws, draw_trees
 from probtx_pyro.inference._variational import Approximation, variational
 from probtx_pyro.inference.em import Adaptation, adapt
 
@@ -15,5 +16,5 @@ add_safe_globals([Adaptation, Draws])  # for torch.load(weights_only=True)
 
 __all__ = [
     "Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ImportanceLogPartition", "ParameterGuide",
-    "adapt", "annealed_log_partition", "gibbs", "importance_log_partition", "nuts", "variational",
+    "TreeDraws", "adapt", "annealed_log_partition", "draw_trees", "gibbs", "importance_log_partition", "nuts", "variational",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from probtx_pyro.models.priors import bare, require_modes
 
 JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
 STARTS = ("map", "formulation", "prior")
-STREAMS = ("starts", "chains", "simulations", "variational", "annealing", "importance")
+STREAMS = ("starts", "chains", "simulations", "variational", "annealing", "importance", "trees")
 
 
 def seeds(seed: int, number: int, stream: str) -> list[int]:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from probtx_pyro.inspection._captured import Captured, captured, seen
-from probtx_pyro.nn import HopfieldRetrieval, SoftmaxAttention
+from probtx_pyro.nn import DependencyCRFEncoder, HopfieldRetrieval, SoftmaxAttention
 from probtx_pyro.nn.attention import Attention
 
 Explain = Callable[..., Mapping[str, Any]]
@@ -53,7 +53,7 @@ def capture(
     Raises
     ------
     ValueError
-        No attention was computed; weights that are parametrized; nested tensors.
+        No module, or one that computed no attention; weights that are parametrized; nested tensors.
     NotImplementedError
         A layer of your own that derives from those of `probtx_pyro.nn` and does not define ``formulation``.
 
@@ -65,6 +65,10 @@ def capture(
     >>> list(layers), tuple(layers["layers.0.self_attn"].attention().shape)
     (['layers.0.self_attn', 'layers.1.self_attn'], (3, 2, 5, 5))
     """
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"module must be a torch.nn.Module that attends, not a {type(module).__name__}; a formulation says its attention itself"
+        )
     found: dict[str, Captured] = {}
     explained = dict(attentions or {})
     running: list[tuple[str, bool]] = []  # modules inside each other, and whether one of them is explained already
@@ -96,6 +100,10 @@ def capture(
             stack.enter_context(layer.register_forward_hook(after, always_call=True))
         stack.enter_context(_FusedCalls(call))
         module(*inputs, **kwargs)
+    if not found and any(isinstance(layer, DependencyCRFEncoder) for layer in module.modules()):
+        raise ValueError(
+            "module: a DependencyCRFEncoder has no queries and keys to catch; take encoder.field(x).head_marginals, its attention, or encoder.crf(x), the formulation"
+        )
     if not found:
         raise ValueError(
             "module computed no attention that is known: no torch.nn.MultiheadAttention, no layer of probtx_pyro.nn, no scaled_dot_product_attention; explain its own class by attentions=, or give the projected tensors to inspection.captured"

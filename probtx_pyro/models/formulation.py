@@ -7,7 +7,7 @@ tensors. Leading axes of its tensors are independent problems (batch, head) and 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -143,6 +143,25 @@ class Latents(Protocol):
 
     def attention(self, state: Mapping[str, Tensor]) -> Tensor:
         """The posterior of the assignment given the state, (chain, *problems, ...)."""
+
+
+@runtime_checkable
+class Field(Protocol):
+    """A distribution of a formulation's latent choices that iterations have found: its marginals, and how they were found.
+
+    objective: at the start and after every iteration, (iteration, *problems), or None. converged, num_steps: (*problems).
+    """
+
+    objective: Tensor | None
+    converged: Tensor
+    num_steps: Tensor
+
+    @property
+    def formulation(self) -> Any:
+        """The formulation whose latent choices these are."""
+
+    def marginals(self) -> dict[str, Tensor]:
+        """By names of the formulation's ``RESULTS``."""
 
 
 class Formulation:

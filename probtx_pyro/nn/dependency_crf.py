@@ -181,7 +181,7 @@ class DependencyCRFEncoder(WithPriors):
         parts = {"root_ternary": self.root_ternary, "memory": self.memory, "memory_split": self.split}
         return {"unary": x, "ternary": self.potential(), "mask": words, "distances": self.distances, **parts}
 
-    def field(self, x: Tensor, key_padding_mask: Tensor | None = None) -> MeanField:
+    def field(self, x: Tensor, key_padding_mask: Tensor | None = None, heads: Tensor | None = None) -> MeanField:
         """Return the mean field of sentences; ``field.head_marginals`` (B, C, N, S) is the attention.
 
         Parameters
@@ -190,11 +190,13 @@ class DependencyCRFEncoder(WithPriors):
             Unary scores (B, N, L).
         key_padding_mask
             (B, N), True at padding.
+        heads
+            Slots (B, C, N) of the heads that are known, -1 where they are not, as `DependencyCRF.potentials` takes them.
 
         Raises
         ------
         ValueError
-            Scores of another shape, no sentence or no word.
+            Scores of another shape, no sentence or no word, heads that a word may not take.
         """
         if x.dim() != 3 or x.shape[-1] != self.width or 0 in x.shape:
             raise ValueError(
@@ -203,7 +205,7 @@ class DependencyCRFEncoder(WithPriors):
         crf = unchecked(DependencyCRF, **self._parameters_of(x, key_padding_mask))
         drop = self._dropout if self.training and self.rate else None
         label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
-        state = kernel.iterate(crf.potentials(), label, head, self.update, self.num_steps)
+        state = kernel.iterate(crf.potentials(heads=heads), label, head, self.update, self.num_steps)
         return unchecked(
             MeanField, crf=crf, label_marginals=state["labels"], head_marginals=state["heads"],
             label_logits=state["label_logits"], root_marginals=state.get("root"), root_logits=state.get("root_logits"),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Field, Formulation
 from probtx_pyro.results._averages import (
     average_error,
     band,
@@ -141,8 +141,16 @@ def _formulation(fit: Any) -> Formulation:
     if isinstance(fit, Draws):
         if isinstance(fit.program, Bayesian):
             return fit.program.formulation
+        if isinstance(fit.program, Formulation):
+            raise ValueError(
+                "fit: draws of latent choices are the answer themselves and know no queries; average those of results.to_inference_data(draws), such as its attention"
+            )
         raise ValueError(
             "fit: these draws are not of a program made by models.bayesian, so nothing says what attention or evidence is; give a program of your own to Pyro's Predictive"
+        )
+    if isinstance(fit, Field):
+        raise ValueError(
+            f"fit: the marginals of a {type(fit).__name__} are the answer themselves; take {', '.join(fit.marginals())} of results.to_inference_data(fit)"
         )
     formulation = fit.formulation if isinstance(fit, Adaptation) else fit
     if not isinstance(formulation, Formulation):

@@ -3,8 +3,9 @@
 =========================  ===========================================================================================
 group                      what it holds
 =========================  ===========================================================================================
-``iterations``             of a fit: ``objective`` (iteration, problems), ``converged`` and ``num_steps`` (problems)
-``point_estimate``         of a fit: the parameters; given queries also ``attention`` and ``log_evidence``
+``iterations``             of a fit or a mean field: ``objective`` (iteration, problems), ``converged`` and ``num_steps`` (problems)
+``point_estimate``         of a fit: the parameters; given queries also ``attention`` and ``log_evidence``. Of a mean field: its
+                           marginals, such as ``attention`` and ``label_marginals``, and the parameters
 ``posterior``              of draws: the parameters drawn and ``attention`` (chain, draw, .., query, unit)
 ``attention``              ``attention`` of every n-th draw, where only those are asked for
 ``posterior_predictive``   ``queries``, and ``outputs`` where they have a density, drawn anew for every draw
@@ -29,7 +30,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data, Field, Formulation
 from probtx_pyro.results._arviz import Variable, from_arrays
 from probtx_pyro.results._convert_draws import draws_groups
 from probtx_pyro.results._dims import Layout
@@ -39,7 +40,7 @@ Groups = dict[str, dict[str, Variable]]
 
 
 def to_inference_data(
-    fit: Adaptation | Formulation | Draws | Approximation | MCMC | AutoGuide,
+    fit: Adaptation | Formulation | Field | Draws | Approximation | MCMC | AutoGuide,
     *data: Tensor | None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -55,11 +56,11 @@ def to_inference_data(
     Parameters
     ----------
     fit
-        What `inference.adapt` returned, a formulation, the `Draws` of a sampler, or what `inference.variational` returned, which
-        stands for its draws; or Pyro's own ``MCMC`` or ``AutoGuide``. Dimensions are called as the formulation's tables say.
+        What `inference.adapt` returned, a formulation, a mean field, the `Draws` of a sampler, or what `inference.variational`
+        returned, which stands for its draws; or Pyro's own ``MCMC`` or ``AutoGuide``. Dimensions are called as the formulation's tables say.
     data, named
-        The data, by place or by name: of a formulation or a fit as given to `inference.adapt`, such as queries (..., Q, D); of Pyro's
-        own results what they were run on. Draws bring their own.
+        The data, by place or by name: of a formulation or a fit as given to `inference.adapt`, such as queries (..., Q, D); of a mean
+        field what was known when it was made, which it does not keep; of Pyro's own results what they were run on. Draws bring their own.
     coords
         Labels of dimensions, such as ``{"query": tokens, "unit": tokens}``; integers where none are given.
     dims
@@ -124,10 +125,10 @@ def to_inference_data(
             raise ValueError("data: draws bring the data they were made from; leave them out")
         groups, attrs = draws_groups(fit, dims, **options)
         return from_arrays(groups, coords, library | attrs)
-    formulation = fit.formulation if isinstance(fit, Adaptation) else fit
+    formulation = fit.formulation if isinstance(fit, Adaptation | Field) else fit
     if not isinstance(formulation, Formulation):
         raise ValueError(
-            f"fit must be a result of probtx_pyro.inference, a value of models, or Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
+            f"fit must be a result of probtx_pyro.inference, a value of models, a mean field, or Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
         )
     defaults: Any = to_inference_data.__kwdefaults__
     for name, given in options.items():
@@ -146,24 +147,29 @@ def _point_groups(
     if given and data[0] is None and not latent:
         first = next(iter(formulation.DATA))
         raise ValueError(f"{' and '.join(given)} belong to {first}, which are missing; give {first} as well")
-    layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation) else (), dims)
+    field = isinstance(fit, Field)
+    layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation | Field) else (), dims)
     estimate = {name: layout.variable(name, x) for name, x in formulation.parameters().items()}
     groups: Groups = {"iterations": {}, "point_estimate": estimate, "constant_data": {}, "observed_data": {}}
     attrs: dict[str, str | int | float] = {}
-    if isinstance(fit, Adaptation):
+    if isinstance(fit, Adaptation | Field):
         attrs |= {
-            "method": fit.method,
+            "method": fit.method if isinstance(fit, Adaptation) else "mean field",
             "converged": int(fit.converged.all()),
             "num_steps": int(fit.num_steps.max()) if fit.num_steps.numel() else 0,
         }
         groups["iterations"] = {name: layout.variable(name, getattr(fit, name)) for name in ("converged", "num_steps")}
-        steps = [layout.variable("objective", row) for row in fit.objective]
-        groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
+        steps = [] if fit.objective is None else [layout.variable("objective", row) for row in fit.objective]
+        if steps:
+            groups["iterations"]["objective"] = (("iteration", *steps[0][0]), np.stack([array for _, array in steps]))
+    if field:
+        formulation.latents(data)  # refuses what cannot have been known
+        estimate |= {name: layout.variable(name, x) for name, x in fit.marginals().items()}
     if latent or data[0] is not None:
         observations = formulation.observations(data)
         with torch.no_grad():
             for name in ("attention", "log_evidence"):
-                if formulation.offers(name) and (name == "attention" or formulation.explains(data)):
+                if not field and formulation.offers(name) and (name == "attention" or formulation.explains(data)):
                     estimate[name] = layout.variable(name, getattr(formulation, name)(*observations))
         # what the estimate is conditional on, and the answers that it explains
         for i, (name, x) in enumerate(given.items()):

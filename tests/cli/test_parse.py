@@ -1,5 +1,7 @@
 """``probtx parse``: from a trained run to CoNLL-U, an attachment score and a picture."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -113,3 +115,77 @@ def test_runs_of_every_kind_load(tmp_path, capsys):
     (out / "checkpoint.pt").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read \(.*\); train again"):
         train.load_run(out)
+
+
+COMPLETE = CONLLU.replace("Sleep\tsleep\tVERB\t_\t_\t_\t_", "Sleep\tsleep\tVERB\t_\t_\t0\troot")
+HALF = CONLLU.replace("_\t_\t4\taux", "_\t_\t_\t_").replace("_\t_\t0\troot", "_\t_\t_\t_")
+
+
+@pytest.fixture
+def untrained(tmp_path, monkeypatch):
+    """Runs without a step: what `train.load_run` reads of one, of masked words and of tags."""
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+    tokens = ["<unk>", "I", "can", "n't", "sleep", "."]
+    for name, settings, build, labels in (
+        ("masked", train.MaskedSettings(options=CRF, width=8), nn.MaskedLanguageModel, []),
+        ("tagger", train.LabellingSettings(options=CRF, width=8), nn.WordTagger, [["PRON", "VERB"]]),
+    ):
+        model = settings.model(build, len(tokens), **({"num_tags": (2,)} if labels else {}))
+        state = {
+            "settings": asdict(settings),
+            "kept": None,
+            "model": model.state_dict(),
+            "tokens": tokens,
+            "labels": labels,
+        }
+        (tmp_path / name).mkdir()
+        torch.save(state, tmp_path / name / "checkpoint.pt")
+    (tmp_path / "in.conllu").write_text(HALF)
+    return tmp_path
+
+
+def parse(*words):
+    return cli.main(["parse", "in.conllu", "--model", "masked", "--out", "out.conllu", *words])
+
+
+@pytest.mark.parametrize("decoder", ["tree", "projective", "word"])
+@pytest.mark.parametrize("channel", [(), ("--channel", "1")])
+def test_kept_heads_keep_their_lines_to_the_byte_and_are_not_scored(untrained, decoder, channel, capsys):
+    assert parse("--keep", "head", "--decoder", decoder, *channel) == 0
+    printed = capsys.readouterr().out
+    assert "heads kept: 3 of 6, none is scored\n" in printed and "attachment" not in printed
+    before, after = HALF.split("\n"), (untrained / "out.conllu").read_text().split("\n")
+    known = [i for i, line in enumerate(before) if line.split("\t")[6:7] not in ([], ["_"])]
+    assert len(known) == 3 and all(before[i] == after[i] for i in known)
+    parsed = read_conllu(untrained / "out.conllu", check_tree=decoder != "word")
+    assert all(head is not None for sentence in parsed for head in sentence.heads)
+
+
+def test_all_heads_known_are_the_file_itself(untrained):
+    (untrained / "in.conllu").write_text(COMPLETE)
+    assert parse("--keep", "head") == 0
+    assert (untrained / "out.conllu").read_text() == COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "message"),
+    [
+        (["--keep", "tail"], HALF, "'tail' is no column to keep; give head or upos"),
+        (["--keep", "upos"], CONLLU, "--keep upos: this run has no tags; keep head"),
+        (["--keep", "head,upos", "--model", "tagger"], HALF, "--keep upos: this tagger reads tags from scores of labels"),
+        (["--keep", "head"], HALF.replace("\t4\t", "\t_\t"), "--keep head: column HEAD of in.conllu is _ throughout"),
+        (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t1\tnsubj"), "in.conllu, line 2: word 1 is its own head"),
+        (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t9\tnsubj"), "in.conllu, line 2: HEAD '9' is no word of the sentence"),
+        (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t3\tnsubj").replace("_\t4\tadvmod", "_\t1\tadvmod"), "sentence 1: no tree with a single root has the known heads"),
+        ([], HALF, "in.conllu, line 4: no HEAD, but other words of the sentence have one; give it, or --keep head"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_kept_is_one_line(untrained, words, content, message, capsys):
+    (untrained / "in.conllu").write_text(content)
+    try:
+        code = parse(*words)
+    except SystemExit as left:  # of argparse
+        code = left.code
+    error = capsys.readouterr().err
+    assert code == 2 and message in error and error.count("\n") == 1

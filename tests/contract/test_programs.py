@@ -77,7 +77,7 @@ def test_elbo_gap_is_the_kl_to_the_attention(row, parts):
 def test_elbo_of_a_mean_field_falls_short_by_its_divergence():
     (crf,) = ROWS["dependency CRF"].draw(generator(3))
     field = crf.mean_field(2)
-    elbo = -TraceEnum_ELBO(max_plate_nesting=0).loss(crf.enumerated, lambda: crf.enumerated_guide(field))
+    elbo = -TraceEnum_ELBO(max_plate_nesting=0).loss(crf.enumerated, lambda: crf.enumerated_guide(field=field))
     assert_equal(torch.tensor(elbo), field.elbo)
     assert field.elbo < crf.log_partition() - 1e-3
 

@@ -109,7 +109,7 @@ def test_enumeration_by_pyro_is_the_log_partition(name):
 def test_enumerated_guide_has_the_objective_as_its_elbo(name, sweeps):
     crf = crf_problem(generator(4), **PROBLEMS[name])
     field = crf.mean_field(sweeps)
-    elbo = -EXACT.loss(crf.enumerated, lambda: crf.enumerated_guide(field))
+    elbo = -EXACT.loss(crf.enumerated, lambda: crf.enumerated_guide(field=field))
     assert_equal(torch.tensor(elbo), field.elbo, crf.log_partition())
 
 
@@ -130,6 +130,30 @@ def test_marginals_of_pyro_are_the_exact_ones(name):
         assert_equal(marginal.probs, truth)
     p = crf_lists(crf)
     assert len(found) == len(oracles_crf.present(p)) + len(oracles_crf.choices(p)) + (p["root"] is not None)
+
+
+@pytest.mark.parametrize("name", ["root", *(
+    pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "distances", "nodes", "nodes apart", "holes", "one word")
+)])  # fmt: skip
+def test_what_is_known_has_one_choice_in_the_enumerated_program(name):
+    crf = crf_problem(generator(14), **PROBLEMS[name])
+    p, size = crf_lists(crf), len(crf.unary)
+    labels, observed, heads = (
+        torch.ones(size, dtype=torch.long),
+        torch.arange(size) == 1,
+        torch.full((len(p["ternary"]), size), -1),
+    )
+    for channel, word, slots in oracles_crf.choices(p)[:1]:
+        heads[channel, word] = slots[-1]
+    known = {"labels": labels, "heads": heads, "observed": observed}
+    exact = oracles_crf.enumerate_all(p, labels.tolist(), observed.tolist(), heads.tolist())
+    elbo = EXACT.loss(lambda: crf.enumerated(**known), nothing)
+    assert_equal(torch.tensor(-elbo), torch.tensor(exact["log_partition"]))
+    field = crf.mean_field(3, **known)
+    elbo = -EXACT.loss(lambda: crf.enumerated(**known), lambda: crf.enumerated_guide(**known, field=field))
+    assert_equal(torch.tensor(elbo), field.elbo, crf.log_partition())
+    free = EXACT.loss(lambda: crf.enumerated(**known), lambda: crf.enumerated_guide(**known))
+    assert -free <= exact["log_partition"] + 1e-9
 
 
 BATCHES = {"one sentence": (), "batch": (3,), "two axes": (2, 2)}

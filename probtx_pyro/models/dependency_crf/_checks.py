@@ -1,5 +1,7 @@
 """Checks of a dependency CRF's arguments, each with its repair."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -127,10 +129,8 @@ def known(
 
 
 def _fitted(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of whole numbers or booleans at the shape that it must have."""
-    if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
-        what = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; convert it with .long()")
+    """A tensor of whole numbers, or ``observed`` of booleans, at the shape that it must have."""
+    _whole(name, x, shape)
     own = 1 if name != "heads" else 2
     if x.shape[x.dim() - own :] != shape[len(shape) - own :] or x.dim() < own:
         raise ValueError(f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word")
@@ -140,6 +140,52 @@ def _fitted(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word"
         ) from None
+
+
+def _whole(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    what = x.dtype if isinstance(x, Tensor) else type(x).__name__
+    if (
+        not isinstance(x, Tensor)
+        or x.is_floating_point()
+        or x.is_complex()
+        or (x.dtype == torch.bool) != (name == "observed")
+    ):
+        repair = "convert it with .long()" if isinstance(x, Tensor) else f"wrap it by torch.as_tensor({name})"
+        raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; {repair}")
+
+
+def validate_choices(potentials: Potentials, batch: torch.Size, **chosen: Tensor | None) -> None:
+    """Refuse choices whose density is asked for, but that are none of the CRF's: labels, heads, root_label and nodes; -1 is none."""
+    words, count, channels = *potentials.unary.shape[-2:], potentials.channels
+    nodes = 0 if potentials.memory is None else len(potentials.memory)
+    rows = {
+        "labels": ((*batch, words), count),
+        "heads": ((*batch, channels, words), potentials.parts[0]),
+        "root_label": (tuple(batch), 0 if potentials.root is None else potentials.root.shape[-1]),
+        "nodes": ((*batch, nodes, words), potentials.parts[-1]),
+    }
+    lead: tuple[int, ...] | None = None
+    for name, (shape, number) in rows.items():
+        if (x := chosen[name]) is None:
+            continue
+        _whole(name, x, shape)
+        more = tuple(x.shape[: x.dim() - len(shape)])
+        lead = more if lead is None else lead
+        if tuple(x.shape[len(more) :]) != shape or x.dim() < len(shape) or more != lead:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)} but must have {(*lead, *shape)}; give one for each choice"
+            )
+        if check.violated((x < -1) | (x >= number)):
+            worst = int(x.max()) if int(x.max()) >= number else int(x.min())
+            raise ValueError(f"{name} must be from 0 to {number - 1}, or -1, but one is {worst}")
+
+
+def require_own(field: Any, unary: Tensor) -> None:
+    """Refuse a mean field of other sentences."""
+    if field.label_marginals.shape != unary.shape:
+        raise ValueError(
+            f"field has label marginals {tuple(field.label_marginals.shape)} but unary is {tuple(unary.shape)}; give a mean field of this CRF"
+        )
 
 
 def validate_options(

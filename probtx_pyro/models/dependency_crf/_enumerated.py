@@ -28,8 +28,8 @@ def _listed(potentials: Potentials) -> list[_Site]:
     unary = potentials.unary[0]
     allowed = potentials.allowed()[0].expand(potentials.channels, -1, -1).split(potentials.parts, -1)
     words = potentials.words[0].nonzero()[:, 0].tolist()
-    every = torch.arange(unary.shape[-1], device=unary.device)
-    found = [_Site(f"label_{i}", "label", 0, i, every) for i in words]
+    labels = potentials.allowed_labels()[0].expand_as(unary)
+    found = [_Site(f"label_{i}", "label", 0, i, labels[i].nonzero()[:, 0]) for i in words]
     for kind, part in zip(("head", "node"), allowed, strict=False):
         for c, i in product(range(len(part)), words):
             if part[c, i].any():
@@ -76,10 +76,10 @@ def guide(potentials: Potentials, labels: Tensor | None, heads: Tensor | None, r
     for name, kind, c, i, slots in _listed(potentials):
         if labels is None or heads is None:
             unary = potentials.unary[0]
-            start = unary[i].detach().clone() if kind == "label" else unary.new_zeros(len(slots))
+            start = unary[i][slots].detach().clone() if kind == "label" else unary.new_zeros(len(slots))
             choice = Categorical(logits=pyro.param(f"{name}_logits", start))
         elif kind in ("label", "root"):
-            choice = Categorical(labels[i] if kind == "label" else root)
+            choice = Categorical(labels[i][slots] if kind == "label" else root)
         else:
             choice = Categorical(heads.split(parts, -1)[kind == "node"][c, i][slots])
         pyro.sample(name, choice, infer=PARALLEL)

@@ -1,6 +1,6 @@
 """Labels and heads of a dependency CRF as latent choices that can be drawn: what Gibbs sampling and annealing need of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _exact
-from probtx_pyro.ops import safe_softmax
+from probtx_pyro.ops import draw_trees, safe_softmax, tree_log_partition
 from probtx_pyro.ops._label_sweeps import Seen, Sweeps, Tables, gumbel
 from probtx_pyro.ops.dependency_crf import Potentials
 
@@ -100,6 +100,29 @@ class Latents:
                 drawn = drawn[..., : len(self.potentials.memory), :]
             found[name] = drawn.reshape(*labels.shape[:-2], *self.batch, *drawn.shape[-2:])
         return found
+
+    def trees(
+        self, state: State, generator: torch.Generator, channels: Sequence[int] | None, single_root: bool
+    ) -> tuple[Tensor, Tensor]:
+        """A tree in each of some channels given the labels, (chain, ..., channel, N), and log P(tree | labels) of all, (chain, ...).
+
+        0 is the root, j the j-th word, -1 padding.
+        """
+        crf, count = self.potentials, self.potentials.channels
+        if crf.root is None or (crf.memory is not None and not crf.split):
+            raise ValueError(
+                "trees need a root and no heads but words: give root_ternary, and global nodes with memory_split=True"
+            )
+        chosen = [*range(count)] if channels is None else [*channels]
+        if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= {*range(count)}:
+            raise ValueError(f"channels must be different numbers from 0 to {count - 1}, not {chosen}")
+        labels, root = self._flat(state)
+        arcs = crf.slot_scores(labels, root)[..., chosen, :, : crf.parts[0]].log_softmax(-1)
+        words = crf.words.unsqueeze(-2).expand(arcs.shape[:-1])  # of padding arcs are NaN, and masked
+        drawn = draw_trees(arcs, 1, generator, words, single_root)[0]
+        log_weights = tree_log_partition(arcs, words, single_root).sum(-1)
+        shape = (*labels.shape[:-2], *self.batch)
+        return drawn.reshape(*shape, *drawn.shape[-2:]), log_weights.reshape(shape)
 
     def attention(self, state: State) -> Tensor:
         """The posterior of the heads given the labels, (chain, ..., C, N, S)."""

@@ -61,6 +61,16 @@ class MeanField:
         rules = Rule(self.label_temperature), Rule(self.head_temperature)
         return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
 
+    @property
+    def formulation(self) -> Any:
+        """The CRF, as results call it."""
+        return self.crf
+
+    def marginals(self) -> dict[str, Tensor]:
+        """``attention`` (the marginals of heads), ``label_marginals`` and with a root ``root_marginals``, as results name them."""
+        found = {"attention": self.head_marginals, "label_marginals": self.label_marginals}
+        return found if self.root_marginals is None else found | {"root_marginals": self.root_marginals}
+
     def draw(self, num_draws: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Independent draws of ``label`` (draw, ..., N), -1 for padding, and with a root of ``root_label`` (draw, ...), from Q.
 

@@ -105,6 +105,7 @@ class DependencyCRF(Formulation):
     RESULTS: ClassVar[Mapping[str, str]] = {
         "attention": "channel word slot", "expected_outputs": "word label",
         "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
+        "label_marginals": "word label", "root_marginals": "root_label",
     }  # fmt: skip
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "": "its labels and heads are latent and it explains no data; take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
@@ -336,7 +337,9 @@ class DependencyCRF(Formulation):
                 raise ValueError(
                     f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
                 )
-        return _exact.log_joint(self.potentials(), self.batch_shape, labels, heads, root_label, nodes)
+        own = self.potentials()
+        _checks.validate_choices(own, self.batch_shape, labels=labels, heads=heads, root_label=root_label, nodes=nodes)
+        return _exact.log_joint(own, self.batch_shape, labels, heads, root_label, nodes)
 
     def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
@@ -359,27 +362,33 @@ class DependencyCRF(Formulation):
         Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as `potentials`.
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
+        _checks.require_own(field, self.unary)
         _programs.Choices(self.potentials(), self.batch_shape).sample(
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
 
-    def enumerated(self) -> None:
+    def enumerated(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """The CRF of one sentence, a site for every choice and a factor for every pair of words in a channel.
 
         ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
-        values of a head count the slots allowed to it, in order.
+        values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known (`potentials`).
         """
         self._require_one_sentence()
-        _enumerated.model(self.potentials())
+        _enumerated.model(self.potentials(labels, heads, observed))
 
-    def enumerated_guide(self, field: MeanField | None = None) -> None:
+    def enumerated_guide(
+        self,
+        labels: Known = None, heads: Known = None, observed: Known = None, field: MeanField | None = None,
+    ) -> None:  # fmt: skip
         """The factorised family for `enumerated`: the marginals of ``field``, or free logits for SVI.
 
         Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
         """
         self._require_one_sentence()
+        if field is not None:
+            _checks.require_own(field, self.unary)
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
-        _enumerated.guide(self.potentials(), *given)
+        _enumerated.guide(self.potentials(labels, heads, observed), *given)
 
     def _require_one_sentence(self) -> None:
         if self.batch_shape:
