@@ -24,7 +24,7 @@ from benchmarks.timing import write
 from probtx_pyro import apps, data, metrics, nn, train
 
 SEEDS, HALVES, STEPS = range(5), 20, 300
-OPTIONS: dict[str, Any] = {"num_channels": 2, "num_steps": 4, "distances": (2, 3, 5)}
+OPTIONS: dict[str, Any] = {"num_channels": 2, "num_steps": 4, "distances": (2, 3, 5), "rank": "full"}
 SETTINGS: dict[str, Any] = {"options": OPTIONS, "width": 32, "num_steps": STEPS, "batch": 8, "validate_every": STEPS}
 
 
@@ -50,7 +50,9 @@ def parser_of_heads(treebank: Any, seed: int) -> tuple[Any, data.Vocabulary]:
     torch.manual_seed(seed)
     vocabulary = data.Vocabulary("word", ("<unk>", *sorted({word for s in treebank.train for word in s.words})))
     tags = sorted({tag for s in treebank.train for tag in s.upos})
-    encoder = nn.DependencyCRFEncoder(32, 1, num_steps=4, distances=(2, 3, 5), root_labels=1, head_temperature=1.0)
+    encoder = nn.DependencyCRFEncoder(
+        32, 1, num_steps=4, distances=(2, 3, 5), rank="full", root_labels=1, head_temperature=1.0
+    )
     model = nn.WordTagger(len(vocabulary.tokens), encoder, 32, (len(tags),), start=0.5)
     words = pad_sequence(vocabulary.numbers([s.words for s in treebank.train]), True, -1)
     given = [torch.tensor([[tags.index(t), h] for t, h in zip(s.upos, s.heads, strict=True)]) for s in treebank.train]

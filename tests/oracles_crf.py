@@ -113,6 +113,22 @@ def enumerate_all(p, labels=None, observed=None, heads=None):
     return {"log_partition": total, "labels": labels, "heads": heads, "root": roots}
 
 
+def labellings(p, labels=None, observed=None, heads=None):
+    """Labels, the root's label and ``log φ`` with each head summed out by itself, of every labelling that agrees with what is known."""
+    nodes = first(p) + len(p["unary"]) if p["split"] else math.inf
+    slots = [
+        (c, i, [s for s in every if heads is None or every[0] >= nodes or heads[c][i] in (-1, s)])
+        for c, i, every in choices(p)
+    ]
+    for z in itertools.product(*(range(len(p["unary"][0])) if word else [0] for word in p["words"])):
+        if not agrees(p, z, [], labels, observed, None):
+            continue
+        for root in range(labels_of_root(p)):
+            log = sum(p["unary"][i][z[i]] for i in present(p))
+            log += sum(logsumexp([potential(p, c, i, s, z[i], z, root) for s in own]) for c, i, own in slots)
+            yield z, root, log
+
+
 def kl(p, q):
     """KL(Q || P) of a factorised Q = {labels, heads, root}, by every labelling together with every choice of heads."""
     total, gap = enumerate_all(p)["log_partition"], 0.0

@@ -42,8 +42,8 @@ class AnnealedLogPartition(NamedTuple):
     reverse: bool
 
     def __repr__(self) -> str:
-        kind = "high" if self.reverse else "low"
-        return f"AnnealedLogPartition {tuple(self.log_partition.shape)}: {len(self.log_weights)} chains, {len(self.temperatures)} temperatures, {kind} in expectation"
+        kind = "high in expectation if its draws were exact" if self.reverse else "low in expectation"
+        return f"AnnealedLogPartition {tuple(self.log_partition.shape)}: {len(self.log_weights)} chains, {len(self.temperatures)} temperatures, {kind}"
 
 
 def annealed_log_partition(
@@ -74,8 +74,10 @@ def annealed_log_partition(
         β from 0 to 1, rising. None places them by a short run of other chains, so that the log weights vary alike from each to the
         next; the estimate stays unbiased.
     exact
-        Exact draws from the posterior, as `inference.gibbs` names its samples without those it sums out, (...) or (chain, ...): the chains
-        go from there to β = 0, and the estimate is high in expectation.
+        Exact independent draws from the posterior, as `inference.gibbs` names its samples without those it sums out, (chain, ...), or one
+        for all chains, (...): the chains go from there to β = 0, and the estimate is high in expectation. Of a sum that can be
+        enumerated they are at hand, as where all labels but a few are known. Draws of long chains are nearly exact: from those the
+        estimate is a check of the one upwards, and bounds nothing.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
 

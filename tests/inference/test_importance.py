@@ -1,13 +1,11 @@
 """Importance sampling of the log partition from a mean field: the bound with heads summed out, the estimate, and Pareto's k."""
 
-import itertools
 import math
 
 import numpy as np
 import oracles_crf
 import pytest
 import torch
-from oracles import logsumexp
 from strategies import crf_lists, crf_problem, crf_with_evidence, generator
 from tolerances import rounding
 
@@ -16,26 +14,11 @@ from probtx_pyro.ops.dependency_crf import relu_normalized
 
 
 def by_enumeration(crf, given, field):
-    """Every labelling, ``log φ`` of it with each head summed out by itself, and its probability under ``field``: scalars in loops."""
-    p = crf_lists(crf)
-    known = [None if given.get(name) is None else given[name].tolist() for name in ("labels", "observed", "heads")]
-    nodes = oracles_crf.first(p) + len(p["unary"]) if p["split"] else math.inf
-    slots = [
-        (c, i, [s for s in every if known[2] is None or every[0] >= nodes or known[2][c][i] in (-1, s)])
-        for c, i, every in oracles_crf.choices(p)
-    ]
-    q = field.label_marginals.tolist()
+    """Every labelling, ``log φ`` of it with heads summed out, and its probability under ``field``: scalars in loops."""
+    p, q = crf_lists(crf), field.label_marginals.tolist()
     roots = [1.0] if crf.root_ternary is None else field.root_marginals.tolist()
-    for z in itertools.product(*(range(len(q[0])) if word else [0] for word in p["words"])):
-        for root, weight in enumerate(roots):
-            weight *= math.prod(q[i][z[i]] for i in oracles_crf.present(p))
-            if not oracles_crf.agrees(p, z, [], *known[:2], None):
-                continue
-            log = sum(p["unary"][i][z[i]] for i in oracles_crf.present(p))
-            log += sum(
-                logsumexp([oracles_crf.potential(p, c, i, s, z[i], z, root) for s in own]) for c, i, own in slots
-            )
-            yield (*z, root), log, weight
+    for z, root, log in oracles_crf.labellings(p, **{name: x.tolist() for name, x in given.items()}):
+        yield (*z, root), log, roots[root] * math.prod(q[i][z[i]] for i in oracles_crf.present(p))
 
 
 def check(crf, given, seed, field):
