@@ -28,7 +28,7 @@ import copy
 import json
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def fine_tuned(run: Any, sentences: Sequence[Example], rate: float, num_steps: S
     return found
 
 
-def chosen_fine_tuning(run: Any, sentences: Sequence[Example], seed: int) -> Any:
+def chosen_fine_tuning(run: Any, sentences: Sequence[Example], seed: int, row: dict[str, Any]) -> Any:
     """Fine-tuning with the rate and steps that cross-validation chooses, or the tagger as it is; the folds are those of `adapt_tagger`."""
     order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(seed)).tolist()
     nats = {(0.0, 0): 0.0, **{(rate, steps): 0.0 for rate in RATES for steps in STEPS}}
@@ -106,28 +106,37 @@ def chosen_fine_tuning(run: Any, sentences: Sequence[Example], seed: int) -> Any
     return fine_tuned(run, sentences, rate, [steps])[steps] if steps else run
 
 
-def potentials_alone(run: Any, adapted: TaggerRun, sentences: Sequence[Example]) -> Any:
+def map_chosen(run: Any, sentences: Sequence[Example], seed: int, row: dict[str, Any]) -> Any:
+    """The MAP with what cross-validation chooses."""
+    return train.adapt_tagger(run, sentences, folds=FOLDS, seed=seed)
+
+
+def map_potentials(run: Any, sentences: Sequence[Example], seed: int, row: dict[str, Any]) -> Any:
     """The MAP of the potentials, with the spread that the same cross-validation chooses, or the tagger as it is."""
-    offered = [row for row in adapted.results["validation"] if not set(row["move"]) & {"words", "tags"}]
-    best = min(offered, key=lambda row: row["nats"])
+    offered = [x for x in row["map"]["chosen"]["validation"] if not set(x["move"]) & {"words", "tags"}]
+    best = min(offered, key=lambda x: x["nats"])
     return train.adapt_tagger(run, sentences, move=best["move"], spread=best["spread"]) if best["move"] else run
 
 
-def one_seed(run: Any, encoder: str, pool: Sequence[Example], parts: dict[str, Sequence[Example]], seed: int) -> dict:
-    """Figures of every method with the ten sentences of a seed."""
-    sentences = random.Random(seed).sample(list(pool), SENTENCES)
-    taggers = {"none": run, "fine-tuning": chosen_fine_tuning(run, sentences, seed)}
-    taggers["fine-tuning 10"] = fine_tuned(run, sentences, FIXED_RATE, [FIXED_STEPS])[FIXED_STEPS]
-    if encoder == "crf":
-        taggers["map"] = train.adapt_tagger(run, sentences, folds=FOLDS, seed=seed)
-        taggers["map potentials"] = potentials_alone(run, taggers["map"], sentences)
-        everything = ("ternary", "words", "tags")
-        taggers["map 0.03"] = train.adapt_tagger(run, sentences, move=everything, spread=FIXED)
-    found: dict[str, Any] = {"seed": seed, "words": sum(len(x.words) for x in sentences)}
-    for name, tagger in taggers.items():
-        chosen = {} if tagger is run else {k: tagger.results[k] for k in ("rate", "steps", "move", "spread", "new_words", "converged", "seconds") if k in tagger.results}  # fmt: skip
-        found[name] = {"chosen": chosen, **{part: figures(run, tagger, of) for part, of in parts.items()}}
-    return found
+def map_fixed(run: Any, sentences: Sequence[Example], seed: int, row: dict[str, Any]) -> Any:
+    """The MAP of everything, nothing chosen."""
+    return train.adapt_tagger(run, sentences, move=("ternary", "words", "tags"), spread=FIXED)
+
+
+def fine_tuning_fixed(run: Any, sentences: Sequence[Example], seed: int, row: dict[str, Any]) -> Any:
+    """Fine-tuning, nothing chosen."""
+    return fine_tuned(run, sentences, FIXED_RATE, [FIXED_STEPS])[FIXED_STEPS]
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "none": lambda run, sentences, seed, row: run,
+    f"map {FIXED}": map_fixed,
+    f"fine-tuning {FIXED_STEPS}": fine_tuning_fixed,
+    "map": map_chosen,
+    "map potentials": map_potentials,
+    "fine-tuning": chosen_fine_tuning,
+}
+KEPT = ("rate", "steps", "move", "spread", "validation", "new_words", "converged", "seconds")
 
 
 def figures(run: Any, tagger: Any, sentences: Sequence[Example]) -> dict[str, float]:
@@ -142,7 +151,7 @@ def figures(run: Any, tagger: Any, sentences: Sequence[Example]) -> dict[str, fl
     }  # fmt: skip
 
 
-def run_genre(genre: str, encoder: str, seeds: Sequence[int], part: str) -> None:
+def run_genre(genre: str, encoder: str, seeds: Sequence[int], part: str, methods: Sequence[str]) -> None:
     """Write the figures of a genre, seed by seed; what is there is not run again."""
     path = FOLDER / f"{genre}-{encoder}.json"
     bank, run = load_treebank("ewt"), base_tagger(genre, encoder)
@@ -155,12 +164,22 @@ def run_genre(genre: str, encoder: str, seeds: Sequence[int], part: str) -> None
         else {"genre": genre, "encoder": encoder, "part": part, "seeds": []}
     )
     for seed in seeds:
-        if seed not in [row["seed"] for row in found["seeds"]]:
-            found["seeds"].append(one_seed(run, encoder, pool, parts, seed))
-            found["on"] = machine()
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(found, indent=1) + "\n")
-            print(genre, encoder, "seed", seed, flush=True)
+        sentences = random.Random(seed).sample(pool, SENTENCES)
+        row = next((row for row in found["seeds"] if row["seed"] == seed), None)
+        if row is None:
+            row = {"seed": seed, "words": sum(len(x.words) for x in sentences)}
+            found["seeds"].append(row)
+        for method in methods:
+            if method not in row and (encoder == "crf" or "map" not in method):
+                tagger = METHODS[method](run, sentences, seed, row)
+                chosen = (
+                    {} if tagger is run else {name: tagger.results[name] for name in KEPT if name in tagger.results}
+                )
+                row[method] = {"chosen": chosen, **{name: figures(run, tagger, of) for name, of in parts.items()}}
+                found["on"] = machine()
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(found, indent=1) + "\n")
+                print(genre, encoder, "seed", seed, method, flush=True)
 
 
 def table(genre: str, encoder: str) -> list[str]:
@@ -169,15 +188,17 @@ def table(genre: str, encoder: str) -> list[str]:
     if not path.exists():
         return []
     seeds, lines = json.loads(path.read_text())["seeds"], []
-    for method in [name for name in seeds[0] if name not in ("seed", "words")]:
-        cells = []
+    for method in METHODS:
+        rows, cells = [row for row in seeds if method in row], []
+        if not rows:
+            continue
         for part, figure, scale in COLUMNS:
-            values = [scale * row[method][part][figure] for row in seeds]
-            less = [scale * row["none"][part][figure] for row in seeds]
-            change = [a - b for a, b in zip(values, less, strict=True)]
+            change = [scale * (row[method][part][figure] - row["none"][part][figure]) for row in rows]
             spread = statistics.stdev(change) if len(change) > 1 else float("nan")
-            cells.append(f"{values[0]:.2f}" if method == "none" else f"{statistics.fmean(change):+.2f} ± {spread:.2f}")
-        lines.append(f"| {genre} | {encoder} | {method} | {' | '.join(cells)} |")
+            base = f"{scale * rows[0]['none'][part][figure]:.2f}"
+            cells.append(base if method == "none" else f"{statistics.fmean(change):+.2f} ± {spread:.2f}")
+        moved = sum(bool(row[method]["chosen"].get("move") or row[method]["chosen"].get("steps")) for row in rows)
+        lines.append(f"| {genre} | {method} | {moved} of {len(rows)} | {' | '.join(cells)} |")
     return lines
 
 
@@ -192,13 +213,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--genre", nargs="+", default=list(GENRES))
     parser.add_argument("--encoder", nargs="+", choices=ENCODERS, default=["crf"])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(10)))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--part", choices=("dev", "test"), default="test")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
     torch.set_flush_denormal(True)
     pairs = [(genre, encoder) for genre in args.genre for encoder in args.encoder]
     for genre, encoder in [] if args.table else pairs:
-        run_genre(genre, encoder, args.seeds, args.part)
+        run_genre(genre, encoder, args.seeds, args.part, args.methods)
     for genre, encoder in pairs:
         print("\n".join(table(genre, encoder)))
 

@@ -158,7 +158,7 @@ def adapt_tagger(
     adapted.results.update({
         "sentences": len(sentences), "words": sum(map(len, rows.words)), "new_words": len(fresh),
         "move": list(chosen.move), "spread": chosen.spread, "folds": folds, "seed": seed,
-        "validation": [{**choice._asdict(), "nats": nats} for choice, nats in zip(choices, validation, strict=False)],
+        "validation": [{"move": list(c.move), "spread": c.spread, "nats": nats} for c, nats in zip(choices, validation, strict=False)],
         "before": before, "after": after, "converged": mode.converged, "seconds": round(time.perf_counter() - begin, 1),
     })  # fmt: skip
     if out is not None:
@@ -182,7 +182,7 @@ def _choices(tagger: WordTagger, move: Sequence[str] | None, spread: float | Non
         raise ValueError(f"move must name some of {', '.join(parts)}, not {', '.join(move) or 'nothing'}")
     if move is None and not isinstance(tagger.encoder, DependencyCRFEncoder):
         raise ValueError(
-            f"a {type(tagger.encoder).__name__} has no potentials to put priors on; give move, some of {', '.join(parts)}"
+            f"move must be given, some of {', '.join(parts)}: a {type(tagger.encoder).__name__} has no potentials to put priors on"
         )
     potentials = tuple(name for name in parts if name not in ("words", "tags"))
     moves = [potentials, tuple(parts)] if move is None else [tuple(move)]

@@ -104,7 +104,7 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
     slope = 0.0
     if free:
         optimizer = torch.optim.LBFGS(
-            [*free.values()], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=1e-6, history_size=20,
+            [*free.values()], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0.01 * TOLERANCE**2, history_size=20,
             line_search_fn="strong_wolfe",
         )  # fmt: skip
         with torch.enable_grad():
