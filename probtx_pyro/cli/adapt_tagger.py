@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     before = train.load_run(arguments.model)
     sentences = train.annotated_sentences(arguments.sentences, arguments.column)
-    test = train.annotated_sentences(arguments.test, arguments.column) if arguments.test else None
+    test = train.annotated_sentences(arguments.test, arguments.column) if arguments.test else []
     chosen: dict[str, Any] = {name: getattr(arguments, name) for name in ("move", "spread", "folds", "seed")}
     after = train.adapt_tagger(before, sentences, out, progress=False if arguments.no_progress else None, **chosen)
     found = after.results
@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"moved: {moved}; {found['sentences']} sentences, {found['new_words']} new words, {found['seconds']:.0f} s")
     if not found["converged"]:
         options.warn("warning: the mode was not reached; give a smaller --spread")
-    for name, tagger in {} if test is None else {"before": before, "after": after}.items():
+    runs: dict[str, Any] = {"before": before, "after": after}
+    for name, tagger in runs.items() if test else ():
         scores = train.score_tagger(tagger, test)
         print(f"test {name}: accuracy {scores.right.double().mean():.4f}, {scores.nats.double().mean():.4f} nats a tag")
     print(out / train.RESULTS)

@@ -145,7 +145,7 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    model = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
+    model: Any = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
     if settings.prior_spread is not None:
         model.encoder.priors = potential_priors(model.encoder, settings.prior_spread)
     things = sum(map(len, rows["train"].targets))
