@@ -232,6 +232,7 @@ def test_bad_settings_and_data_are_one_clear_error():
     for kind, change, message in (
         (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
         (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
+        (LabellingSettings, {"prior_spread": 0.0}, "prior_spread must be positive, or None"),
         (LabellingSettings, {"rarest": 0}, "rarest must be 1 or more"),
         (MaskedSettings, {"rows": "page"}, "rows must be one of fixed, sentence, not 'page'"),
         (MaskedSettings, {"mask": 1.0}, "mask must be more than 0 and less than 1"),
