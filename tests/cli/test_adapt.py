@@ -39,14 +39,17 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("file", ["ten.conllu", pytest.param("ten.tsv", marks=pytest.mark.slow)])
-def test_adapts_tests_and_saves(folder, file, capsys):
-    words = ["adapt", "tagger", "crf", file, "--out", "out", "--folds", "2", "--spread", "0.3", "--test", file]
+@pytest.mark.parametrize(
+    ("file", "move"), [("ten.conllu", ["--move", "words,tags"]), pytest.param("ten.tsv", [], marks=pytest.mark.slow)]
+)
+def test_adapts_tests_and_saves(folder, file, move, capsys):
+    words = ["adapt", "tagger", "crf", file, "--out", "out", "--folds", "2", "--spread", "0.3", "--test", file, *move]
     assert cli.main([*words, "--no-progress"]) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     found = json.loads((folder / "out" / "results.json").read_text())
     assert found["sentences"] == 10 and found["new_words"] == 1 and found["move"]  # ten alike: moving pays
-    assert shown.count("held out, ") == len(found["validation"]) and "held out, as it is: " in shown
+    assert shown.count("held out, ") == len(found["validation"])
+    assert ("held out, as it is: " in shown) == (not move)
     assert f"moved: {','.join(found['move'])} within {found['spread']:g}; 10 sentences, 1 new words" in shown
     assert "test before: accuracy " in shown and "test after: accuracy " in shown
     assert "Next: in Python: probtx_pyro.train.load_run('out') loads the tagger\n" in shown
