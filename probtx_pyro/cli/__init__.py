@@ -16,6 +16,10 @@ Taggers, masked language models and classifiers with the dependency CRF or a tra
 
   probtx train tagger --data treebank.conllu --out runs/tags
 
+A trained tagger, adapted to other text with ten annotated sentences:
+
+  probtx adapt tagger runs/tags ten_sentences.conllu --out runs/adapted
+
 Dependency trees of sentences, read out of such a model's attention:
 
   probtx parse sentences.conllu --model runs/masked --out trees.conllu
@@ -36,7 +40,7 @@ from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
 
-COMMANDS = ("tour", "segment", "train", "parse")
+COMMANDS = ("tour", "segment", "train", "adapt", "parse")
 
 
 def parser() -> options.Parser:

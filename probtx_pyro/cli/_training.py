@@ -28,6 +28,7 @@ NUMBERS = {
     "layers": "transformer blocks",
     "mask": "share of the words of a row that are hidden",
     "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
+    "prior_spread": "standard deviation of Normal priors, mean 0, on the potentials of crf (default: no priors)",
 }
 
 
@@ -135,7 +136,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
     for field in fields(kind):
         if (text := NUMBERS.get(field.name)) is not None:
             shown = text if field.default is None else f"{text} (default {field.default})"
-            reads = float if isinstance(field.default, float) else options.count
+            reads = float if "float" in str(field.type) else options.count
             name = option_of(field.name)
             parser.add_argument(name, dest=field.name, type=reads, default=field.default, metavar="N", help=shown)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")

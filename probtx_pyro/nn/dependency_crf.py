@@ -62,8 +62,8 @@ class DependencyCRFEncoder(WithPriors):
     dropout
         Rate, on label logits and on the head marginals that send messages.
     priors
-        Pyro or torch distributions over the potentials, by the names of `constrained`; `nn.log_prior_density` is their log
-        density.
+        Pyro or torch distributions over the potentials, by the names of `constrained`, which are those of
+        `DependencyCRF.PARAMETERS` and of the factors; `nn.log_prior_density` is their log density.
 
     Shapes: x (B, N, L), key_padding_mask (B, N) with True at padding -> (B, N, L).
 
@@ -151,8 +151,10 @@ class DependencyCRFEncoder(WithPriors):
             self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **rules)
 
     def constrained(self) -> dict[str, Tensor]:
-        """Return the potentials, or their factors: ``ternary``, or ``left``, ``right`` and ``channels``; ``root_ternary``, ``memory``."""
-        return dict(self.named_parameters())
+        """Return the potentials ``ternary``, ``root_ternary`` and ``memory``; of low rank also ``left``, ``right`` and ``channels``."""
+        potential = self.potential()
+        full = potential.full() if isinstance(potential, LowRank) else potential
+        return {**dict(self.named_parameters()), "ternary": full}
 
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""

@@ -1,5 +1,6 @@
 """Training on one core or on many machines, with checkpoints that resume to the same numbers."""
 
+from probtx_pyro.train._adaptation import TagScores, adapt_tagger, score_tagger
 from probtx_pyro.train._labelling import (
     ClassifierRun,
     ClassifierSettings,
@@ -11,7 +12,7 @@ from probtx_pyro.train._labelling import (
 )
 from probtx_pyro.train._loading import LoadedRun, load_run
 from probtx_pyro.train._loop import RESULTS
-from probtx_pyro.train._sources import TaggedData, classified_texts, tagged_sentences
+from probtx_pyro.train._sources import TaggedData, annotated_sentences, classified_texts, tagged_sentences
 from probtx_pyro.train.language_model import LanguageModelRun, LanguageModelSettings, train_language_model
 from probtx_pyro.train.masked import MaskedRun, MaskedSettings, train_masked_language_model
 
@@ -19,6 +20,7 @@ __all__ = [
     "LanguageModelRun", "LanguageModelSettings", "train_language_model",
     "MaskedRun", "MaskedSettings", "train_masked_language_model",
     "Example", "LabellingSettings", "TaggedData", "tagged_sentences", "TaggerRun", "train_tagger",
+    "annotated_sentences", "adapt_tagger", "TagScores", "score_tagger",
     "classified_texts", "ClassifierSettings", "ClassifierRun", "train_classifier",
     "RESULTS", "LoadedRun", "load_run",
 ]  # fmt: skip

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import torch
+from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
-from probtx_pyro.nn import SUMMARIES, TextClassifier, WordTagger
+from probtx_pyro.models import DependencyCRF
+from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
 from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
@@ -44,12 +46,19 @@ class LabellingSettings(EncoderSettings):
 
     unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each draw.
     select: the metric by which the validation chooses the parameters that are kept.
+    prior_spread: standard deviation of Normal priors with mean 0 on the potentials of a dependency CRF, whose log density is
+        added to the objective; None adds nothing.
     """
 
     unknown: float = 0.25
     select: str = "accuracy"
+    prior_spread: float | None = None
 
-    RULES = {**EncoderSettings.RULES, "unknown": (lambda value: value >= 0, "0 or more")}
+    RULES = {
+        **EncoderSettings.RULES,
+        "unknown": (lambda value: value >= 0, "0 or more"),
+        "prior_spread": (lambda value: value is None or value > 0, "positive, or None"),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +95,28 @@ def sentence_accuracy(right: Tensor, real: Tensor) -> float:
         As in `accuracy`.
     """
     return float((right.all(-1) | ~real).all(-1).double().mean())
+
+
+def potential_priors(encoder: torch.nn.Module, spread: float) -> dict[str, Normal]:
+    """Return Normal priors with mean 0 on the potentials of an encoder, by name.
+
+    Parameters
+    ----------
+    encoder
+        A `DependencyCRFEncoder`; of factors of low rank, the prior is on their product.
+    spread
+        Standard deviation.
+
+    Raises
+    ------
+    ValueError
+        Another encoder.
+    """
+    if not isinstance(encoder, DependencyCRFEncoder):
+        raise ValueError(
+            f"prior_spread is of potentials, and a {type(encoder).__name__} has none; leave it out, or take encoder crf"
+        )
+    return {name: Normal(0.0, spread) for name in encoder.constrained() if name in DependencyCRF.PARAMETERS}
 
 
 def labelling(
@@ -126,6 +157,14 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
+    model: Any = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
+    if settings.prior_spread is not None:
+        model.encoder.priors = potential_priors(model.encoder, settings.prior_spread)
+    things = sum(map(len, rows["train"].targets))
+
+    def of_a_thing(model: torch.nn.Module) -> Tensor | float:
+        return 0.0 if settings.prior_spread is None else log_prior_density(model) / things
+
     def batch(step: int) -> Batch:
         words, targets = rows["train"].pick(drawn(step).tolist())
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
@@ -157,7 +196,7 @@ def labelling(
         return found
 
     return Task(
-        label=settings.encoder, settings=settings, model=build(settings, len(vocabulary.tokens), tuple(map(len, labels))),
+        label=settings.encoder, settings=settings, model=model, log_prior_density=of_a_thing,
         texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
         labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, keep_best=True,
         parts=tuple(name for name in rows if name != "train"),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from probtx_pyro.data._splits import load_splits
 from probtx_pyro.data.cogs import NONE, CogsExample, load_cogs
+from probtx_pyro.data.conllu import read_conllu
 from probtx_pyro.data.labelled import load_labelled, tokenize
 from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
 from probtx_pyro.data.tagged import read_tagged
@@ -82,6 +83,28 @@ def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
         raise ValueError(f"there is no file or folder {source}; give one, or one of {', '.join(NAMED)}")
     files = path.iterdir() if path.is_dir() else [path]
     return (_treebank if any(".conllu" in file.name for file in files) else _two_columns)(source, column)
+
+
+def annotated_sentences(source: str | Path, column: str = "upos") -> list[Example]:
+    """Sentences of one file with their tags, as `adapt_tagger` takes them.
+
+    Parameters
+    ----------
+    source
+        A CoNLL-U file (``.conllu``, also ``.gz``), or one with a word and its tag on each line.
+    column
+        The tags of CoNLL-U, ``"upos"`` or ``"xpos"``.
+
+    Raises
+    ------
+    ValueError
+        No sentences, or what the readers refuse.
+    """
+    rows: Any = read_conllu(source, check_tree=False) if ".conllu" in Path(source).name else read_tagged(source)
+    tags = column if ".conllu" in Path(source).name else "tags"
+    if not rows:
+        raise ValueError(f"{source} has no sentences; give some, annotated with tags")
+    return [Example(row.words, tuple((tag,) for tag in getattr(row, tags))) for row in rows]
 
 
 def classified_texts(source: str) -> dict[str, Texts]:

@@ -60,7 +60,7 @@ def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
     assert "error:" in error and message in error and "--help" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [[], ["train"]])
+@pytest.mark.parametrize("words", [[], ["train"], ["adapt"]])
 def test_a_bare_command_that_has_commands_prints_its_help(words, capsys):
     assert cli.main(words) == 0
     bare = capsys.readouterr()
@@ -83,7 +83,7 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
 
 
 def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
-    commands = [["tour"], ["segment"], ["parse"], *(["train", task] for task in TASKS)]
+    commands = [["tour"], ["segment"], ["parse"], ["adapt", "tagger"], *(["train", task] for task in TASKS)]
     for words in commands:
         with pytest.raises(SystemExit):
             cli.main([*words, "--help"])

@@ -42,12 +42,33 @@ def test_the_dependency_crf_encoder_counts_the_priors_on_its_potentials(kind):
     encoder = nn.DependencyCRFEncoder(6, 2, priors=priors, **options)
     tagger = nn.WordTagger(10, encoder, 6, num_tags=(3,))
     values = encoder.constrained()
-    assert sorted(values) == sorted(names)
+    assert sorted(values) == sorted({*names, "ternary"})
     expected = sum(normal_log_density(values[name], scale) for name, scale in scales.items())
     found = nn.log_prior_density(tagger)
     assert_equal(found, expected)
     (slope,) = torch.autograd.grad(found, [values[names[0]]])
     assert_equal(slope, -values[names[0]] / scales[names[0]] ** 2)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_prior_on_potentials_of_low_rank_is_one_on_their_product(shared):
+    torch.manual_seed(0)
+    encoder = nn.DependencyCRFEncoder(
+        3, 2, rank=2, shared=shared, priors={"ternary": torch.distributions.Normal(0.1, 0.5)}
+    )
+    factors = {name: x.tolist() for name, x in encoder.named_parameters()}
+    total = 0.0
+    for c in range(2):
+        for g in range(2):
+            for a in range(3):
+                for b in range(3):
+                    left, right = (factors[x][g] if shared else factors[x][c][g] for x in ("left", "right"))
+                    weights = factors["channels"][g][c] if shared else (1.0, 1.0)
+                    score = sum(left[a][r] * right[b][r] * weights[r] for r in range(2))
+                    total += -0.5 * ((score - 0.1) / 0.5) ** 2 - math.log(0.5 * math.sqrt(2 * math.pi))
+    found = nn.log_prior_density(encoder)
+    assert_equal(found, torch.tensor(total))
+    assert all(bool((x != 0).all()) for x in torch.autograd.grad(found, list(encoder.parameters())))
 
 
 def test_a_learned_temperature_of_retrieval_counts():

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,14 @@ from commands import Training
 
 from probtx_pyro import cli, train
 from probtx_pyro.data import Text
-from probtx_pyro.train import ClassifierSettings, Example, LabellingSettings, MaskedSettings, tagged_sentences
+from probtx_pyro.train import (
+    ClassifierSettings,
+    Example,
+    LabellingSettings,
+    MaskedSettings,
+    _labelling,
+    tagged_sentences,
+)
 from probtx_pyro.train._loop import RESULTS
 
 pytestmark = pytest.mark.filterwarnings(
@@ -118,6 +126,50 @@ def test_perplexity_is_that_of_the_model_s_own_probabilities():
     assert min(abs(found - x) for x in possible) <= 64 * EPS32 * max(possible)
 
 
+@pytest.mark.parametrize("options", [{}, {"rank": 2}, {"num_nodes": 2}], ids=["full", "low rank", "nodes"])
+def test_the_prior_of_potentials_is_that_of_a_training_word(options):
+    parts = parts_of(1, 0)
+    settings = settings_of(LabellingSettings, "crf", num_steps=1, prior_spread=0.3, width=4)
+    settings = replace(settings, options={**settings.options, **options})
+    seen = []
+
+    def kept(task, *_, **__):
+        seen.append(task)
+        return task.model, {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_labelling, "train_task", kept)
+        model = train.train_tagger(settings, parts).model
+        train.train_tagger(replace(settings, prior_spread=None), parts)
+        with pytest.raises(
+            ValueError, match="prior_spread is of potentials, and a TransformerEncoder has none; leave it out"
+        ):
+            train.train_tagger(settings_of(LabellingSettings, "transformer", prior_spread=0.3), parts)
+    values = model.encoder.potential()
+    values = torch.cat(
+        [
+            (values.full() if options.get("rank") else values).flatten(),
+            *([model.encoder.memory.flatten()] if options.get("num_nodes") else []),
+        ]
+    )
+    expected = sum(-0.5 * (x / 0.3) ** 2 - math.log(0.3 * math.sqrt(2 * math.pi)) for x in values.tolist())
+    words = sum(len(item.words) for item in parts["train"])
+    # a sum of 768 terms of order 1 in float32
+    assert float(seen[0].log_prior_density(seen[0].model).detach()) * words == pytest.approx(expected, rel=768 * EPS32)
+    assert seen[1].log_prior_density(seen[1].model) == 0.0
+
+
+@pytest.mark.slow
+def test_training_under_narrow_priors_shrinks_the_potentials():
+    settings = settings_of(LabellingSettings, "crf", num_steps=60, validate_every=60)
+    size = {}
+    for spread in (None, 0.02):
+        done = train.train_tagger(replace(settings, prior_spread=spread), parts_of(1), progress=False)
+        size[spread] = float(done.model.encoder.ternary.detach().square().mean().sqrt())
+        assert done.results["settings"]["prior_spread"] == spread
+    assert size[0.02] < 0.7 * size[None]  # they start at 32 ** -0.5 = 0.18
+
+
 @pytest.mark.slow
 def test_unknown_words_and_labels_of_other_parts():
     """A word outside the vocabulary is read as unknown, and a label outside it is never right."""
@@ -189,6 +241,7 @@ def test_bad_settings_and_data_are_one_clear_error():
         (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
         (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
         (ClassifierSettings, {"summary": "last"}, "summary must be one of mean, root, not 'last'"),
+        (LabellingSettings, {"prior_spread": 0.0}, "prior_spread must be positive, or None"),
         (LabellingSettings, {"rarest": 0}, "rarest must be 1 or more"),
         (MaskedSettings, {"rows": "page"}, "rows must be one of fixed, sentence, not 'page'"),
         (MaskedSettings, {"mask": 1.0}, "mask must be more than 0 and less than 1"),
