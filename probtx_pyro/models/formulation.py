@@ -4,7 +4,7 @@ Inference and results read these tables and call these methods; they know no cla
 tensors. Leading axes of its tensors are independent problems (batch, head) and broadcast.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
@@ -73,10 +73,13 @@ class Datum:
         ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
         far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
         observation counts, 0 for an absent one.
+    whole
+        True if its numbers are whole.
     """
 
     axes: str
     role: str = "explained"
+    whole: bool = False
 
 
 class NormalTerms(NamedTuple):
@@ -156,7 +159,10 @@ class Formulation:
     PARAMETERS: ClassVar[Mapping[str, Parameter]]
     DATA: ClassVar[Mapping[str, Datum]]
     RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
+    AT_DRAWS: ClassVar[tuple[str, ...]] = ("attention",)  # methods that converted draws of parameters are given by
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
+    #: by name, what makes it a formulation that is a density of data; none where it is one already, or cannot be
+    LIKELIHOODS: ClassVar[dict[str, Callable[[Any], "Formulation"]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -235,6 +241,20 @@ class Formulation:
         """Names of ``rank`` leading axes, as plates and results call them."""
         return plate_names(rank)
 
+    def with_likelihood(self, name: str) -> "Formulation":
+        """The formulation that is a density of data in the way that ``name`` says."""
+        if not self.LIKELIHOODS:
+            raise ValueError(f"likelihood: a {type(self).__name__} has no likelihoods to choose from; leave likelihood out")
+        if name not in self.LIKELIHOODS:
+            near = _nearest(name, self.LIKELIHOODS) if isinstance(name, str) else f"choose from {', '.join(self.LIKELIHOODS)}"
+            raise ValueError(f"likelihood: {name!r} is none of a {type(self).__name__}; {near}")
+        return self.LIKELIHOODS[name](self)
+
+    @property
+    def evidence_kind(self) -> str:
+        """The word for what priors and `log_evidence` make together; another than "posterior" where that is no log density of data."""
+        return "posterior"
+
     # -- axes ----------------------------------------------------------------------------------------------------------------
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -292,6 +312,16 @@ class Formulation:
         while len(kept) > 1 and kept[-1] is None:
             kept.pop()
         return tuple(kept)
+
+    @classmethod
+    def asked(cls, data: Data) -> Data:
+        """The arguments of `expected_outputs`: the first datum, without what is known of answers to it."""
+        return data[:1]
+
+    def counted(self, data: Data) -> Tensor | None:
+        """True for the observations that are there, (..., observations); None for all."""
+        weights = self.datum(data, "weights")
+        return None if weights is None else weights > 0
 
     @classmethod
     def explains(cls, data: Data) -> bool:
