@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from probtx_pyro.models._plates import Plates, plate_of
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data, Formulation, nearest
 from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior, restored, saved
 
 F = TypeVar("F", bound=Formulation)
@@ -202,10 +202,21 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
             f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}; any other Pyro program goes to inference.nuts or variational as it is"
         )
     if likelihood is not None:
-        formulation = cast(F, formulation.with_likelihood(likelihood))
+        formulation = cast(F, with_likelihood(formulation, likelihood))
     if not formulation.offers("log_evidence"):
         formulation.refuse("log_evidence")
     for name, prior in priors.items():
         require_prior(formulation, name, prior)
     order = {name: priors[name] for name in formulation.PARAMETERS if name in priors}
     return Bayesian(formulation, order, collapsed)
+
+
+def with_likelihood(formulation: Formulation, name: str) -> Formulation:
+    """Return the formulation that is a density of data in the way that ``name``, a key of its ``LIKELIHOODS``, says."""
+    kind, known = type(formulation).__name__, formulation.LIKELIHOODS
+    if not known:
+        raise ValueError(f"likelihood: a {kind} has no likelihoods to choose from; leave likelihood out")
+    if name not in known:
+        repair = nearest(name, known) if isinstance(name, str) else f"choose from {', '.join(known)}"
+        raise ValueError(f"likelihood: {name!r} is none that a {kind} has; {repair}")
+    return known[name](formulation)

@@ -233,7 +233,7 @@ class Formulation:
         """The row of a parameter, as it is in this value; an error with the nearest name where there is none."""
         if name not in self.PARAMETERS:
             kind = type(self).__name__
-            raise ValueError(f"priors: a {kind} has no parameter {name!r}; {_nearest(name, self.PARAMETERS)}")
+            raise ValueError(f"priors: a {kind} has no parameter {name!r}; {nearest(name, self.PARAMETERS)}")
         return self.PARAMETERS[name]
 
     @classmethod
@@ -241,18 +241,9 @@ class Formulation:
         """Names of ``rank`` leading axes, as plates and results call them."""
         return plate_names(rank)
 
-    def with_likelihood(self, name: str) -> "Formulation":
-        """The formulation that is a density of data in the way that ``name`` says."""
-        if not self.LIKELIHOODS:
-            raise ValueError(f"likelihood: a {type(self).__name__} has no likelihoods to choose from; leave likelihood out")
-        if name not in self.LIKELIHOODS:
-            near = _nearest(name, self.LIKELIHOODS) if isinstance(name, str) else f"choose from {', '.join(self.LIKELIHOODS)}"
-            raise ValueError(f"likelihood: {name!r} is none of a {type(self).__name__}; {near}")
-        return self.LIKELIHOODS[name](self)
-
     @property
     def evidence_kind(self) -> str:
-        """The word for what priors and `log_evidence` make together; another than "posterior" where that is no log density of data."""
+        """What priors and `log_evidence` make together: another word than "posterior" where that is no log density of data."""
         return "posterior"
 
     # -- axes ----------------------------------------------------------------------------------------------------------------
@@ -293,7 +284,7 @@ class Formulation:
         for name, x in named.items():
             if name not in cls.DATA:
                 raise ValueError(
-                    f"{name} is neither an option nor a datum of a {cls.__name__}; {_nearest(name, names)}"
+                    f"{name} is neither an option nor a datum of a {cls.__name__}; {nearest(name, names)}"
                 )
             if name in given:
                 raise ValueError(f"{name} is given twice, by place and by name; give it once")
@@ -394,7 +385,7 @@ class Formulation:
 
     def offers(self, method: str) -> bool:
         """True if the formulation has the method, False if it refuses it."""
-        return getattr(type(self), method) is not getattr(Formulation, method)
+        return getattr(type(self), method) is not getattr(Formulation, method, None)
 
     @classmethod
     def refuse(cls, method: str) -> NoReturn:
@@ -404,7 +395,7 @@ class Formulation:
         )
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
     """The repair for a name that is not known."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known) or 'none'}"

@@ -24,7 +24,7 @@ class Marginals(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Sentences that are alike: words, and those among them without a known label, stand at the same places.
+    """Sentences that are alike: their words without a known label stand at the same places, and are all words of each, or of none.
 
     rows: their numbers, (b,). free: for every place whether its label is summed over.
     """
@@ -136,9 +136,9 @@ def _mean(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def alike(words: Tensor, free: Tensor) -> list[Bucket]:
-    """Sort sentences by the places of their words and of their labels that are not known, both (B, N)."""
-    kinds, number = torch.cat([words, free], -1).unique(dim=0, return_inverse=True)
-    return [Bucket((number == k).nonzero()[:, 0], kind[words.shape[-1] :].tolist()) for k, kind in enumerate(kinds)]
+    """Sort sentences by the places of their words whose labels are not known; ``words`` and ``free`` (B, N)."""
+    kinds, number = torch.cat([free, (free == words).all(-1, keepdim=True)], -1).unique(dim=0, return_inverse=True)
+    return [Bucket((number == k).nonzero()[:, 0], kind[:-1].tolist()) for k, kind in enumerate(kinds)]
 
 
 def table_size(potentials: Potentials, free: list[bool]) -> tuple[int, int]:

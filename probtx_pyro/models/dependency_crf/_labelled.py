@@ -27,7 +27,7 @@ Function = Callable[[Potentials, Known], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AnnotatedCRF(DependencyCRF):
+class LabelledCRF(DependencyCRF):
     """A `DependencyCRF` whose sentences are observations: ``models.bayesian(crf, likelihood=...)`` makes it.
 
     Its potentials may have leading axes of independent problems, in front of those in the table of `DependencyCRF`; the methods that
@@ -79,7 +79,7 @@ class AnnotatedCRF(DependencyCRF):
             _exact.require_small(self._first(), _exact.alike(words, words), repair)
 
     @classmethod
-    def of(cls, crf: DependencyCRF, likelihood: str) -> "AnnotatedCRF":
+    def of(cls, crf: DependencyCRF, likelihood: str) -> "LabelledCRF":
         """The same CRF with a likelihood; one sentence without an axis gets one."""
         own = {name: x for name, x in vars(crf).items() if name != "likelihood"}
         if crf.mask is not None:
@@ -272,4 +272,4 @@ class AnnotatedCRF(DependencyCRF):
         """Nothing: the program has no latent choices, because all that are unknown are summed out."""
 
 
-DependencyCRF.LIKELIHOODS.update({kind: partial(AnnotatedCRF.of, likelihood=kind) for kind in LIKELIHOODS})
+DependencyCRF.LIKELIHOODS.update({kind: partial(LabelledCRF.of, likelihood=kind) for kind in LIKELIHOODS})
