@@ -274,6 +274,6 @@ def pseudo_log_likelihood(p, labels, heads=None):
     z = [label if word else 0 for label, word in zip(labels, p["words"], strict=True)]
     total = log_summed(p, z, heads) - log_summed(p, z)
     for i in present(p):
-        others = [z[:i] + [a] + z[i + 1 :] for a in range(len(p["unary"][0]))]
+        others = [[*z[:i], a, *z[i + 1 :]] for a in range(len(p["unary"][0]))]
         total += log_summed(p, z) - logsumexp([log_summed(p, other) for other in others])
     return total

@@ -243,7 +243,16 @@ def known_heads(crf, g, share=0.5):
 
 def labelled_sentences(seed=0, batch=(6,), **options):
     """A CRF with root, split nodes and holes, unless ``options`` say otherwise; labels with padding -1, and some heads."""
-    known = {"words": 4, "labels": 2, "channels": 2, "distances": (2,), "root": 2, "nodes": 2, "node_channels": 1, "split": True}
+    known = {
+        "words": 4,
+        "labels": 2,
+        "channels": 2,
+        "distances": (2,),
+        "root": 2,
+        "nodes": 2,
+        "node_channels": 1,
+        "split": True,
+    }
     crf, g = crf_problem(generator(seed), batch=batch, **{**known, "masked": True, **options}), generator(seed + 100)
     words = torch.ones(crf.unary.shape[:-1], dtype=torch.bool) if crf.mask is None else crf.mask
     labels = torch.randint(crf.unary.shape[-1], words.shape, generator=g).masked_fill(~words, -1)

@@ -227,8 +227,8 @@ def _like(posterior: Bayesian, data: Data) -> Data:
                 f"{name}: only the shape {x} is given, but the model is conditional on {name}; give the tensor"
             )
     rows = zip(posterior.formulation.DATA.values(), data, strict=True)
-    zeros = (lambda x, row: like.new_zeros(x, dtype=torch.long if row.whole else None))
-    return tuple(zeros(x, row) if isinstance(x, tuple) else x for row, x in rows)
+    kinds = ((x, torch.long if row.whole else like.dtype) for row, x in rows)
+    return tuple(like.new_zeros(x, dtype=kind) if isinstance(x, tuple) else x for x, kind in kinds)
 
 
 def _at(posterior: Bayesian, data: Data, values: Mapping[str, Tensor]) -> Formulation:

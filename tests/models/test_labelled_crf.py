@@ -35,7 +35,9 @@ def check(seeds):
         assert found.shape == (1,)
         assert_equal(found[0], torch.tensor(oracles_crf.log_likelihood(p, *lists)), crf.log_partition(), **TERMS)
         truth = oracles_crf.pseudo_log_likelihood(p, lists[0], lists[2])
-        assert_equal(labelled(crf, "pseudo").log_evidence(padded, heads)[0], torch.tensor(truth), crf.log_partition(), **TERMS)
+        assert_equal(
+            labelled(crf, "pseudo").log_evidence(padded, heads)[0], torch.tensor(truth), crf.log_partition(), **TERMS
+        )
 
 
 def test_likelihoods_are_sums_over_loops():
@@ -64,7 +66,8 @@ def test_a_batch_is_its_sentences_and_chains_of_potentials_are_one_batch(kind):
     f = labelled(crf, kind)
     found = f.log_evidence(labels, heads)
     alone = [
-        labelled(crf.replace(unary=crf.unary[i], mask=crf.mask[i]), kind).log_evidence(labels[i], heads[i]) for i in range(6)
+        labelled(crf.replace(unary=crf.unary[i], mask=crf.mask[i]), kind).log_evidence(labels[i], heads[i])
+        for i in range(6)
     ]
     assert_equal(found, torch.cat(alone), crf.log_partition(), operations=1024)
     many = {name: torch.randn(3, *x.shape, generator=generator(7)) for name, x in f.parameters().items()}

@@ -158,7 +158,9 @@ class LabelledCRF(DependencyCRF):
     def _first(self) -> Potentials:
         """The potentials of the first problem, whose sizes are those of all."""
         held = {name: self.held(name) for name in TENSORS}
-        return self._potentials({name: x[(0,) * (x.dim() - TENSORS[name])] for name, x in held.items() if x is not None})
+        return self._potentials(
+            {name: x[(0,) * (x.dim() - TENSORS[name])] for name, x in held.items() if x is not None}
+        )
 
     def _known(self, data: Data) -> Known:
         """What is known, checked, with the leading axes of the data."""
@@ -225,8 +227,8 @@ class LabelledCRF(DependencyCRF):
         def of(potentials: Potentials, known: Known) -> tuple[Tensor, ...]:
             return tuple(x for x in _likelihoods.marginals(potentials, known) if x is not None)
 
-        found = (*self._at_problems(of, self._known((labels, heads, observed))), None)
-        return _exact.Marginals(*found[:3])
+        found = self._at_problems(of, self._known((labels, heads, observed)))
+        return _exact.Marginals(found[0], found[1], found[2] if len(found) > 2 else None)
 
     def attention(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:  # type: ignore[override]
         """The exact marginals of the heads given what is known, (..., B, C, N, S); of any length where all labels are known."""
@@ -254,7 +256,9 @@ class LabelledCRF(DependencyCRF):
             return drawn if heads is None else drawn.masked_fill(heads < 0, -1)
 
         with plates.enter("sentence"):
-            site = Annotation(lambda x: self._evidence((x, None, observed))[0], draw_labels, batch, torch.Size((places,)))
+            site = Annotation(
+                lambda x: self._evidence((x, None, observed))[0], draw_labels, batch, torch.Size((places,))
+            )
             own = pyro.sample("labels", site, obs=labels)
             if heads is not None or labels is None:
                 shape = torch.Size((plates.last["channel"], places))

@@ -87,7 +87,9 @@ def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor)
     place = torch.arange(first, first + places, device=labels.device)
     itself = torch.arange(heads.shape[-1], device=labels.device) == place.unsqueeze(-1)
     unread = torch.zeros_like(labels[..., 0])  # the root's label, whose slot is not among those of words
-    told = potentials.slot_scores(each, unread, of=labels.expand_as(each))[..., first : first + places]  # (L, K, B, C, k, i)
+    told = potentials.slot_scores(each, unread, of=labels.expand_as(each))[
+        ..., first : first + places
+    ]  # (L, K, B, C, k, i)
     # the slots of word k but for word i, (K, B, C, k, i): summed anew, because a difference of sums loses its digits
     others = log_sum(heads.unsqueeze(-2).masked_fill(itself, -torch.inf)).expand_as(told)
     return log_sum(torch.stack([others, told], -1)).masked_fill(told == -torch.inf, 0.0).sum((-3, -2))
