@@ -239,3 +239,12 @@ def test_bad_input_is_one_clear_error(name):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_posterior_is_saved_and_read_back(tmp_path):
+    sentences, labels, heads = labelled_sentences()
+    posterior = models.bayesian(sentences, ternary=Normal(0.0, 1.0), likelihood="pseudo")
+    torch.save(posterior, tmp_path / "posterior.pt")
+    again = torch.load(tmp_path / "posterior.pt", weights_only=True)
+    assert repr(again) == repr(posterior)
+    assert_equal(again.formulation.log_evidence(labels, heads), posterior.formulation.log_evidence(labels, heads))

@@ -82,11 +82,7 @@ class LabelledCRF(DependencyCRF):
     def of(cls, crf: DependencyCRF, likelihood: str) -> "LabelledCRF":
         """The same CRF with a likelihood; one sentence without an axis gets one."""
         own = {name: x for name, x in vars(crf).items() if name != "likelihood"}
-        if crf.mask is not None:
-            own["mask"] = crf.mask.expand(crf.unary.shape[:-1])
-        if not crf.sentences:
-            own |= {name: x.unsqueeze(0) for name in ("unary", "mask") if (x := own[name]) is not None}
-        return cls(**own, likelihood=likelihood)
+        return cls(**own | ({} if crf.sentences else {"unary": crf.unary.unsqueeze(0)}), likelihood=likelihood)
 
     # -- the contract: sentences are no problems of their own -------------------------------------------------------------------
 
@@ -138,8 +134,8 @@ class LabelledCRF(DependencyCRF):
 
     def words(self) -> Tensor:
         """True where there is a word, (B, N)."""
-        shape = self.unary.shape[-3:-1]
-        return torch.ones(shape, dtype=torch.bool, device=self.unary.device) if self.mask is None else self.mask
+        shape, every = self.unary.shape[-3:-1], torch.ones((), dtype=torch.bool, device=self.unary.device)
+        return (every if self.mask is None else self.mask).expand(shape)
 
     def potentials(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Potentials:
         """As `DependencyCRF.potentials`, of one problem."""

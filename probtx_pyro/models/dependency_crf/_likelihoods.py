@@ -81,7 +81,7 @@ def pseudo(potentials: Potentials, known: Known) -> Evidence:
 
 
 def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor) -> Tensor:
-    """What the choices of all other words add to ``log φ`` if word i has label a, (L, K, B, N): the last product of (5.8)."""
+    """What the choices of all other words add to ``log φ`` if word i has label a, (L, K, B, N)."""
     heads = scores.split(potentials.parts, -1)[0]
     first, places = int(potentials.root is not None), labels.shape[-1]
     place = torch.arange(first, first + places, device=labels.device)
@@ -101,8 +101,8 @@ LIKELIHOODS: dict[str, Likelihood] = {"exact": exact, "pseudo": pseudo}
 def largest(potentials: Potentials, known: Known, likelihood: str) -> int:
     """Numbers in the largest tensor that a problem needs."""
     if likelihood == "exact":
-        shared = known.heads is None
-        return max(_exact.table_size(potentials, x.free)[1] * (1 if shared else len(x.rows)) for x in known.every)
+        sizes = [(*_exact.table_size(potentials, x.free), len(x.rows)) for x in known.every]
+        return max(max(m * rows, n if known.heads is None else n * rows) for m, n, rows in sizes)
     sentences, places, count = potentials.unary.shape
     roots = 1 if potentials.root is None else potentials.root.shape[-1]
     return roots * sentences * potentials.channels * places * sum(potentials.parts) * max(places, count)
