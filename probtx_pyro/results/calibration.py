@@ -58,7 +58,7 @@ class Calibration(NamedTuple):
     """Ranks of the truth among posterior draws.
 
     ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's. kind: "posterior",
-    or what else was drawn from, as "pseudo-posterior", whose ranks are not uniform even where the sampler is right.
+    or what else was drawn from, as "pseudo-posterior", whose ranks need not be uniform where the sampler is right.
     """
 
     ranks: dict[str, NDArray[np.int64]]
