@@ -41,7 +41,7 @@ def check(seeds):
 
 
 def test_likelihoods_are_sums_over_loops():
-    check([1, 4, 17])
+    check([6, 12, 19])
 
 
 @pytest.mark.slow
