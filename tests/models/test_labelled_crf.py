@@ -41,7 +41,7 @@ def check(seeds):
 
 
 def test_likelihoods_are_sums_over_loops():
-    check([6, 12, 19])
+    check([12, 25])
 
 
 @pytest.mark.slow
