@@ -257,3 +257,41 @@ def mean_field(
             new["root"] = mix(normalize(new["root_logits"]), before["root"], label_step)
         trace.append(new)
     return trace
+
+
+def log_summed(p, z, heads=None):
+    """log φ of labels z with heads, nodes and the root's label summed out, but for the heads that are known."""
+    rows = []
+    nodes = first(p) + len(p["unary"]) if p["split"] else math.inf
+    for root in range(labels_of_root(p)):
+        total = sum(p["unary"][i][z[i]] for i in present(p))
+        for c, i, slots in choices(p):
+            known = heads is not None and heads[c][i] >= 0 and slots[0] < nodes
+            taken = [heads[c][i]] if known else slots
+            total += logsumexp([potential(p, c, i, slot, z[i], z, root) for slot in taken])
+        rows.append(total)
+    return logsumexp(rows)
+
+
+def every_labelling(p):
+    """Every labelling, padding 0."""
+    return list(itertools.product(*(range(len(p["unary"][0])) if word else [0] for word in p["words"])))
+
+
+def log_likelihood(p, labels, observed=None, heads=None):
+    """log p of the labels that are observed and of the heads that are not -1, by every labelling."""
+    read = [i for i in present(p) if observed is None or observed[i]]
+    agreeing = [z for z in every_labelling(p) if all(z[i] == labels[i] for i in read)]
+    return logsumexp([log_summed(p, z, heads) for z in agreeing]) - logsumexp(
+        [log_summed(p, z) for z in every_labelling(p)]
+    )
+
+
+def pseudo_log_likelihood(p, labels, heads=None):
+    """Σ_i log p(Z_i | Z_-i) + log p(heads that are not -1 | Z)."""
+    z = [label if word else 0 for label, word in zip(labels, p["words"], strict=True)]
+    total = log_summed(p, z, heads) - log_summed(p, z)
+    for i in present(p):
+        others = [[*z[:i], a, *z[i + 1 :]] for a in range(len(p["unary"][0]))]
+        total += log_summed(p, z) - logsumexp([log_summed(p, other) for other in others])
+    return total

@@ -228,3 +228,33 @@ def crf_with_evidence(seed):
                 heads[c, i] = int(dice.choice(slots))
         given["heads"] = heads
     return crf, given
+
+
+def known_heads(crf, g, share=0.5):
+    """Some heads of one sentence that may be chosen, (C, N), -1 elsewhere."""
+    p = crf_lists(crf)
+    nodes = oracles_crf.first(p) + len(p["unary"]) if p["split"] else np.inf
+    heads = torch.full((len(p["ternary"]), len(p["unary"])), -1)
+    for c, i, slots in oracles_crf.choices(p):
+        if torch.rand((), generator=g) < share and slots[0] < nodes:
+            heads[c, i] = slots[int(torch.randint(len(slots), (), generator=g))]
+    return heads
+
+
+def labelled_sentences(seed=0, batch=(6,), **options):
+    """A CRF with root, split nodes and holes, unless ``options`` say otherwise; labels with padding -1, and some heads."""
+    known = {
+        "words": 4,
+        "labels": 2,
+        "channels": 2,
+        "distances": (2,),
+        "root": 2,
+        "nodes": 2,
+        "node_channels": 1,
+        "split": True,
+    }
+    crf, g = crf_problem(generator(seed), batch=batch, **{**known, "masked": True, **options}), generator(seed + 100)
+    words = torch.ones(crf.unary.shape[:-1], dtype=torch.bool) if crf.mask is None else crf.mask
+    labels = torch.randint(crf.unary.shape[-1], words.shape, generator=g).masked_fill(~words, -1)
+    heads = [known_heads(crf.replace(unary=u, mask=m), g) for u, m in zip(crf.unary, words, strict=True)]
+    return crf, labels, torch.stack(heads)

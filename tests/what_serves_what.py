@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import formulations
 import torch
+from pyro.poutine import seed, trace
 from strategies import generator
 from torch import nn as torch_nn
 
@@ -24,10 +25,14 @@ ASKED = ("attention", "log_evidence", "expected_outputs", "output_distribution")
 
 
 class Served(NamedTuple):
-    """A row: its problem, by its name in `formulations.ROWS`, and the layer of `nn` that is captured, with its options."""
+    """A row: its problem, by its name in `formulations.ROWS`, the layer of `nn` that is captured, and what makes it a density of data.
+
+    likelihood: of `models.bayesian`; the data are then labels, drawn from it.
+    """
 
     problem: str
     layer: Callable[[], torch_nn.Module] | None = None
+    likelihood: str | None = None
 
 
 def layer(name: str, **options: Any) -> Callable[[], torch_nn.Module]:
@@ -52,6 +57,8 @@ ROWS = {
     "LogNormalizer(covariance=)": Served("log normaliser, a covariance each"),
     "LogNormalizer(variance=)": Served("log normaliser, a diagonal each"),
     "DependencyCRF": Served("dependency CRF"),
+    'DependencyCRF, likelihood="exact"': Served("dependency CRF", likelihood="exact"),
+    'DependencyCRF, likelihood="pseudo"': Served("dependency CRF", likelihood="pseudo"),
 }
 
 
@@ -62,6 +69,10 @@ class Problem:
         self.served, row = served, formulations.ROWS[served.problem]
         formulation, *data = row.draw(generator(0))
         self.formulation, self.data = formulation, data[: max(row.parts)]
+        if served.likelihood is not None:
+            self.formulation = models.bayesian(formulation, likelihood=served.likelihood).formulation
+            with seed(rng_seed=0):
+                self.data = [trace(self.formulation.model).get_trace(None).nodes["labels"]["value"]]
 
     @functools.cached_property
     def posterior(self) -> models.Bayesian:
@@ -161,7 +172,7 @@ def worked(call: Callable[[models.Bayesian], Any]) -> Callable[[Problem], str]:
 
 def sampled(problem: Problem) -> str:
     """Of the posterior, or of latent choices where there is no posterior of parameters."""
-    if problem.formulation.offers("latents"):
+    if problem.formulation.offers("latents") and not problem.formulation.offers("log_evidence"):
         GIBBS(problem.formulation, *problem.data)
         return "of its latent choices"
     GIBBS(problem.posterior, *problem.data)
@@ -218,7 +229,7 @@ every parameter that the data inform. `tests/test_what_serves_what.py` calls eve
 
 `adapt` shows its method, `calibrate` the samplers that were calibrated, `predict` the averages that there are, and `capture` the layer
 of `nn` that is caught as this formulation. `gibbs` is asked for all parameters at once: where it says no, some may still have a
-conditional, as the values of linear keys and their precision do. Without a posterior `to_inference_data` and `predict` take the
+conditional, as the values of linear keys and their precision do. Of a CRF with a likelihood, sentences are its data. Without a posterior `to_inference_data` and `predict` take the
 formulation itself.
 """
 REFUSALS = """

@@ -35,7 +35,9 @@ class Draws(NamedTuple):
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {tuple(x.shape[2:])}" for name, x in self.samples.items())
         took = f", {self.record['seconds']:.3g} s" if "seconds" in self.record else ""
-        return f"Draws of {shapes} by {self.method}: {self.num_chains} chains of {self.num_draws}{took}"
+        kind = getattr(getattr(self.program, "formulation", None), "evidence_kind", "posterior")
+        of = shapes if kind == "posterior" else f"a {kind} of {shapes}"
+        return f"Draws of {of} by {self.method}: {self.num_chains} chains of {self.num_draws}{took}"
 
     def summary(self, most: int = 20) -> str:
         """Return a table of means, standard deviations and 5 % and 95 % quantiles, of the first ``most`` numbers of each parameter.

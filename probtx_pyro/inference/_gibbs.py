@@ -23,7 +23,8 @@ from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._conditionals import draw, update
-from probtx_pyro.models.formulation import Formulation, Latents
+from probtx_pyro.models._latent_choices import Latents
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops._progress import progress_bar
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
-from probtx_pyro.models.formulation import Formulation, Latents
+from probtx_pyro.models._latent_choices import Latents
+from probtx_pyro.models.formulation import Formulation
 
 CHUNK = 64  # draws whose densities are computed at once, as many as annealing has chains
 
@@ -25,7 +26,7 @@ class Proposal(Protocol):
     """A distribution of latent choices that can be drawn from, such as a mean field."""
 
     def draw(self, num_draws: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Independent states (draw, *problems, ...), as `probtx_pyro.models.formulation.Latents` takes them."""
+        """Independent states (draw, *problems, ...), as `probtx_pyro.models.Latents` takes them."""
 
     def log_prob(self, state: dict[str, Tensor]) -> Tensor:
         """Their log probabilities, normalised, (draw, *problems)."""

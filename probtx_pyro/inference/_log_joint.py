@@ -42,8 +42,9 @@ class LogJoint:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the data's dtype and device."""
-        return next(x for x in self.data if isinstance(x, Tensor) and x.is_floating_point())
+        """A tensor of the dtype and device of the data, or of the parameters where the data are whole numbers."""
+        given = (*self.data, *self.start.values())
+        return next(x for x in given if isinstance(x, Tensor) and x.is_floating_point())
 
     @cached_property
     def observed_shape(self) -> torch.Size:

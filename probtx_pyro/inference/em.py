@@ -47,8 +47,10 @@ class Adaptation(NamedTuple, Generic[F]):
     def summary(self) -> str:
         """Return the run in a line: method, steps, objective, and how many problems converged."""
         done, of = int(self.converged.sum()), self.converged.numel()
+        kind = self.formulation.evidence_kind
+        said = "" if kind == "posterior" else f", {kind}"
         return (
-            f"{self.method} of a {type(self.formulation).__name__}: {int(self.num_steps.max())} steps, objective "
+            f"{self.method} of a {type(self.formulation).__name__}{said}: {int(self.num_steps.max())} steps, objective "
             f"{float(self.objective[0].sum()):.6g} to {float(self.objective[-1].sum()):.6g}, {done} of {of} problems converged"
         )
 

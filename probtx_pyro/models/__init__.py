@@ -7,6 +7,7 @@ from torch.serialization import add_safe_globals
 from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
+from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import (
@@ -15,7 +16,6 @@ from probtx_pyro.models.formulation import (
     DirichletTerms,
     Formulation,
     GammaTerms,
-    Latents,
     NormalTerms,
     Parameter,
     WishartTerms,

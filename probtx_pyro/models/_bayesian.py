@@ -7,7 +7,7 @@ number, a shift or a metric, is drawn outside of all plates.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import pyro
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from probtx_pyro.models._plates import Plates, plate_of
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data, Formulation, nearest
 from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior, restored, saved
 
 F = TypeVar("F", bound=Formulation)
@@ -88,7 +88,9 @@ class Bayesian(Generic[F]):
         return (plates if batch == plates.batch else Plates(batch, **plates.last)), sites
 
     def __repr__(self) -> str:
-        return f"Bayesian({type(self.formulation).__name__}: {self.described() or 'no priors'})"
+        kind = self.formulation.evidence_kind
+        said = "" if kind == "posterior" else f", {kind}"
+        return f"Bayesian({type(self.formulation).__name__}{said}: {self.described() or 'no priors'})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "priors": {name: saved(prior) for name, prior in self.priors.items()}}
@@ -151,7 +153,7 @@ class Bayesian(Generic[F]):
         return all(is_conjugate(self.formulation, name, prior) for name, prior in self.priors.items())
 
 
-def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bayesian[F]:
+def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | None = None, **priors: Any) -> Bayesian[F]:
     """Make a Pyro program whose parameters are drawn from priors; the others stay as they are in ``formulation``.
 
     Parameters
@@ -160,6 +162,9 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bay
         A value of `probtx_pyro.models`, such as a `GaussianMixture`.
     collapsed
         True sums the latent assignments out in closed form; False leaves them as sites that Pyro enumerates.
+    likelihood
+        Of a formulation that is a density of data only if it is said how: of a `DependencyCRF` ``"exact"``, or ``"pseudo"``, whose
+        posterior is called a pseudo-posterior. None for all others.
     priors
         By name of the parameter (``formulation.PARAMETERS``): a Pyro distribution; a torch distribution, taken as its namesake;
         `FLAT` for maximum likelihood; or a function without arguments that samples hyperparameters by ``pyro.sample`` and returns a
@@ -175,7 +180,8 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bay
     Raises
     ------
     ValueError
-        A name that the formulation does not have, a parameter that is not there, or something that is no prior.
+        A name that the formulation does not have, a parameter that is not there, or something that is no prior; a likelihood that it
+        does not have.
     NotImplementedError
         A formulation without a log density of its data.
 
@@ -195,9 +201,22 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, **priors: Any) -> Bay
         raise ValueError(
             f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}; any other Pyro program goes to inference.nuts or variational as it is"
         )
+    if likelihood is not None:
+        formulation = cast(F, with_likelihood(formulation, likelihood))
     if not formulation.offers("log_evidence"):
         formulation.refuse("log_evidence")
     for name, prior in priors.items():
         require_prior(formulation, name, prior)
     order = {name: priors[name] for name in formulation.PARAMETERS if name in priors}
     return Bayesian(formulation, order, collapsed)
+
+
+def with_likelihood(formulation: Formulation, name: str) -> Formulation:
+    """Return the formulation that is a density of data in the way that ``name``, a key of its ``LIKELIHOODS``, says."""
+    kind, known = type(formulation).__name__, formulation.LIKELIHOODS
+    if not known:
+        raise ValueError(f"likelihood: a {kind} has no likelihoods to choose from; leave likelihood out")
+    if name not in known:
+        repair = nearest(name, known) if isinstance(name, str) else f"choose from {', '.join(known)}"
+        raise ValueError(f"likelihood: {name!r} is none that a {kind} has; {repair}")
+    return known[name](formulation)

@@ -4,10 +4,10 @@ Inference and results read these tables and call these methods; they know no cla
 tensors. Leading axes of its tensors are independent problems (batch, head) and broadcast.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -17,6 +17,7 @@ from torch.serialization import add_safe_globals
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._plates import Plates, plate_names
 
 Data = tuple[Any, ...]  # tensors or None, in the order of the formulation's ``DATA``
@@ -73,10 +74,13 @@ class Datum:
         ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
         far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
         observation counts, 0 for an absent one.
+    whole
+        True if its numbers are whole.
     """
 
     axes: str
     role: str = "explained"
+    whole: bool = False
 
 
 class NormalTerms(NamedTuple):
@@ -119,51 +123,6 @@ class WishartTerms(NamedTuple):
 Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms
 
 
-class Latents(Protocol):
-    """Latent choices of a formulation given data, as Gibbs sampling and annealing draw them.
-
-    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed conditionals of all
-    others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be drawn from exactly, 1 is the posterior.
-    """
-
-    def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """An exact draw at β = 0 for every chain."""
-
-    def sweep(self, state: Mapping[str, Tensor], generator: torch.Generator, beta: float = 1.0) -> dict[str, Tensor]:
-        """The next state of every chain, by a step that leaves the density at β as it is."""
-
-    def log_density(self, state: Mapping[str, Tensor], *betas: float) -> Tensor:
-        """The unnormalised log density of every problem at some β, (len(betas), chain, *problems)."""
-
-    def log_partition(self) -> Tensor:
-        """The log normaliser at β = 0, (*problems)."""
-
-    def complete(self, state: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        """The state with the choices drawn that sweeps sum out."""
-
-    def attention(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The posterior of the assignment given the state, (chain, *problems, ...)."""
-
-
-@runtime_checkable
-class Field(Protocol):
-    """A distribution of a formulation's latent choices that iterations have found: its marginals, and how they were found.
-
-    objective: at the start and after every iteration, (iteration, *problems), or None. converged, num_steps: (*problems).
-    """
-
-    objective: Tensor | None
-    converged: Tensor
-    num_steps: Tensor
-
-    @property
-    def formulation(self) -> Any:
-        """The formulation whose latent choices these are."""
-
-    def marginals(self) -> dict[str, Tensor]:
-        """By names of the formulation's ``RESULTS``."""
-
-
 class Formulation:
     """Base of all formulations: immutable values of tensors, with closed forms and Pyro programs.
 
@@ -175,7 +134,10 @@ class Formulation:
     PARAMETERS: ClassVar[Mapping[str, Parameter]]
     DATA: ClassVar[Mapping[str, Datum]]
     RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
+    AT_DRAWS: ClassVar[tuple[str, ...]] = ("attention",)  # methods that converted draws of parameters are given by
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
+    #: by name, what makes it a formulation that is a density of data; none where it is one already, or cannot be
+    LIKELIHOODS: ClassVar[dict[str, Callable[[Any], "Formulation"]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -246,13 +208,18 @@ class Formulation:
         """The row of a parameter, as it is in this value; an error with the nearest name where there is none."""
         if name not in self.PARAMETERS:
             kind = type(self).__name__
-            raise ValueError(f"priors: a {kind} has no parameter {name!r}; {_nearest(name, self.PARAMETERS)}")
+            raise ValueError(f"priors: a {kind} has no parameter {name!r}; {nearest(name, self.PARAMETERS)}")
         return self.PARAMETERS[name]
 
     @classmethod
     def problem_axes(cls, rank: int) -> list[str]:
         """Names of ``rank`` leading axes, as plates and results call them."""
         return plate_names(rank)
+
+    @property
+    def evidence_kind(self) -> str:
+        """What priors and `log_evidence` make together: another word than "posterior" where that is no log density of data."""
+        return "posterior"
 
     # -- axes ----------------------------------------------------------------------------------------------------------------
 
@@ -291,9 +258,7 @@ class Formulation:
         given = dict(zip(names, data, strict=False))
         for name, x in named.items():
             if name not in cls.DATA:
-                raise ValueError(
-                    f"{name} is neither an option nor a datum of a {cls.__name__}; {_nearest(name, names)}"
-                )
+                raise ValueError(f"{name} is neither an option nor a datum of a {cls.__name__}; {nearest(name, names)}")
             if name in given:
                 raise ValueError(f"{name} is given twice, by place and by name; give it once")
             given[name] = x
@@ -311,6 +276,16 @@ class Formulation:
         while len(kept) > 1 and kept[-1] is None:
             kept.pop()
         return tuple(kept)
+
+    @classmethod
+    def asked(cls, data: Data) -> Data:
+        """The arguments of `expected_outputs`: the first datum, without what is known of answers to it."""
+        return data[:1]
+
+    def counted(self, data: Data) -> Tensor | None:
+        """True for the observations that are there, (..., observations); None for all."""
+        weights = self.datum(data, "weights")
+        return None if weights is None else weights > 0
 
     @classmethod
     def explains(cls, data: Data) -> bool:
@@ -383,7 +358,7 @@ class Formulation:
 
     def offers(self, method: str) -> bool:
         """True if the formulation has the method, False if it refuses it."""
-        return getattr(type(self), method) is not getattr(Formulation, method)
+        return getattr(type(self), method) is not getattr(Formulation, method, None)
 
     @classmethod
     def refuse(cls, method: str) -> NoReturn:
@@ -393,7 +368,7 @@ class Formulation:
         )
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
     """The repair for a name that is not known."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known) or 'none'}"

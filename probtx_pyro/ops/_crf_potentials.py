@@ -50,11 +50,10 @@ class Potentials(NamedTuple):
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
 
-    def sentence(self, number: int) -> "Potentials":
-        """One of the sentences, still along an axis."""
-        one = slice(number, number + 1)
-        labels, heads = (None if x is None else x[one] for x in (self.labels, self.heads))
-        return self._replace(unary=self.unary[one], words=self.words[one], labels=labels, heads=heads)
+    def sentences(self, rows: Tensor) -> "Potentials":
+        """Some of the sentences, by their numbers (b,)."""
+        labels, heads = (None if x is None else x[rows] for x in (self.labels, self.heads))
+        return self._replace(unary=self.unary[rows], words=self.words[rows], labels=labels, heads=heads)
 
     def full_ternary(self) -> Tensor:
         """T, (C, G, L, L)."""
@@ -99,22 +98,25 @@ class Potentials(NamedTuple):
             bias if self.labels is None else torch.where(words & ~allowed, -torch.inf, bias), words.to(self.unary.dtype)
         )
 
-    def slot_scores(self, labels: Tensor, root: Tensor | None = None) -> Tensor:
+    def slot_scores(self, labels: Tensor, root: Tensor | None = None, of: Tensor | None = None) -> Tensor:
         """The score of every slot as the head of every word, given all labels; -inf where it is not allowed.
 
-        Shapes: labels (..., B, N), the root's label (..., B) -> (..., B, C, N, S).
+        Shapes: labels (..., B, N), the root's label (..., B) -> (..., B, C, N, S). With other labels ``of`` the words that have the
+        heads, ``labels`` are those of the heads alone.
         """
         ternary, length = self.full_ternary(), labels.shape[-1]
         channel = torch.arange(self.channels, device=labels.device)[:, None, None]
-        of, group = labels.unsqueeze(-2), group_of(self.distances, length, labels.device)
-        slots = [ternary[channel, group, of.unsqueeze(-1), of.unsqueeze(-2)]]
+        above, group = labels.unsqueeze(-2), group_of(self.distances, length, labels.device)
+        of = above if of is None else of.unsqueeze(-2)
+        words = ternary[channel, group, of.unsqueeze(-1), above.unsqueeze(-2)]
+        slots = [words]
         if self.root is not None and root is not None:
-            above = root[..., None, None].expand_as(of)
-            slots.insert(0, self.root[channel[..., 0], of, above].unsqueeze(-1))
+            slots.insert(0, self.root[channel[..., 0], of, root[..., None, None]].unsqueeze(-1))
         memory = self.all_memory()
         if memory is not None:
             slots.append(memory.mT[channel[..., 0], of])
-        return torch.cat(slots, -1).masked_fill(~self.allowed(), -torch.inf)
+        found = torch.cat([x.expand(*words.shape[:-1], -1) for x in slots], -1)
+        return found.masked_fill(~self.allowed(), -torch.inf)
 
     def choices(self) -> Choices:
         """`allowed`, ready to be added to logits."""

@@ -199,7 +199,7 @@ class _Walk:
 def gumbel(shape: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Gumbel noise: the largest of logits with it added is a draw of their softmax."""
     noise = torch.rand(shape, generator=generator, dtype=torch.float64, device=like.device)  # tails need the digits
-    return noise.clamp_(min=1e-300).log_().neg_().log_().neg_().to(like.dtype)
+    return noise.clamp(min=1e-300).log_().neg_().log_().neg_().to(like.dtype)
 
 
 def _at(x: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
-from probtx_pyro.results._arviz import SAMPLES, dataset, is_data
+from probtx_pyro.results._arviz import SAMPLES, dataset, derived, is_data
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 LARGEST_K = 0.7  # of a Pareto shape with which importance weights can be trusted (Vehtari et al. 2024)
@@ -153,7 +153,7 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
 def _draws(data: Any) -> Arrays:
     """Draws of the parameters, (chain, draw, ...)."""
     posterior = dataset(data, "posterior")
-    names = [str(name) for name in posterior.data_vars if name != "attention"]
+    names = [str(name) for name in posterior.data_vars if name not in derived(data)]
     return {name: posterior[name].transpose(*SAMPLES, ...).values for name in names}
 
 

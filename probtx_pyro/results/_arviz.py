@@ -126,6 +126,11 @@ def dataset(data: Any, group: str) -> xarray.Dataset:
     return node.to_dataset() if hasattr(node, "to_dataset") else node
 
 
+def derived(data: Any) -> list[str]:
+    """Names of the variables of the posterior that follow from its parameters, such as attention."""
+    return str(data.attrs.get("derived", "attention")).split()
+
+
 def assemble(groups: Mapping[str, xarray.Dataset], attrs: Mapping[str, Any]) -> Any:
     """Build ArviZ data of the kind that is installed.
 

@@ -73,11 +73,17 @@ def draws_groups(
     formulation, kind = program.formulation, Likelihood(data, likelihood == "answers")
     given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
     explained = [name for name in kind.explains(formulation) if name in given]
+    if kind.answers and len(formulation.asked(data)) > 1:
+        raise ValueError(
+            f"likelihood: the data of a {type(formulation).__name__} are no questions with answers; take likelihood='joint'"
+        )
     if not explained:
         raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
     if relabel:
         posterior = draws_relabelled(posterior)
         attrs["labels"] = posterior.record["labels"]
+    if formulation.evidence_kind != "posterior":
+        attrs["evidence_kind"] = formulation.evidence_kind
     layout = Layout(formulation, data, program.plates(data).batch, given=dims)
 
     def laid_out(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
@@ -91,11 +97,15 @@ def draws_groups(
         flat = [name for name, site in sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
         proper = log_priors(sites, {name: x for name, x in posterior.samples.items() if name not in flat})
         groups["log_prior"] = {name: (SAMPLES, x.detach().cpu().numpy()) for name, x in proper.items()}
-    if attention and formulation.offers("attention"):
+    asked = [name for name in formulation.AT_DRAWS if formulation.offers(name)]
+    if attention and asked:
         observations, every = formulation.observations(data), int(attention)
         thinned = {name: x[:, ::every] for name, x in posterior.samples.items()}
-        found = over_draws(lambda adapted: {"attention": adapted.attention(*observations)}, program, data, thinned)
-        groups |= _attention(groups, layout, found["attention"], posterior.num_draws, every)
+        found = over_draws(
+            lambda adapted: {name: getattr(adapted, name)(*observations) for name in asked}, program, data, thinned
+        )
+        groups |= _at_draws(groups, layout, found, posterior.num_draws, every)
+        attrs["derived"] = " ".join(asked)
     if likelihood:
         (pointwise,) = over_draws(kind.log_density, program, data, posterior.samples).values()
         label = explained[0] if len(explained) == 1 else "joint"
@@ -135,7 +145,7 @@ def _latent_groups(
             latents.attention({name: x[i, ::every] for name, x in draws.samples.items()})
             for i in range(draws.num_chains)
         ]
-        groups |= _attention(groups, layout, torch.stack(rows), draws.num_draws, every)
+        groups |= _at_draws(groups, layout, {"attention": torch.stack(rows)}, draws.num_draws, every)
     given = [(name, row, x) for (name, row), x in zip(formulation.DATA.items(), data, strict=True) if x is not None]
     for group, masks in (("observed_data", False), ("constant_data", True)):
         groups[group] = {name: layout.variable(name, x) for name, row, x in given if (row.role == "mask") == masks}
@@ -144,17 +154,17 @@ def _latent_groups(
     return groups
 
 
-def _attention(groups: Groups, layout: Layout, found: Tensor, num_draws: int, every: int) -> Groups:
-    """Attention in the posterior, or that of every n-th draw in a group of its own."""
-    if (size := found.nbytes) > LARGE and every == 1:
+def _at_draws(groups: Groups, layout: Layout, found: Mapping[str, Tensor], num_draws: int, every: int) -> Groups:
+    """Attention, and what goes with it, in the posterior, or that of every n-th draw in a group of its own."""
+    if (size := sum(x.nbytes for x in found.values())) > LARGE and every == 1:
         warnings.warn(
             f"attention of every draw takes {size / 2**20:.0f} MiB; attention=n keeps that of every n-th draw, attention=False none",
             stacklevel=4,
         )
-    variable: dict[str, Variable] = {"attention": layout.variable("attention", found, samples=SAMPLES)}
+    variables: dict[str, Variable] = {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
     if every == 1:
-        return {"posterior": groups["posterior"] | variable}
-    return {"attention": variable | {"draw": (("draw",), np.arange(num_draws)[::every])}}
+        return {"posterior": groups["posterior"] | variables}
+    return {"attention": variables | {"draw": (("draw",), np.arange(num_draws)[::every])}}
 
 
 def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) -> dict[str, Variable]:

@@ -11,7 +11,7 @@ import arviz
 import numpy as np
 import xarray
 
-from probtx_pyro.results._arviz import SAMPLES, dataset, group_names, leave_one_out_k
+from probtx_pyro.results._arviz import SAMPLES, dataset, derived, group_names, leave_one_out_k
 
 TAILS = (0.05, 0.95)  # the quantiles whose effective sizes count, on every ArviZ
 
@@ -40,10 +40,12 @@ class Verdict(NamedTuple):
 
     checks: in order; `ok` is whether all of them pass.
     skipped: what could not be checked, and why.
+    kind: "posterior", or what else the draws are of, as "pseudo-posterior".
     """
 
     checks: tuple[Check, ...]
     skipped: tuple[str, ...]
+    kind: str = "posterior"
 
     @property
     def ok(self) -> bool:
@@ -58,6 +60,8 @@ class Verdict(NamedTuple):
             if self.ok
             else f"Do not use these draws yet: {len(failed)} of {len(self.checks)} checks fail."
         )
+        if self.kind != "posterior":
+            head += f" They are of a {self.kind}: its density is no likelihood times the prior, and its spread no posterior spread."
         rows = [
             f"  {'ok  ' if check.ok else 'FAIL'}  {check.name:<12} {_number(check.value):>9} {check.bound:<8}  {check.where}".rstrip()
             for check in self.checks
@@ -83,7 +87,7 @@ def diagnose(
         ArviZ data (0.x or 1.x) with the group ``posterior``; the checks of sampler statistics and of ``log_likelihood`` are
         made where these are there.
     var_names
-        Which variables; all but ``attention``, which follows from the others, if None.
+        Which variables; all but ``attention`` and others that follow from the parameters, if None.
     rhat, ess, bfmi
         Largest rank-normalised R-hat, smallest effective sample sizes of bulk and tails, smallest energy information.
     pareto_k
@@ -118,7 +122,7 @@ def diagnose(
         from probtx_pyro.results.convert import to_inference_data  # needs torch, which a file does not
 
         data = to_inference_data(data)
-    posterior = _chosen(dataset(data, "posterior"), var_names)
+    posterior = _chosen(dataset(data, "posterior"), var_names, derived(data))
     chains, draws = (posterior.sizes[dim] for dim in SAMPLES)
     if draws < 4:
         raise ValueError(f"data: {draws} draws a chain are too few to check; 4 are the least, and 1000 the rule")
@@ -149,12 +153,12 @@ def diagnose(
         checks.extend(_leave_one_out(data, pareto_k))
     else:
         skipped.append("Pareto k: there is no group log_likelihood")
-    return Verdict(tuple(checks), tuple(skipped))
+    return Verdict(tuple(checks), tuple(skipped), str(data.attrs.get("evidence_kind", "posterior")))
 
 
-def _chosen(posterior: xarray.Dataset, var_names: Sequence[str] | None) -> xarray.Dataset:
+def _chosen(posterior: xarray.Dataset, var_names: Sequence[str] | None, follow: Sequence[str]) -> xarray.Dataset:
     names = [str(name) for name in posterior.data_vars]
-    wanted = [name for name in names if name != "attention"] if var_names is None else list(var_names)
+    wanted = [name for name in names if name not in follow] if var_names is None else list(var_names)
     if missing := [name for name in wanted if name not in names]:
         raise ValueError(f"var_names: the posterior has no {missing[0]!r}; choose from {', '.join(names)}")
     return posterior[wanted]

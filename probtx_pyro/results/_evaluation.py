@@ -105,16 +105,16 @@ class Likelihood(NamedTuple):
 
     def counted(self, formulation: Formulation) -> Tensor:
         """True where there is such an observation, (..., observations)."""
-        weights, observed = (formulation.datum(self.data, role) for role in ("weights", "mask"))
+        counted, observed = formulation.counted(self.data), formulation.datum(self.data, "mask")
         sizes, axes = formulation.sizes(*self.data), formulation.axes("log_evidence")
         every = torch.ones([sizes[axis] for axis in axes], dtype=torch.bool, device=self.data[0].device)
-        present = every if weights is None else weights > 0
+        present = every if counted is None else counted
         return present & observed if self.answers and observed is not None else present
 
     def replicate(self, formulation: Formulation) -> dict[str, Tensor]:
         """New observations, by name of the datum, from the program itself."""
         program = formulation.collapsed if self.answers else poutine.uncondition(formulation.model)
-        nodes: Mapping[str, Any] = poutine.trace(program).get_trace(self.data[0]).nodes
+        nodes: Mapping[str, Any] = poutine.trace(program).get_trace(*formulation.asked(self.data)).nodes
         return {name: nodes[name]["value"] for name in self.explains(formulation) if name in nodes}
 
 

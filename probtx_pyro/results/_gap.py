@@ -36,6 +36,7 @@ class Gap(NamedTuple):
         the error of the assignments is 0.
     pareto_k: shape of the tail of the importance weights ``p(θ, x) / q(θ)`` of each problem, (...). Above 0.7 the guide misses
         posterior mass, and ``parameters`` is too small (Vehtari et al. 2024).
+    kind: "posterior", or what else the guide is held against, as "pseudo-posterior".
     """
 
     assignments: Tensor | None
@@ -43,6 +44,7 @@ class Gap(NamedTuple):
     assignments_error: Tensor | None
     parameters_error: Tensor | None
     pareto_k: Tensor | None
+    kind: str = "posterior"
 
     def __repr__(self) -> str:
         rows = []
@@ -54,7 +56,7 @@ class Gap(NamedTuple):
             rows.append(
                 f"parameters {float(self.parameters.mean()):.4g} ± {error:.2g} nats per problem, Pareto k at most {float(self.pareto_k.max()):.2f}"
             )
-        return f"Gap to the exact posterior: {'; '.join(rows)}"
+        return f"Gap to the exact {self.kind}: {'; '.join(rows)}"
 
 
 def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
@@ -117,9 +119,9 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
         errors = torch.zeros_like(assignments) if joint is None else values.std(0) / num_samples**0.5
     weights = [x for _, x in rows if x is not None]
     if not weights:
-        return Gap(assignments, None, errors, None, None)
+        return Gap(assignments, None, errors, None, None, posterior.formulation.evidence_kind)
     parts, part_errors, tails = _divergence(torch.stack(weights))
-    return Gap(assignments, parts, errors, part_errors, tails)
+    return Gap(assignments, parts, errors, part_errors, tails, posterior.formulation.evidence_kind)
 
 
 def _row(

@@ -53,7 +53,7 @@ class ParameterDraws(NamedTuple):
 
     def arguments(self, alone: bool) -> Data:
         """The arguments of a closed form."""
-        return self.data[:1] if alone else self.formulation.observations(self.data)
+        return self.formulation.asked(self.data) if alone else self.formulation.observations(self.data)
 
     def informs(self, alone: bool) -> bool:
         """True if the model explains some of the data; what it is only conditional on says nothing of parameters."""

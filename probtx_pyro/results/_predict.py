@@ -24,7 +24,8 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models.formulation import Field, Formulation
+from probtx_pyro.models._latent_choices import Field
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.results._averages import (
     average_error,
     band,
@@ -236,6 +237,8 @@ class Prediction:
         seen = "the data's own" if bool(self._known.any()) else "new"
         sizes = dict(zip(self._values.formulation.DATA, self._values.data, strict=False))
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in sizes.items() if x is not None)
+        density = self._values.formulation.evidence_kind
+        kind = kind if density == "posterior" else f"{kind}, {density}"
         return f"Prediction by {of} of a {kind}, for {seen} {shapes or 'problem'}"
 
     # -- averages ----------------------------------------------------------------------------------------------------------

@@ -57,12 +57,14 @@ def log_likelihood(formulation: Formulation, data: Data) -> Tensor:
 class Calibration(NamedTuple):
     """Ranks of the truth among posterior draws.
 
-    ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's.
+    ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's. kind: "posterior",
+    or what else was drawn from, as "pseudo-posterior", whose ranks need not be uniform where the sampler is right.
     """
 
     ranks: dict[str, NDArray[np.int64]]
     num_draws: int
     method: str
+    kind: str = "posterior"
 
     @property
     def num_simulations(self) -> int:
@@ -97,8 +99,9 @@ class Calibration(NamedTuple):
     def __str__(self) -> str:
         worst, p = self.smallest()
         verdict = "calibrated" if self.ok() else "NOT calibrated"
+        method = self.method if self.kind == "posterior" else f"{self.method} on a {self.kind}"
         return (
-            f"{self.method}: {verdict} in {self.num_simulations} simulations of {self.num_draws} draws; "
+            f"{method}: {verdict} in {self.num_simulations} simulations of {self.num_draws} draws; "
             f"the least uniform of {self.num_quantities} quantities is {worst} (p = {p:.2g} after Bonferroni)"
         )
 
@@ -212,7 +215,7 @@ def calibrate(
         kept["method"] = draws.method
         run.save(kept)
     ranks = {name: together.rows(torch.cat([x[name] for x in kept["ranks"]])).numpy() for name in kept["ranks"][0]}
-    return Calibration(ranks, num_draws, kept["method"])
+    return Calibration(ranks, num_draws, kept["method"], posterior.formulation.evidence_kind)
 
 
 def _like(posterior: Bayesian, data: Data) -> Data:
@@ -223,7 +226,9 @@ def _like(posterior: Bayesian, data: Data) -> Data:
             raise ValueError(
                 f"{name}: only the shape {x} is given, but the model is conditional on {name}; give the tensor"
             )
-    return tuple(like.new_zeros(x) if isinstance(x, tuple) else x for x in data)
+    rows = zip(posterior.formulation.DATA.values(), data, strict=True)
+    kinds = ((x, torch.long if row.whole else like.dtype) for row, x in rows)
+    return tuple(like.new_zeros(x, dtype=kind) if isinstance(x, tuple) else x for x, kind in kinds)
 
 
 def _at(posterior: Bayesian, data: Data, values: Mapping[str, Tensor]) -> Formulation:

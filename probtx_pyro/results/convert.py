@@ -30,7 +30,8 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
-from probtx_pyro.models.formulation import Data, Field, Formulation
+from probtx_pyro.models._latent_choices import Field
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.results._arviz import Variable, from_arrays
 from probtx_pyro.results._convert_draws import draws_groups
 from probtx_pyro.results._dims import Layout

@@ -206,3 +206,11 @@ def validate_options(
             number = float(value.detach() if isinstance(value, Tensor) else value)
             if not holds(number):
                 raise ValueError(f"{name}_{what} must be {said}, not {number}")
+
+
+def require_one_sentence(sentences: torch.Size) -> None:
+    """Refuse axes of sentences, which the enumerated program does not take."""
+    if sentences:
+        raise ValueError(
+            f"the enumerated program takes one sentence, not batch axes {tuple(sentences)}; index one of them"
+        )

@@ -59,7 +59,7 @@ class MeanField:
         flat = {name: x.reshape(-1, *x.shape[lead:]) for name, x in state.items() if x is not None}
         prepared = kernel.Prepared.of(self.crf.potentials())
         rules = Rule(self.label_temperature), Rule(self.head_temperature)
-        return kernel.objective(prepared, *rules, flat).reshape(self.crf.batch_shape)
+        return kernel.objective(prepared, *rules, flat).reshape(self.crf.sentences)
 
     @property
     def formulation(self) -> Any:

@@ -107,8 +107,9 @@ class DependencyCRF(Formulation):
         "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
         "label_marginals": "word label", "root_marginals": "root_label",
     }  # fmt: skip
+    LIKELIHOODS: ClassVar[dict] = {}  # of its own: those that take its labels and heads for data
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "": "its labels and heads are latent and it explains no data; take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
+        "": "its labels and heads are latent and it explains no data; give models.bayesian likelihood='exact' or 'pseudo' for priors on its potentials; of labels and heads alone take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
     }
 
     def __post_init__(self) -> None:
@@ -120,9 +121,14 @@ class DependencyCRF(Formulation):
         return self.full_ternary() if name == "ternary" else super().held(name)
 
     @property
-    def batch_shape(self) -> torch.Size:
-        """The leading axes: sentences."""
+    def sentences(self) -> torch.Size:
+        """The axes of the sentences."""
         return self.unary.shape[:-2]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The leading axes: each sentence is a problem of its own."""
+        return self.sentences
 
     @classmethod
     def problem_axes(cls, rank: int) -> list[str]:
@@ -154,7 +160,7 @@ class DependencyCRF(Formulation):
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
         ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
         own = Potentials(unary, words, ternary, self.distances, self.root_ternary, self.memory, self.memory_split)
-        return _checks.known(own, self.batch_shape, labels, heads, observed)
+        return _checks.known(own, self.sentences, labels, heads, observed)
 
     def mean_field(
         self,
@@ -239,12 +245,12 @@ class DependencyCRF(Formulation):
             problems=potentials.unary.shape[:1], num_steps=num_steps, tol=tol, objective=objective if history else None,
             implicit=implicit, progress=progress, label="mean field",
         )  # fmt: skip
-        state = {name: x.reshape(*self.batch_shape, *x.shape[1:]) for name, x in found.state.items()}
+        state = {name: x.reshape(*self.sentences, *x.shape[1:]) for name, x in found.state.items()}
         trace = found.objective
         return MeanField(
             self, state["labels"], state["heads"], state["label_logits"], state.get("root"), state.get("root_logits"),
-            None if trace is None else trace.reshape(-1, *self.batch_shape),
-            found.converged.reshape(self.batch_shape), found.num_steps.reshape(self.batch_shape),
+            None if trace is None else trace.reshape(-1, *self.sentences),
+            found.converged.reshape(self.sentences), found.num_steps.reshape(self.sentences),
             label_temperature, head_temperature,
         )  # fmt: skip
 
@@ -277,7 +283,7 @@ class DependencyCRF(Formulation):
                 raise ValueError(f"{name} must be an integer of {least} or more, not {number!r}")
         with torch.no_grad():
             found = structured(self.latents((labels, heads, observed)), num_steps, num_draws, seed)
-        steps = torch.full(self.batch_shape, num_steps, device=self.unary.device)
+        steps = torch.full(self.sentences, num_steps, device=self.unary.device)
         return MeanField(
             self, found.labels, found.heads, found.label_logits, found.root, found.root_logits, None,
             torch.zeros_like(steps, dtype=torch.bool), steps,
@@ -308,17 +314,17 @@ class DependencyCRF(Formulation):
 
         The log probability of what is known is ``log_partition(labels, heads, observed) - log_partition()``; arguments as `potentials`.
         """
-        return _exact.log_partition(self.potentials(labels, heads, observed)).reshape(self.batch_shape)
+        return _exact.log_partition(self.potentials(labels, heads, observed)).reshape(self.sentences)
 
     def marginals(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Marginals:
         """Exact marginals of labels, heads and root given what is known, by the same sum; arguments as `potentials`."""
         found = _exact.marginals(self.potentials(labels, heads, observed))
-        own, slots = (x.reshape(*self.batch_shape, *x.shape[1:]) for x in found[:2])
-        return Marginals(own, slots, None if found.root is None else found.root.reshape(*self.batch_shape, -1))
+        own, slots = (x.reshape(*self.sentences, *x.shape[1:]) for x in found[:2])
+        return Marginals(own, slots, None if found.root is None else found.root.reshape(*self.sentences, -1))
 
     def latents(self, data: Data) -> Latents:
         """Labels and heads as Gibbs sampling and annealing draw them, given what is known."""
-        return Latents(self.potentials(*data), self.batch_shape)
+        return Latents(self.potentials(*data), self.sentences)
 
     # -- Pyro programs ------------------------------------------------------------------------------------------------------
 
@@ -338,8 +344,8 @@ class DependencyCRF(Formulation):
                     f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
                 )
         own = self.potentials()
-        _checks.validate_choices(own, self.batch_shape, labels=labels, heads=heads, root_label=root_label, nodes=nodes)
-        return _exact.log_joint(own, self.batch_shape, labels, heads, root_label, nodes)
+        _checks.validate_choices(own, self.sentences, labels=labels, heads=heads, root_label=root_label, nodes=nodes)
+        return _exact.log_joint(own, self.sentences, labels, heads, root_label, nodes)
 
     def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
@@ -347,11 +353,11 @@ class DependencyCRF(Formulation):
         ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N). What is known is allowed one choice; arguments as
         `potentials`.
         """
-        _programs.model(self.potentials(labels, heads, observed), self.batch_shape, collapsed=False)
+        _programs.model(self.potentials(labels, heads, observed), self.sentences, collapsed=False)
 
     def collapsed(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """The same with heads (and nodes) summed out: ``label``, ``root_label``, and ``log φ(Z)`` as the factor."""
-        _programs.model(self.potentials(labels, heads, observed), self.batch_shape, collapsed=True)
+        _programs.model(self.potentials(labels, heads, observed), self.sentences, collapsed=True)
 
     def guide(
         self,
@@ -363,7 +369,7 @@ class DependencyCRF(Formulation):
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
         _checks.require_own(field, self.unary)
-        _programs.Choices(self.potentials(), self.batch_shape).sample(
+        _programs.Choices(self.potentials(), self.sentences).sample(
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
 
@@ -373,7 +379,7 @@ class DependencyCRF(Formulation):
         ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
         values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known (`potentials`).
         """
-        self._require_one_sentence()
+        _checks.require_one_sentence(self.sentences)
         _enumerated.model(self.potentials(labels, heads, observed))
 
     def enumerated_guide(
@@ -384,14 +390,8 @@ class DependencyCRF(Formulation):
 
         Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
         """
-        self._require_one_sentence()
+        _checks.require_one_sentence(self.sentences)
         if field is not None:
             _checks.require_own(field, self.unary)
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
         _enumerated.guide(self.potentials(labels, heads, observed), *given)
-
-    def _require_one_sentence(self) -> None:
-        if self.batch_shape:
-            raise ValueError(
-                f"the enumerated program takes one sentence, not batch axes {tuple(self.batch_shape)}; index one of them"
-            )
