@@ -83,7 +83,7 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
 
 
 def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
-    commands = [["tour"], ["segment"], ["parse"], *(["train", task] for task in TASKS)]
+    commands = [["tour"], ["segment"], ["classify"], ["parse"], *(["train", task] for task in TASKS)]
     for words in commands:
         with pytest.raises(SystemExit):
             cli.main([*words, "--help"])

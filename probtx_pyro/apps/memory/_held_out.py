@@ -1,4 +1,4 @@
-"""What a memory says of points that it was not learned from: their evidence, and how far its answers are to be trusted.
+"""Held-out points: their evidence under memories that were not learned from them, and how far answers are to be trusted.
 
 Evidence and answers ask different things of a spread. Features that depend on each other, which a diagonal metric takes for
 independent, make it too sure. A temperature T divides the squared distances of the answers alone, ``p(c | x) ∝ Σ_j π_j ρ_jc exp(-d²_j/2T)``,
