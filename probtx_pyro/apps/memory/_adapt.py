@@ -1,7 +1,8 @@
 """A memory that adapts to points without labels: which of its parts move, under which priors, and what prevalence the points have.
 
 Labels alone tell classes apart, and points without labels can move the keys of one class onto another while their evidence rises. So
-every prior is centred on what was learned, and counts as ``anchor`` points of the memory's own spread.
+every prior is centred on what was learned, and counts as ``anchor`` points of the memory's own spread, in every direction: the
+memory adapts in whitened coordinates.
 
 **Prevalence.** ``p(x | c) ∝ p(c | x) / p(c)`` whatever the memory (Saerens et al. 2002), so that the weights of classes need no more
 than the answers. They are the weights of a mixture with the unit vectors e_c as keys and precision 1, asked with the vectors of
@@ -27,34 +28,55 @@ _WARMUP = 100  # sweeps of Gibbs, which starts at the mode
 
 def _shift(memory: GaussianMixture, anchor: float) -> Distribution:
     present = torch.zeros_like(memory.keys[0]) if memory.shift is None else memory.shift
-    return Normal(present, (anchor * _strength(memory)).rsqrt())
+    return Normal(present, anchor**-0.5)
 
 
 def _keys(memory: GaussianMixture, anchor: float) -> Distribution:
-    return Normal(memory.keys, (anchor * _strength(memory)).rsqrt())
+    """The prior under which each unit has its share of the points that all count as."""
+    own = (anchor * memory.log_weights().exp()[0]).clamp_min(torch.finfo(memory.keys.dtype).eps)
+    return Normal(memory.keys, own.rsqrt().unsqueeze(-1).expand_as(memory.keys))
 
 
 def _metric(memory: GaussianMixture, anchor: float) -> Distribution:
-    """The prior whose mode is the metric of the memory, for a scalar one its precision."""
+    """The prior whose mode is the present metric, for a scalar one the precision, both 1 in whitened coordinates."""
+    ones = torch.ones_like(memory.keys[0])
     if memory.metric is None:
-        half = 0.5 * anchor * memory.keys.shape[-1]
-        return Gamma(1 + half, half / memory.key_precision)
+        half = 0.5 * anchor * len(ones)
+        return Gamma(torch.full_like(memory.key_precision, 1 + half), half)
     if memory.diagonal_metric:
-        return Gamma(torch.full_like(memory.metric, 1 + 0.5 * anchor), 0.5 * anchor / memory.metric)
-    degrees = memory.metric.new_tensor(memory.metric.shape[-1] + 1 + anchor)
-    return Wishart(degrees, covariance_matrix=memory.metric / anchor)
+        return Gamma(1 + 0.5 * anchor * ones, 0.5 * anchor)
+    return Wishart(ones.new_tensor(len(ones) + 1 + anchor), covariance_matrix=torch.diag(ones) / anchor)
 
 
 def _weights(memory: GaussianMixture, anchor: float) -> Distribution:
     return Dirichlet(1 + anchor * memory.log_weights().exp())
 
 
-def _strength(memory: GaussianMixture) -> Tensor:
-    """Mean precision of a coordinate."""
+def _root(memory: GaussianMixture) -> Tensor:
+    """The matrix L (D, D) by which points are whitened, ``x L``: ``L L' = α Λ``."""
+    size = memory.keys.shape[-1]
+    root = torch.eye(size, dtype=memory.keys.dtype)
+    if memory.metric is not None:
+        root = torch.diag(memory.metric.sqrt()) if memory.diagonal_metric else torch.linalg.cholesky(memory.metric)
+    return root * memory.key_precision.reshape(-1)[0].sqrt()
+
+
+def _in_coordinates(memory: GaussianMixture, root: Tensor) -> GaussianMixture:
+    """Return the memory of points ``x root``; the precision goes into the metric, where there is one."""
+    inverse = torch.linalg.inv(root)
+    changes: dict[str, Tensor] = {"keys": memory.keys @ root}
+    if memory.shift is not None:
+        changes["shift"] = memory.shift @ root
     if memory.metric is None:
-        return memory.key_precision.mean()
-    diagonal = memory.metric if memory.diagonal_metric else memory.metric.diagonal()
-    return diagonal.mean() * memory.key_precision.mean()
+        changes["key_precision"] = memory.key_precision * inverse[0, 0].square()
+    elif memory.diagonal_metric:
+        changes["metric"] = memory.metric * memory.key_precision.reshape(-1)[0] * inverse.diagonal().square()
+    else:
+        metric = inverse @ (memory.metric * memory.key_precision.reshape(-1)[0]) @ inverse.mT
+        changes["metric"] = 0.5 * (metric + metric.mT)
+    if memory.metric is not None:
+        changes["key_precision"] = torch.ones_like(memory.key_precision)
+    return memory.with_parameters(changes)
 
 
 #: what may move, with its prior
@@ -64,7 +86,7 @@ MOVES: Mapping[str, Callable[[GaussianMixture, float], Distribution]] = {
 
 
 def posterior_of(memory: GaussianMixture, moves: Sequence[str], anchor: float) -> Bayesian[GaussianMixture]:
-    """Return the memory with priors on what moves, as one program.
+    """Return the memory, in coordinates where its units are round and of spread 1, with priors on what moves, as one program.
 
     Parameters
     ----------
@@ -75,12 +97,12 @@ def posterior_of(memory: GaussianMixture, moves: Sequence[str], anchor: float) -
     anchor
         Points that what was learned counts as.
     """
-    if "shift" in moves and memory.shift is None:
-        memory = memory.replace(shift=torch.zeros_like(memory.keys[0]))
-    spread = "key_precision" if memory.metric is None else "metric"
-    names = {"prevalence": "weights", "metric": spread}
-    priors: dict[str, Any] = {names.get(name, name): MOVES[name](memory, anchor) for name in moves}
-    return models.bayesian(memory, **priors)
+    round_ = _in_coordinates(memory, _root(memory))
+    if "shift" in moves and round_.shift is None:
+        round_ = round_.with_parameters({"shift": torch.zeros_like(round_.keys[0])})
+    names = {"prevalence": "weights", "metric": "key_precision" if memory.metric is None else "metric"}
+    priors: dict[str, Any] = {names.get(name, name): MOVES[name](round_, anchor) for name in moves}
+    return models.bayesian(round_, **priors)
 
 
 def adapted(
@@ -101,9 +123,9 @@ def adapted(
     """
     moved = memory
     if set(moves) - {"prevalence"}:
-        posterior = posterior_of(memory, moves, anchor)
-        fit = adapt(posterior, points, num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation
-        moved = fit.with_parameters({"log_prior": memory.log_prior})
+        posterior, root = posterior_of(memory, moves, anchor), _root(memory)
+        fit = adapt(posterior, points @ root, num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation
+        moved = _in_coordinates(fit, torch.linalg.inv(root)).with_parameters({"log_prior": memory.log_prior})
     if "prevalence" in moves:
         present, shares, queries = _of_classes(moved, points, temperature)
         prior = Dirichlet(1 + anchor * shares.unsqueeze(0))
