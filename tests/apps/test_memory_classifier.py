@@ -141,7 +141,7 @@ def test_prevalence_is_found_with_an_interval_and_adapts():
     found = classifier.prevalence(x[kept], 0.9999)
     assert found.classes.tolist() == ["a", "b", "c"] and found.estimate.sum() == pytest.approx(1.0)
     assert (found.low <= shares).all() and (shares <= found.high).all()
-    moved = classifier.adapt(x[kept], anchor=1.0)
+    moved = classifier.adapt(x[kept], "prevalence", anchor=1.0)
     assert moved is not classifier and (moved.predict(x[kept]) == y[kept]).mean() >= classifier.score(x[kept], y[kept])
     assert_equal(moved.memory_.keys, classifier.memory_.keys)
     np.testing.assert_allclose(moved.memory_.log_weights().exp()[0], found.estimate, atol=0.02)  # mode and mean: 1/N
@@ -161,12 +161,34 @@ def test_prevalence_by_unit_vectors_is_the_sum_over_classes():
             for c in range(3):
                 sums[c] += terms[c] / sum(terms)
         shares = [(sums[c] + anchor * old[c]) / (len(answers) + anchor) for c in range(3)]
-    moved = classifier.adapt(x, anchor=anchor).memory_
+    moved = classifier.adapt(x, "prevalence", anchor=anchor).memory_
     # EM stops when no share moves by 1e-5 of the largest; its rate here is below 0.5, so that less than twice that is left
     np.testing.assert_allclose(_adapt.class_shares(moved), shares, atol=2e-5)
     inside = moved.log_weights()[0].exp().reshape(3, 2)
     before = classifier.memory_.log_weights()[0].exp().reshape(3, 2)
     assert_equal(inside / inside.sum(1, keepdim=True), before / before.sum(1, keepdim=True))
+
+
+def test_points_of_another_kind_are_said_not_to_tell_the_prevalence(taught):
+    classifier, x, _ = taught
+    for deed in (lambda: classifier.adapt(x + 9, "prevalence"), lambda: classifier.prevalence(x + 9, num_samples=1)):
+        with pytest.warns(UserWarning, match=r"100% of the points are unlike the training points"):
+            deed()
+
+
+def test_a_prior_counts_as_so_many_points():
+    """One unit: the shift under a metric of 2 is the mean residual times ``n / (anchor + n)``, in every direction."""
+    memory = GaussianMixture.categorical(
+        torch.zeros(1, 2), torch.ones(1, 1), metric=torch.diag(torch.tensor([2.0, 50.0]))
+    )
+    points = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 0.0], [0.0, -2.0]])
+    moved = _adapt.adapted(memory, points, ["shift"], 12.0, 1.0)
+    assert_equal(moved.shift, points.mean(0) * 4 / 16)
+    spread = _adapt.adapted(memory, points, ["metric"], 12.0, 1.0).metric
+    scatter = sum(torch.outer(x, x) for x in points)
+    assert_equal(torch.linalg.inv(spread), (12 * torch.linalg.inv(memory.metric) + scatter) / 16, operations=256)
+    keys = _adapt.adapted(memory, points, ["keys"], 12.0, 1.0).keys
+    assert_equal(keys[0], points.mean(0) * 4 / 16)
 
 
 @pytest.mark.parametrize("metric", ["scalar", "diagonal", "full"])
