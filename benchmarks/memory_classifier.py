@@ -1,6 +1,6 @@
 """`apps.MemoryClassifier` beside scikit-learn's classifiers, and what each set of parameters does when it adapts to another domain.
 
-    PROBTX_DATA=... python -m benchmarks.memory_classifier [--part peers|shifts|both] [--seeds N]
+    PROBTX_DATA=... python -m benchmarks.memory_classifier [--part peers|shifts|prevalence|all] [--seeds N]
 
 **peers.** Digits (1,797 of 8 x 8, ink in 0..1), wine (178 of 13, standardised on the training part), Banking77 (10,003 training and
 3,080 test questions as published, 77 intents; TF-IDF of words, sublinear, and 64 singular vectors, both of the training text). Digits
@@ -21,6 +21,11 @@ contrast, brighter by 0.25 (clipped). Every set of parameters named in ``SETS`` 
 the pixels dropped, thicker, and clean, with 75 and 300 digits, three memories (one unit a class with a full and a diagonal metric,
 every point a unit with a scalar one), two or three seeds. Goal: the default loses no more than .015 in any domain, the mean over sizes and
 seeds, and gains in three of the five.
+
+**prevalence.** The same memory; batches of 200 of the other 797 digits, drawn with replacement with shares of the classes from
+Dirichlet(0.1) and Dirichlet(1), 20 of each a seed. Scores: mean absolute error of the shares and how many of them lie in their 90 %
+interval (`prevalence`, all defaults), and the error of counting the classes predicted, and of the mode (`adapt` of the prevalence alone,
+anchor 1); accuracy of the batch before and after that adaptation.
 """
 
 import argparse
@@ -194,6 +199,44 @@ def shifts(seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def prevalence(seeds: int) -> list[dict[str, Any]]:
+    found = load_digits()
+    rows = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(found.labels))
+        learned, rest = order[:1000], order[1000:]
+        classifier = MemoryClassifier(random_state=seed).fit(
+            found.images[learned].reshape(-1, 64), found.labels[learned]
+        )
+        for concentration in (0.1, 1.0):
+            for draw in range(20):
+                shares = rng.dirichlet(np.full(10, concentration))
+                classes = rng.choice(10, 200, p=shares)
+                batch = np.array([rng.choice(rest[found.labels[rest] == c]) for c in classes])
+                x, truth = found.images[batch].reshape(-1, 64), found.labels[batch]
+                said = classifier.prevalence(x, 0.9, random_state=draw)
+                moved = classifier.adapt(x, "prevalence", anchor=1.0)
+                mode = moved.memory_.log_weights().exp()[0].numpy()
+                before, after = classifier.predict(x), moved.predict(x)
+                errors = {
+                    "posterior mean": said.estimate, "mode": mode, "counting": np.bincount(before, minlength=10) / 200,
+                }  # fmt: skip
+                rows.append({
+                    "seed": seed, "concentration": concentration,
+                    "covered": float(((said.low <= shares) & (shares <= said.high)).mean()),
+                    "width": float((said.high - said.low).mean()),
+                    **{name: float(np.abs(x - shares).mean()) for name, x in errors.items()},
+                    "accuracy before": float((before == truth).mean()), "accuracy after": float((after == truth).mean()),
+                })  # fmt: skip
+    for concentration in (0.1, 1.0):
+        own = [row for row in rows if row["concentration"] == concentration]
+        print(
+            concentration, {name: round(float(np.mean([row[name] for row in own])), 4) for name in own[0]}, flush=True
+        )
+    return rows
+
+
 def table(rows: list[dict[str, Any]]) -> None:
     """Accuracy and negative log likelihood of each set, the mean over sizes and seeds, and the worst loss of a domain."""
     print(f"{'':22}" + "".join(f"{name:>16}" for name in SETS))
@@ -211,15 +254,17 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("peers", "shifts", "both"), default="both")
+    parser.add_argument("--part", choices=("peers", "shifts", "prevalence", "all"), default="all")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # of peers that have not converged, and of prevalence in other domains
-    if args.part != "peers":
+    if args.part in ("shifts", "all"):
         found = shifts(args.seeds)
         table(found)
         print(write("memory_classifier_shifts", found), machine())
-    if args.part != "shifts":
+    if args.part in ("prevalence", "all"):
+        print(write("memory_classifier_prevalence", prevalence(args.seeds)), machine())
+    if args.part in ("peers", "all"):
         if not os.environ.get("PROBTX_DATA"):
             raise SystemExit("set PROBTX_DATA to the folder that holds banking77/")
         peers(args.seeds)
