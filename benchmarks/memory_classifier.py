@@ -25,7 +25,7 @@ seeds, and gains in three of the five.
 
 **prevalence.** The same memory; batches of 200 of the other 797 digits, drawn with replacement with shares of the classes from
 Dirichlet(0.1) and Dirichlet(1), 20 of each a seed. Scores: mean absolute error of the shares and how many of them lie in their 90 %
-interval (`prevalence`, all defaults), and the error of counting the classes predicted, and of the mode (`adapt` of the prevalence alone,
+interval (`prevalence`, all defaults; and, added after the first look, with the concentration that they were drawn with), and the error of counting the classes predicted, and of the mode (`adapt` of the prevalence alone,
 anchor 1); accuracy of the batch before and after that adaptation.
 """
 
@@ -225,15 +225,17 @@ def prevalence(seeds: int) -> list[dict[str, Any]]:
                 batch = np.array([rng.choice(rest[found.labels[rest] == c]) for c in classes])
                 x, truth = found.images[batch].reshape(-1, 64), found.labels[batch]
                 said = classifier.prevalence(x, 0.9, random_state=draw)
+                own = classifier.prevalence(x, 0.9, concentration=concentration, random_state=draw)
                 moved = classifier.adapt(x, "prevalence", anchor=1.0)
                 mode = moved.memory_.log_weights().exp()[0].numpy()
                 before, after = classifier.predict(x), moved.predict(x)
                 errors = {
-                    "posterior mean": said.estimate, "mode": mode, "counting": np.bincount(before, minlength=10) / 200,
+                    "posterior mean": said.estimate, "mean, prior as drawn": own.estimate, "mode": mode, "counting": np.bincount(before, minlength=10) / 200,
                 }  # fmt: skip
                 rows.append({
                     "seed": seed, "concentration": concentration,
                     "covered": float(((said.low <= shares) & (shares <= said.high)).mean()),
+                    "covered, prior as drawn": float(((own.low <= shares) & (shares <= own.high)).mean()),
                     "width": float((said.high - said.low).mean()),
                     **{name: float(np.abs(x - shares).mean()) for name, x in errors.items()},
                     "accuracy before": float((before == truth).mean()), "accuracy after": float((after == truth).mean()),

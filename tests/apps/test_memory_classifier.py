@@ -50,7 +50,7 @@ def blobs(number=60, spread=1.0, seed=0, centers=((-3.0, 0.0), (3.0, 0.0), (0.0,
 def taught():
     """One unit a class, and rows of 60 points."""
     x, y = blobs()
-    return MemoryClassifier(random_state=0).fit(x, y), x, y
+    return MemoryClassifier(cv=2, random_state=0).fit(x, y), x, y
 
 
 def log_joint(memory, point, temperature=1.0):
