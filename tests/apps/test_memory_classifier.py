@@ -221,6 +221,12 @@ def test_reasons_name_units_with_bands():
         assert_equal(torch.tensor(reason.keys), classifier.memory_.keys[reason.units])
 
 
+def test_a_memory_that_has_adapted_has_no_posterior(taught):
+    classifier, x, _ = taught
+    with pytest.raises(NotImplementedError, match="ask the classifier that adapt was called on"):
+        classifier.adapt(x).explain(x[:1])
+
+
 def test_inference_data_names_the_units():
     x, y = blobs(30)
     classifier = MemoryClassifier(2, cv=None, random_state=0).fit(x, y)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probtx_pyro import results
 from probtx_pyro.apps.memory._adapt import MOVES, Prevalence, adapted, draw_prevalence
-from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained
+from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained, unit_names
 from probtx_pyro.apps.memory._held_out import (
     cross_validated,
     expected_answers,
@@ -131,7 +131,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             return learn_memory(examples, len(self.classes_), units, self.metric, weight, seed)
 
         self._training = points, torch.from_numpy(shares)
-        self.memory_ = learn(Examples.of(*self._training))
+        self.memory_ = self._learned = learn(Examples.of(*self._training))
         self.held_out_evidence_ = np.empty(0, data.dtype)
         self.temperature_ = 1.0 if self.temperature is None else float(self.temperature)
         if self.cv:
@@ -314,8 +314,17 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         -------
         Draws
             By `inference.gibbs`; where every point is a unit, of the weights alone (the Bayesian bootstrap, Rubin 1981).
+
+        Raises
+        ------
+        NotImplementedError
+            A memory that has adapted, whose units are no longer where the training points say.
         """
         check_is_fitted(self)
+        if self.memory_ is not self._learned:
+            raise NotImplementedError(
+                "a memory that has adapted has no posterior given the training points; ask the classifier that adapt was called on"
+            )
         every = self.units_per_class == "all"
         return draws_of_training(
             self.memory_, Examples.of(*self._training), every, num_samples, num_chains, random_state
@@ -341,6 +350,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         -------
         list of Explanation
             One a row.
+
+        Raises
+        ------
+        NotImplementedError
+            As `posterior`.
         """
         points = self._points(X)
         if not 0 < probability < 1:
@@ -355,10 +369,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         data = () if X is None else (self._points(X),)
-        names = [f"{self.classes_[label]}/{number}" for label, number in _numbered(self.memory_.unit_answers())]
-        return results.to_inference_data(
-            self.memory_, *data, coords={"unit": names, "label": [str(name) for name in self.classes_]}
-        )
+        coords = {"unit": unit_names(self.memory_, self.classes_), "label": [str(name) for name in self.classes_]}
+        return results.to_inference_data(self.memory_, *data, coords=coords)
 
     # -- scikit-learn ---------------------------------------------------------------------------------------------------------
 
@@ -379,16 +391,6 @@ def _moves(move: str | Iterable[str]) -> Sequence[str]:
     if not named or named - MOVES.keys():
         raise ValueError(f"move must name some of {', '.join(MOVES)}, not {move!r}")
     return [name for name in MOVES if name in named]
-
-
-def _numbered(answers: torch.Tensor) -> list[tuple[int, int]]:
-    """Return the class that each unit answers with, and its number among those of the class."""
-    counts: dict[int, int] = {}
-    found = []
-    for label in answers.argmax(-1).tolist():
-        found.append((label, counts.get(label, 0)))
-        counts[label] = counts.get(label, 0) + 1
-    return found
 
 
 def _tensor(array: NDArray) -> torch.Tensor:

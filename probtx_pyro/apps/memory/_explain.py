@@ -31,6 +31,16 @@ class Explanation(NamedTuple):
     keys: np.ndarray
 
 
+def unit_names(memory: GaussianMixture, classes: np.ndarray) -> list[str]:
+    """Return a name of each unit: its most probable class, and its number among those of the class."""
+    counts: dict[int, int] = {}
+    names = []
+    for label in memory.unit_answers().argmax(-1).tolist():
+        names.append(f"{classes[label]}/{counts.get(label, 0)}")
+        counts[label] = counts.get(label, 0) + 1
+    return names
+
+
 def draws_of_training(
     memory: GaussianMixture, examples: Examples, every_point: bool, num_samples: int, num_chains: int, seed: int
 ) -> Draws:
