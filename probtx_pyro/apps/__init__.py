@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 _ESTIMATOR = {"MemoryClassifier": "probtx_pyro.apps.memory._classifier"}
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
-__all__ = ["memory", "segmentation", "AttentionParser", "DECODERS"]
+__all__ = ["memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier"]
