@@ -53,10 +53,11 @@ def run(arguments: argparse.Namespace) -> None:
     for source in (arguments.train, arguments.new):
         if arguments.out.resolve() == source.resolve():
             raise ValueError(f"{arguments.out} is a file to read; choose another name")
-    from sklearn.preprocessing import StandardScaler
-
-    from probtx_pyro.apps import MemoryClassifier  # first, as it says what to install
+    from probtx_pyro import apps
     from probtx_pyro.data import read_table
+
+    make = apps.MemoryClassifier  # says what to install where scikit-learn is missing
+    from sklearn.preprocessing import StandardScaler
 
     train = read_table(arguments.train, arguments.label, skip=arguments.skip)
     new = read_table(arguments.new, arguments.label, features=train.features)
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.no_scale:
         scaler = StandardScaler().fit(x)
         x, asked = scaler.transform(x), scaler.transform(asked)
-    classifier: Any = MemoryClassifier(arguments.units, metric=arguments.metric, random_state=arguments.seed)
+    classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
     classifier.fit(x, train.labels)
     if arguments.adapt is not None:
         classifier = classifier.adapt(asked, [name.strip() for name in arguments.adapt.split(",")])
