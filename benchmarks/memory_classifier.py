@@ -203,9 +203,20 @@ def shifts(seeds: int) -> list[dict[str, Any]]:
                     for name, moves in SETS.items():
                         moved = classifier.adapt(x, moves) if moves else classifier
                         own = scores(moved.predict_proba(x), truth)
-                        rows.append({"seed": seed, "domain": domain, "classes": classes, "size": len(batch), "set": name, **own, "unlike": unlike})  # fmt: skip
+                        rows.append({"seed": seed, "domain": domain, "classes": classes, "size": size, "set": name, **own, "unlike": unlike})  # fmt: skip
         print(f"seed {seed}", flush=True)
     return rows
+
+
+def by_cell(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one cell and set as one, a score a list over seeds."""
+    cells: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        names = {name: row[name] for name in ("domain", "classes", "size", "set")}
+        cell = cells.setdefault(tuple(names.values()), {**names, "accuracy": [], "nll": [], "ece": [], "unlike": []})
+        for score in ("accuracy", "nll", "ece", "unlike"):
+            cell[score].append(round(row[score], 5))
+    return list(cells.values())
 
 
 def prevalence(seeds: int) -> list[dict[str, Any]]:
@@ -275,7 +286,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.part in ("shifts", "all"):
         found = shifts(args.seeds)
         table(found)
-        print(write("memory_classifier_shifts", found), machine())
+        print(write("memory_classifier_shifts", by_cell(found)), machine())
     if args.part in ("prevalence", "all"):
         print(write("memory_classifier_prevalence", prevalence(args.seeds)), machine())
     if args.part in ("peers", "all"):
