@@ -192,7 +192,9 @@ def test_a_prior_counts_as_so_many_points():
     assert_equal(keys[0], points.mean(0) * 4 / 16)
 
 
-@pytest.mark.parametrize("metric", ["scalar", "diagonal", "full"])
+@pytest.mark.parametrize(
+    "metric", ["scalar", pytest.param("diagonal", marks=pytest.mark.slow), pytest.param("full", marks=pytest.mark.slow)]
+)
 def test_what_is_not_named_stays_and_an_anchor_holds(metric):
     x, y = blobs(60)
     classifier = MemoryClassifier(metric=metric, cv=None, random_state=0).fit(x, y)
@@ -227,6 +229,7 @@ def test_a_memory_that_has_adapted_has_no_posterior(taught):
         classifier.adapt(x).explain(x[:1])
 
 
+@pytest.mark.slow
 def test_inference_data_names_the_units():
     x, y = blobs(30)
     classifier = MemoryClassifier(2, cv=None, random_state=0).fit(x, y)
