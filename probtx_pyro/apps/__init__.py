@@ -1,6 +1,15 @@
-"""Whole tasks on the public API: segmentation of a picture from clicks, and dependency trees read out of attention."""
+"""Whole tasks on the public API: segmentation from clicks, dependency trees out of attention, classes from a memory."""
 
-from probtx_pyro.apps import segmentation
+from typing import TYPE_CHECKING
+
+from probtx_pyro._lazy import with_extra
+from probtx_pyro.apps import memory, segmentation
 from probtx_pyro.apps._parsing import DECODERS, AttentionParser
 
-__all__ = ["segmentation", "AttentionParser", "DECODERS"]
+if TYPE_CHECKING:
+    from probtx_pyro.apps.memory._classifier import MemoryClassifier as MemoryClassifier
+
+_ESTIMATOR = {"MemoryClassifier": "probtx_pyro.apps.memory._classifier"}
+__getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
+
+__all__ = ["memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier"]

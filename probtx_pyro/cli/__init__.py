@@ -8,6 +8,10 @@ and a task of your own, by a few clicks on a photograph:
 
   probtx segment cat.jpg --click 120,200,1 --click 10,10,2 --out mask.png
 
+Classes of the rows of a table, with their evidence:
+
+  probtx classify train.csv --label species new.csv --out classes.csv
+
 Language models with any of the attention layers, on any text:
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
@@ -40,7 +44,7 @@ from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
 
-COMMANDS = ("tour", "segment", "train", "adapt", "parse")
+COMMANDS = ("tour", "segment", "classify", "train", "adapt", "parse")
 
 
 def parser() -> options.Parser:

@@ -7,12 +7,15 @@ from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
+from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
 from probtx_pyro.data.treebank import load_treebank
 
 __all__ = [
     "Digits", "load_digits", "Photograph", "load_pagoda", "Fashion", "load_fashion", "read_idx",
+    # rows of numbers
+    "Table", "read_table",
     # text, its tokens, and a transformer that was trained on it
     "Text", "load_text", "Vocabulary", "text_transformer",
     # every corpus of sentences comes in these parts

@@ -1,12 +1,12 @@
 """Texts with a label: files with a header and two columns, and their words."""
 
-import csv
-import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import on_github, read_text
+from probtx_pyro.data._columns import read_columns
+from probtx_pyro.data._fetch import on_github
 from probtx_pyro.data._splits import Published, Splits, load_splits
 
 PUBLISHED: Published = {
@@ -26,13 +26,6 @@ class Labelled(NamedTuple):
     label: str
 
 
-# How a file is cut into columns, by its ending; a TSV file knows no quotes (IANA, text/tab-separated-values).
-FORMATS = {
-    ".csv": {"delimiter": ",", "strict": True},
-    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-}
-
-
 def read_labelled(path: str | Path, text: str = "text", label: str = "category") -> list[Labelled]:
     """The rows of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns.
 
@@ -49,33 +42,21 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
         Another ending, a column missing in the header; ``FILE, line N: ...`` for a row of another length than the header, an
         empty text or label, or broken quotes; a file that cannot be read.
     """
-    path = Path(path)
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if ending not in FORMATS:
-        raise ValueError(f"{path} ends in none of {', '.join(FORMATS)}; rename or convert it")
-    content = read_text(path, "CSV or TSV file").removeprefix("\ufeff")
-    reader = csv.reader(io.StringIO(content, newline=""), **FORMATS[ending])  # type: ignore[arg-type]
-    found, header, number = [], None, 1
-    try:
-        for row in reader:
-            if header is None:
-                header = row
-                if missing := {text, label} - set(header):
-                    raise ValueError(f"the header has no column {', '.join(sorted(missing))}; name one of {header}")
-                columns = header.index(text), header.index(label)
-            elif row:
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{len(row)} columns instead of {len(header)}; quote a text that has the delimiter"
-                    )
-                item = Labelled(*(row[column].strip() for column in columns))
-                if not all(item):
-                    raise ValueError("the text or its label is empty; fill it or remove the line")
-                found.append(item)
-            number = reader.line_num + 1
-    except (csv.Error, ValueError) as error:
-        raise ValueError(f"{path}, line {number}: {error}") from None
-    return found
+
+    def reader_of(header: list[str]) -> Callable[[list[str]], Labelled]:
+        if missing := {text, label} - set(header):
+            raise ValueError(f"the header has no column {', '.join(sorted(missing))}; name one of {header}")
+        columns = header.index(text), header.index(label)
+
+        def read(row: list[str]) -> Labelled:
+            item = Labelled(*(row[column].strip() for column in columns))
+            if not all(item):
+                raise ValueError("the text or its label is empty; fill it or remove the line")
+            return item
+
+        return read
+
+    return read_columns(path, reader_of)
 
 
 def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed: int = 0) -> Splits[Labelled]:

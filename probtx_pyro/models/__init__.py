@@ -1,9 +1,10 @@
 """Attention as probability models: each formulation is a value of tensors with closed forms and a Pyro program."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.serialization import add_safe_globals
 
+from probtx_pyro._lazy import with_extra
 from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
@@ -44,20 +45,8 @@ if TYPE_CHECKING:
 add_safe_globals([Bayesian, Saved, LowRank, Clustering])  # for torch.load(weights_only=True); a formulation adds itself
 
 
-def __getattr__(name: str) -> Any:
-    """`SoftKMeansEstimator` needs scikit-learn, an extra, and is loaded when it is asked for."""
-    if name != "SoftKMeansEstimator":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("sklearn"):
-            raise
-        raise ModuleNotFoundError(
-            "SoftKMeansEstimator needs scikit-learn, which is not installed: pip install 'probtx_pyro[tour]'"
-        ) from None
-    return SoftKMeansEstimator
-
+_ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}
+__getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
 __all__ = [
     "GaussianMixture", "OutputModes",

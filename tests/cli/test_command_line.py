@@ -83,7 +83,14 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
 
 
 def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
-    commands = [["tour"], ["segment"], ["parse"], ["adapt", "tagger"], *(["train", task] for task in TASKS)]
+    commands = [
+        ["tour"],
+        ["segment"],
+        ["classify"],
+        ["parse"],
+        ["adapt", "tagger"],
+        *(["train", task] for task in TASKS),
+    ]
     for words in commands:
         with pytest.raises(SystemExit):
             cli.main([*words, "--help"])

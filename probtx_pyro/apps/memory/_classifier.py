@@ -1,0 +1,398 @@
+"""A memory of labelled points as a scikit-learn classifier, which is an extra; `probtx_pyro.apps` loads this file when it is asked for."""
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probtx_pyro import results
+from probtx_pyro.apps.memory._adapt import MOVES, Prevalence, adapted, draw_prevalence
+from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained, unit_names
+from probtx_pyro.apps.memory._held_out import (
+    cross_validated,
+    expected_answers,
+    log_evidence,
+    tempered,
+    threshold,
+)
+from probtx_pyro.apps.memory._learn import METRICS, Examples, learn_memory
+from probtx_pyro.inference import Draws
+from probtx_pyro.models import GaussianMixture
+
+_MANY_UNLIKE = 0.25  # share of points below the evidence that 5 % fall below
+
+
+class MemoryClassifier(ClassifierMixin, BaseEstimator):
+    """Labelled points in a memory of Gaussian units: a point attends to the units, and their labels answer.
+
+    ``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``, a `models.GaussianMixture` with categorical answers. Besides the class it says how
+    likely the point itself is, so that a point unlike all that it was taught is seen; and it adapts to points without labels.
+
+    Parameters
+    ----------
+    units_per_class
+        At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training point a unit.
+    metric
+        What all units share, and is learned: ``"scalar"`` a precision, ``"diagonal"`` one a feature, ``"full"`` a matrix. The first
+        needs features on one scale, and all are shrunk to it; put a ``StandardScaler`` in front where units of measure differ.
+    prior_weight
+        How many points the prior of the metric counts as, which has one precision in all directions; None is the number of features.
+    temperature
+        By which the squared distances are divided when it answers; None learns it from the held-out points.
+    cv
+        Folds in which each training point is held out once; None holds none out: then `reject` refuses, and the temperature is 1 unless given.
+    random_state
+        An integer makes fits reproducible.
+
+    Attributes
+    ----------
+    memory_ : `models.GaussianMixture`, which `score_samples` asks; `reader_` is the one that answers
+    temperature_ : that of the answers
+    held_out_evidence_ : (N,), log evidence of each training point under a memory that was learned without it
+    classes_ : (C,), n_features_in_ : D
+
+    Raises
+    ------
+    ValueError
+        Parameters out of range, and data that scikit-learn's own checks refuse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)) + np.repeat([[-3.0, 0.0], [3.0, 0.0]], 100, 0)
+    >>> classifier = MemoryClassifier(random_state=0).fit(x, np.repeat(["left", "right"], 100))
+    >>> classifier.predict([[-2.0, 0.5], [4.0, 0.0]]).tolist(), classifier.reject([[-2.0, 0.5], [0.0, 40.0]]).tolist()
+    (['left', 'right'], [False, True])
+
+    References
+    ----------
+    Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (units with answers, adaptation); Saerens et al. 2002
+    (prevalence); Vovk et al. 2005, *Algorithmic learning in a random world* (the threshold).
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "units_per_class": [Interval(Integral, 1, None, closed="left"), StrOptions({"all"})],
+        "metric": [StrOptions(set(METRICS))],
+        "prior_weight": [Interval(Real, 0, None, closed="neither"), None],
+        "temperature": [Interval(Real, 0, None, closed="neither"), None],
+        "cv": [Interval(Integral, 2, None, closed="left"), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        units_per_class: int | str = 1,
+        *,
+        metric: str = "full",
+        prior_weight: float | None = None,
+        temperature: float | None = None,
+        cv: int | None = 5,
+        random_state: Any = None,
+    ) -> None:
+        self.units_per_class = units_per_class
+        self.metric = metric
+        self.prior_weight = prior_weight
+        self.temperature = temperature
+        self.cv = cv
+        self.random_state = random_state
+
+    # -- learning -------------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from points and labels.
+
+        Parameters
+        ----------
+        X
+            (N, D).
+        y
+            (N,) classes; or (N, C), C > 1, shares of classes 0..C-1, rows on the simplex.
+        """
+        self._validate_params()
+        data, y = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=np.asarray(y).ndim == 2
+        )
+        points, shares = _tensor(data), self._shares(y).astype(data.dtype)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        units = None if self.units_per_class == "all" else int(self.units_per_class)
+        weight = float(data.shape[1]) if self.prior_weight is None else float(self.prior_weight)
+
+        def learn(examples: Examples) -> GaussianMixture:
+            return learn_memory(examples, len(self.classes_), units, self.metric, weight, seed)
+
+        self._training = points, torch.from_numpy(shares)
+        self.memory_ = self._learned = learn(Examples.of(*self._training))
+        self.held_out_evidence_ = np.empty(0, data.dtype)
+        self.temperature_ = 1.0 if self.temperature is None else float(self.temperature)
+        if self.cv:
+            self.held_out_evidence_, learned = cross_validated(*self._training, learn, self.cv, seed)
+            self.temperature_ = learned if self.temperature is None else self.temperature_
+        return self
+
+    def _shares(self, y: Any) -> NDArray:
+        """Return the share of each class in each label, (N, C), and set ``classes_``."""
+        if y.ndim == 2 and y.shape[1] > 1:
+            if not np.issubdtype(y.dtype, np.number) or (y < 0).any() or not np.allclose(y.sum(1), 1, atol=1e-4):
+                raise ValueError("y must be classes (N,), or shares of classes (N, C) that are >= 0 and sum to 1")
+            self.classes_ = np.arange(y.shape[1])
+            return y / y.sum(1, keepdims=True)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        return np.eye(len(self.classes_))[numbers]
+
+    # -- answers --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def reader_(self) -> GaussianMixture:
+        """The memory that answers: the squared distances of ``memory_`` over the temperature."""
+        check_is_fitted(self)
+        return tempered(self.memory_, self.temperature_)
+
+    def predict(self, X: ArrayLike) -> NDArray:
+        """Return the most probable class of each row, (N,)."""
+        probabilities = self.predict_proba(X)  # first, as it says where nothing was fitted
+        return self.classes_[probabilities.argmax(1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray:
+        """Return ``p(c | x)`` of each row, (N, C)."""
+        points = self._points(X)
+        return expected_answers(self.reader_, points).numpy()
+
+    def score_samples(self, X: ArrayLike) -> NDArray:
+        """Return the log evidence ``log p(x)`` of each row, (N,)."""
+        points = self._points(X)
+        return log_evidence(self.memory_, points).numpy()
+
+    def threshold(self, false_alarm_rate: float = 0.05) -> float:
+        """Return the log evidence below which a point is unlike the training points, -inf where they are too few to tell.
+
+        Raises
+        ------
+        ValueError
+            A rate out of range, or ``cv=None``.
+        """
+        check_is_fitted(self)
+        if not 0 <= false_alarm_rate < 1:
+            raise ValueError(f"false_alarm_rate must be from 0 to below 1, not {false_alarm_rate}")
+        if not len(self.held_out_evidence_):
+            raise ValueError("no training point was held out, so no rate of false alarms is known; fit with cv=5")
+        return threshold(self.held_out_evidence_, false_alarm_rate)
+
+    def reject(self, X: ArrayLike, false_alarm_rate: float = 0.05) -> NDArray[np.bool_]:
+        """Return True for each row that is unlike the training points, (N,).
+
+        Parameters
+        ----------
+        X
+            (N, D).
+        false_alarm_rate
+            The share of points like the training points for which it is True all the same, at most; it is set by the
+            evidence of held-out points, of a memory that has learned from fewer, so that the true rate tends to be lower.
+        """
+        return self.score_samples(X) < self.threshold(false_alarm_rate)
+
+    # -- points without labels ------------------------------------------------------------------------------------------------
+
+    def adapt(self, X: ArrayLike, move: str | Iterable[str] = ("shift", "metric"), *, anchor: float = 1000.0) -> Self:
+        """Return a classifier that has adapted to points without labels; this one stays as it is.
+
+        Parameters
+        ----------
+        X
+            (N, D), points to be classified; they should come from one place.
+        move
+            What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units),
+            ``"metric"`` and ``"keys"`` (each unit by itself).
+        anchor
+            How many points the values learned from labels count as, in every direction. Where nothing but the prevalence has
+            changed, name it alone and give less.
+
+        Raises
+        ------
+        ValueError
+            A name that does not exist, or nothing to move; an anchor out of range.
+
+        Warns
+        -----
+        UserWarning
+            The prevalence alone is to move, and many points are unlike the training points: then they do not tell it.
+
+        Notes
+        -----
+        The evidence of the points rises whatever moves, also where classes change places, so that it does not say what should.
+        Keys are not to move without the metric: points of another domain are farther from all units than the memory
+        expects, which makes it sure of the wrong ones, and keys walk to other classes; a metric that moves sees that first.
+        """
+        points, moves = self._points(X), _moves(move)
+        if not anchor > 0:
+            raise ValueError(f"anchor must be a positive number of points, not {anchor}")
+        if moves == ["prevalence"]:
+            self._warn_of_others(points)
+        moved = copy.copy(self)
+        moved.memory_ = adapted(self.memory_, points, moves, float(anchor), self.temperature_)
+        return moved
+
+    def prevalence(
+        self,
+        X: ArrayLike,
+        probability: float = 0.9,
+        *,
+        concentration: float = 1.0,
+        num_samples: int = 200,
+        num_chains: int = 10,
+        random_state: int = 0,
+    ) -> Prevalence:
+        """Estimate the shares of the classes where points without labels come from, by Gibbs sampling.
+
+        Parameters
+        ----------
+        X
+            (N, D), of classes that were learned, each as it was learned: only their shares may differ.
+        probability
+            Of the intervals, between equal tails.
+        concentration
+            Of the Dirichlet prior of the shares.
+        num_samples, num_chains, random_state
+            As in `inference.gibbs`, the seed as an integer.
+
+        Warns
+        -----
+        UserWarning
+            Many points are unlike the training points: then they do not tell the prevalence.
+
+        Returns
+        -------
+        Prevalence
+            ``classes, estimate, low, high``, each (C,).
+        """
+        points = self._points(X)
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must be between 0 and 1, not {probability}")
+        if not concentration > 0:
+            raise ValueError(f"concentration must be positive, not {concentration}")
+        self._warn_of_others(points)
+        drawn = draw_prevalence(
+            self.memory_, points, concentration, self.temperature_, num_samples, num_chains, random_state
+        ).numpy()
+        low, high = np.quantile(drawn, [(1 - probability) / 2, (1 + probability) / 2], axis=0)
+        return Prevalence(self.classes_, drawn.mean(0), low, high)
+
+    def _warn_of_others(self, points: torch.Tensor) -> None:
+        """Warn where more points are unlike the training points than chance and small differences explain."""
+        if len(self.held_out_evidence_):
+            unlike = float((log_evidence(self.memory_, points) < torch.tensor(self.threshold(0.05))).double().mean())
+            if unlike > _MANY_UNLIKE:
+                warnings.warn(
+                    f"{unlike:.0%} of the points are unlike the training points (5 % of their own kind are), so that their classes are not as they were learned and tell the prevalence badly; let the metric adapt, too",
+                    stacklevel=3,
+                )
+
+    # -- reasons --------------------------------------------------------------------------------------------------------------
+
+    def posterior(self, *, num_samples: int = 50, num_chains: int = 8, random_state: int = 0) -> Draws:
+        """Draw keys and weights of the units given the training points, for `results.predict` or `results.to_inference_data`.
+
+        Parameters
+        ----------
+        num_samples, num_chains
+            Draws of each chain, and chains.
+        random_state
+            The seed, an integer.
+
+        Returns
+        -------
+        Draws
+            By `inference.gibbs`; where every point is a unit, of the weights alone (the Bayesian bootstrap, Rubin 1981).
+
+        Raises
+        ------
+        NotImplementedError
+            A memory that has adapted, whose units are no longer where the training points say.
+        """
+        check_is_fitted(self)
+        if self.memory_ is not self._learned:
+            raise NotImplementedError(
+                "a memory that has adapted has no posterior given the training points; ask the classifier that adapt was called on"
+            )
+        every = self.units_per_class == "all"
+        return draws_of_training(
+            self.memory_, Examples.of(*self._training), every, num_samples, num_chains, random_state
+        )
+
+    def explain(
+        self, X: ArrayLike, *, top: int = 5, probability: float = 0.9, random_state: int = 0
+    ) -> list[Explanation]:
+        """Return the units that each row attends to most, with bands from the posterior of the units.
+
+        Parameters
+        ----------
+        X
+            (N, D), few rows.
+        top
+            Units to name.
+        probability
+            Of the bands.
+        random_state
+            Seed of the draws.
+
+        Returns
+        -------
+        list of Explanation
+            One a row.
+
+        Raises
+        ------
+        NotImplementedError
+            As `posterior`.
+        """
+        points = self._points(X)
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must be between 0 and 1, not {probability}")
+        draws = self.posterior(random_state=random_state)
+        return explained(draws, points, self.temperature_, self.classes_, min(top, self.memory_.num_units), probability)
+
+    def to_inference_data(self, X: ArrayLike | None = None) -> Any:
+        """Return the memory as ArviZ data, and given rows their attention and log evidence; units are called by class and number.
+
+        The posterior of the units is ``results.to_inference_data(classifier.posterior())``.
+        """
+        check_is_fitted(self)
+        data = () if X is None else (self._points(X),)
+        coords = {"unit": unit_names(self.memory_, self.classes_), "label": [str(name) for name in self.classes_]}
+        return results.to_inference_data(self.memory_, *data, coords=coords)
+
+    # -- scikit-learn ---------------------------------------------------------------------------------------------------------
+
+    def _points(self, X: ArrayLike) -> torch.Tensor:
+        check_is_fitted(self)
+        dtype = np.float32 if self.memory_.keys.dtype == torch.float32 else np.float64
+        return _tensor(validate_data(self, X, reset=False, dtype=dtype))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = False
+        return tags
+
+
+def _moves(move: str | Iterable[str]) -> Sequence[str]:
+    """Return the names of what moves, in the order of the table."""
+    named = {move} if isinstance(move, str) else set(move)
+    if not named or named - MOVES.keys():
+        raise ValueError(f"move must name some of {', '.join(MOVES)}, not {move!r}")
+    return [name for name in MOVES if name in named]
+
+
+def _tensor(array: NDArray) -> torch.Tensor:
+    """Share memory with the array, unless that is read-only or in reverse, which torch does not know."""
+    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())

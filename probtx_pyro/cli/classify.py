@@ -1,0 +1,98 @@
+"""Classify the rows of a table by a memory of labelled rows, and say which rows are like nothing in it.
+
+  probtx classify train.csv --label species new.csv --out classes.csv
+  probtx classify train.csv --label species new.csv --out classes.csv --units all --metric scalar --false-alarm 0.01
+  probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
+
+CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
+for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
+which happens to rows of the same kind at the rate of false alarms. Where the new rows have labels, the share that is right is printed.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from probtx_pyro.cli import _options as options
+
+SUMMARY = "classes of the rows of a table, by a memory of labelled rows, with evidence"
+METRICS = ("full", "diagonal", "scalar")
+
+
+def units(text: str) -> int | str:
+    """Read a number of units, or the word all.
+
+    >>> units("3"), units("all")
+    (3, 'all')
+    """
+    return text if text == "all" else options.count(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``probtx classify``."""
+    parser.add_argument("train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv, plain or .gz")
+    parser.add_argument("new", type=Path, metavar="NEW", help="rows to classify")
+    parser.add_argument("--label", required=True, metavar="COLUMN", help="column of the labels in TRAIN")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="CSV with the classes")
+    parser.add_argument("--skip", action="append", default=[], metavar="COLUMN", help="a column that is no feature")
+    parser.add_argument("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
+    parser.add_argument("--metric", choices=METRICS, default="full", help="what units share (default full)")
+    parser.add_argument("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
+    parser.add_argument(
+        "--false-alarm", type=float, default=0.05, metavar="RATE", help="rate of rows wrongly called unlike (0.05)"
+    )
+    parser.add_argument(
+        "--adapt", metavar="NAMES", help="what adapts to the new rows: prevalence,shift,metric,keys (default nothing)"
+    )
+    options.add_shared(parser, "--seed", "--threads")
+    parser.set_defaults(names={"false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units"})
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, learn, adapt where asked to, classify and write."""
+    for source in (arguments.train, arguments.new):
+        if arguments.out.resolve() == source.resolve():
+            raise ValueError(f"{arguments.out} is a file to read; choose another name")
+    from probtx_pyro import apps
+    from probtx_pyro.data import read_table
+
+    make = apps.MemoryClassifier  # says what to install where scikit-learn is missing
+    from sklearn.preprocessing import StandardScaler
+
+    train = read_table(arguments.train, arguments.label, skip=arguments.skip)
+    new = read_table(arguments.new, arguments.label, features=train.features)
+    x, asked = train.numbers, new.numbers
+    if not arguments.no_scale:
+        scaler = StandardScaler().fit(x)
+        x, asked = scaler.transform(x), scaler.transform(asked)
+    classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
+    classifier.fit(x, train.labels)
+    if arguments.adapt is not None:
+        classifier = classifier.adapt(asked, [name.strip() for name in arguments.adapt.split(",")])
+    probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
+    unlike = evidence < classifier.threshold(arguments.false_alarm)
+    classes = classifier.classes_[probabilities.argmax(1)]
+    write(arguments.out, zip(classes, probabilities.max(1), evidence, unlike, strict=True))
+    print(arguments.out)
+    print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows")
+    if new.labels is not None and (known := new.labels != "").any():
+        print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
+
+
+def write(path: Path, rows: Any) -> None:
+    """Write class, probability, log evidence and "yes" or "no" a line.
+
+    Parameters
+    ----------
+    path
+        The file.
+    rows
+        Class, probability, log evidence and a boolean of each row.
+    """
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["class", "probability", "log_evidence", "seen_nothing_like_it"])
+        for name, probability, evidence, unlike in rows:
+            writer.writerow([name, f"{probability:.6g}", f"{evidence:.6g}", "yes" if unlike else "no"])
