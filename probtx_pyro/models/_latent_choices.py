@@ -49,4 +49,4 @@ class Field(Protocol):
         """The formulation whose latent choices these are."""
 
     def marginals(self) -> dict[str, Tensor]:
-        """By names of the formulation's ``RESULTS``."""
+        """Marginals, by names of the formulation's ``RESULTS``."""

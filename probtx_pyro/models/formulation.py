@@ -218,7 +218,7 @@ class Formulation:
 
     @property
     def evidence_kind(self) -> str:
-        """What priors and `log_evidence` make together: another word than "posterior" where that is no log density of data."""
+        """Name of what priors and `log_evidence` make together: another word than "posterior" where that is no log density of data."""
         return "posterior"
 
     # -- axes ----------------------------------------------------------------------------------------------------------------

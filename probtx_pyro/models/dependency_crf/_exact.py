@@ -65,7 +65,7 @@ def log_density(
 
 
 def log_told(potentials: Potentials, scores: Tensor, *chosen: Tensor | None) -> Tensor:
-    """What each word's choices add to `log_density`, all channels together, (..., B, N), from the scores of its slots."""
+    """Terms of `log_density` from each word's choices, all channels together, (..., B, N), from the scores of its slots."""
     total = scores.new_zeros(())
     for x, slots in zip(scores.split(potentials.parts, -1), (*chosen, None, None), strict=False):
         told = log_sum(x)
@@ -142,7 +142,7 @@ def alike(words: Tensor, free: Tensor) -> list[Bucket]:
 
 
 def table_size(potentials: Potentials, free: list[bool]) -> tuple[int, int]:
-    """How many labellings there are of a sentence with so many free places, and how many numbers their table has."""
+    """Numbers of labellings of a sentence with so many free places, and of entries in their table."""
     roots = 1 if potentials.root is None else potentials.root.shape[-1]
     labellings = potentials.unary.shape[-1] ** sum(free) * roots
     return labellings, labellings * potentials.channels * potentials.unary.shape[-2] * sum(potentials.parts)
@@ -160,7 +160,7 @@ def require_small(potentials: Potentials, buckets: list[Bucket], instead: str) -
 def _over_buckets(
     potentials: Potentials, buckets: list[Bucket] | None, of: Callable[[Potentials, _Table], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """What ``of`` says of the table of each bucket, a few sentences at a time, in the order of the sentences."""
+    """Values of ``of`` for the table of each bucket, a few sentences at a time, in the order of the sentences."""
     if buckets is None:
         words = potentials.words
         buckets = alike(words, words if potentials.labels is None else words & (potentials.labels < 0))

@@ -103,7 +103,7 @@ class LabelledCRF(DependencyCRF):
             )
 
     def sizes(self, *data: Any) -> dict[str, int]:
-        """How many entries each axis has, the slots of heads among them."""
+        """Number of entries of each axis, the slots of heads among them."""
         return super().sizes(*data) | {"slot": sum(self._first().parts)}
 
     @classmethod
@@ -138,7 +138,7 @@ class LabelledCRF(DependencyCRF):
         return (every if self.mask is None else self.mask).expand(shape)
 
     def potentials(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Potentials:
-        """As `DependencyCRF.potentials`, of one problem."""
+        """Potentials as `DependencyCRF.potentials` gives them, of one problem."""
         if self.batch_shape:
             raise ValueError(
                 f"the potentials have leading axes {tuple(self.batch_shape)}, problems of their own; take those of one problem"
@@ -159,7 +159,7 @@ class LabelledCRF(DependencyCRF):
         )
 
     def _known(self, data: Data) -> Known:
-        """What is known, checked, with the leading axes of the data."""
+        """Known labels and heads, checked, with the leading axes of the data."""
         labels, heads, observed = given = self.bind(*data)
         words, one, lead = self.words(), self._first(), {}
         for name, x, rank in zip(self.DATA, given, (2, 3, 2), strict=True):

@@ -23,7 +23,7 @@ class Evidence(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known, and how sentences go together: by all their words, and by those words whose labels are not known.
+    """Known labels and heads, and how sentences go together: by all their words, and by those words whose labels are not known.
 
     labels: (B, N), -1 where unknown. heads: (B, C, N), -1 where unknown, or None. every: buckets of all labellings. rest: buckets of
     those that agree with the known labels.
@@ -81,7 +81,7 @@ def pseudo(potentials: Potentials, known: Known) -> Evidence:
 
 
 def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor) -> Tensor:
-    """What the choices of all other words add to ``log φ`` if word i has label a, (L, K, B, N)."""
+    """Terms of ``log φ`` from the choices of all other words if word i has label a, (L, K, B, N)."""
     heads = scores.split(potentials.parts, -1)[0]
     first, places = int(potentials.root is not None), labels.shape[-1]
     place = torch.arange(first, first + places, device=labels.device)

@@ -206,7 +206,7 @@ class LowRank(NamedTuple):
 
     @classmethod
     def of(cls, groups: Groups, left: Tensor, right: Tensor) -> "LowRank":
-        """From U and V of all groups, (channels, G, L, r) each."""
+        """Make the table from U and V of all groups, (channels, G, L, r) each."""
         index = torch.tensor(groups.numbers, dtype=torch.long, device=left.device)
         return cls(torch.stack([left, right]).index_select(2, index).permute(0, 4, 2, 1, 3).contiguous())
 
