@@ -80,7 +80,7 @@ ENCODER_OPTIONS = {
     "iterations": Option("num_steps", options.count, "mean-field iterations (default 4)"),
     "distances": Option("distances", distances, "where distances are cut into groups, like 2,3,4"),
     "rank": Option(
-        "rank", rank, "rank of the ternary potentials, or full (default: width / 8 from a width of 32 on, else full)"
+        "rank", rank, "rank of the ternary potentials, or full (default: width / 8 from a width of 64 on, else full)"
     ),
     "symmetric": Option("symmetric", None, "arcs score the same in both directions: half the potentials"),
     "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),

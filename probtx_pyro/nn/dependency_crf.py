@@ -19,14 +19,14 @@ NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}
 
 
 def default_rank(width: int) -> int | Literal["full"]:
-    """Return the rank of ternary potentials that an encoder of ``width`` labels has unless it is told: an eighth, or ``"full"`` below 32.
+    """Return the rank of ternary potentials that an encoder of ``width`` labels has unless it is told: an eighth, or ``"full"`` below 64.
 
     What was measured of it: docs/reports/small_treebanks.md.
 
     >>> default_rank(64), default_rank(16)
     (8, 'full')
     """
-    return width // 8 if width >= 32 else "full"
+    return width // 8 if width >= 64 else "full"
 
 
 class DependencyCRFEncoder(WithPriors):
@@ -44,7 +44,7 @@ class DependencyCRFEncoder(WithPriors):
         Bounds that cut the distance of two words into groups, each with potentials of its own.
     rank, shared
         A number: ternary potentials of low rank ``U V'``; ``shared`` over the channels as well ("uvw"). ``"full"``: full ones. None:
-        `default_rank`, an eighth of the width for 32 labels or more, else full.
+        `default_rank`, an eighth of the width for 64 labels or more, else full.
     symmetric
         The score of two words is the same whichever of them is the head: the potential of a distance to the left is the
         transpose of that to the right. Half the parameters.

@@ -165,7 +165,7 @@ def test_training_under_narrow_priors_shrinks_the_potentials():
     size = {}
     for spread in (None, 0.02):
         done = train.train_tagger(replace(settings, prior_spread=spread), parts_of(1), progress=False)
-        size[spread] = float(done.model.encoder.ternary.detach().square().mean().sqrt())
+        size[spread] = float(done.model.encoder.constrained()["ternary"].detach().square().mean().sqrt())
         assert done.results["settings"]["prior_spread"] == spread
     assert size[0.02] < 0.7 * size[None]  # they start at 32 ** -0.5 = 0.18
 

@@ -53,7 +53,8 @@ class Arcs(NamedTuple):
         ``again``, without gradients, writes over what was made for the arcs before.
         """
         q = q.contiguous()  # sums are made in place on flattened views of tensors laid out like it
-        shape, made, gradients = (len(weights), *q.shape[:2], q.shape[1]), list[Any](), torch.is_grad_enabled()
+        made: list[Any] = []
+        shape, gradients = (len(weights), *q.shape[:2], q.shape[1]), torch.is_grad_enabled()
         if not groups.numbers:
             return cls(groups, q, weights, q.new_zeros(shape), made, gradients)
         if torch.compiler.is_compiling() or transformed():
