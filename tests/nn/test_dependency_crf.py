@@ -283,7 +283,7 @@ def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind
     assert not torch.allclose(scores, scores.mT)
 
 
-@pytest.mark.parametrize(("width", "rank", "shape"), [(16, None, (16, 16)), (32, None, (32, 4)), (32, "full", (32, 32)), (32, 5, (32, 5))])  # fmt: skip
+@pytest.mark.parametrize(("width", "rank", "shape"), [(32, None, (32, 32)), (64, None, (64, 8)), (64, "full", (64, 64)), (32, 5, (32, 5))])  # fmt: skip
 def test_potentials_have_the_rank_of_the_rule_unless_told(width, rank, shape):
     found = DependencyCRFEncoder(width, 2, rank=rank)
     (potential, *_) = found.parameters()
