@@ -183,16 +183,20 @@ SETS = {
 SIZES = (20, 75, 300)
 
 
+def taught(digits: Any, seed: int) -> tuple[np.random.Generator, np.ndarray, MemoryClassifier]:
+    """Random numbers, the digits that were not learned from, and a classifier of a thousand others."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(digits.labels))
+    learned, rest = order[:1000], order[1000:]
+    x, y = digits.images[learned].reshape(-1, 64), digits.labels[learned]
+    return rng, rest, MemoryClassifier(random_state=seed).fit(x, y)
+
+
 def shifts(seeds: int) -> list[dict[str, Any]]:
     found = load_digits()
     rows = []
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        order = rng.permutation(len(found.labels))
-        learned, rest = order[:1000], order[1000:]
-        classifier = MemoryClassifier(random_state=seed).fit(
-            found.images[learned].reshape(-1, 64), found.labels[learned]
-        )
+        rng, rest, classifier = taught(found, seed)
         for domain, change in DOMAINS.items():
             for classes in (10, 3):
                 for size in SIZES:
@@ -223,12 +227,7 @@ def prevalence(seeds: int) -> list[dict[str, Any]]:
     found = load_digits()
     rows = []
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        order = rng.permutation(len(found.labels))
-        learned, rest = order[:1000], order[1000:]
-        classifier = MemoryClassifier(random_state=seed).fit(
-            found.images[learned].reshape(-1, 64), found.labels[learned]
-        )
+        rng, rest, classifier = taught(found, seed)
         for concentration in (0.1, 1.0):
             for draw in range(20):
                 shares = rng.dirichlet(np.full(10, concentration))

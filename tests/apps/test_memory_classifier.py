@@ -300,6 +300,7 @@ def test_a_hundred_thousand_points_in_bounded_memory():
         moved = classifier.adapt(many)
     assert probabilities.shape == (100_000, 3) and evidence.shape == (100_000,) and moved.memory_.num_units == 60
     assert made.numbers <= _held_out._NUMBERS_AT_ONCE
+    # the same points in chunks of other sizes: sums of 60 probabilities, in another order
     np.testing.assert_allclose(
         probabilities[-60:], np.roll(classifier.predict_proba(x), -(100_000 % 60), 0), atol=1e-12
     )

@@ -100,6 +100,7 @@ def check(seed, words, labels, channels, draws=200, chains=50):
     chance = weights.mean(1)
     error = float(chance.std() / chains**0.5)
     assert abs(float(chance.mean()) - total / sum(every.values())) < 5 * error
+    # a mean of probabilities against one of logarithms: thousands of roundings of numbers up to 1
     assert abs(float(drawn.log_probability.exp() - chance.mean())) < 1e-9
     mean = (weights.unsqueeze(-1) * label).sum((0, 1)) / weights.sum()
     assert_equal(

@@ -167,6 +167,7 @@ def test_draws_of_the_program_have_its_density():
     for z, h in itertools.product(itertools.product(range(2), repeat=2), itertools.product((0, 2, 3), (0, 1, 3))):
         keys.append((*z, *h))
         expected.append(float(one.log_evidence(torch.tensor([z]), torch.tensor([[h]])).exp()))
+    # 36 exponentials of sums of some ten terms
     assert abs(sum(expected) - 1) < 1e-9
     drawn = [tuple(x) for x in torch.cat([labels, heads[:, 0]], -1).tolist()]
     counts = [drawn.count(key) for key in keys]
