@@ -3,6 +3,7 @@
   probtx classify train.csv --label species new.csv --out classes.csv
   probtx classify train.csv --label species new.csv --out classes.csv --units all --metric scalar --false-alarm 0.01
   probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
+  probtx classify train.csv --label species new.csv --out classes.csv --adapt auto
 
 CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
 for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
@@ -42,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--false-alarm", type=float, default=0.05, metavar="RATE", help="rate of rows wrongly called unlike (0.05)"
     )
     parser.add_argument(
-        "--adapt", metavar="NAMES", help="what adapts to the new rows: prevalence,shift,metric,keys (default nothing)"
+        "--adapt",
+        metavar="NAMES",
+        help="what adapts to the new rows: prevalence,shift,scale,metric,keys, or auto, by their evidence (default nothing)",
     )
     options.add_shared(parser, "--seed", "--threads")
     parser.set_defaults(names={"false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units"})
@@ -68,7 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
     classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
     classifier.fit(x, train.labels)
     if arguments.adapt is not None:
-        classifier = classifier.adapt(asked, [name.strip() for name in arguments.adapt.split(",")])
+        named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
+        classifier = classifier.adapt(asked, named)
+        print(f"moved: {', '.join(classifier.moved_) or 'nothing'}")
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
     unlike = evidence < classifier.threshold(arguments.false_alarm)
     classes = classifier.classes_[probabilities.argmax(1)]

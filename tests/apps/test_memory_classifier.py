@@ -183,12 +183,13 @@ def test_a_prior_counts_as_so_many_points():
         torch.zeros(1, 2), torch.ones(1, 1), metric=torch.diag(torch.tensor([2.0, 50.0]))
     )
     points = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 0.0], [0.0, -2.0]])
-    moved = _adapt.adapted(memory, points, ["shift"], 12.0, 1.0)
+    anchors = dict.fromkeys(_adapt.ANCHORS, 12.0)
+    moved = _adapt.moved(memory, points, ["shift"], anchors)
     assert_equal(moved.shift, points.mean(0) * 4 / 16)
-    spread = _adapt.adapted(memory, points, ["metric"], 12.0, 1.0).metric
+    spread = _adapt.moved(memory, points, ["metric"], anchors).metric
     scatter = sum(torch.outer(x, x) for x in points)
     assert_equal(torch.linalg.inv(spread), (12 * torch.linalg.inv(memory.metric) + scatter) / 16, operations=256)
-    keys = _adapt.adapted(memory, points, ["keys"], 12.0, 1.0).keys
+    keys = _adapt.moved(memory, points, ["keys"], anchors).keys
     assert_equal(keys[0], points.mean(0) * 4 / 16)
 
 
@@ -223,10 +224,11 @@ def test_reasons_name_units_with_bands():
         assert_equal(torch.tensor(reason.keys), classifier.memory_.keys[reason.units])
 
 
-def test_a_memory_that_has_adapted_has_no_posterior(taught):
-    classifier, x, _ = taught
-    with pytest.raises(NotImplementedError, match="ask the classifier that adapt was called on"):
-        classifier.adapt(x).explain(x[:1])
+def test_a_memory_that_has_adapted_has_no_posterior_and_learns_no_labels(taught):
+    classifier, x, y = taught
+    for deed in (lambda c: c.explain(x[:1]), lambda c: c.partial_fit(x, y)):
+        with pytest.raises(NotImplementedError, match="ask the classifier that adapt was called on"):
+            deed(classifier.adapt(x, "metric"))
 
 
 @pytest.mark.slow
@@ -267,9 +269,12 @@ def test_a_hot_memory_is_the_one_with_wider_units():
         (lambda c, x, y: MemoryClassifier(metric="round").fit(x, y), "'metric' parameter"),
         (lambda c, x, y: MemoryClassifier().fit(np.ones((4, 2)), y[:4]), "X does not vary"),
         (lambda c, x, y: MemoryClassifier().fit(x, np.full((len(x), 2), 0.4)), "rows on the simplex|sum to 1"),
-        (lambda c, x, y: c.adapt(x, "colour"), "move must name some of prevalence, shift, metric, keys, not 'colour'"),
+        (
+            lambda c, x, y: c.adapt(x, "colour"),
+            "move must name some of prevalence, shift, scale, metric, keys, not 'colour'",
+        ),
         (lambda c, x, y: c.adapt(x, []), "move must name some of"),
-        (lambda c, x, y: c.adapt(x, anchor=0.0), "anchor must be a positive number"),
+        (lambda c, x, y: c.adapt(x, anchor=0.0), "anchor must be positive"),
         (lambda c, x, y: c.reject(x, 1.0), "false_alarm_rate must be from 0"),
         (lambda c, x, y: c.prevalence(x, 1.0), "probability must be between 0 and 1"),
         (lambda c, x, y: c.prevalence(x, concentration=0.0), "concentration must be positive"),

@@ -45,7 +45,9 @@ def test_it_is_the_classifier_on_files(files, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [("--units", "all"), ("--adapt", "prevalence,shift"), ("--false-alarm", "0")])
+@pytest.mark.parametrize(
+    "more", [("--units", "all"), ("--adapt", "prevalence,shift"), ("--adapt", "auto"), ("--false-alarm", "0")]
+)
 def test_options(files, more):
     assert cli.main(words(files, *more)) == 0
     assert (files / "out.csv").read_text().count("\n") == 4
@@ -70,7 +72,7 @@ def test_bad_input_is_one_line(files, more, message, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--adapt", "colour"), "--adapt must name some of prevalence, shift, metric, keys, not ['colour']"),
+        (("--adapt", "colour"), "--adapt must name some of prevalence, shift, scale, metric, keys, not ['colour']"),
         (("--false-alarm", "2"), "--false-alarm must be from 0 to below 1"),
     ],
 )

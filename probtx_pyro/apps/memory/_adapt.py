@@ -1,8 +1,16 @@
 """A memory that adapts to points without labels: which of its parts move, under which priors, and what prevalence the points have.
 
 Labels alone tell classes apart, and points without labels can move the keys of one class onto another while their evidence rises. So
-every prior is centred on what was learned, and counts as ``anchor`` points of the memory's own spread, in every direction: the
-memory adapts in whitened coordinates.
+every prior is centred on what was learned, and counts as so many points of the memory's own spread, in every direction: the memory adapts in
+whitened coordinates. It goes in stages, each with the others held, as a metric that moves with the places would explain what they should:
+
+1. **places**: ``N(m + s (ξ_j - m) + δ, Λ⁻¹)``, one displacement δ of all units and one scale s of their distances from the middle m;
+2. **metric** and **keys** (each unit by itself);
+3. **prevalence**.
+
+What moves is *chosen* by held-out evidence: a stage is taken where it raises the evidence of points that it has not seen by more than two standard
+errors and by more than a sixteenth of a nat for each feature. Evidence alone is no guide between stages: the metric, which has most
+parameters, always gains most; what explains little cannot mend the answers and may spoil them.
 
 **Prevalence.** ``p(x | c) ∝ p(c | x) / p(c)`` whatever the memory (Saerens et al. 2002), so that the weights of classes need no more
 than the answers. They are the weights of a mixture with the unit vectors e_c as keys and precision 1, asked with the vectors of
@@ -15,20 +23,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from pyro.distributions import Dirichlet, Distribution, Gamma, Normal, Wishart
+from scipy.optimize import brentq
 from torch import Tensor
 
 from probtx_pyro import models
-from probtx_pyro.apps.memory._held_out import expected_answers, tempered
-from probtx_pyro.inference import adapt, gibbs
+from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, tempered
+from probtx_pyro.apps.memory._prevalence import CONCENTRATIONS, draw_shares
+from probtx_pyro.inference import adapt
 from probtx_pyro.models import Bayesian, GaussianMixture
 
 _NUM_STEPS, _TOL = 50, 1e-3
-_WARMUP = 100  # sweeps of Gibbs, which starts at the mode
+_STAGES = (("shift", "scale"), ("metric",))  # among which evidence chooses
+_ERRORS, _NATS = 2.0, 1 / 16  # standard errors, and nats for each feature, by which the evidence has to rise
+_FOLDS, _MOST_ASKED = 5, 2000  # points from which the choice is made
+_HOTTER = 1000.0  # how much hotter answers may get
 
-
-def _shift(memory: GaussianMixture, anchor: float) -> Distribution:
-    present = torch.zeros_like(memory.keys[0]) if memory.shift is None else memory.shift
-    return Normal(present, anchor**-0.5)
+#: what may move, and how many points what was learned counts as
+ANCHORS: Mapping[str, float] = {"prevalence": 1000.0, "shift": 30.0, "scale": 30.0, "metric": 1000.0, "keys": 1000.0}
 
 
 def _keys(memory: GaussianMixture, anchor: float) -> Distribution:
@@ -46,10 +57,6 @@ def _metric(memory: GaussianMixture, anchor: float) -> Distribution:
     if memory.diagonal_metric:
         return Gamma(1 + 0.5 * anchor * ones, 0.5 * anchor)
     return Wishart(ones.new_tensor(len(ones) + 1 + anchor), covariance_matrix=torch.diag(ones) / anchor)
-
-
-def _weights(memory: GaussianMixture, anchor: float) -> Distribution:
-    return Dirichlet(1 + anchor * memory.log_weights().exp())
 
 
 def _root(memory: GaussianMixture) -> Tensor:
@@ -79,36 +86,63 @@ def _in_coordinates(memory: GaussianMixture, root: Tensor) -> GaussianMixture:
     return memory.with_parameters(changes)
 
 
-#: what may move, with its prior
-MOVES: Mapping[str, Callable[[GaussianMixture, float], Distribution]] = {
-    "prevalence": _weights, "shift": _shift, "metric": _metric, "keys": _keys,
-}  # fmt: skip
+#: priors of what moves by itself, with the places held
+PRIORS: Mapping[str, Callable[[GaussianMixture, float], Distribution]] = {"metric": _metric, "keys": _keys}
 
 
-def posterior_of(memory: GaussianMixture, moves: Sequence[str], anchor: float) -> Bayesian[GaussianMixture]:
-    """Return the memory, in coordinates where its units are round and of spread 1, with priors on what moves, as one program.
+def _placed(
+    memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Mapping[str, float]
+) -> GaussianMixture:
+    """Return the memory, of units round and of spread 1, whose places have moved: ECM, with both modes in closed form."""
+    weights, keys = memory.log_weights().exp()[0], memory.locations
+    middle = weights @ keys
+    spokes = keys - middle
+    long, shift, scale = spokes.square().sum(-1), torch.zeros_like(middle), torch.ones_like(middle[0])
+    strength = anchors["scale"] * (weights @ long)  # the anchor's points, each at its unit
+    scaled = "scale" in moves and float(strength) > 0  # units at one place have no scale
+    for _ in range(_NUM_STEPS):
+        present = GaussianMixture(middle + scale * spokes + shift, log_prior=memory.log_prior)
+        seen = present.expect((points, None, None, None), {"keys": middle})
+        sums, old = seen.sums[:, :-1], (shift, scale)
+        if "shift" in moves:
+            shift = (sums.sum(0) - scale * (seen.counts @ spokes)) / (anchors["shift"] + len(points))
+        if scaled:
+            away = sums - seen.counts.unsqueeze(-1) * shift
+            scale = (strength + (spokes * away).sum()) / (strength + seen.counts @ long)
+        if float((shift - old[0]).abs().max()) < _TOL and float((scale - old[1]).abs() * long.max().sqrt()) < _TOL:
+            break
+    changes: dict[str, Tensor] = (
+        {"shift": shift if memory.shift is None else memory.shift + shift} if "shift" in moves else {}
+    )
+    if scaled:
+        center = weights @ memory.keys
+        changes["keys"] = center + scale * (memory.keys - center)
+    return memory.with_parameters(changes)
+
+
+def posterior_of(
+    memory: GaussianMixture, moves: Sequence[str], anchors: Mapping[str, float]
+) -> Bayesian[GaussianMixture]:
+    """Return a memory, of units round and of spread 1, with priors on what moves, as one program.
 
     Parameters
     ----------
     memory
-        As it was learned.
+        In whitened coordinates.
     moves
-        Keys of `MOVES`.
-    anchor
-        Points that what was learned counts as.
+        Keys of `PRIORS`.
+    anchors
+        Points that what was learned counts as, for each.
     """
-    round_ = _in_coordinates(memory, _root(memory))
-    if "shift" in moves and round_.shift is None:
-        round_ = round_.with_parameters({"shift": torch.zeros_like(round_.keys[0])})
-    names = {"prevalence": "weights", "metric": "key_precision" if memory.metric is None else "metric"}
-    priors: dict[str, Any] = {names.get(name, name): MOVES[name](round_, anchor) for name in moves}
-    return models.bayesian(round_, **priors)
+    names = {"metric": "key_precision" if memory.metric is None else "metric"}
+    priors: dict[str, Any] = {names.get(name, name): PRIORS[name](memory, anchors[name]) for name in moves}
+    return models.bayesian(memory, **priors)
 
 
-def adapted(
-    memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchor: float, temperature: float
+def moved(
+    memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Mapping[str, float]
 ) -> GaussianMixture:
-    """Return the memory after what moves has adapted to points.
+    """Return the memory after places, metric and keys have adapted to points, those of them that are named.
 
     Parameters
     ----------
@@ -116,23 +150,121 @@ def adapted(
         As it was learned.
     points
         (N, D), without labels.
-    moves, anchor
-        As in `posterior_of`.
-    temperature
-        Of the answers, from which the prevalence follows, after the rest.
+    moves, anchors
+        As in `adapted`.
     """
-    moved = memory
-    if set(moves) - {"prevalence"}:
-        posterior, root = posterior_of(memory, moves, anchor), _root(memory)
-        fit = adapt(posterior, points @ root, num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation
-        moved = _in_coordinates(fit, torch.linalg.inv(root)).with_parameters({"log_prior": memory.log_prior})
+    places, rest = {"shift", "scale"}.intersection(moves), set(PRIORS).intersection(moves)
+    if not places and not rest:
+        return memory
+    root = _root(memory)
+    inverse, asked = torch.linalg.inv(root), points @ root
+    present = _in_coordinates(memory, root)
+    if places:
+        present = _placed(present, asked, sorted(places), anchors)
+    if rest:
+        posterior = posterior_of(present, [name for name in PRIORS if name in rest], anchors)
+        present = adapt(posterior, asked, num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation
+    back = _in_coordinates(present, inverse)
+    kept = {"log_prior": memory.log_prior}
+    if not rest:  # to the last bit
+        kept |= {"metric": memory.metric, "key_precision": memory.key_precision}
+    return back.with_parameters(kept)
+
+
+def chosen(memory: GaussianMixture, points: Tensor, anchors: Mapping[str, float]) -> list[str]:
+    """Return what may move by the evidence of points that have not moved it.
+
+    Parameters
+    ----------
+    memory, points, anchors
+        As in `moved`.
+
+    Returns
+    -------
+    list of str
+        The stages that are taken; empty where nothing is to move.
+    """
+    some = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:_MOST_ASKED]]
+    if len(some) < 2:
+        return []
+    fold_of = torch.arange(len(some)) % _FOLDS
+    folds = [fold_of == fold for fold in fold_of.unique()]
+    taken: list[str] = []
+    present = [memory] * len(folds)
+    evidence = log_evidence(memory, some)
+    for stage in _STAGES:
+        proposed = [moved(was, some[~fold], stage, anchors) for was, fold in zip(present, folds, strict=True)]
+        after = torch.empty_like(evidence)
+        for after_stage, fold in zip(proposed, folds, strict=True):
+            after[fold] = log_evidence(after_stage, some[fold])
+        gain = after - evidence
+        error = float(gain.std()) / len(gain) ** 0.5
+        if float(gain.mean()) > max(_ERRORS * error, _NATS * points.shape[-1]):
+            present, evidence, taken = proposed, after, [*taken, *stage]
+    return taken
+
+
+def no_surer(memory: GaussianMixture, adapted: GaussianMixture, points: Tensor, temperature: float) -> float:
+    """Return the temperature at which an adapted memory is on average no surer of points than the memory was, at least the one given.
+
+    Labels have set the temperature; without labels a narrower metric, or classes farther apart, are no reason for more trust.
+
+    Parameters
+    ----------
+    memory, adapted
+        Before and after.
+    points
+        (N, D).
+    temperature
+        Of the memory's answers.
+    """
+
+    def doubt(some: GaussianMixture, log_temperature: float) -> float:
+        answers = expected_answers(tempered(some, float(np.exp(log_temperature))), points[:_MOST_ASKED])
+        return float(torch.special.entr(answers).sum(-1).mean())
+
+    low = float(np.log(temperature))
+    high, before = low + float(np.log(_HOTTER)), doubt(memory, low)
+    if doubt(adapted, low) >= before:
+        return temperature
+    if doubt(adapted, high) <= before:
+        return float(np.exp(high))
+    return float(np.exp(brentq(lambda x: doubt(adapted, x) - before, low, high, xtol=0.01)))
+
+
+def adapted(
+    memory: GaussianMixture,
+    points: Tensor,
+    moves: Sequence[str],
+    anchors: Mapping[str, float],
+    temperature: float,
+    biases: Tensor | float = 0.0,
+) -> tuple[GaussianMixture, float]:
+    """Return the memory after what moves has adapted to points, and the temperature of its answers.
+
+    Parameters
+    ----------
+    memory
+        As it was learned.
+    points
+        (N, D), without labels.
+    moves
+        Keys of `ANCHORS`.
+    anchors
+        Points that what was learned counts as, for each.
+    temperature, biases
+        Of the answers, from which the prevalence follows, after the rest; (C,).
+    """
+    present = moved(memory, points, moves, anchors)
+    if present is not memory:
+        temperature = no_surer(memory, present, points, temperature)
     if "prevalence" in moves:
-        present, shares, queries = _of_classes(moved, points, temperature)
-        prior = Dirichlet(1 + anchor * shares.unsqueeze(0))
-        posterior = models.bayesian(present, weights=prior)
+        of_classes, shares, queries = _of_classes(present, points, temperature, biases)
+        prior = Dirichlet(1 + anchors["prevalence"] * shares.unsqueeze(0))
+        posterior = models.bayesian(of_classes, weights=prior)
         weighed = adapt(posterior, queries, num_steps=1000, tol=1e-5, progress=False).formulation
-        moved = with_prevalence(moved, weighed.log_weights().exp()[0])
-    return moved
+        present = with_prevalence(present, weighed.log_weights().exp()[0])
+    return present, temperature
 
 
 def class_shares(memory: GaussianMixture) -> Tensor:
@@ -149,11 +281,13 @@ def with_prevalence(memory: GaussianMixture, shares: Tensor) -> GaussianMixture:
     return memory.with_parameters({"log_prior": (weights / weights.sum()).log().unsqueeze(0), "answer_probs": answers})
 
 
-def _of_classes(memory: GaussianMixture, points: Tensor, temperature: float) -> tuple[GaussianMixture, Tensor, Tensor]:
+def _of_classes(
+    memory: GaussianMixture, points: Tensor, temperature: float, biases: Tensor | float = 0.0
+) -> tuple[GaussianMixture, Tensor, Tensor]:
     """Return the mixture whose units are the classes, their present shares, and its queries (N, C)."""
     answers, shares = expected_answers(tempered(memory, temperature), points), class_shares(memory)
     tiny = torch.finfo(answers.dtype).tiny
-    queries = answers.clamp_min(tiny).log() - shares.clamp_min(tiny).log()
+    queries = answers.clamp_min(tiny).log() + biases - shares.clamp_min(tiny).log()
     queries = queries - queries.amax(-1, keepdim=True)
     mixture = GaussianMixture(torch.eye(len(shares), dtype=queries.dtype), log_prior=shares.log().unsqueeze(0))
     return mixture, shares, queries
@@ -169,21 +303,24 @@ class Prevalence(NamedTuple):
 
 
 def draw_prevalence(
-    memory: GaussianMixture, points: Tensor, concentration: float, temperature: float, num_samples: int, num_chains: int, seed: int
+    memory: GaussianMixture, points: Tensor, concentration: float | None, temperature: float, biases: Tensor, num_samples: int,
+    num_chains: int, seed: int,
 ) -> Tensor:  # fmt: skip
     """Draw the shares of the classes in the population that points come from, (draw, C).
 
     Parameters
     ----------
-    memory, points, temperature
+    memory, points, temperature, biases
         As in `adapted`.
     concentration
-        Of the Dirichlet prior of the shares.
+        Of the Dirichlet prior of the shares; None draws it, too.
     num_samples, num_chains, seed
-        As in `inference.gibbs`.
+        As in `draw_shares`.
     """
-    present, shares, queries = _of_classes(memory, points, temperature)
-    prior = Dirichlet(torch.full_like(shares, concentration).unsqueeze(0))
-    draws = gibbs(models.bayesian(present, weights=prior), queries, num_samples=num_samples, num_chains=num_chains,
-                  num_warmup=_WARMUP, seed=seed, progress=False)  # fmt: skip
-    return draws.samples["weights"].flatten(0, 1)[:, 0]
+    _, present, queries = _of_classes(memory, points, temperature, biases)
+    taught = present > 0  # a class that was never shown has no share
+    possible = queries.new_tensor(CONCENTRATIONS if concentration is None else (concentration,))
+    drawn = draw_shares(queries[:, taught], possible, num_samples, num_chains, seed)[0]
+    shares = drawn.new_zeros(len(drawn), len(present))
+    shares[:, taught] = drawn
+    return shares

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -10,22 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probtx_pyro import results
-from probtx_pyro.apps.memory._adapt import MOVES, Prevalence, adapted, draw_prevalence
+from probtx_pyro.apps.memory._adapt import ANCHORS, Prevalence, adapted, chosen, draw_prevalence
+from probtx_pyro.apps.memory._checks import as_tensor, inside, moves_of, shares_of
 from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained, unit_names
-from probtx_pyro.apps.memory._held_out import (
-    cross_validated,
-    expected_answers,
-    log_evidence,
-    tempered,
-    threshold,
-)
-from probtx_pyro.apps.memory._learn import METRICS, Examples, learn_memory
+from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, tempered, threshold
+from probtx_pyro.apps.memory._learn import METRICS, Examples, Settings
+from probtx_pyro.apps.memory._training import MOST_KEPT, Training
 from probtx_pyro.inference import Draws
 from probtx_pyro.models import GaussianMixture
 
@@ -50,7 +45,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     temperature
         By which the squared distances are divided when it answers; None learns it from the held-out points.
     cv
-        Folds in which each training point is held out once; None holds none out: then `reject` refuses, and the temperature is 1 unless given.
+        Folds in which each training point is held out once; None holds none out: `reject` refuses, the temperature is 1 unless given.
     random_state
         An integer makes fits reproducible.
 
@@ -58,7 +53,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     ----------
     memory_ : `models.GaussianMixture`, which `score_samples` asks; `reader_` is the one that answers
     temperature_ : that of the answers
-    held_out_evidence_ : (N,), log evidence of each training point under a memory that was learned without it
+    held_out_evidence_ : (N,), log evidence of the training points, each under a memory that was learned without it; NaN where none could be
+    moved_ : names of what `adapt` has let move
     classes_ : (C,), n_features_in_ : D
 
     Raises
@@ -80,6 +76,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     (prevalence); Vovk et al. 2005, *Algorithmic learning in a random world* (the threshold).
     """
 
+    classes_: NDArray
+    moved_: tuple[str, ...]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "units_per_class": [Interval(Integral, 1, None, closed="left"), StrOptions({"all"})],
         "metric": [StrOptions(set(METRICS))],
@@ -109,7 +107,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     # -- learning -------------------------------------------------------------------------------------------------------------
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn from points and labels.
+        """Learn from points and labels, and forget what was learned before.
 
         Parameters
         ----------
@@ -118,38 +116,62 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         y
             (N,) classes; or (N, C), C > 1, shares of classes 0..C-1, rows on the simplex.
         """
+        return self._learn(X, y, None, None, None)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Learn from more points and labels.
+
+        With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, earlier points stay
+        assigned to units as they are, and count as a conjugate prior; a class with fewer units than it may have gets others.
+        With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each time, of points that are kept: all, or
+        10,000 drawn evenly from all so far, each of which is asked of a memory that was learned without it.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+        classes
+            (C,), all that are to come, at the first call; not needed where ``y`` are shares.
+
+        Raises
+        ------
+        ValueError
+            No classes at the first call, others later, labels that are not among them; points of the first call that do not vary.
+        NotImplementedError
+            A memory that has adapted.
+        """
+        first = not hasattr(self, "memory_")
+        if not first:
+            self._require_learned("learns no labels")
+        elif classes is None and np.asarray(y).ndim < 2:
+            raise ValueError("classes must be given at the first call of partial_fit: all labels that are to come")
+        return self._learn(X, y, None if first else self._training, classes, MOST_KEPT)
+
+    def _learn(self, X: ArrayLike, y: Any, before: Training | None, classes: Any, most: int | None) -> Self:
+        """Add to what was learned before, and keep so many points (all if None)."""
         self._validate_params()
-        data, y = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=np.asarray(y).ndim == 2
-        )
-        points, shares = _tensor(data), self._shares(y).astype(data.dtype)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        units = None if self.units_per_class == "all" else int(self.units_per_class)
-        weight = float(data.shape[1]) if self.prior_weight is None else float(self.prior_weight)
-
-        def learn(examples: Examples) -> GaussianMixture:
-            return learn_memory(examples, len(self.classes_), units, self.metric, weight, seed)
-
-        self._training = points, torch.from_numpy(shares)
-        self.memory_ = self._learned = learn(Examples.of(*self._training))
-        self.held_out_evidence_ = np.empty(0, data.dtype)
-        self.temperature_ = 1.0 if self.temperature is None else float(self.temperature)
-        if self.cv:
-            self.held_out_evidence_, learned = cross_validated(*self._training, learn, self.cv, seed)
-            self.temperature_ = learned if self.temperature is None else self.temperature_
+        kinds = [np.float64, np.float32] if before is None else before.points.numpy().dtype
+        asked: dict[str, Any] = {"dtype": kinds, "reset": before is None, "multi_output": np.asarray(y).ndim == 2}
+        data, y = validate_data(self, X, y, ensure_min_samples=2 if most is None else 1, **asked)
+        named, shares = shares_of(y, None if before is None else self.classes_, classes)
+        points = as_tensor(data)
+        if before is None:
+            units = None if self.units_per_class == "all" else int(self.units_per_class)
+            weight = float(data.shape[1]) if self.prior_weight is None else float(self.prior_weight)
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            before = Training.nothing(Settings(len(named), units, self.metric, weight, seed), self.cv or 0, points)
+        training = before.taught(points, as_tensor(shares.astype(data.dtype)), most)
+        self.memory_ = self._learned = training.memory()
+        self.classes_, self.moved_, self._training = named, (), training
+        self.held_out_evidence_, learned, biases = training.held_out()
+        self.temperature_ = learned if self.temperature is None else float(self.temperature)
+        self._biases = biases(self.temperature_)
         return self
 
-    def _shares(self, y: Any) -> NDArray:
-        """Return the share of each class in each label, (N, C), and set ``classes_``."""
-        if y.ndim == 2 and y.shape[1] > 1:
-            if not np.issubdtype(y.dtype, np.number) or (y < 0).any() or not np.allclose(y.sum(1), 1, atol=1e-4):
-                raise ValueError("y must be classes (N,), or shares of classes (N, C) that are >= 0 and sum to 1")
-            self.classes_ = np.arange(y.shape[1])
-            return y / y.sum(1, keepdims=True)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        return np.eye(len(self.classes_))[numbers]
+    def _require_learned(self, said: str) -> None:
+        """Refuse a memory that has adapted."""
+        if self.memory_ is not self._learned:
+            raise NotImplementedError(f"a memory that has adapted {said}; ask the classifier that adapt was called on")
 
     # -- answers --------------------------------------------------------------------------------------------------------------
 
@@ -204,7 +226,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     # -- points without labels ------------------------------------------------------------------------------------------------
 
-    def adapt(self, X: ArrayLike, move: str | Iterable[str] = ("shift", "metric"), *, anchor: float = 1000.0) -> Self:
+    def adapt(self, X: ArrayLike, move: str | Iterable[str] | None = None, *, anchor: float | None = None) -> Self:
         """Return a classifier that has adapted to points without labels; this one stays as it is.
 
         Parameters
@@ -212,11 +234,12 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         X
             (N, D), points to be classified; they should come from one place.
         move
-            What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units),
-            ``"metric"`` and ``"keys"`` (each unit by itself).
+            What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units), ``"scale"``
+            (one factor of their distances from the middle), ``"metric"`` and ``"keys"`` (each unit by itself). None lets held-out evidence of
+            the points choose: nothing; shift and scale; the metric; or these three. ``moved_`` of the result says what.
         anchor
-            How many points the values learned from labels count as, in every direction. Where nothing but the prevalence has
-            changed, name it alone and give less.
+            How many points the values learned from labels count as, in every direction; None is 30 for shift and scale and 1,000 for the
+            others. Where nothing but the prevalence has changed, name it alone and give less.
 
         Raises
         ------
@@ -230,25 +253,27 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
         Notes
         -----
-        The evidence of the points rises whatever moves, also where classes change places, so that it does not say what should.
-        Keys are not to move without the metric: points of another domain are farther from all units than the memory
-        expects, which makes it sure of the wrong ones, and keys walk to other classes; a metric that moves sees that first.
+        Where places or metric have moved the temperature rises until the answers are no surer than before, on average.
+        Evidence rises also where classes change places: keys by themselves are never chosen. Points of another domain are farther from all units
+        than the memory expects, which makes it sure of wrong ones, and keys walk to them.
         """
-        points, moves = self._points(X), _moves(move)
-        if not anchor > 0:
-            raise ValueError(f"anchor must be a positive number of points, not {anchor}")
+        points = self._points(X)
+        anchors = ANCHORS if anchor is None else dict.fromkeys(ANCHORS, float(anchor))
+        inside("anchor", min(anchors.values()), 0)
+        moves = chosen(self.memory_, points, anchors) if move is None else moves_of(move)
         if moves == ["prevalence"]:
             self._warn_of_others(points)
-        moved = copy.copy(self)
-        moved.memory_ = adapted(self.memory_, points, moves, float(anchor), self.temperature_)
-        return moved
+        other, answers = copy.copy(self), (self.temperature_, self._biases)
+        other.memory_, other.temperature_ = adapted(self.memory_, points, moves, anchors, *answers)
+        other.moved_ = (*self.moved_, *(name for name in moves if name not in self.moved_))
+        return other
 
     def prevalence(
         self,
         X: ArrayLike,
         probability: float = 0.9,
         *,
-        concentration: float = 1.0,
+        concentration: float | None = None,
         num_samples: int = 200,
         num_chains: int = 10,
         random_state: int = 0,
@@ -262,9 +287,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         probability
             Of the intervals, between equal tails.
         concentration
-            Of the Dirichlet prior of the shares.
+            Of the Dirichlet prior of the shares; None learns it, a priori equally probable at 25 values from .01 to 10.
         num_samples, num_chains, random_state
-            As in `inference.gibbs`, the seed as an integer.
+            Draws of each chain, chains, and the seed, an integer.
 
         Warns
         -----
@@ -277,13 +302,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             ``classes, estimate, low, high``, each (C,).
         """
         points = self._points(X)
-        if not 0 < probability < 1:
-            raise ValueError(f"probability must be between 0 and 1, not {probability}")
-        if not concentration > 0:
-            raise ValueError(f"concentration must be positive, not {concentration}")
+        inside("probability", probability, 0, 1)
+        inside("concentration", 1.0 if concentration is None else concentration, 0)
         self._warn_of_others(points)
         drawn = draw_prevalence(
-            self.memory_, points, concentration, self.temperature_, num_samples, num_chains, random_state
+            self.memory_, points, concentration, self.temperature_, self._biases, num_samples, num_chains, random_state
         ).numpy()
         low, high = np.quantile(drawn, [(1 - probability) / 2, (1 + probability) / 2], axis=0)
         return Prevalence(self.classes_, drawn.mean(0), low, high)
@@ -313,22 +336,19 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         Draws
-            By `inference.gibbs`; where every point is a unit, of the weights alone (the Bayesian bootstrap, Rubin 1981).
+            By `inference.gibbs`; where every point is a unit, of the weights alone (Bayesian bootstrap, Rubin 1981).
 
         Raises
         ------
         NotImplementedError
-            A memory that has adapted, whose units are no longer where the training points say.
+            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points.
         """
         check_is_fitted(self)
-        if self.memory_ is not self._learned:
-            raise NotImplementedError(
-                "a memory that has adapted has no posterior given the training points; ask the classifier that adapt was called on"
-            )
-        every = self.units_per_class == "all"
-        return draws_of_training(
-            self.memory_, Examples.of(*self._training), every, num_samples, num_chains, random_state
-        )
+        self._require_learned("has no posterior given the training points")
+        if not self._training.complete:
+            raise NotImplementedError(f"partial_fit has kept {MOST_KEPT:,} of the training points; use fit instead")
+        examples, every = Examples.of(*self._training.kept), self.units_per_class == "all"
+        return draws_of_training(self.memory_, examples, every, num_samples, num_chains, random_state)
 
     def explain(
         self, X: ArrayLike, *, top: int = 5, probability: float = 0.9, random_state: int = 0
@@ -339,12 +359,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X
             (N, D), few rows.
-        top
-            Units to name.
-        probability
-            Of the bands.
-        random_state
-            Seed of the draws.
+        top, probability, random_state
+            Units to name, probability of the bands, seed of the draws.
 
         Returns
         -------
@@ -357,8 +373,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             As `posterior`.
         """
         points = self._points(X)
-        if not 0 < probability < 1:
-            raise ValueError(f"probability must be between 0 and 1, not {probability}")
+        inside("probability", probability, 0, 1)
         draws = self.posterior(random_state=random_state)
         return explained(draws, points, self.temperature_, self.classes_, min(top, self.memory_.num_units), probability)
 
@@ -377,22 +392,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     def _points(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
         dtype = np.float32 if self.memory_.keys.dtype == torch.float32 else np.float64
-        return _tensor(validate_data(self, X, reset=False, dtype=dtype))
+        return as_tensor(validate_data(self, X, reset=False, dtype=dtype))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = False
         return tags
-
-
-def _moves(move: str | Iterable[str]) -> Sequence[str]:
-    """Return the names of what moves, in the order of the table."""
-    named = {move} if isinstance(move, str) else set(move)
-    if not named or named - MOVES.keys():
-        raise ValueError(f"move must name some of {', '.join(MOVES)}, not {move!r}")
-    return [name for name in MOVES if name in named]
-
-
-def _tensor(array: NDArray) -> torch.Tensor:
-    """Share memory with the array, unless that is read-only or in reverse, which torch does not know."""
-    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())

@@ -6,81 +6,146 @@ which is the same memory with precision α/T; the weights, and with them the pre
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from probtx_pyro.apps.memory._learn import Examples
 from probtx_pyro.models import GaussianMixture
 
 _NUMBERS_AT_ONCE = 1 << 22  # of a tensor over points and units
+_MOST_PAIRS = 1 << 23  # points times units from which a temperature is learned
 _COLDEST, _HOTTEST = 0.1, 1000.0  # temperatures
 
 
 class HeldOut(NamedTuple):
     """Scores of the training points, each by a memory that was learned without it.
 
-    log_evidence: (N,). temperature: that of the least log loss of their labels, 1 where there is nothing to learn it from.
+    log_evidence: (N,), NaN where what is left without the fold does not vary. temperature: that of the least log loss of their labels, 1 where
+    there is nothing to learn it from. biases: (C,), by which the log answers at some temperature are moved so that every class is said as
+    often as it is.
     """
 
     log_evidence: np.ndarray
     temperature: float
+    biases: Callable[[float], Tensor]
 
 
-def cross_validated(
-    points: Tensor, shares: Tensor, learn: Callable[[Examples], GaussianMixture], num_folds: int, seed: int
+def folds_of(labels: Tensor, num_folds: int, before: Sequence[int], seed: int) -> Tensor:
+    """Deal the points of each class out to the folds, in rounds of an order drawn at random.
+
+    Parameters
+    ----------
+    labels
+        (N,), from 0.
+    num_folds
+        How many.
+    before
+        How many points of each class were dealt out before these: they go on where those ended, as if all had come at once.
+    seed
+        Of the orders.
+    """
+    fold_of = torch.empty_like(labels)
+    for label in labels.unique().tolist():
+        own = torch.nonzero(labels == label).squeeze(-1)
+        last = before[label] + len(own)
+        orders = np.random.default_rng([seed, label]).random((-(-last // num_folds), num_folds)).argsort(1)
+        fold_of[own] = torch.from_numpy(orders.ravel()[before[label] : last])
+    return fold_of
+
+
+def held_out(
+    points: Tensor, shares: Tensor, fold_of: Tensor, memories: Sequence[GaussianMixture | None], seed: int
 ) -> HeldOut:
-    """Learn a memory without each fold in turn, and ask it about the fold.
+    """Ask about each point the memory that was learned without its fold.
 
     Parameters
     ----------
     points, shares
         (N, D), and the shares of classes (N, C).
-    learn
-        From examples to a memory.
-    num_folds, seed
-        At most N folds, each with its part of every class.
+    fold_of
+        (N,).
+    memories
+        One for each fold, None where none could be learned.
+    seed
+        Of the points that the temperature is learned from, where there are very many.
     """
-    fold_of = _folds(shares.argmax(-1), min(num_folds, len(points)), seed)
-    evidence, asked = points.new_empty(len(points)), []
-    for fold in fold_of.unique():
+    evidence, asked = points.new_full((len(points),), math.nan), []
+    units = max((memory.num_units for memory in memories if memory is not None), default=1)
+    chosen = torch.rand(len(points), generator=torch.Generator().manual_seed(seed)) < _MOST_PAIRS / (
+        units * len(points)
+    )
+    for fold, memory in enumerate(memories):
         inside = fold_of == fold
-        memory = learn(Examples.of(points[~inside], shares[~inside]))
-        evidence[inside] = log_evidence(memory, points[inside])
-        present = shares[~inside].sum(0) > 0
-        known = shares[inside][:, ~present].sum(-1) == 0  # else no temperature answers with the label
-        asked.append((memory, points[inside][known], shares[inside][known]))
-    return HeldOut(evidence.numpy(), _temperature(asked))
+        if memory is not None and bool(inside.any()):
+            evidence[inside] = log_evidence(memory, points[inside])
+            asked.append(_Asked.of(memory, Examples.of(points[inside & chosen], shares[inside & chosen])))
+    return HeldOut(evidence.numpy(), _temperature(asked), lambda temperature: _biases(asked, temperature, shares[:1]))
 
 
-def _folds(labels: Tensor, num_folds: int, seed: int) -> Tensor:
-    """Deal the points of each class out to the folds in turn, in an order drawn at random."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    order = order[labels[order].argsort(stable=True)]
-    fold_of = torch.empty_like(labels)
-    fold_of[order] = torch.arange(len(labels)) % num_folds
-    return fold_of
+class _Asked(NamedTuple):
+    """All that a temperature needs. log_weights: (1, U). halves: minus half the squared distances, plus a constant, (N, U). unit_answers: ``ρ_jc``,
+    (U, C). labels, weights: (N,).
+    """
+
+    log_weights: Tensor
+    halves: Tensor
+    unit_answers: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, memory: GaussianMixture, examples: Examples) -> "_Asked":
+        """Ask a memory about examples; those of a class that it does not have are left out, as no temperature answers with it."""
+        of_units = memory.unit_answers()
+        known = of_units.sum(0)[examples.labels] > 0
+        halves = memory.log_joint(examples.points[known]) - memory.log_weights()
+        return cls(memory.log_weights(), halves, of_units, examples.labels[known], examples.weights[known])
+
+    def attention(self, temperature: float) -> Tensor:
+        """Attention of the examples to the units, (N, U)."""
+        return (self.log_weights + self.halves / temperature).softmax(-1)
+
+    def loss(self, temperature: float) -> float:
+        """Log loss of the labels, their sum."""
+        answers = (self.attention(temperature) * self.unit_answers.mT[self.labels]).sum(-1)
+        return -float(self.weights @ answers.clamp_min(torch.finfo(answers.dtype).tiny).log())
 
 
-def _temperature(asked: list[tuple[GaussianMixture, Tensor, Tensor]]) -> float:
-    """The temperature of the least log loss, of memories with the points and labels that they are asked about."""
-    if not any(len(points) for _, points, _ in asked):
+def _temperature(asked: list[_Asked]) -> float:
+    """The temperature of the least log loss."""
+    if not any(len(some.weights) for some in asked):
         return 1.0
 
     def loss(log_temperature: float) -> float:
-        total = 0.0
-        for memory, points, shares in asked:
-            answers = expected_answers(tempered(memory, math.exp(log_temperature)), points)
-            total -= float((shares * answers.clamp_min(torch.finfo(answers.dtype).tiny).log()).sum())
-        return total
+        return sum(some.loss(math.exp(log_temperature)) for some in asked)
 
     bounds = math.log(_COLDEST), math.log(_HOTTEST)
     best = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
     return math.exp(best.x) if best.fun < loss(0.0) else 1.0
+
+
+def _biases(asked: list[_Asked], temperature: float, like: Tensor) -> Tensor:
+    """Return the biases of the least log loss of ``softmax(log p + b)`` under a Normal(0, 1) prior, (C,), as a tensor like one (1, C)."""
+    if not asked:
+        return torch.zeros_like(like[0])
+    answers = torch.cat([some.attention(temperature) @ some.unit_answers for some in asked])
+    logs = answers.clamp_min(torch.finfo(answers.dtype).tiny).log()
+    labels, weights = torch.cat([some.labels for some in asked]), torch.cat([some.weights for some in asked])
+    truth = torch.zeros_like(like[0]).index_add_(0, labels, weights)
+
+    def loss(biases: np.ndarray) -> tuple[float, np.ndarray]:
+        moved = logs + torch.from_numpy(biases).to(logs)
+        own = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        value = weights @ (moved.logsumexp(-1) - own)
+        away = weights @ moved.softmax(-1) - truth
+        return float(value) + 0.5 * float(biases @ biases), away.double().numpy() + biases
+
+    return torch.from_numpy(minimize(loss, np.zeros(len(truth)), jac=True, method="L-BFGS-B").x).to(logs)
 
 
 def tempered(memory: GaussianMixture, temperature: float) -> GaussianMixture:
@@ -123,5 +188,6 @@ def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
     >>> threshold(np.arange(99.0), 0.05)
     4.0
     """
+    held_out = held_out[~np.isnan(held_out)]
     rank = math.floor(false_alarm_rate * (len(held_out) + 1) + 1e-9)
     return float(np.sort(held_out)[rank - 1]) if rank else -math.inf

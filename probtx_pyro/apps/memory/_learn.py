@@ -1,63 +1,59 @@
 """A memory learned from labelled points: a Gaussian mixture whose units answer with a label, found by EM on points and labels.
 
-``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, (α Λ)⁻¹)``. Units of one class have a ρ_j with a single 1, so that a labelled point attends to the
-units of its class alone. Keys and weights maximise the likelihood; what all units share, α or Λ, maximises it under a prior that
-counts as ``prior_weight`` points whose spread is the same in all directions, which shrinks a covariance as regularised discriminant
-analysis does (Friedman 1989).
+``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``. Units of one class have a ρ_j with a single 1, so that a labelled point attends to the units of
+its class alone, and the E-step goes class by class. Keys and weights maximise the likelihood; what all units share, Λ, maximises it
+under a prior that counts as ``prior_weight`` points whose spread is the same in all directions, which shrinks a covariance as
+regularised discriminant analysis does (Friedman 1989).
+
+Counts, means and scatter of the units are all that EM takes from points (`Sums`), so that those of later points are added to them: with
+one unit a class exactly; with several, whose E-step depends on the parameters, as under the conjugate prior that the points before make
+(incremental EM, Neal & Hinton 1998).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import Gamma, Wishart
 from torch import Tensor
 
-from probtx_pyro import models
-from probtx_pyro.inference import adapt
-from probtx_pyro.models import FLAT, GaussianMixture
+from probtx_pyro.models import GaussianMixture, SoftKMeans
 
-_PAIRS_AT_ONCE = 1 << 23  # points times units in the evidence of points left out
-_NUM_STEPS, _TOL = 50, 1e-3
-
-
-class Spread(NamedTuple):
-    """Start of the shared precision or metric, as fields of the mixture, and its prior by name."""
-
-    fields: Mapping[str, Any]
-    priors: Mapping[str, Any]
+_PAIRS_AT_ONCE = 1 << 23  # of points and units in the evidence of points left out
+_NUM_STEPS = 50
+_TOL_KEYS, _TOL_SPREAD = (
+    1e-2,
+    1e-3,
+)  # EM ends when no key moves by more, in standard deviations, and no variance, in parts of itself
 
 
-def _scalar(covariance: Tensor, square: Tensor, prior_weight: float) -> Spread:
-    half = 0.5 * prior_weight * covariance.shape[-1]
-    mean = _shrunk(covariance, square, prior_weight).diagonal().mean().reshape(1)
-    return Spread({"key_precision": 1 / mean}, {"key_precision": Gamma(1 + half, half * square.reshape(1))})
+class Shared(NamedTuple):
+    """The spread that units share. precision: Λ from a covariance, a number (1,), a diagonal (D,) or a matrix. fields: of the mixture, from it."""
+
+    precision: Callable[[Tensor], Tensor]
+    fields: Callable[[Tensor], Mapping[str, Any]]
 
 
-def _diagonal(covariance: Tensor, square: Tensor, prior_weight: float) -> Spread:
-    half = 0.5 * prior_weight
-    metric = _shrunk(covariance, square, prior_weight).diagonal().reciprocal()
-    prior = Gamma(torch.full_like(metric, 1 + half), half * square.expand_as(metric))
-    return Spread({"metric": metric, "diagonal_metric": True}, {"metric": prior})
+METRICS: Mapping[str, Shared] = {
+    "scalar": Shared(lambda c: 1 / c.diagonal().mean().reshape(1), lambda p: {"key_precision": p}),
+    "diagonal": Shared(lambda c: 1 / c.diagonal(), lambda p: {"metric": p, "diagonal_metric": True}),
+    "full": Shared(lambda c: _symmetric(torch.linalg.inv(c)), lambda p: {"metric": p, "diagonal_metric": False}),
+}
 
 
-def _full(covariance: Tensor, square: Tensor, prior_weight: float) -> Spread:
-    features = covariance.shape[-1]
-    metric = torch.linalg.inv(_shrunk(covariance, square, prior_weight))
-    scale = torch.eye(features, dtype=metric.dtype) / (prior_weight * square)
-    prior = Wishart(square.new_tensor(features + 1 + prior_weight), covariance_matrix=scale)
-    return Spread({"metric": 0.5 * (metric + metric.mT), "diagonal_metric": False}, {"metric": prior})
+class Settings(NamedTuple):
+    """Settings of learning.
 
+    num_classes: C, the width of the answers; a class without examples has no unit. units_per_class: at most so many, fewer where a class
+    has fewer points that differ; None makes every point a unit. metric: a key of `METRICS`. prior_weight: points that the prior of the
+    spread counts as. seed: of the start by k-means++.
+    """
 
-def _shrunk(covariance: Tensor, square: Tensor, prior_weight: float) -> Tensor:
-    """Return a start, at which half of the covariance is that of the prior."""
-    return 0.5 * covariance + 0.5 * square * torch.eye(len(covariance), dtype=covariance.dtype)
-
-
-METRICS: Mapping[str, Callable[[Tensor, Tensor, float], Spread]] = {
-    "scalar": _scalar, "diagonal": _diagonal, "full": _full,
-}  # fmt: skip
+    num_classes: int
+    units_per_class: int | None
+    metric: str
+    prior_weight: float
+    seed: int
 
 
 class Examples(NamedTuple):
@@ -76,107 +72,260 @@ class Examples(NamedTuple):
     def of(cls, points: Tensor, shares: Tensor) -> "Examples":
         """Make examples of points (N, D) with shares of classes (N, C), rows on the simplex."""
         rows, labels = torch.nonzero(shares, as_tuple=True)
-        return cls(points[rows], labels, shares[rows, labels], rows)
+        return cls(points if len(rows) == len(points) else points[rows], labels, shares[rows, labels], rows)
 
     def some(self, chosen: Tensor) -> "Examples":
         """Return those chosen, by number or by a boolean for each."""
         return Examples(*(x[chosen] for x in self))
 
+    def by_class(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield each class that has examples, and their numbers."""
+        numbers = self.labels.argsort(stable=True).split(self.labels.bincount().tolist())
+        yield from ((label, own) for label, own in enumerate(numbers) if len(own))
 
-def learn_memory(
-    examples: Examples, num_classes: int, units_per_class: int | None, metric: str, prior_weight: float, seed: int
-) -> GaussianMixture:
-    """Return the memory that EM finds.
+
+class Sums(NamedTuple):
+    """Sufficient statistics of points that attend to units, each unit of one class.
+
+    counts: ``n_j = Σ_i w_ij``, (U,). means: ``m_j = Σ_i w_ij x_i / n_j``, (U, D). scatter: ``Σ_ij w_ij (x_i - m_j)(x_i - m_j)'``,
+    (D, D). owners: the class of each unit, (U,).
+    """
+
+    counts: Tensor
+    means: Tensor
+    scatter: Tensor
+    owners: Tensor
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Add the sums of other points over the same units, by means and not by squares, so that nothing cancels (Chan et al. 1983)."""
+        counts = self.counts + other.counts
+        share = _ratio(other.counts, counts)
+        away = other.means - self.means
+        scatter = self.scatter + other.scatter + away.mT @ ((self.counts * share).unsqueeze(-1) * away)
+        return Sums(counts, self.means + share.unsqueeze(-1) * away, scatter, self.owners)
+
+    def grouped(self, groups: Tensor, number: int) -> "Sums":
+        """Take the units of each of so many groups, (U,) from 0, as one."""
+        counts = self.counts.new_zeros(number).index_add_(0, groups, self.counts)
+        sums = self.means.new_zeros(number, self.means.shape[-1])
+        means = _ratio(sums.index_add_(0, groups, self.counts.unsqueeze(-1) * self.means), counts.unsqueeze(-1))
+        away = self.means - means[groups]
+        scatter = self.scatter + away.mT @ (self.counts.unsqueeze(-1) * away)
+        return Sums(counts, means, scatter, torch.arange(number))
+
+    def vary(self) -> bool:
+        """Return True if the points differ."""
+        whole = self.grouped(torch.zeros_like(self.owners), 1)
+        varied = float(whole.scatter.trace() / whole.counts.sum().clamp_min(1))
+        return varied > (16 * torch.finfo(whole.means.dtype).eps) ** 2 * (varied + float(whole.means.square().sum()))
+
+
+class Spread(NamedTuple):
+    """The covariance of units before EM, (D, D), and the variance in all directions that its prior expects."""
+
+    covariance: Tensor
+    square: Tensor
+
+    @classmethod
+    def of(cls, sums: Sums, num_classes: int, units_per_class: float) -> "Spread":
+        """Take the spread of classes, shrunk to that of so many units that share the volume of one."""
+        classes = sums.grouped(sums.owners, num_classes)
+        whole = classes.grouped(torch.zeros_like(classes.owners), 1)
+        total, size = whole.counts.sum(), len(whole.scatter)
+        if not sums.vary():
+            raise ValueError("X does not vary, so that no spread fits it; give at least two points that differ")
+        one = not float(classes.scatter.trace() / total) > 1e-12 * float(
+            whole.scatter.trace() / total
+        )  # a class is a point: then that of all points
+        covariance = (whole if one else classes).scatter / total * max(1.0, units_per_class) ** (-2 / size)
+        square = covariance.diagonal().mean()
+        return cls(0.5 * covariance + 0.5 * square * torch.eye(size, dtype=square.dtype), square)
+
+    def mode(self, scatter: Tensor, total: Tensor, prior_weight: float) -> Tensor:
+        """Return the covariance (D, D) given the scatter around units of so many points."""
+        prior = prior_weight * self.square * torch.eye(len(scatter), dtype=scatter.dtype)
+        return (prior + _symmetric(scatter)) / (prior_weight + total)
+
+
+def learned_sums(examples: Examples, settings: Settings, before: Sums | None = None) -> Sums:
+    """Return the sums at which EM ends, those of earlier points included.
 
     Parameters
     ----------
     examples
         Labelled points.
-    num_classes
-        C, the width of the answers; a class without examples has no unit.
-    units_per_class
-        At most so many, fewer where a class has fewer points that differ; None makes every point a unit.
-    metric
-        A key of `METRICS`.
-    prior_weight
-        Points that the prior of the spread counts as.
-    seed
-        Of the start by k-means++.
+    settings
+        With a number of units.
+    before
+        Sums of earlier points, which stay assigned as they are; a class that has fewer units than it may have gets others.
 
     Raises
     ------
     ValueError
         Points that do not vary.
     """
-    points, total = examples.points, examples.weights.sum()
-    around = points - _class_means(examples, num_classes)[examples.labels]
-    covariance = (examples.weights.unsqueeze(-1) * around).mT @ around / total
-    whole = points - points.mean(0)
-    if not float(whole.square().mean()) > torch.finfo(points.dtype).eps ** 2 * float(points.square().mean()):
-        raise ValueError("X does not vary, so that no spread fits it; give at least two points that differ")
-    square = covariance.diagonal().mean()
-    if not float(square) > 1e-12 * float(whole.square().mean()):  # a class is a point: the spread is that of all points
-        covariance = whole.mT @ whole / len(whole)
-        square = covariance.diagonal().mean()
-    number = len(points) / num_classes if units_per_class is None else units_per_class
-    shrink = max(1.0, number) ** (-2 / points.shape[-1])  # so many units that share the volume of a class
-    spread = METRICS[metric](covariance * shrink, square * shrink, prior_weight)
-    if units_per_class is None:
-        return _every_point(examples, num_classes, spread, seed)
-    keys, owners = _start(examples, num_classes, units_per_class, spread, seed)
-    answers = torch.eye(num_classes, dtype=points.dtype)[owners]
-    mixture = GaussianMixture.categorical(keys, answers, **spread.fields)
-    posterior = models.bayesian(mixture, keys=FLAT, weights=FLAT, **spread.priors)
-    given: dict[str, Any] = {"query_weights": examples.weights, "num_steps": _NUM_STEPS, "tol": _TOL, "progress": False}
-    return adapt(posterior, points, examples.labels, **given).formulation
+    assert settings.units_per_class is not None
+    classes = class_sums(examples, settings.num_classes)
+    if settings.units_per_class == 1:
+        return classes if before is None else before.plus(classes)
+    every = classes if before is None else before.grouped(before.owners, settings.num_classes).plus(classes)
+    spread = Spread.of(every, settings.num_classes, settings.units_per_class)
+    present = _with_starts(examples, settings, spread, before)
+    own_units = [torch.nonzero(present.owners == label).squeeze(-1) for label in range(settings.num_classes)]
+    groups = [
+        (examples.points[own] - classes.means[label], examples.weights[own], own_units[label], classes.means[label])
+        for label, own in examples.by_class()
+    ]
+    total, covariance = present._replace(counts=present.counts.clamp_min(1)), spread.covariance
+    for _ in range(_NUM_STEPS):
+        precision = METRICS[settings.metric].precision(covariance)
+        counts, means, scatter = torch.zeros_like(total.counts), total.means.clone(), classes.scatter.clone()
+        for points, weights, units, center in groups:
+            attention = _attention(points, total.means[units] - center, total.counts[units].log(), precision)
+            attention = attention * weights.unsqueeze(-1)
+            counts[units] = attention.sum(0)
+            sums = attention.mT @ points
+            away = _ratio(sums, counts[units].unsqueeze(-1))
+            means[units] = center + away
+            scatter -= sums.mT @ away
+        new = present.plus(Sums(counts, means, scatter, present.owners))
+        moved, old = new.means - total.means, covariance
+        covariance = spread.mode(new.scatter, new.counts.sum(), settings.prior_weight)
+        total = new
+        if _still(old, covariance) and float((_times(moved, precision) * moved).sum(-1).max()) < _TOL_KEYS**2:
+            break
+    return total
 
 
-def _class_means(examples: Examples, num_classes: int) -> Tensor:
-    sums = examples.points.new_zeros(num_classes, examples.points.shape[-1])
-    sums.index_add_(0, examples.labels, examples.weights.unsqueeze(-1) * examples.points)
-    return sums / examples.weights.new_zeros(num_classes).index_add_(0, examples.labels, examples.weights).unsqueeze(-1)
+def class_sums(examples: Examples, num_classes: int) -> Sums:
+    """Return the sums of one unit a class."""
+    points, counts = examples.points, examples.weights.new_zeros(num_classes)
+    means = points.new_zeros(num_classes, points.shape[-1])
+    scatter = points.new_zeros(points.shape[-1], points.shape[-1])
+    for label, own in examples.by_class():
+        weights = examples.weights[own]
+        counts[label] = weights.sum()
+        means[label] = weights @ points[own] / counts[label]
+        away = points[own] - means[label]
+        scatter += away.mT @ (weights.unsqueeze(-1) * away)
+    return Sums(counts, means, scatter, torch.arange(num_classes))
 
 
-def _start(
-    examples: Examples, num_classes: int, units_per_class: int, spread: Spread, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Return keys by k-means++ within each class, where the spread is 1 in all directions, and the class of each."""
-    fields = spread.fields
-    metric = fields.get("metric", torch.ones_like(examples.points[0]))
-    root = torch.linalg.cholesky(metric) if metric.dim() == 2 else torch.diag(metric.sqrt())
-    keys, owners = [], []
-    for label in range(num_classes):
-        own = examples.points[examples.labels == label].unique(dim=0)
-        number = min(units_per_class, len(own))
-        if number:
-            picked = models.SoftKMeans.plus_plus(own @ root, number, 1.0, seed=seed).centers
-            keys.append(torch.linalg.solve_triangular(root, picked, upper=False, left=False))
-            owners += [label] * number
-    return torch.cat(keys), torch.tensor(owners)
+def _with_starts(examples: Examples, settings: Settings, spread: Spread, before: Sums | None) -> Sums:
+    """Return sums with units without points where a class may have more, by k-means++ where the spread is 1 in all directions."""
+    root = torch.linalg.cholesky(torch.linalg.inv(spread.covariance))
+    size = len(root)
+    empty = Sums(root.new_zeros(0), root.new_zeros(0, size), root.new_zeros(size, size), torch.zeros(0).long())
+    counts, means, scatter, owners = before or empty
+    for label, own in examples.by_class():
+        points = examples.points[own].unique(dim=0)
+        number = min(int(settings.units_per_class or 0) - int((owners == label).sum()), len(points))
+        if number > 0:
+            picked = SoftKMeans.plus_plus(points @ root, number, 1.0, seed=settings.seed).centers
+            means = torch.cat([means, torch.linalg.solve_triangular(root, picked, upper=False, left=False)])
+            counts = torch.cat([counts, counts.new_zeros(number)])
+            owners = torch.cat([owners, owners.new_full((number,), label)])
+    return Sums(counts, means, scatter, owners)
 
 
-def _every_point(examples: Examples, num_classes: int, spread: Spread, seed: int) -> GaussianMixture:
+def _attention(points: Tensor, keys: Tensor, log_weights: Tensor, precision: Tensor) -> Tensor:
+    """Return the attention of points (N, D) to keys (U, D), with log weights (U,) or (N, U)."""
+    steep = _times(keys, precision)
+    return (points @ steep.mT + (log_weights - 0.5 * (keys * steep).sum(-1))).softmax(-1)
+
+
+def _times(points: Tensor, precision: Tensor) -> Tensor:
+    return points @ precision if precision.dim() == 2 else points * precision
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Return 0 where the denominator is 0."""
+    return numerator / denominator.where(denominator > 0, 1.0)
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return 0.5 * (matrix + matrix.mT)
+
+
+def _still(old: Tensor, new: Tensor) -> bool:
+    return float((new.diagonal() / old.diagonal() - 1).abs().max()) < _TOL_SPREAD
+
+
+def memory_of(sums: Sums, settings: Settings) -> GaussianMixture:
+    """Return the memory that sums make.
+
+    Parameters
+    ----------
+    sums
+        As `learned_sums` returns them.
+    settings
+        With which they were found.
+
+    Raises
+    ------
+    ValueError
+        Points that do not vary.
+    """
+    spread = Spread.of(sums, settings.num_classes, float(settings.units_per_class or 1))
+    total, used = sums.counts.sum(), sums.counts > 0
+    shared = METRICS[settings.metric]
+    fields = shared.fields(shared.precision(spread.mode(sums.scatter, total, settings.prior_weight)))
+    answers = torch.eye(settings.num_classes, dtype=sums.means.dtype)[sums.owners[used]]
+    log_prior = (sums.counts[used] / total).log().unsqueeze(0)
+    return GaussianMixture.categorical(sums.means[used], answers, log_prior=log_prior, **fields)
+
+
+def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
     """Return the memory whose units are the points, each with its label; the spread is that of points left out, one at a time.
 
-    Such a point attends to the others of its class: its own unit, and those of other rows with the same place in ``rows``, are masked.
+    Such a point attends to the others of its class.
+
+    Parameters
+    ----------
+    examples
+        Labelled points.
+    settings
+        With None for the number of units.
+
+    Raises
+    ------
+    ValueError
+        Points that do not vary.
     """
     rows, first = examples.rows.unique(return_inverse=True)
     keys = examples.points.new_empty(len(rows), examples.points.shape[-1])
     keys[first] = examples.points
-    shares = examples.points.new_zeros(len(rows), num_classes)
+    shares = examples.points.new_zeros(len(rows), settings.num_classes)
     shares[first, examples.labels] = examples.weights
+    spread = Spread.of(
+        class_sums(examples, settings.num_classes), settings.num_classes, len(rows) / settings.num_classes
+    )
+    shared, covariance = METRICS[settings.metric], spread.covariance
+    groups = _left_out(examples, settings.seed)
+    total = sum((weights[asked].sum() for _, weights, asked in groups), keys.new_zeros(()))
+    for _ in range(_NUM_STEPS if groups else 0):
+        precision, scatter = shared.precision(covariance), torch.zeros_like(covariance)
+        for points, weights, asked in groups:
+            log_weights = weights.log().repeat(len(asked), 1)
+            log_weights[torch.arange(len(asked)), asked] = -torch.inf
+            attention = _attention(points[asked], points, log_weights, precision) * weights[asked].unsqueeze(-1)
+            crossed = points[asked].mT @ attention @ points
+            scatter += (attention.sum(-1) * points[asked].mT) @ points[asked] - crossed - crossed.mT
+            scatter += (attention.sum(0) * points.mT) @ points
+        old, covariance = covariance, spread.mode(scatter, total, settings.prior_weight)
+        if _still(old, covariance):
+            break
     log_prior = torch.full((1, len(rows)), -math.log(len(rows)), dtype=keys.dtype)
-    mixture = GaussianMixture.categorical(keys, shares, log_prior=log_prior, **spread.fields)
-    company = (shares > 0).sum(0)[examples.labels] > 1  # of another point of the class
-    asked = torch.nonzero(company).squeeze(-1)
-    if not len(asked):
-        return mixture
-    most = max(1, _PAIRS_AT_ONCE // len(keys))
-    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))
-    some = examples.some(asked[order[:most]])
-    masked = log_prior.repeat(len(some.rows), 1)
-    masked[torch.arange(len(masked)), first[asked[order[:most]]]] = -torch.inf
-    left_out = mixture.replace(log_prior=masked.log_softmax(-1))
-    fit = adapt(models.bayesian(left_out, **spread.priors), some.points, some.labels, query_weights=some.weights,
-                num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation  # fmt: skip
-    return fit.replace(log_prior=log_prior)
+    return GaussianMixture.categorical(keys, shares, log_prior=log_prior, **shared.fields(shared.precision(covariance)))
+
+
+def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return of each class with company its points around their mean, their weights, and the numbers of those that are left out in turn."""
+    groups = [own for _, own in examples.by_class() if len(own) > 1]
+    pairs = sum(len(own) ** 2 for own in groups)
+    found = []
+    for own in groups:
+        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
+        asked = order[: max(1, len(own) * _PAIRS_AT_ONCE // pairs)] if pairs > _PAIRS_AT_ONCE else order
+        found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked))
+    return found
