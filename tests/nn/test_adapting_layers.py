@@ -134,6 +134,39 @@ def test_one_step_written_out_with_known_answers():
     assert_equal(output, layer.out_proj(expected.flatten(-2)))
 
 
+@pytest.mark.parametrize("adapted", ["keys", "shift"])
+@torch.no_grad()
+def test_one_causal_step_written_out(adapted):
+    """PT eq. 27-29 in loops, at three positions: units in sight move to the queries up to that position."""
+    layer, x, _ = make(adapt_steps=1, adapted=(adapted,), linked=False, shift=adapted == "shift")
+    output, _ = layer(x, x, x, is_causal=True)
+    q, k, v = ((x @ w.T + c).view(B, L, H, D) for w, c in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True))  # fmt: skip
+    for b, i in itertools.product(range(B), (0, 2, 4)):
+        answers = torch.zeros(H, D)
+        for h in range(H):
+            alpha = float(layer.log_key_precision[h].exp())
+            theta = float(getattr(layer, f"log_strength_{adapted}")[h].exp())
+            shift = layer.key_shift[h] if adapted == "shift" else torch.zeros(D)
+
+            def weights(j, units, alpha=alpha, h=h, b=b):
+                densities = [math.exp(-alpha / 2 * (q[b, j, h] - unit).square().sum()) for unit in units]
+                return [density / sum(densities) for density in densities]
+
+            w = [weights(j, [k[b, u, h] + shift for u in range(j + 1)]) for j in range(i + 1)]
+            units = []
+            for u in range(i + 1):
+                drawn = range(u, i + 1)  # by the queries that see unit u
+                if adapted == "keys":
+                    counted = theta + alpha * sum(w[j][u] for j in drawn)
+                    units.append((theta * k[b, u, h] + alpha * sum(w[j][u] * q[b, j, h] for j in drawn)) / counted)
+            if adapted == "shift":
+                away = sum(w[j][u] * (q[b, j, h] - k[b, u, h]) for j in range(i + 1) for u in range(j + 1))
+                moved = (theta * shift + alpha * away) / (theta + alpha * (i + 1))
+                units = [k[b, u, h] + moved for u in range(i + 1)]
+            answers[h] = sum(p * v[b, u, h] for u, p in enumerate(weights(i, units)))
+        assert_equal(output[b, i], layer.out_proj(answers.flatten()))
+
+
 @torch.no_grad()
 def test_no_later_query_or_answer_moves_an_earlier_output():
     names = ("keys", "shift", "key_precision", "metric", "values", "weights")
