@@ -1,167 +1,302 @@
-"""Few-click segmentation: the click protocol on photographs, beside random_walker and LabelSpreading.
+"""Segmentation by clicks and scribbles: additions to the paper's model, other methods, harm by a right click, reliability, seconds.
 
-    PROBTX_DATA=... python -m benchmarks.segmentation [--out FILE] [--methods NAME ...] [--half even|odd|both] [--append]
+    PROBTX_DATA=... python -m benchmarks.segmentation [--half even|odd|both] [--only PART ...] [--methods NAME ...] [--again]
 
 Reads ``$PROBTX_DATA/segmentation/{images,masks}/*.png`` (masks: 0 background, 1 pet, 255 not scored). Of the files in order of
 their names the 1st, 3rd, ... are the tuning half ("even", counted from 0) and the others the held-out half ("odd"). All settings,
-ours and those of the two others, were chosen on the tuning half. Protocol and score: `probtx_pyro.apps.segmentation.play_clicks`. No method and no
-part of the protocol draws random numbers, so there is no seed.
+ours and those of the others, were chosen on the tuning half.
+
+**clicks.** `probtx_pyro.apps.segmentation.play_clicks`: one click in the middle of each class, then, again and again, one in the
+middle of the largest wrong piece; no random numbers. The row "with previous" is given its answer before each click; no other row is.
+**scribbles.** `benchmarks.scribbles`: one ("few") and three ("more") strokes a class, seeds 0 to 4, all strokes at once.
+Score of both: intersection over union of the pet, the mean over pictures (and seeds; the spread is that of the means of the seeds).
+**drops.** How far that score falls by each click, over 20 clicks on every picture and on the pagoda of `data.load_pagoda`; all at
+once and with previous. **reliability.** Pixels of all pictures of a half in ten even bins of the predicted probability of the pet:
+mean prediction and share of pet, after 3, 5 and 10 clicks (with previous) and after scribbles (few and more, all seeds).
+**seconds.** From the start of ``probtx segment`` to its end, one thread, and of a further `segment`, on a picture of 500 x 375.
+Rows that the results file holds are kept and not run again; ``--again`` runs them. The figure: docs/figures/segmentation.png.
 """
 
 import argparse
 import json
 import os
-import platform
+import subprocess
 import sys
+import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.scribbles import scribbles
+from benchmarks.segmentation_peers import PEERS, Method
+from benchmarks.timing import RESULTS, write
 from probtx_pyro.apps import segmentation
+from probtx_pyro.apps.segmentation import InteractiveSegmenter, Segmentation, SegmentationSettings
+from probtx_pyro.metrics import intersection_over_union
 
 SHOWN = (2, 3, 5, 10)
-RESULTS = Path(__file__).parent / "results" / "segmentation.json"
+SEEDS = range(5)
+STROKES = {"few": 1, "more": 3}
+FILE = RESULTS / "segmentation.json"
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "segmentation.png"
+
+# The paper's model (PT 31 to 38), then each addition to what stands above it; the last is the default.
+_PATHS: dict[str, Any] = {"colour_rounds": 0, "frame_cost": 1e3, "learned_hop": 0.0, "path_temperature": 5.0}
+ADDITIONS: dict[str, dict[str, Any]] = {
+    "the paper's model alone": {"num_units": 60, "window": 10, "paths": False},
+    "+ 700 units and paths between them": _PATHS,
+    "+ a background unit outside the frame": _PATHS | {"frame_cost": 0.6},
+    "+ class colours, blurred to about one unit a class": {"colour_rounds": 1, "learned_hop": 0.0, "path_temperature": 5.0, "colour_precision": 0.003},
+    "+ several colour units a class": {"colour_rounds": 1, "learned_hop": 0.0, "path_temperature": 5.0},
+    "+ a metric learned from the marks": {"colour_rounds": 1, "path_temperature": 5.0},
+    "+ a second round, longer paths": {},
+}  # fmt: skip
+DEFAULT = "probtx_pyro, all at once"
+ONLINE = "probtx_pyro, with previous"
 
 
-class Method(NamedTuple):
-    """Work on the image once, then turn clicks into a mask of their labels."""
+class Photograph(NamedTuple):
+    """A picture and its truth: 1 background, 2 object, 0 not scored."""
 
-    prepare: Callable[[np.ndarray], Any]
-    answer: Callable[[Any, list[segmentation.Click]], np.ndarray]
-
-
-def ours() -> Method:
-    """`probtx_pyro.apps.segmentation` with its defaults."""
-
-    def answer(picture, clicks):
-        return picture.segment(segmentation.marks_from_clicks(picture.shape, clicks)).mask
-
-    return Method(segmentation.InteractiveSegmenter.from_image, answer)
+    name: str
+    image: np.ndarray
+    truth: np.ndarray
 
 
-def random_walker(beta: float) -> Method:
-    """scikit-image; its default beta is 130."""
-    from skimage.segmentation import random_walker as walk
-
-    def answer(image, clicks):
-        marks = segmentation.marks_from_clicks(image.shape[:2], clicks)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return walk(image / 255, marks, beta=beta, mode="cg_j", tol=1e-4, channel_axis=-1)
-
-    return Method(lambda image: image, answer)
-
-
-def label_spreading(position: float, side: int = 32, **options) -> Method:
-    """scikit-learn on a lattice of ``side`` points along the longer side, colour and position; each pixel takes its nearest point."""
-    from scipy.spatial import cKDTree
-    from sklearn.semi_supervised import LabelSpreading
-
-    def prepare(image):
-        height, width = image.shape[:2]
-        where = np.stack(np.mgrid[:height, :width], -1) / max(height, width) * 2
-        features = np.concatenate([segmentation.lab_colours(image) / 50, position * where], -1)
-        step = max(height, width) / side
-        y, x = ((np.arange(int(size / step)) * step + step / 2).astype(int) for size in (height, width))
-        points = features[np.ix_(y, x)].reshape(-1, features.shape[-1])
-        return features, points, cKDTree(points).query(features.reshape(-1, features.shape[-1]))[1]
-
-    def answer(state, clicks):
-        features, points, nearest = state
-        given = np.array([features[y, x] for y, x, _ in clicks])
-        labels = np.r_[np.full(len(points), -1), [label for *_, label in clicks]]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fit = LabelSpreading(max_iter=100, **options).fit(np.concatenate([points, given]), labels)
-        shares = np.nan_to_num(fit.label_distributions_[: len(points)])
-        return fit.classes_[shares.argmax(-1)][nearest].reshape(features.shape[:2])
-
-    return Method(prepare, answer)
+def ours(options: dict[str, Any]) -> Method:
+    """`apps.segmentation` with settings, all marks at once."""
+    settings = SegmentationSettings(**options)
+    return Method(
+        lambda image: InteractiveSegmenter.from_image(image, settings=settings),
+        lambda picture, marks: picture.segment(marks).mask,
+    )
 
 
 METHODS: dict[str, Callable[[], Method]] = {
-    "probtx_pyro": ours,
-    "LabelSpreading kNN": lambda: label_spreading(2.0, kernel="knn", n_neighbors=10, alpha=0.2),
-    "LabelSpreading RBF": lambda: label_spreading(1.0, kernel="rbf", gamma=30.0, alpha=0.9),
-    "random_walker beta=130": lambda: random_walker(130),
-    "random_walker beta=1000": lambda: random_walker(1000),
+    **{name: lambda options=options: ours(options) for name, options in ADDITIONS.items()},
+    DEFAULT: lambda: ours({}),
+    **PEERS,
 }
 
 
-def pictures(root: Path, half: str) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Name, image and truth (1 background, 2 pet, 0 not scored) of each picture of a half."""
+def photographs(half: str) -> list[Photograph]:
+    """Read the pictures of a half."""
     from PIL import Image
 
-    files = sorted((root / "images").glob("*.png"))
-    if not files:
+    if not (folder := os.environ.get("PROBTX_DATA")):
+        raise ValueError("PROBTX_DATA is not set; it must name the folder that holds segmentation/images and masks")
+    root = Path(folder) / "segmentation"
+    if not (files := sorted((root / "images").glob("*.png"))):
         raise ValueError(f"there are no pictures in {root / 'images'}")
     found = []
     for file in files[{"even": 0, "odd": 1}[half] :: 2]:
         mask = np.asarray(Image.open(root / "masks" / file.name)).astype(int)
-        found.append((file.stem, np.asarray(Image.open(file).convert("RGB")), np.where(mask == 255, 0, mask + 1)))
+        found.append(
+            Photograph(file.stem, np.asarray(Image.open(file).convert("RGB")), np.where(mask == 255, 0, mask + 1))
+        )
     return found
 
 
-def measure(method: Method, data: list[tuple[str, np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """Play all pictures; means over pictures, and the scores of each picture."""
-    scores, prepare_seconds, click_seconds = [], [], []
-    for _, image, truth in data:
-        start = time.perf_counter()
-        state = method.prepare(image)
-        prepare_seconds.append(time.perf_counter() - start)
+def pagoda() -> list[Photograph]:
+    """Read scikit-learn's ``china.jpg`` and its mask."""
+    from probtx_pyro.data import load_pagoda
 
-        def answer(clicks, state=state):
-            start = time.perf_counter()
-            mask = method.answer(state, clicks)
-            click_seconds.append(time.perf_counter() - start)
-            return mask
+    image, mask = load_pagoda()
+    return [Photograph("pagoda", image, np.where(mask, 2, 1))]
 
-        played = segmentation.play_clicks(answer, truth)
-        scores.append([played.scores[played.counts.index(count)] for count in SHOWN])
-    table = np.array(scores)  # (picture, shown, class)
+
+def online(
+    picture: InteractiveSegmenter, truth: np.ndarray, num_clicks: int
+) -> tuple[segmentation.ClickGame, list[Segmentation]]:
+    """Play a game in which each answer is the prior of the next; return the answers, too."""
+    answers: list[Segmentation] = []
+
+    def answer(clicks: list[segmentation.Click]) -> np.ndarray:
+        marks = segmentation.marks_from_clicks(truth.shape, clicks)
+        answers.append(picture.segment(marks, previous=answers[-1] if answers else None))
+        return answers[-1].mask
+
+    return segmentation.play_clicks(answer, truth, num_clicks), answers
+
+
+def play(method: Method | None, photograph: Photograph, num_clicks: int) -> np.ndarray:
+    """IoU of the pet after 2, 3, ... clicks; no method stands for ours with previous."""
+    truth = photograph.truth
+    if method is None:
+        return online(InteractiveSegmenter.from_image(photograph.image), truth, num_clicks)[0].scores[:, 1]
+    state = method.prepare(photograph.image)
+    return segmentation.play_clicks(
+        lambda clicks: method.answer(state, segmentation.marks_from_clicks(truth.shape, clicks)), truth, num_clicks
+    ).scores[:, 1]
+
+
+def clicks(name: str, half: str) -> dict[str, Any]:
+    """Play all pictures of a half by one method."""
+    method = None if name == ONLINE else METHODS[name]()
+    data = photographs(half)
+    start = time.perf_counter()
+    table = np.array([play(method, photograph, max(SHOWN)) for photograph in data])
+    shown = table[:, [count - 2 for count in SHOWN]]
     return {
         "clicks": list(SHOWN),
-        "iou_pet": table[..., 1].mean(0).round(4).tolist(),
-        "iou_mean_of_classes": table.mean((0, 2)).round(4).tolist(),
-        "seconds_prepare": round(float(np.mean(prepare_seconds)), 4),
-        "seconds_click": round(float(np.mean(click_seconds)), 4),
-        "iou_pet_of_each_picture": {
-            name: row.round(4).tolist() for (name, *_), row in zip(data, table[..., 1], strict=True)
+        "iou": shown.mean(0).round(4).tolist(),
+        "mean_of_2_to_10": round(float(table.mean()), 4),
+        "of_each_picture": {
+            photograph.name: row.round(4).tolist() for photograph, row in zip(data, shown, strict=True)
         },
+        "seconds_of_a_picture": round((time.perf_counter() - start) / len(data), 2),
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the seconds depend on."""
-    import torch
-
-    packages = ("torch", "pyro-ppl", "numpy", "scipy", "scikit-learn", "scikit-image")
+def strokes(name: str, half: str) -> dict[str, Any]:
+    """Score one method on the scribbles of a half."""
+    method = METHODS[name]()
+    scores: dict[str, list[list[float]]] = {kind: [] for kind in STROKES}
+    for photograph in photographs(half):
+        state = method.prepare(photograph.image)
+        for kind, number in STROKES.items():
+            answers = (method.answer(state, scribbles(photograph.truth, number, seed)) for seed in SEEDS)
+            scores[kind].append([float(intersection_over_union(photograph.truth, mask)[1]) for mask in answers])
+    tables = {kind: np.array(table) for kind, table in scores.items()}
     return {
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
+        "seeds": len(SEEDS),
+        **{kind: round(float(table.mean()), 4) for kind, table in tables.items()},
+        **{f"{kind}_spread": round(float(table.mean(0).std(ddof=1)), 4) for kind, table in tables.items()},
     }
+
+
+def drops(name: str, half: str) -> dict[str, Any]:
+    """Falls of the score by a click, over 20 clicks."""
+    method = None if name == ONLINE else METHODS[name]()
+    falls, largest = [], []
+    for photograph in pagoda() if half == "pagoda" else photographs(half):
+        fall = -np.diff(play(method, photograph, 20))
+        falls.append(fall)
+        largest.append((round(float(fall.max()), 4), photograph.name, int(fall.argmax()) + 3))
+    every = np.concatenate(falls)
+    return {
+        "clicks": len(every),
+        "largest": round(float(every.max()), 4),
+        "above": {f"{least}": int((every > least).sum()) for least in (0.001, 0.01, 0.02, 0.05, 0.1, 0.2)},
+        "largest_of_each_picture_and_click": sorted(largest, reverse=True),
+    }
+
+
+def reliability(name: str, half: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Bins of the predicted probability of the pet, of the default settings."""
+    said: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for photograph in photographs(half):
+        picture = InteractiveSegmenter.from_image(photograph.image, settings=SegmentationSettings(**(options or {})))
+        game, answers = online(picture, photograph.truth, 10)
+        shown = {f"{count} clicks": answers[min(game.counts.index(count), len(answers) - 1)] for count in (3, 5, 10)}
+        for kind, number in STROKES.items():
+            for seed in SEEDS:
+                shown[f"{kind} {seed}"] = picture.segment(scribbles(photograph.truth, number, seed))
+        scored = photograph.truth > 0
+        for label, answer in shown.items():
+            kind = label if label.endswith("clicks") else "scribbles"
+            pair = (answer.probabilities[scored][:, 1], photograph.truth[scored] == 2)
+            said.setdefault(kind, []).append(pair)
+    rows = {}
+    for kind, pairs in said.items():
+        predicted, true = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        bins = np.minimum((predicted * 10).astype(int), 9)
+        count = np.bincount(bins, minlength=10)
+        mean = np.bincount(bins, predicted, 10) / count.clip(1)
+        share = np.bincount(bins, true, 10) / count.clip(1)
+        rows[kind] = {
+            "pixels": count.tolist(),
+            "predicted": mean.round(4).tolist(),
+            "share": share.round(4).tolist(),
+            "largest_gap": round(float(np.abs(mean - share)[count > 0].max()), 4),
+            "mean_gap": round(float((np.abs(mean - share) * count).sum() / count.sum()), 4),
+        }
+    return rows
+
+
+def seconds(name: str, half: str) -> dict[str, Any]:
+    """Wall seconds on a picture of 500 x 375, the median of five, one thread."""
+    from PIL import Image
+
+    photograph = photographs(half)[0]
+    image = Image.fromarray(photograph.image).resize((500, 375))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    starts, further = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        image.save(f"{folder}/photo.png")
+        command = [sys.executable, "-m", "probtx_pyro", "segment", f"{folder}/photo.png", "--threads", "1",
+                   "--click", "187,250,2", "--click", "10,10,1", "--out", f"{folder}/mask.png"]  # fmt: skip
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            starts.append(time.perf_counter() - start)
+    picture = InteractiveSegmenter.from_image(np.asarray(image))
+    given: list[segmentation.Click] = [(187, 250, 2), (10, 10, 1)]
+    answer = picture.segment(segmentation.marks_from_clicks(picture.shape, given))
+    for y, x in ((100, 100), (300, 400), (187, 60), (40, 250), (330, 120)):
+        given.append((y, x, 1))
+        start = time.perf_counter()
+        answer = picture.segment(segmentation.marks_from_clicks(picture.shape, given), previous=answer)
+        further.append(time.perf_counter() - start)
+    return {"start_to_mask": round(float(np.median(starts)), 2), "further_segment": round(float(np.median(further)), 3)}
+
+
+PARTS: dict[str, tuple[Callable[[str, str], dict[str, Any]], list[str], tuple[str, ...]]] = {
+    "clicks": (clicks, [*ADDITIONS, ONLINE, *PEERS], ("even", "odd")),
+    "scribbles": (strokes, [*ADDITIONS, *PEERS], ("even", "odd")),
+    "drops": (drops, [DEFAULT, ONLINE], ("even", "odd", "pagoda")),
+    "reliability": (reliability, [ONLINE], ("even", "odd")),
+    "seconds": (seconds, [ONLINE], ("even",)),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> None:
+    """Write the reliability figure from the rows of the held-out half."""
+    from matplotlib import pyplot
+
+    found = [row for row in rows if row["part"] == "reliability" and row["half"] == "odd"]
+    if not found:
+        return
+    figure, ax = pyplot.subplots(figsize=(5.2, 4.6), layout="constrained")
+    ax.plot([0, 1], [0, 1], color="#999999", linewidth=1)
+    ax.fill_between([0, 1], [-0.05, 0.95], [0.05, 1.05], color="#dddddd", linewidth=0)
+    for (kind, row), marker in zip(found[0]["result"].items(), "osv^", strict=False):
+        ax.plot(row["predicted"], row["share"], marker + "-", markersize=4, label=kind)
+    ax.set(xlabel="predicted probability of the pet", ylabel="share of pixels that are pet", xlim=(0, 1), ylim=(0, 1))
+    ax.legend(frameon=False)
+    figure.savefig(FIGURE, dpi=110)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, print, write; 2 and one line on stderr where data or packages are missing."""
-    parser = argparse.ArgumentParser(prog="benchmarks.segmentation", description="the click protocol on photographs")
-    parser.add_argument("--out", type=Path, default=RESULTS, help=f"the JSON file (default {RESULTS.name} in results)")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
+    """Run what is missing, write, draw; 2 and one line on stderr where data or packages are missing."""
+    parser = argparse.ArgumentParser(prog="benchmarks.segmentation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--half", choices=("even", "odd", "both"), default="both")
-    parser.add_argument("--append", action="store_true", help="keep what the file has of other methods")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, ONLINE], default=[*METHODS, ONLINE], metavar="NAME")
+    parser.add_argument("--file", type=Path, default=FILE, help="the JSON file, in results")
+    parser.add_argument("--again", action="store_true", help="run rows that the file holds")
     arguments = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = json.loads(arguments.file.read_text())["rows"] if arguments.file.exists() else []
     try:
-        report = _run(arguments)
+        for part in arguments.only:
+            run, methods, halves = PARTS[part]
+            for half in halves:
+                for name in methods:
+                    key = {"part": part, "half": half, "method": name}
+                    kept = [row for row in rows if key.items() <= row.items()]
+                    if name not in arguments.methods or (half != "pagoda" and arguments.half not in (half, "both")):
+                        continue
+                    if not kept or arguments.again:
+                        rows = [row for row in rows if row not in kept] + [{**key, "result": run(name, half)}]
+                        write(arguments.file.stem, rows)
+                    print(
+                        *key.values(),
+                        json.dumps(next(row["result"] for row in rows if key.items() <= row.items())),
+                        flush=True,
+                    )
     except (ValueError, OSError) as error:
         print(f"benchmarks.segmentation: error: {error}", file=sys.stderr)
         return 2
@@ -171,33 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    draw(rows)
     return 0
-
-
-def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    if not (root := os.environ.get("PROBTX_DATA")):
-        raise ValueError("PROBTX_DATA is not set; it must name the folder that holds segmentation/images and masks")
-    if not arguments.out.parent.is_dir():
-        raise ValueError(f"--out {arguments.out}: there is no folder {arguments.out.parent}")
-    report: dict[str, Any] = {"results": []}
-    if arguments.append and arguments.out.exists():
-        kept = json.loads(arguments.out.read_text())["results"]
-        report["results"] = [row for row in kept if row["method"] not in arguments.methods]
-    print(
-        f"{'':25}{'half':6}{'pet-only IoU after 2, 3, 5, 10':32}{'mean of classes':28}{'s before':>10}{'s a click':>10}"
-    )
-    for name in arguments.methods:
-        method = METHODS[name]()
-        for half in ("even", "odd") if arguments.half == "both" else (arguments.half,):
-            row = measure(method, pictures(Path(root) / "segmentation", half))
-            report["results"].append({"method": name, "half": half, **row, "machine": machine()})
-            pet, mean = ("  ".join(f"{x:.3f}" for x in row[key]) for key in ("iou_pet", "iou_mean_of_classes"))
-            print(
-                f"{name:25}{half:6}{pet:32}{mean:28}{row['seconds_prepare']:10.3f}{row['seconds_click']:10.3f}",
-                flush=True,
-            )
-    return report
 
 
 if __name__ == "__main__":

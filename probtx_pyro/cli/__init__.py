@@ -4,9 +4,9 @@ Start with the guided run, which explains the library on real data in under two 
 
   probtx tour                       figures, an InferenceData file and report.html, in tour_output
 
-and a task of your own, by a few clicks on a photograph:
+and a task of your own, by a few clicks on a photograph, in the browser:
 
-  probtx segment cat.jpg --click 120,200,1 --click 10,10,2 --out mask.png
+  probtx segment cat.jpg
 
 Classes of the rows of a table, with their evidence:
 
@@ -31,9 +31,10 @@ Dependency trees of sentences, read out of such a model's attention:
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
-# A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments), its docstring the description in
+# A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments) -> None or an exit code, its docstring the description in
 # its help, and one entry of COMMANDS; its default "names" has the options of names in errors. Command files import what is heavy inside the two functions, and only the chosen
-# command's are called, so that probtx --help answers at once. Exit codes: 0 done (bare probtx prints its help), 2 wrong usage
+# command's are called, so that probtx --help answers at once. Exit codes: 0 done (bare probtx prints its help), 1 done in part (segment names the
+# pictures of a folder that failed), 2 wrong usage
 # or input (one line on stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in probtx ... | head -1.
 
 import os
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = parser().parse_args(argv)
             names = arguments.names
             with options.threads(arguments.threads):
-                arguments.run(arguments)
+                code = arguments.run(arguments)
         finally:
             sys.stdout.flush()  # here, where a reader that is gone can be handled
     except BrokenPipeError:
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         print("; ".join(["probtx: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
-    return 0
+    return code or 0
 
 
 __all__ = ["COMMANDS", "main", "parser"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pyro.distributions import Normal
+from scipy import ndimage
 from scipy.sparse.csgraph import floyd_warshall
 
 from probtx_pyro import models
@@ -20,6 +21,7 @@ from probtx_pyro.apps.segmentation import (
     overlay,
 )
 from probtx_pyro.apps.segmentation._features import cut
+from probtx_pyro.apps.segmentation._online import after
 from probtx_pyro.inference import adapt
 from probtx_pyro.metrics import intersection_over_union
 from probtx_pyro.models import GaussianMixture
@@ -243,9 +245,106 @@ def test_path_energies_are_shortest_paths_and_the_frame_is_a_way():
         if a != 4:
             graph[a, 9] = graph[9, a] = settings.frame_cost
     expected = floyd_warshall(graph)[:9, :9]
-    found = _units.link_units(keys, home, settings).numpy()
+    links = _units.link_units(keys, home, settings)
+    found = _units.path_energies(links, np.arange(9), settings).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found[0, 2] == pytest.approx(2 * settings.frame_cost)  # across the dark column: outside is cheaper
+
+
+def test_further_energy_of_a_hop_is_paid_by_every_path_over_it():
+    """Three units in a row, flat; from unit 0 the pair (0, 1) costs 2 more, (1, 2) costs 5 more."""
+    settings = SegmentationSettings(frame_cost=100.0)
+    keys = torch.zeros(3, 3)
+    links = _units.link_units(keys, np.arange(3).reshape(1, 3), settings)
+    found = _units.path_energies(links, np.array([0, 2]), settings, np.array([2.0, 5.0]))
+    hop = settings.hop_cost
+    expected = [[0, 7 + 2 * hop], [2 + hop, 5 + hop], [7 + 2 * hop, 0]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def blurred_pieces():
+    """Probabilities of two classes over 30 x 50 whose answer was 0 all over, and that two pieces of class 1 join by a neck."""
+    found = np.full((30, 50), 0.1)
+    found[10:17, 5:12] = 0.97  # 7 x 7, where the click falls
+    found[5:25, 20:45] = 0.9  # far larger
+    found[12:14, 12:20] = 0.8  # the neck
+    before = np.stack([np.full(found.shape, 0.6), np.full(found.shape, 0.4)], -1).astype(np.float32)
+    return before, np.stack([1 - found, found], -1).astype(np.float32)
+
+
+def test_a_mark_turns_the_piece_it_is_in_the_middle_of():
+    before, found = blurred_pieces()
+    fresh = np.full(found.shape[:2], -1)
+    fresh[13, 8] = 1
+    turned = after(before, found, fresh, SegmentationSettings()).argmax(-1) == 1
+    expected = np.zeros(turned.shape, bool)
+    expected[10:17, 5:12] = True
+    np.testing.assert_array_equal(turned, expected)
+    fresh[:] = -1
+    fresh[15, 32] = 1  # the middle of the large one: both pieces and the neck
+    turned = after(before, found, fresh, SegmentationSettings()).argmax(-1) == 1
+    np.testing.assert_array_equal(turned, found[..., 1] > 0.5)
+
+
+def test_a_mark_that_is_nowhere_the_middle_turns_no_more_than_its_own_depth():
+    before, found = blurred_pieces()
+    found[..., 1] = 0.999
+    found[..., 0] = 0.001
+    fresh = np.full(found.shape[:2], -1)
+    fresh[3, 5] = 1  # depth 4 in a picture of depth 15
+    turned = after(before, found, fresh, SegmentationSettings()).argmax(-1) == 1
+    y, x = np.nonzero(turned)
+    assert turned[3, 5]
+    assert np.hypot(y - 3, x - 5).max() <= 4
+
+
+def test_a_new_mark_changes_the_mask_to_its_own_class_and_in_one_piece_with_it():
+    image, truth = scene(3, noise=20.0)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    first = picture.segment(marks)
+    y, x = np.argwhere((truth == 3) & (first.mask == 3))[40]
+    marks[y, x] = 1
+    second = picture.segment(marks, previous=first)
+    changed = second.mask != first.mask
+    assert changed[y, x]
+    assert (second.mask[changed] == 1).all()
+    assert ndimage.label(changed)[1] == 1
+
+
+def test_a_class_that_was_not_there_before_joins():
+    image, truth = scene(3)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    two = np.where(marks == 3, 0, marks)
+    answer = picture.segment(marks, previous=picture.segment(two))
+    assert answer.classes.tolist() == [1, 2, 3]
+    assert intersection_over_union(truth, answer.mask).min() > 0.9  # as above, with a rim of about half a pixel
+
+
+def test_previous_of_the_same_marks_changes_no_class():
+    image, truth = scene(3, noise=20.0)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    first = picture.segment(marks)
+    np.testing.assert_array_equal(picture.segment(marks, previous=first).mask, first.mask)
+
+
+def test_previous_of_another_picture_or_with_a_class_more_is_refused():
+    image, truth = scene(3)
+    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    answer = picture.segment(marks)
+    with pytest.raises(ValueError, match="leave previous out"):
+        picture.segment(np.where(marks == 3, 0, marks), previous=answer)
+    other = InteractiveSegmenter.from_image(image[:-1])
+    with pytest.raises(ValueError, match="leave previous out"):
+        other.segment(marks[:-1], previous=answer)
+
+
+def test_without_paths_a_unit_answers_by_the_marks_that_attend_to_it():
+    """PT 37 by hand: far from all marks nothing is known, and the answer near a mark is the mark's."""
+    image, truth = scene(noise=0.0)
+    settings = SegmentationSettings(num_units=60, window=10, paths=False)
+    answer = InteractiveSegmenter.from_image(image, settings=settings).segment(clicked(truth))
+    (y, x), *_ = np.argwhere(clicked(truth) == 2)
+    assert (answer.mask[y - 2 : y + 3, x - 2 : x + 3] == 2).all()
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,21 @@
 """``probtx segment`` on files: what it writes, what it accepts, what it refuses in one line."""
 
 import os
+import re
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 import torch
+from made_pictures import SHAPE, disc, read, right
 from PIL import Image
 
 from probtx_pyro import cli
 from probtx_pyro.apps import segmentation
-from probtx_pyro.cli import segment
-
-SHAPE = (40, 60)
-
-
-def disc():
-    """A bright disc (inside) on a dark ground."""
-    y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
-    inside = (y - 20) ** 2 + (x - 25) ** 2 < 11**2
-    image = np.where(inside[..., None], (230, 200, 60), (30, 60, 110)).astype(np.uint8)
-    return image, inside
+from probtx_pyro.cli import _pictures, _segment_file
 
 
 @pytest.fixture
@@ -34,15 +28,6 @@ def photo(tmp_path):
 CLICKS = ("--click", "20,25,7", "--click", "3,55,9")
 
 
-def read(path):
-    with Image.open(path) as picture:
-        return picture.mode, np.asarray(picture)
-
-
-def right(mask, inside, labels=(7, 9)):
-    return (mask == np.where(inside, *labels)).mean() > 0.97
-
-
 @pytest.mark.slow
 def test_end_to_end_as_a_command(photo, tmp_path):
     out = tmp_path / "mask.png"
@@ -53,7 +38,10 @@ def test_end_to_end_as_a_command(photo, tmp_path):
     written = [
         tmp_path / name for name in ("mask.png", "mask_overlay.png", "mask_probability.png", "mask_probability.npz")
     ]
-    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [str(path) for path in written]
+    *files, suggestion = done.stdout.splitlines()
+    assert [line.split("  ")[0] for line in files] == [str(path) for path in written]
+    y, x = map(int, re.fullmatch(r"least sure at row (\d+), column (\d+): click there next", suggestion).groups())
+    assert 0 <= y < SHAPE[0] and 0 <= x < SHAPE[1]
     _, inside = disc()
     mode, mask = read(out)
     assert mode == "P"
@@ -205,6 +193,38 @@ def test_every_kind_of_picture_is_segmented(convert, suffix, tmp_path):
     assert right(read(out)[1], inside)
 
 
+def png_of_16_bits(path, image):
+    """A PNG of 16 bits a channel, which Pillow reads and does not write."""
+    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in image * np.uint16(257))
+    blocks = [
+        (b"IHDR", struct.pack(">IIBBBBB", *image.shape[1::-1], 16, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines)),
+        (b"IEND", b""),
+    ]
+    content = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in blocks
+    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+
+
+def test_colours_of_16_bits_are_read_with_8_and_said_so(tmp_path, capsys):
+    image, inside = disc()
+    path = tmp_path / "photo.png"
+    png_of_16_bits(path, image)
+    assert run(path, tmp_path / "mask.png", *CLICKS) == 0
+    assert right(read(tmp_path / "mask.png")[1], inside)
+    np.testing.assert_array_equal(_pictures.read_image(path)[1], image)
+    assert capsys.readouterr().err == f"probtx: {path} has 16 bits a channel; the upper 8 are used\n" * 2
+    sixteen(image).save(path)
+    assert _pictures.read_image(path)[1].dtype == np.float32  # grey keeps them all
+    assert capsys.readouterr().err == ""
+
+
+def test_marks_need_a_place_for_the_mask(photo, capsys):
+    assert cli.main(["segment", str(photo), *CLICKS]) == 2
+    refused(capsys, "give --out MASK")
+
+
 def test_of_several_pictures_the_first_is_taken_and_said_so(tmp_path, capsys):
     image, inside = disc()
     path = tmp_path / "photo.gif"
@@ -224,7 +244,7 @@ def test_pictures_of_numbers_that_no_viewer_knows_are_refused(values, tmp_path, 
 def test_a_large_picture_says_how_long_it_takes(photo, tmp_path, capsys, monkeypatch):
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(segment, "_LARGE", SHAPE[0] * SHAPE[1])
+    monkeypatch.setattr(_segment_file, "_LARGE", SHAPE[0] * SHAPE[1])
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     shown = capsys.readouterr().err
     assert (
@@ -278,7 +298,6 @@ def test_one_row_of_two_pixels_is_segmented(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "no marks"),
         (("--click", "20,25,7"), "1 class"),
         (("--click", "20,25,7", "--click", "21,25,7"), "1 class"),
         (("--click", "20,25,7", "--click", "20,25,8"), "1 class"),  # the later click overrules
@@ -353,7 +372,7 @@ def test_one_pixel_cannot_hold_two_classes(tmp_path, capsys):
 
 
 def test_too_large_pictures_are_refused_before_decoding(photo, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(segment, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(_pictures, "MAX_PIXELS", 1000)
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 2
     refused(capsys, "60 x 40")
 
@@ -405,7 +424,7 @@ def test_marks_are_not_overwritten_by_a_second_output(photo, tmp_path, capsys):
     refused(capsys, "would overwrite")
 
 
-@pytest.mark.parametrize("words", [[], ["photo.png"], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
+@pytest.mark.parametrize("words", [[], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
 def test_wrong_usage_is_exit_code_two(words, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["segment", *words])

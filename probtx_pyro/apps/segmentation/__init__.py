@@ -16,11 +16,15 @@ to itself with max in the place of the sum, and Dijkstra's algorithm computes it
 
     P0_j = Σ_k softmax_k(log min(1, n_k) - λ E_jk) ρ_k.
 
-One EM step of a colour model for each class, a mixture over all units with weights ∝ n_k P0_kc, whose evidence at the colour of
-unit j is L_jc, gives ``P_jc ∝ P0_jc (L_jc + floor)``. Last, each pixel's answer is ``p_i = Σ_j w_ij P_j`` (PT 20).
+A colour model for each class, a mixture over all units with weights ∝ n_k P_kc, has the share L_jc of the evidence at the colour of
+unit j. Hops learn from it: between j and k one costs ``γ/2 Σ_c (L_jc - L_kc)²`` more, which is a metric learned from the marks.
+``P_jc ∝ P0_jc (L_jc + floor)`` with the new paths, and both once again. Last, each pixel's answer is ``p_i = Σ_j w_ij P_j`` (PT 20).
+
+**Marks one after another** (`_online.after`). ``segment(marks, previous=answer)`` takes the answer before as the prior of the new
+one and bounds what a mark changes: to its own class, in one piece with it, and as far as it lies in the middle of that piece.
 
 Where it is not exact EM, on purpose: units adapt in blocks, the hops' mean is capped, n_k counts at most once, L is normalised over classes with small
-classes shrunken and a floor added, and there is one round. Where marks of two classes meet in one unit, that unit has no answer of
+classes shrunken and a floor added, and there are two rounds. Where marks of two classes meet in one unit, that unit has no answer of
 its own: whoever attends to it asks the marked pixels themselves (attention one pixel wide). A marked pixel keeps its mark.
 
 What it cannot do: it knows colours and edges, no objects. An animal in the colours of its surroundings, strong texture or noise in
@@ -45,10 +49,11 @@ from probtx_pyro.apps.segmentation._features import lab_colours
 from probtx_pyro.apps.segmentation._overlay import LABEL_COLOURS, overlay
 from probtx_pyro.apps.segmentation._segmenter import InteractiveSegmenter, Segmentation
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
+from probtx_pyro.apps.segmentation._suggestion import suggest_click, uncertainty
 
 __all__ = [
     "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
-    "Click", "marks_from_clicks",
+    "Click", "marks_from_clicks", "suggest_click", "uncertainty",
     "LABEL_COLOURS", "overlay",
     "ClickGame", "first_clicks", "next_click", "play_clicks",
 ]  # fmt: skip

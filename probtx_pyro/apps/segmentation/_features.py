@@ -94,7 +94,7 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
     return Cells(torch.cat([colour, empty.flat(position / step)], -1), empty.flat(inside), shape, step)
 
 
-def windows(shape: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
+def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, Tensor]:
     """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units, and a ring of their neighbours about them.
 
     Parameters
@@ -111,9 +111,9 @@ def windows(shape: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
     """
 
     def blocks(grid: Tensor) -> Tensor:
-        return grid.unfold(0, side + 2, side).unfold(1, side + 2, side).flatten(0, 1).flatten(1)
+        return grid.unfold(0, side + 2 * ring, side).unfold(1, side + 2 * ring, side).flatten(0, 1).flatten(1)
 
-    y, x = torch.meshgrid(*(torch.arange(-1, -(-units // side) * side + 1) for units in shape), indexing="ij")
+    y, x = torch.meshgrid(*(torch.arange(-ring, -(-units // side) * side + ring) for units in shape), indexing="ij")
     down, across = y.clamp(0, shape[0] - 1), x.clamp(0, shape[1] - 1)
     inside = blocks((y == down) & (x == across)).to(torch.float32)
     return blocks(down * shape[1] + across), (inside / inside.sum(-1, keepdim=True)).log().unsqueeze(-2)

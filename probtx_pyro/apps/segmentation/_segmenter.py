@@ -12,8 +12,9 @@ from torch.nn.functional import one_hot
 
 from probtx_pyro import models
 from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
+from probtx_pyro.apps.segmentation._online import after
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
-from probtx_pyro.apps.segmentation._units import PictureUnits, find_units
+from probtx_pyro.apps.segmentation._units import PictureUnits, find_units, path_energies
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
 
@@ -90,18 +91,23 @@ class InteractiveSegmenter:
         cells = cut(colours, settings.num_units, settings.colour_scale, settings.blur)
         return cls((height, width), cells, find_units(cells, height, width, settings), settings)
 
-    def segment(self, marks: np.ndarray) -> Segmentation:
+    def segment(self, marks: np.ndarray, previous: Segmentation | None = None) -> Segmentation:
         """The class of every pixel given the marks.
 
         Parameters
         ----------
         marks
-            Integers (H, W): 0 is unmarked, every other value a class; `apps.clicks.marks_from_clicks` makes them from clicks.
+            Integers (H, W): 0 is unmarked, every other value a class; `marks_from_clicks` makes them from clicks.
+        previous
+            The answer to the marks before the last of them, where they come one after another. It is the prior: a new mark changes
+            the mask only to its own class, only about itself, and only as far as it lies in the middle of what changes
+            (`_online`). Without it the answer depends on the marks alone, not on their order.
 
         Raises
         ------
         ValueError
-            Marks of another shape or type, negative, or of fewer than two classes.
+            Marks of another shape or type, negative, or of fewer than two classes; a previous answer of another picture, or
+            with a class that the marks lack.
         """
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
@@ -115,6 +121,18 @@ class InteractiveSegmenter:
         numbers = np.searchsorted(classes, marks)
         given = self._marks(np.where(marks > 0, numbers, -1))
         probabilities = self._answer(*given, len(classes)).numpy()
+        if previous is not None:
+            if previous.mask.shape != self.shape or not np.isin(previous.classes, classes).all():
+                raise ValueError(
+                    f"previous is an answer of shape {previous.mask.shape} with classes {previous.classes.tolist()}, the marks have "
+                    f"{self.shape} and {classes.tolist()}; give the answer to some of these marks, or leave previous out"
+                )
+            before = np.zeros_like(probabilities)
+            before[..., np.searchsorted(classes, previous.classes)] = previous.probabilities
+            # a mark of before has probability 1
+            told = np.take_along_axis(before, numbers.clip(0, len(classes) - 1)[..., None], -1)[..., 0] == 1
+            fresh = np.where((marks > 0) & ~told, numbers, -1)
+            probabilities = after(before, probabilities, fresh, self.settings)
         y, x = np.nonzero(marks)
         # a mark is kept, whatever its unit says
         probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
@@ -150,17 +168,9 @@ class InteractiveSegmenter:
         counts = shares[0] * weights.sum()
         annotated = counts > min(settings.least_count, float(counts.max()) / 2)
         by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
-        torn = annotated & (by_class[:, 1] > settings.least_count)
+        torn = annotated & (by_class[:, 1] > settings.least_count) & settings.paths
         judge = self._judge(blank, queries, one_hot(labels, classes), torn)
-
-        # Units ask the annotated units; the prior alone decides, as the positions of two units are all that counts here.
-        relative = counts[annotated].clamp_max(1).log() - settings.path_temperature * self.units.energies[:, annotated]
-        attention = relative.softmax(-1)
-        known = torch.where(torn.unsqueeze(-1), 0.0, answers)[annotated]
-        replies = attention @ known
-        if judge is not None:
-            replies = replies + attention @ torn[annotated].to(replies).unsqueeze(-1) * judge.expected_outputs(keys)
-        replies = self._colours(replies)
+        replies = self._ask_units(answers, counts, annotated, torn, judge) if settings.paths else answers
 
         # Pixels ask the units. A torn unit answers "ask the marks", one label more.
         replies = torch.where(torn.unsqueeze(-1), 0.0, replies)
@@ -176,6 +186,38 @@ class InteractiveSegmenter:
             out[unsure] += ask[unsure] * judge.expected_outputs(self.cells.queries[unsure])
         return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
 
+    def _ask_units(
+        self, answers: Tensor, counts: Tensor, annotated: Tensor, torn: Tensor, judge: GaussianMixture | None
+    ) -> Tensor:
+        """Return P (unit, class), the answers of all units: paths to the annotated units, colours, paths again.
+
+        Parameters
+        ----------
+        answers, counts
+            ρ (unit, class) and n (unit,) of the annotated units.
+        annotated, torn
+            (unit,) which units are annotated, and in which of them marks of two classes meet.
+        judge
+            Memory of the marked pixels that the torn units defer to.
+        """
+        settings, units = self.settings, self.units
+        to, (j, k) = torch.nonzero(annotated)[:, 0].numpy(), torch.from_numpy(units.links.pairs.T)
+        known = torch.where(torn.unsqueeze(-1), 0.0, answers)[annotated]
+        deferred = 0.0 if judge is None else judge.expected_outputs(units.keys)
+
+        def ask(further: np.ndarray | float) -> Tensor:
+            energies = path_energies(units.links, to, settings, further)
+            attention = (counts[annotated].clamp_max(1).log() - settings.path_temperature * energies).softmax(-1)
+            return attention @ known + attention @ torn[annotated].to(known).unsqueeze(-1) * deferred
+
+        belief = ask(0.0)
+        for _ in range(settings.colour_rounds):
+            likely = self._colours(belief)
+            apart = (likely[j] - likely[k]).square().sum(-1).double().numpy() / 2
+            belief = ask(settings.learned_hop * apart) * (likely + settings.colour_floor)
+            belief = belief / belief.sum(-1, keepdim=True)
+        return belief
+
     def _judge(self, blank: GaussianMixture, queries: Tensor, answers: Tensor, torn: Tensor) -> GaussianMixture | None:
         """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet.
 
@@ -190,16 +232,17 @@ class InteractiveSegmenter:
         """
         if not torn.any():
             return None
-        here = torch.nonzero(blank.attention(queries)[:, torn].sum(-1) > self.settings.least_count).squeeze(-1)
+        asking = blank.attention(queries)[:, torn].sum(-1)
+        here = torch.nonzero(asking >= min(self.settings.least_count, float(asking.max()))).squeeze(-1)
         kept = _thinned(here, answers[here].argmax(-1), _ASKED_OF_A_CLASS)
         precision = max(self.settings.key_precision, float(self.cells.step**2))
         return GaussianMixture.categorical(queries[kept], answers[kept].to(queries), precision)
 
-    def _colours(self, replies: Tensor) -> Tensor:
-        """``P_jc ∝ P0_jc (L_jc + floor)``: one EM step of a colour model for each class, a mixture of all units with weights n_k P0_kc."""
+    def _colours(self, belief: Tensor) -> Tensor:
+        """Return L (unit, class), each class's share of the evidence at a unit's colour, of mixtures with weights ∝ n_k P_kc."""
         settings, units = self.settings, self.units
         colours = (units.keys[:, :-2] * settings.colour_scale).unsqueeze(0)
-        mass = (units.counts.unsqueeze(-1) * replies).mT  # (class, unit)
+        mass = (units.counts.unsqueeze(-1) * belief).mT  # (class, unit)
         total = mass.sum(-1, keepdim=True)
         present = total[:, 0] > 0
         log_prior = (mass[present] / total[present]).log().unsqueeze(-2)
@@ -207,8 +250,7 @@ class InteractiveSegmenter:
         shrink = total / (total + settings.class_mass * units.counts.sum())
         likely = torch.full_like(mass, -torch.inf)
         likely[present] = models.log_evidence(colours) + shrink[present].log()
-        posterior = replies * (likely.softmax(0).mT + settings.colour_floor)
-        return posterior / posterior.sum(-1, keepdim=True)
+        return likely.softmax(0).mT
 
 
 def _thinned(index: Tensor, labels: Tensor, most: int) -> Tensor:

@@ -21,19 +21,36 @@ _BLOCK = 4  # cells of a block a side
 _FAR = 1e3  # energy where no path exists
 
 
+class Links(NamedTuple):
+    """Hops between units.
+
+    units: how many units there are.
+    pairs: units j < k that touch, shape (pair, 2).
+    contact: length of their common border in pixels, shape (pair,).
+    energy: what the difference of their colours costs, shape (pair,).
+    rim: the units that touch the frame, shape (rim,).
+    """
+
+    units: int
+    pairs: np.ndarray
+    contact: np.ndarray
+    energy: np.ndarray
+    rim: np.ndarray
+
+
 class PictureUnits(NamedTuple):
     """Units of a picture, before any mark.
 
     keys: ξ_j after adaptation, shape (unit, feature).
     counts: Σ_i w_ij over all pixels, shape (unit,).
-    energies: E_jk of the most probable path from unit j to unit k, symmetric, shape (unit, unit).
+    links: hops between units that touch.
     near: the units that a cell may attend to, shape (cell, 9).
     log_prior: log prior over those, shape (cell, 1, 9).
     """
 
     keys: Tensor
     counts: Tensor
-    energies: Tensor
+    links: Links
     near: Tensor
     log_prior: Tensor
 
@@ -71,13 +88,12 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     return keys
 
 
-def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Tensor:
-    """Return energies (unit, unit) of layer 2, of the most probable path over units that touch.
+def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Links:
+    """Return the hops of layer 2: which units touch, and what a hop between them costs.
 
-    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``; the weight of
-    a path is the product of its hops and E_jk the energy of the best path: attention applied to itself hop after hop, with max for
-    sum. α is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces
-    of background that the object separates are near to each other.
+    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``. α is the
+    Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces of background
+    that the object separates are near to each other.
 
     Parameters
     ----------
@@ -88,21 +104,44 @@ def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -
     settings
         Prior of a hop, and the costs.
     """
-    units = len(keys)
     colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
     touching = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
-    pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching])
-    j, k = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1), axis=0).T
+    both = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching])
+    pairs, contact = np.unique(np.sort(both[both[:, 0] != both[:, 1]], 1), axis=0, return_counts=True)
+    j, k = pairs.T
     squares = ((colours[j] - colours[k]) ** 2).sum(1)
     spread = np.minimum(squares, settings.hop_cap**2).mean() if len(squares) else 0.0
     shape = settings.hop_shape
     precision = settings.hop_precision * (shape + 1) / (shape + spread / settings.hop_spread)
     rim = np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]]))
-    energy = np.r_[precision / 2 * squares + settings.hop_cost, np.full(len(rim), settings.frame_cost)]
+    return Links(len(keys), pairs, contact, precision / 2 * squares, rim)
+
+
+def path_energies(
+    links: Links, to: np.ndarray, settings: SegmentationSettings, further: np.ndarray | float = 0.0
+) -> Tensor:
+    """Return energies (unit, target) of the most probable paths from all units to some, by Dijkstra's algorithm.
+
+    The weight of a path is the product of its hops and its energy the sum of theirs: attention applied to itself hop after hop,
+    with max for sum.
+
+    Parameters
+    ----------
+    links
+        Hops.
+    to
+        (target,) units.
+    settings
+        Costs of a hop and of the frame.
+    further
+        (pair,) more energy of each hop.
+    """
+    (j, k), rim, units = links.pairs.T, links.rim, links.units
+    energy = np.r_[links.energy + further + settings.hop_cost, np.full(len(rim), settings.frame_cost)]
     ends = (np.r_[j, rim], np.r_[k, np.full(len(rim), units)])
     graph = csr_matrix((np.maximum(energy, 1e-9), ends), (units + 1, units + 1))
-    paths = dijkstra(graph, directed=False, indices=np.arange(units))[:, :units]
-    return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32))
+    paths = dijkstra(graph, directed=False, indices=to)[:, :units]
+    return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32)).T
 
 
 def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
@@ -118,7 +157,7 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
         Settings of both layers.
     """
     keys = adapt_units(cells, settings)
-    near, log_prior = windows(cells.shape, 1)
+    near, log_prior = windows(cells.shape, 1, settings.window)
     counts, homes = keys.new_zeros(len(keys)), []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
     parts = (near, log_prior, cells.queries, cells.inside)

@@ -1,0 +1,111 @@
+"""One picture and its marks: computed, written."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _pictures as pictures
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from probtx_pyro.apps.segmentation import InteractiveSegmenter, Segmentation
+
+# from so many pixels a hint says what it takes; measured: 19 s and 1.8 GB (4000 x 3000), 1.1 GB (3000 x 2000)
+_LARGE = 4_000_000
+# below so many pixels threads cost more than they save: 4.7 s with two, 2.5 s with one (500 x 375)
+_ONE_THREAD = 2_000_000
+
+
+def threads_for(given: int | None, pixels: int) -> int | None:
+    """Return the number of threads for a picture; None where the number that is set already is right.
+
+    Parameters
+    ----------
+    given
+        Number of ``--threads``, or None.
+    pixels
+        Pixels of the picture.
+    """
+    return 1 if given is None and pixels < _ONE_THREAD else None
+
+
+def segment_in_turn(
+    segmenter: "InteractiveSegmenter", marks: "Iterable[np.ndarray]", previous: "Segmentation | None" = None
+) -> "Iterator[Segmentation]":
+    """Yield the answers to marks that came one after another, each the prior of the next.
+
+    Parameters
+    ----------
+    segmenter
+        The picture.
+    marks
+        Of at least two classes each, (H, W).
+    previous
+        The answer before.
+    """
+    import numpy as np
+
+    for some in marks:
+        if previous is not None and not np.isin(previous.classes, some).all():
+            previous = None  # all marks of a class were painted over
+        previous = segmenter.segment(some, previous)
+        yield previous
+
+
+def several(marks: "np.ndarray") -> bool:
+    """Return whether marks are of two classes or more."""
+    import numpy as np
+
+    return len(np.unique(marks[marks > 0])) >= 2
+
+
+def segment_picture(
+    picture: "tuple[np.ndarray, np.ndarray]",
+    steps: "Sequence[np.ndarray]",
+    palette: "np.ndarray | None",
+    paths: tuple[Path, ...],
+    threads: int | None,
+) -> "Segmentation":
+    """Compute the answer and write its files.
+
+    Parameters
+    ----------
+    picture
+        As `_pictures.read_image` returns it.
+    steps
+        Marks as they came, uint8 (H, W) each, 0 for unmarked; the last are all. The answer to each is the prior of the next.
+    palette
+        uint8 (256, 3), the colour of each label; None for those of the package.
+    paths
+        As `_pictures.outputs` returns them.
+    threads
+        Number of ``--threads``, or None.
+
+    Raises
+    ------
+    ValueError
+        Marks of fewer than two classes.
+    """
+    from probtx_pyro.apps.segmentation import LABEL_COLOURS, InteractiveSegmenter, overlay
+
+    (rgb, exact), marks = picture, steps[-1]
+    if not several(marks):
+        raise ValueError(f"the marks have {int(marks.any())} class(es); mark pixels of two classes or more")
+    if marks.size >= _LARGE:
+        millions = marks.size / 1e6
+        options.warn(
+            f"{millions:.1f} million pixels take about {1.6 * millions:.0f} s on an idle machine, and {0.4 + 0.12 * millions:.1f} GB of memory; "
+            "half the width and height take a quarter"
+        )
+    with options.threads(threads_for(threads, marks.size)):
+        *_, answer = segment_in_turn(InteractiveSegmenter.from_image(exact), filter(several, steps))
+    colours = LABEL_COLOURS if palette is None else palette
+    pictures.write(paths, answer, overlay(rgb, answer, marks, colours), colours)
+    return answer
+
+
+def shares(answer: "Segmentation") -> str:
+    """Return how much of the picture each label has, in words."""
+    return ", ".join(f"{label}: {(answer.mask == label).mean():.0%}" for label in answer.classes)
