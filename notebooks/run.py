@@ -22,6 +22,7 @@ FOLDER = Path(__file__).resolve().parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+HIDE = "hide-input"  # the tag of cells that a reader need not see; Jupyter Book and nbconvert know it
 
 
 class Shell(AsyncZMQSocketChannel):
@@ -65,16 +66,18 @@ def execute(path: Path, seconds: int = 300, last: str = "") -> nbformat.Notebook
 
 
 def scrub(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Keep sources and outputs; drop times, random identifiers, and widgets, which need a live kernel."""
+    """Keep sources, outputs, hidden cells and descriptions of pictures; drop times, random identifiers, and widgets, which need a kernel."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
-        cell.id, cell.metadata = f"cell-{number:02d}", nbformat.from_dict({})
+        hidden = {"tags": [HIDE], "jupyter": {"source_hidden": True}} if HIDE in cell.metadata.get("tags", ()) else {}
+        cell.id, cell.metadata = f"cell-{number:02d}", nbformat.from_dict(hidden)
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
             for output in cell.outputs:
                 if "metadata" in output:
-                    output.metadata = nbformat.from_dict({})
+                    described = {mime: {"alt": x["alt"]} for mime, x in output.metadata.items() if "alt" in x}
+                    output.metadata = nbformat.from_dict(described)
     return notebook
 
 

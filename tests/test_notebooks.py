@@ -19,6 +19,8 @@ from nbclient.exceptions import CellExecutionError
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+NEW_FORM = [FOLDER / f"{name}.ipynb" for name in ("000_mixtures_in_twenty_lines",)]
+SOLUTION, ANSWER = (f"<details><summary>{word}</summary>" for word in ("Solution", "Answer"))
 
 
 def load(name):
@@ -33,13 +35,19 @@ runner, course = load("run"), load("course")
 
 def claims(source):
     """The statements that check what the text says."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
-    return [node for node in calls if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "claim"]
+    return calls(source, "claim")
+
+
+def calls(source, *names):
+    """The statements that call one of these functions."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    return [node for node in found if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in names]
 
 
 def length(source):
-    """Lines of a cell, those of its claims left out."""
-    return len(source.splitlines()) - sum(node.end_lineno - node.lineno + 1 for node in claims(source))
+    """Lines of a cell, those of its claims and of the description of its picture left out."""
+    said = calls(source, "claim", "show_figure")
+    return len(source.splitlines()) - sum(node.end_lineno - node.lineno + 1 for node in said)
 
 
 def deep_imports(source):
@@ -63,7 +71,7 @@ def broken_promises(notebook):
     title = next((cell.source.splitlines()[0] for cell in notebook.cells if cell.source), "")
     counts = [cell.execution_count for cell in code]
     promises = {
-        "the title asks a question": re.fullmatch(r"# \d\d · .*\?", title),
+        "the title asks a question": re.fullmatch(r"# \d{2,3} · .*\?", title),
         "the reader is asked to predict": "**Predict" in prose,
         "it has figures": any("image/png" in output.get("data", {}) for output in outputs),
         "no output is an error": not any(output.output_type == "error" for output in outputs),
@@ -73,11 +81,44 @@ def broken_promises(notebook):
             isinstance(node, ast.Assert) for cell in code for node in ast.walk(ast.parse(cell.source))
         ),
         "no deep import": not any(deep_imports(cell.source) for cell in code),
-        "three exercises with folded solutions": len(re.findall(r"<details>.*?</details>", prose, re.DOTALL)) == 3,
+        "three exercises with folded solutions": len(re.findall(rf"{SOLUTION}.*?</details>", prose, re.DOTALL)) == 3,
         "cells have at most 15 lines beside their claims": not long_cells,
         "metadata is scrubbed": notebook == runner.scrub(nbformat.from_dict(notebook)),
     }
     return [promise for promise, kept in promises.items() if not kept]
+
+
+def broken_form(notebook):
+    """What this notebook lacks of the form that the course is moving to, in words."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [cell.source for cell in code if runner.HIDE not in cell.metadata.get("tags", ())]
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
+    top = ("You need", "You will be able to", "Time", "Before this", "After this")
+    plumbing = [source for source in shown if re.search(r"\bclaim\(|\bplt\.|\baxe?s?\.|SMOKE|\bsize\(", source)]
+    form = {
+        "it says what one needs, will be able to do, and how long it takes": all(
+            f"**{word}**" in prose for word in top
+        ),
+        "each prediction is a choice with its answer folded": 3 <= prose.count("**Predict.**") == prose.count(ANSWER)
+        and prose.count("\n- (a) ") >= prose.count(ANSWER),
+        "every picture has a description": all(
+            len(x.metadata.get("image/png", {}).get("alt", "")) > 80 for x in pictures
+        ),
+        "plumbing is in view in two cells at most": len(plumbing) <= 2,
+        "an exercise asks for code and has a test": "(Code.)" in prose
+        and any("check(" in source for source in [*shown, prose]),
+        "it ends with a summary, exercises and references": re.search(
+            r"^## Summary$.*^## Exercises$.*^## References$", prose, flags=re.M | re.S
+        ),
+        "nothing is imported from beside it": not re.search(
+            r"^\s*(?:from|import) course\b", "\n".join(x.source for x in code), re.M
+        ),
+        "it links the next notebook and the glossary": all(
+            f"]({x}" in prose for x in ("00_", "../docs/course/glossary.md")
+        ),
+    }
+    return [promise for promise, kept in form.items() if not kept]
 
 
 def test_there_are_notebooks():
@@ -98,6 +139,74 @@ def test_committed_notebook_keeps_the_promises(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert broken_promises(notebook) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NEW_FORM, ids=lambda path: path.stem)
+def test_notebook_runs_alone_in_an_empty_folder(path, tmp_path, monkeypatch):
+    monkeypatch.delenv("PROBTX_DATA", raising=False)
+    alone = tmp_path / path.name
+    alone.write_bytes(path.read_bytes())
+    assert broken_form(runner.execute(alone)) == []
+
+
+@pytest.mark.parametrize("path", NEW_FORM, ids=lambda path: path.stem)
+def test_notebook_has_the_new_form(path):
+    assert broken_form(nbformat.read(path, as_version=4)) == []
+
+
+def in_prose(old, new):
+    return lambda notebook: [
+        c.update(source=c.source.replace(old, new)) for c in notebook.cells if c.cell_type == "markdown"
+    ]
+
+
+def without_description(notebook):
+    next(
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.get("metadata")
+    ).metadata = {}
+
+
+def unhidden(notebook):
+    for cell in notebook.cells:
+        cell.metadata.pop("tags", None)
+
+
+MISFORMED = {
+    "it says what one needs, will be able to do, and how long it takes": in_prose("**Time**", "Time"),
+    "each prediction is a choice with its answer folded": in_prose(ANSWER, "<details>"),
+    "every picture has a description": without_description,
+    "plumbing is in view in two cells at most": unhidden,
+    "an exercise asks for code and has a test": in_prose("(Code.)", "(Paper.)"),
+    "it ends with a summary, exercises and references": in_prose("## References", "## Books"),
+    "nothing is imported from beside it": lambda notebook: notebook.cells[1].update(source="import course"),
+    "it links the next notebook and the glossary": in_prose("](00_", "](none_"),
+}
+
+
+@pytest.mark.parametrize("promise", MISFORMED)
+def test_a_notebook_out_of_form_is_found(promise):
+    notebook = nbformat.read(NEW_FORM[0], as_version=4)
+    MISFORMED[promise](notebook)
+    assert broken_form(notebook) == [promise]
+
+
+def test_scrubbing_keeps_hidden_cells_and_descriptions_and_nothing_else():
+    about = {"image/png": {"alt": "A line.", "width": 300}, "text/plain": {"at": "noon"}}
+    picture = nbformat.v4.new_output("display_data", data={"image/png": ""}, metadata=about)
+    cells = [
+        nbformat.v4.new_code_cell(
+            "1", outputs=[picture], metadata={"tags": ["hide-input", "draft"], "execution": {"at": "noon"}}
+        ),
+        nbformat.v4.new_markdown_cell("2", metadata={"tags": ["draft"]}),
+    ]
+    first, second = runner.scrub(nbformat.v4.new_notebook(cells=cells)).cells
+    assert first.metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}} and second.metadata == {}
+    assert first.outputs[0].metadata == {"image/png": {"alt": "A line."}}
 
 
 def good():
