@@ -5,7 +5,7 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := tour,train,bench,notebooks,dev
+EXTRAS := tour,page,train,bench,notebooks,dev
 export PYTHONHASHSEED := 0
 
 .PHONY: help tour test test-slow test-all check notebooks bench lab clean

@@ -54,6 +54,7 @@ def gumbel_and_lopsided(x):
 
 
 @pytest.mark.parametrize("step", [pytest.param(0.3, marks=pytest.mark.slow), 1.1])
+@pytest.mark.slow
 def test_chains_that_start_in_the_target_stay_there(step):
     """20,000 chains from exact draws, five transitions without adaptation: any transition that does not leave the target shows."""
     count = 20_000
@@ -249,6 +250,7 @@ def test_a_hierarchy_that_is_normal():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_independent_problems_have_their_own_posteriors(dtype):
     """Two problems of one unit, a thousandfold apart in scale: ``N((m/s² + α Σq) / (1/s² + αn), 1/(1/s² + αn))`` each."""
     scale = torch.tensor([1.0, 1000.0], dtype=dtype).view(2, 1, 1)

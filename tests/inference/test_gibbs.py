@@ -175,6 +175,7 @@ def test_components_of_gaussian_keys_are_those_of_the_sum_over_all_assignments()
         assert_moments(draws.samples[name].squeeze(2), mean[name], variance[name])
 
 
+@pytest.mark.slow
 def test_a_batch_is_its_singles_and_shared_keys_see_all_of_it():
     """Two problems with keys of their own against each alone; then one set of keys for both against their queries joined."""
     queries = torch.tensor([QUERIES, [[x + 0.5, y] for x, y in QUERIES]])

@@ -38,6 +38,7 @@ def test_implicit_is_unrolled_at_convergence(batch):
 
 
 @pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.slow
 def test_gradcheck_through_adaptation(implicit):
     mixture, *args = problem(generator(2), queries=5, units=2, features=2, answers=1)
     mixture = mixture.replace(keys=2 * mixture.keys)

@@ -86,6 +86,7 @@ def assert_moments(draws, mean, sd):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow) if case.startswith("weights") else case for case in CONJUGATE]
 )
+@pytest.mark.slow
 def test_posteriors_that_are_known(case):
     mixture, priors, queries, name, mean, sd = CONJUGATE[case]()
     draws = run(models.bayesian(mixture, **priors), queries, samples=200, warmup=100, chains=2)
@@ -231,6 +232,7 @@ def test_global_generator_and_parameter_store_are_left_alone():
 
 
 @pytest.mark.parametrize("adaptation", ["shared", pytest.param("chain", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, adaptation):
     def call(path=None):
         return run(

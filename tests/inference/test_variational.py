@@ -39,6 +39,7 @@ def one_unit():
 
 
 @pytest.mark.parametrize("collapsed", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
 def test_delta_reaches_the_em_optimum(collapsed):
     program, args = small(collapsed)
     best = inference.adapt(program, *args, num_steps=5000, tol=1e-12).formulation
@@ -54,6 +55,7 @@ def test_delta_reaches_the_em_optimum(collapsed):
     "guide",
     ["normal", *(pytest.param(guide, marks=pytest.mark.slow) for guide in ("low_rank", AutoMultivariateNormal))],
 )
+@pytest.mark.slow
 def test_a_normal_posterior_is_found(guide):
     """Adam at rate r with 4 draws leaves a mean with variance r sd / 4; as r falls by e in 130 steps, this freezes where the
     mean needs as long to move by sd, r = sd / 260. So it ends 0.011 from the truth (3 % of sd), and so does the scale."""
@@ -72,6 +74,7 @@ def test_a_normal_posterior_is_found(guide):
     torch.testing.assert_close(found.draws.statistics["lp"][0, 7], exact)
 
 
+@pytest.mark.slow
 def test_laplace_is_exact_for_a_normal_posterior():
     program, queries, mean, sd = one_unit()
     found = fit(program, queries, guide="laplace", steps=800, start="map")

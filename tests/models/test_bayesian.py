@@ -206,6 +206,7 @@ def test_a_hierarchy_by_nuts_has_the_posterior_of_a_grid():
         assert abs(drawn.mean() - exact) < 5 * sd / 200**0.5, name  # at least 200 effective draws of 1,600
 
 
+@pytest.mark.slow
 def test_a_hierarchy_keeps_relabelling_attention_and_leave_one_out():
     mixture, queries = simple()
 
@@ -353,6 +354,7 @@ def test_closed_forms_are_mapped_by_vmap(method):
     assert_equal(mapped, getattr(mixture, method)(queries))
 
 
+@pytest.mark.slow
 def test_converged_is_told_without_a_tolerance():
     mixture, queries = simple()
     program = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
@@ -361,6 +363,7 @@ def test_converged_is_told_without_a_tolerance():
     assert not inference.adapt(program, queries, num_steps=0).converged.any()
 
 
+@pytest.mark.slow
 def test_pyros_own_results_are_converted():
     mixture, queries = simple()
     program = models.bayesian(mixture, keys=Normal(mixture.keys, 0.5), weights=Dirichlet(torch.ones(3)))

@@ -237,6 +237,7 @@ def test_infer_discrete_draws_units_and_components_together():
 
 
 @pytest.mark.parametrize("rendering", ["model", "collapsed"])
+@pytest.mark.slow
 def test_prior_predictive_draws_have_the_mixture_s_mean(rendering):
     model, queries = keys_problem(generator(14), queries=3, units=3)
     pyro.set_rng_seed(4)
@@ -261,6 +262,7 @@ def test_do_fixes_the_unit():
     assert_equal(poutine.trace(done).get_trace(queries).log_prob_sum(), expected)
 
 
+@pytest.mark.slow
 def test_svi_reaches_the_em_optimum():
     model, queries = keys_problem(generator(17), queries=40, units=2, scale=2.0)
     priors = dict(keys=Normal(model.keys, 0.3))

@@ -117,6 +117,7 @@ def test_in_single_precision_a_large_beta_has_its_mixture():
 
 
 @pytest.mark.parametrize("transformation", ENTMAX)
+@pytest.mark.slow
 def test_the_energy_never_rises_in_a_thousand_retrievals(transformation):
     for seed in range(10):
         memory, state = hopfield_problem(seed, states=100, transformation=transformation)

@@ -133,6 +133,7 @@ def extreme(seed, several=False):
      pytest.param(True, range(10, 210), marks=pytest.mark.slow)],
     ids=str,
 )  # fmt: skip
+@pytest.mark.slow
 def test_ecm_never_falls(several, seeds):
     for seed in seeds:
         posterior, data = extreme(seed, several)
@@ -144,6 +145,7 @@ def test_ecm_never_falls(several, seeds):
 
 @KINDS
 @pytest.mark.parametrize("make", [problem, pytest.param(MADE["keys"], marks=pytest.mark.slow)], ids=MADE)
+@pytest.mark.slow
 def test_ecm_ends_where_the_gradient_of_the_log_joint_vanishes(make, kind):
     mixture, queries, *_ = make(generator(5), queries=30, metric=kind)
     fit = inference.adapt(

@@ -45,6 +45,7 @@ def test_infer_discrete_draws_from_the_attention(setting):
 
 @pytest.mark.parametrize("rendering", ["model", "collapsed"])
 @pytest.mark.parametrize("answer", ["gaussian", "categorical"])
+@pytest.mark.slow
 def test_predictive_draws_answers_and_unconditioned_queries(rendering, answer):
     mixture, queries, *_ = problem(generator(3), queries=4, units=3, answer=answer)
     pyro.set_rng_seed(4)
@@ -80,6 +81,7 @@ def test_render_model_names_sites_and_plates(setting):
 
 
 @pytest.mark.parametrize("collapsed", [True, False])
+@pytest.mark.slow
 def test_svi_with_autodelta_reaches_the_em_optimum(collapsed):
     mixture, queries, *_ = problem(generator(5), queries=40, units=2)
     mixture = models.GaussianMixture(2 * mixture.keys, key_precision=mixture.key_precision)

@@ -45,6 +45,7 @@ FEWER = [pytest.param(name, marks=pytest.mark.slow) if name == "sparsemax" else 
 
 
 @pytest.mark.parametrize("name", FEWER)
+@pytest.mark.slow
 def test_gradients_in_chunks(name, monkeypatch):
     monkeypatch.setattr(statistics, "CHUNK_ELEMENTS", 2 * N)
     inputs = [x.requires_grad_() for x in problem(0)[:3]]

@@ -135,6 +135,7 @@ def planted(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["wrong normaliser", "swapped prior", "unshifted rate"])
+@pytest.mark.slow
 def test_planted_errors_are_caught(monkeypatch, name):
     posed = PROBLEMS.get(name, problem)()
     right = run(*posed)
@@ -241,6 +242,7 @@ class Killed(Exception):
     """The process dies."""
 
 
+@pytest.mark.slow
 def test_a_killed_calibration_goes_on_to_the_same_ranks(tmp_path):
     program, *arguments = problem()
     sampler, calls = partial(inference.gibbs, num_chains=49, num_samples=1, num_warmup=5), []

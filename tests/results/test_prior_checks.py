@@ -62,6 +62,7 @@ def test_outputs_go_with_their_queries():
     assert 0 < (draws["queries"] > 0).sum() < 200
 
 
+@pytest.mark.slow
 def test_draws_of_the_prior_follow_it_and_the_seed():
     program = models.bayesian(models.GaussianMixture(torch.zeros(1, 1)), key_precision=Gamma(3.0, 2.0))
     state = torch.get_rng_state()
