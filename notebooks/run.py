@@ -1,6 +1,6 @@
 """Execute every notebook of this folder in place and keep its outputs, without what changes from run to run.
 
-``python notebooks/run.py`` runs all of them; names as arguments (``00_attention_is_a_posterior.ipynb``) run only those. The
+``python notebooks/run.py`` runs all of them; names as arguments (``01_attention_is_a_posterior.ipynb``) run only those. The
 exit status is 1 when a notebook fails, 0 otherwise.
 """
 
