@@ -18,6 +18,7 @@ from probtx_pyro._brief import in_brief
 from probtx_pyro.inference import adapt
 from probtx_pyro.inspection._captured import Captured
 from probtx_pyro.models import Bayesian, Formulation, GaussianMixture, bayesian
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops._progress import progress_bar
 
 Array = NDArray[np.floating[Any]]
@@ -144,7 +145,7 @@ def cross_validate(
             f"folds must be between 2 and the number of queries, {num_queries}, and candidates not empty, not {folds} and {len(named)}"
         )
     given = [x if isinstance(x, Formulation) else x.formulation for x in named.values()]
-    batch = torch.broadcast_shapes(*(formulation.plates(queries).batch for formulation in given))
+    batch = common_shape(*(formulation.plates(queries).batch for formulation in given))
     counts = counted.expand(*batch, num_queries)
     if bool((counts.sum(-1) < 2).any()):
         raise ValueError("present must leave at least two queries in every problem; drop the problems that have fewer")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.inspection._captured import Captured
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._arviz import Variable, from_arrays
 
 
@@ -64,7 +65,7 @@ def _stacked(every: Sequence[Any], leading: torch.Size) -> Any:
 def _aligned(every: Sequence[Tensor], own: int, leading: torch.Size) -> Tensor:
     """Tensors with so many own axes behind the leading ones, stacked."""
     last = [(*(1,) * (own - x.dim()), *x.shape[max(x.dim() - own, 0) :]) for x in every]
-    shape = torch.broadcast_shapes(*last)
+    shape = common_shape(*last)
     return torch.stack([x.expand(*leading, *shape) for x in every])
 
 

@@ -13,7 +13,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._gaussian_units import GaussianUnits
 from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
 from probtx_pyro.ops._gaussian_attention import key_factor
-from probtx_pyro.ops._numerics import center_of, known
+from probtx_pyro.ops._numerics import center_of, common_shape, known
 from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics
 
 
@@ -83,7 +83,7 @@ class GaussianAnswers(GaussianUnits):
                 raise ValueError(
                     f"init has shape {tuple(init.shape)} but the answers end in {shape}; give one start for each query"
                 )
-            start = init.expand(torch.broadcast_shapes(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
+            start = init.expand(common_shape(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
         if not self.answer_density:
             return start
         if num_steps == 0:
@@ -118,7 +118,7 @@ class GaussianAnswers(GaussianUnits):
     def _curvature(self, queries: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient (..., Q, M) and Hessian (..., Q, M, M) of ``log p(v | q)`` at the outputs, and its value's attention-weighted β."""
         attention = self.attention(queries, outputs)
-        precision = self.value_precision.expand(torch.broadcast_shapes(self.value_precision.shape, (self.num_units,)))
+        precision = self.value_precision.expand(common_shape(self.value_precision.shape, (self.num_units,)))
         pull = precision.unsqueeze(-1).unsqueeze(-3) * (self.unit_answers().unsqueeze(-3) - outputs.unsqueeze(-2))
         gradient = (attention.unsqueeze(-1) * pull).sum(-2)
         pull = pull - gradient.unsqueeze(-2)
@@ -200,10 +200,8 @@ class GaussianAnswers(GaussianUnits):
         size, center = values.shape[-1], center_of(values)
         centered = values - center
         second = (centered.unsqueeze(-1) * centered.unsqueeze(-2)).flatten(-2)
-        variance = self.value_precision.reciprocal().expand(
-            torch.broadcast_shapes(self.value_precision.shape, (self.num_units,))
-        )
-        shape = torch.broadcast_shapes(second.shape[:-1], variance.shape)
+        variance = self.value_precision.reciprocal().expand(common_shape(self.value_precision.shape, (self.num_units,)))
+        shape = common_shape(second.shape[:-1], variance.shape)
         moments = torch.cat([second.expand(*shape, -1), variance.expand(shape).unsqueeze(-1)], -1)
         expected = attend(
             key_factor(queries, self.locations, self.key_precision, self.wide_root()), moments, self.log_prior

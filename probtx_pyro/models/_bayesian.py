@@ -20,6 +20,7 @@ from torch.distributions import Distribution
 from probtx_pyro.models._plates import Plates, plate_of
 from probtx_pyro.models.formulation import Data, Formulation, nearest
 from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior, restored, saved
+from probtx_pyro.ops._numerics import common_shape
 
 F = TypeVar("F", bound=Formulation)
 
@@ -84,7 +85,7 @@ class Bayesian(Generic[F]):
             sites[name] = lay_out(self.formulation, name, given, plates.batch, plates.last)
         ranks = {name: len(self.formulation.axes(name)) for name in sites}
         leading = [site.initial.shape[: max(0, site.initial.dim() - ranks[name])] for name, site in sites.items()]
-        batch = torch.broadcast_shapes(plates.batch, *leading)
+        batch = common_shape(plates.batch, *leading)
         return (plates if batch == plates.batch else Plates(batch, **plates.last)), sites
 
     def __repr__(self) -> str:

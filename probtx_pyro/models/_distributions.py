@@ -11,6 +11,7 @@ from torch.distributions.utils import broadcast_all
 
 from probtx_pyro.models._simplex_face import Face
 from probtx_pyro.ops import safe_softmax
+from probtx_pyro.ops._numerics import common_shape
 
 
 class MixtureDensity(TorchDistribution):
@@ -52,7 +53,7 @@ class MixtureDensity(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         density = self.mixture.log_evidence(value)
-        return density.expand(torch.broadcast_shapes(density.shape, self.batch_shape))
+        return density.expand(common_shape(density.shape, self.batch_shape))
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
         """Draw a unit, then a query from it."""
@@ -94,7 +95,7 @@ class FaceDirichlet(TorchDistribution):
     has_rsample = True
 
     def __init__(self, concentration: Tensor, allowed: Tensor, validate_args: bool | None = None):
-        self.allowed = allowed.expand(torch.broadcast_shapes(concentration.shape, allowed.shape))
+        self.allowed = allowed.expand(common_shape(concentration.shape, allowed.shape))
         self.concentration = concentration.expand(self.allowed.shape)
         super().__init__(self.allowed.shape[:-1], self.allowed.shape[-1:], validate_args=validate_args)
 

@@ -17,6 +17,7 @@ from probtx_pyro.models._metric import Metric
 from probtx_pyro.models.mixture import Maybe, Mixture
 from probtx_pyro.models.priors import FLAT
 from probtx_pyro.ops import fixed_point
+from probtx_pyro.ops._numerics import common_shape
 
 
 class FromPoints(Mixture):
@@ -289,7 +290,7 @@ def _fit(cls: type[Any], given: _Points, num_units: int, *, seed: int, num_steps
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     points, outputs, _, weights = given.data
-    problems, features = torch.broadcast_shapes(points.shape[:-2], weights.shape[:-1]), points.shape[-1]
+    problems, features = common_shape(points.shape[:-2], weights.shape[:-1]), points.shape[-1]
     covariance = _covariance(points, weights) / num_units ** (2 / features)
     fields, priors, root = SPREADS[given.metric](covariance, num_units, given.prior_weight)
     keys = start.plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)

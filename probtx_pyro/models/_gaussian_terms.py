@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models.formulation import CorrelatedTerms, GammaTerms, NormalTerms, Terms, WishartTerms
+from probtx_pyro.ops._numerics import common_shape
 
 
 def gaussian_terms(
@@ -51,7 +52,7 @@ def key_terms(
     at = metric.whiten(keys - around)
     if name == "key_precision":
         return gaussian_terms(name, at, precision, torch.zeros_like(center), counts, sums)
-    each = precision.expand(torch.broadcast_shapes(precision.shape, counts.shape[-1:]))
+    each = precision.expand(common_shape(precision.shape, counts.shape[-1:]))
     strength, pulled = each * counts, each.unsqueeze(-1) * sums[..., :-1]
     kind = NormalTerms if metric.diagonal else CorrelatedTerms
     if name == "keys":

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops._progress import progress_bar
 
 Objective = Callable[[Any, Tensor], Tensor]  # a `SoftKMeans` and points to a number for every point, (..., N)
@@ -36,7 +37,7 @@ def gradient(model: Any, x: Tensor, objective: str | Objective) -> Tensor:
 
 def _slope(model: Any, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The gradient, and the objective's mean over the points, (...)."""
-    batch = torch.broadcast_shapes(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
+    batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     with torch.enable_grad():
         centers = model.centers.detach().expand(*batch, -1, -1).clone().requires_grad_()
         value = objective(check.unchecked(type(model), centers=centers, gamma=model.gamma), x).mean(-1)
@@ -65,7 +66,7 @@ def descend(
             "learning_rate=None makes centers running means, which descends the free energy only; give a number"
         )
     function, generator = named(objective), torch.Generator().manual_seed(seed)
-    batch = torch.broadcast_shapes(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
+    batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     centers, trace = model.centers.detach().expand(*batch, -1, -1), []
     met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long)
     for _ in progress_bar(range(num_steps), label="mini-batches", progress=progress):

@@ -9,6 +9,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.ops import expected_statistics, fixed_point, isotropic_factor, safe_ratio
 from probtx_pyro.ops._fixed_point import State
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops.statistics import over_chunks
 
 Found = tuple[Tensor, Tensor, Tensor]
@@ -32,7 +33,7 @@ def em(
     if learn_gamma and limit:
         raise ValueError("learn_gamma needs a finite gamma to start from; give one with replace(gamma=...)")
     weighted = () if point_weights is None else (point_weights.shape[:-1],)
-    problems = torch.broadcast_shapes(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
+    problems = common_shape(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
     middle = x.detach().mean(-2, keepdim=True)  # far from the origin the products would lose digits
     points = x - middle
     squares = points.square().sum(-1)

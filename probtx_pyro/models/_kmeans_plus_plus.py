@@ -8,6 +8,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.mixture import Maybe
+from probtx_pyro.ops._numerics import common_shape
 
 
 def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_trials: int | None) -> Tensor:
@@ -26,7 +27,7 @@ def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_
     if trials < 1:
         raise ValueError(f"num_trials must be 1 or more, not {num_trials}")
     generator = torch.Generator().manual_seed(seed)
-    batch = x.shape[:-2] if point_weights is None else torch.broadcast_shapes(x.shape[:-2], point_weights.shape[:-1])
+    batch = x.shape[:-2] if point_weights is None else common_shape(x.shape[:-2], point_weights.shape[:-1])
     x = x.expand(*batch, *x.shape[-2:])
     weights = x.new_ones(x.shape[:-1]) if point_weights is None else point_weights.to(x).expand(x.shape[:-1])
     points = x - x.mean(-2, keepdim=True)

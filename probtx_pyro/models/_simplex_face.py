@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 from torch.nn.functional import logsigmoid, pad
 
+from probtx_pyro.ops._numerics import common_shape
+
 
 class Face(constraints.Constraint):
     """Rows on the simplex whose masked coordinates are exactly 0; ``allowed`` is boolean (..., U), True in each row somewhere."""
@@ -73,12 +75,12 @@ class FaceStickBreaking(Transform):
     def _call(self, x: Tensor) -> Tensor:
         taken, left = self._breaks(x)
         sticks = (pad(taken, [0, 1]) + left).exp()
-        wide = torch.broadcast_shapes(sticks.shape[:-1], self.allowed.shape[:-1])
+        wide = common_shape(sticks.shape[:-1], self.allowed.shape[:-1])
         sticks, order = sticks.expand(*wide, self.places), self.order.expand(*wide, self.places)
         return sticks.new_zeros(*wide, self.allowed.shape[-1]).scatter(-1, order, sticks)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        wide = torch.broadcast_shapes(y.shape[:-1], self.allowed.shape[:-1])
+        wide = common_shape(y.shape[:-1], self.allowed.shape[:-1])
         sticks = y.expand(*wide, y.shape[-1]).gather(-1, self.order.expand(*wide, self.places))
         sticks = sticks.clamp_min(torch.finfo(y.dtype).tiny)
         after = sticks.flip(-1).cumsum(-1).flip(-1)[..., 1:]

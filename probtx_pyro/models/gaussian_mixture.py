@@ -40,7 +40,7 @@ from probtx_pyro.models._gaussian_checks import validate_each, validate_units
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.mixture import Centers, Maybe, Number
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
-from probtx_pyro.ops._numerics import center_of
+from probtx_pyro.ops._numerics import center_of, common_shape
 from probtx_pyro.ops.attention import beside
 
 
@@ -182,7 +182,7 @@ class GaussianMixture(GaussianAnswers, FromPoints):
             raise ValueError(f"{name} differs between units, so the background needs its own; give {name}=")
         own = torch.as_tensor(own, dtype=present.dtype, device=present.device).unsqueeze(-1)
         each = present.expand(*present.shape[:-1], self.num_units)
-        shape = torch.broadcast_shapes(each.shape[:-1], own.shape[:-1])
+        shape = common_shape(each.shape[:-1], own.shape[:-1])
         return torch.cat([each.expand(*shape, -1), own.expand(*shape, 1)], -1)
 
     # -- the program: what a unit emits --------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class GaussianMixture(GaussianAnswers, FromPoints):
 def _with_row(rows: Tensor, row: Maybe) -> Tensor:
     """Rows (..., U, n) with one more, 0 if None."""
     row = torch.zeros_like(rows[..., 0, :]) if row is None else row.to(rows)
-    shape = torch.broadcast_shapes(rows.shape[:-2], row.shape[:-1])
+    shape = common_shape(rows.shape[:-2], row.shape[:-1])
     return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)
 
 

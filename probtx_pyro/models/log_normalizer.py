@@ -47,7 +47,7 @@ from probtx_pyro.models._tilted_checks import validate_data, validate_measure, v
 from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import Factor, attend, log_evidence, log_joint, safe_log, safe_softmax
-from probtx_pyro.ops._numerics import center_of
+from probtx_pyro.ops._numerics import center_of, common_shape
 
 Maybe = Tensor | None  # an argument that may be left out
 TIED = "log_normalizer(eta) ties all its parameters together, so that none has a conditional of a known family; draw with inference.nuts, or fit a guide with inference.variational"
@@ -201,7 +201,7 @@ class LogNormalizer(Formulation):
         if self.each:
             spread = self._spread()
             assert spread is not None
-            shape = torch.broadcast_shapes(centered.shape[:-1], spread.shape[:-1])
+            shape = common_shape(centered.shape[:-1], spread.shape[:-1])
             statistics = torch.cat([eta, self._products(eta)], -1)
             parameters = torch.cat([centered.expand(*shape, -1), spread.expand(*shape, -1)], -1)
         return Factor(statistics, parameters, parameters.new_zeros(parameters.shape[:-1]))
@@ -236,7 +236,7 @@ class LogNormalizer(Formulation):
             return attend(factor, self.locations, self._log_weights())
         if not self.each:
             return attend(factor, self.locations, self._log_weights()) + self._applied(spread, eta)
-        shape = torch.broadcast_shapes(self.locations.shape[:-1], spread.shape[:-1])
+        shape = common_shape(self.locations.shape[:-1], spread.shape[:-1])
         values = torch.cat([self.locations.expand(*shape, -1), spread.expand(*shape, -1)], -1)
         found = attend(factor, values, self._log_weights())
         features = eta.shape[-1]
@@ -391,6 +391,6 @@ class LogNormalizer(Formulation):
             return MultivariateNormal(mean, matrix)
         if variance is not None:
             spread = given_unit(variance, unit, 1) if self.each else variance
-            spread = spread.expand(torch.broadcast_shapes(spread.shape, mean.shape))
+            spread = spread.expand(common_shape(spread.shape, mean.shape))
             return Normal(mean if eta is None else mean + spread * eta, spread.sqrt()).to_event(1)
         return Delta(mean, event_dim=1)

@@ -7,6 +7,7 @@ softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum
 import math
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,11 +64,19 @@ def center_of(keys: Tensor, unit_axes: int = 1) -> Tensor:
 
 
 def common_shape(*shapes: torch.Size | tuple[int, ...]) -> torch.Size:
-    """Return the shape that shapes broadcast to, remembered: torch works it out in Python, for 10 microseconds a call."""
+    """Return the shape that shapes broadcast to, remembered; RuntimeError, as torch's own, where there is none.
+
+    ``torch.broadcast_shapes`` takes 10 microseconds a call, and imports sympy, half a second, at its first.
+    """
     return torch.broadcast_shapes(*shapes) if torch.compiler.is_compiling() else _common_shape(*shapes)
 
 
-_common_shape = lru_cache(4096)(torch.broadcast_shapes)
+@lru_cache(4096)
+def _common_shape(*shapes: tuple[int, ...]) -> torch.Size:
+    try:
+        return torch.Size(np.broadcast_shapes(*shapes))
+    except ValueError as error:
+        raise RuntimeError(f"shapes do not broadcast: {', '.join(str(tuple(shape)) for shape in shapes)}") from error
 
 
 def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops._tree_solvers import best_projective_tree, best_tree
 from probtx_pyro.ops.attention import beside
 
@@ -90,7 +91,7 @@ def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
             f"mask must be boolean and have shape (..., {words}) but is {present.dtype} of shape {tuple(present.shape)}; give True for each word"
         )
     try:
-        present = present.expand(torch.broadcast_shapes(arcs.shape[:-1], present.shape))
+        present = present.expand(common_shape(arcs.shape[:-1], present.shape))
     except RuntimeError:
         raise ValueError(
             f"mask {tuple(present.shape)} does not broadcast with arcs {tuple(arcs.shape)}; give one mask, or one a sentence"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._arviz import Variable
 
 OF_PROBLEMS = ("objective", "converged", "num_steps")  # of a fit: one number for each problem
@@ -35,7 +36,7 @@ class Layout:
         self.formulation, self.sizes = formulation, formulation.sizes(*data)
         known = len(data) > 0 and data[0] is not None and formulation.offers("plates")
         own = formulation.plates(*data).batch if known else formulation.batch_shape
-        self.leading = torch.broadcast_shapes(own, problems)
+        self.leading = common_shape(own, problems)
         self.names = tuple(formulation.problem_axes(len(self.leading)))
         self.sizes.update(zip(self.names, self.leading, strict=True))
         self.given, self.unused = dict(given or {}), set(given or {})

@@ -26,6 +26,7 @@ from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._latent_choices import Field
 from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._averages import (
     average_error,
     band,
@@ -130,7 +131,7 @@ def predict(
         )
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if asked else formulation.batch_shape
-    values = ParameterDraws(formulation, samples, data, torch.broadcast_shapes(own, *leading))
+    values = ParameterDraws(formulation, samples, data, common_shape(own, *leading))
     values.require_rows()
     seen = not new or not isinstance(fit, Draws)
     known = torch.tensor(seen, device=values.like.device) if weights is None else weights > 0

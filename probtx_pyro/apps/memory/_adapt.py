@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # scipy.optimize is loaded when it is used
 import torch
 from pyro.distributions import Dirichlet, Distribution, Gamma, Normal, Wishart
-from scipy.optimize import brentq
 from torch import Tensor
 
 from probtx_pyro import models
@@ -229,7 +229,7 @@ def no_surer(memory: GaussianMixture, adapted: GaussianMixture, points: Tensor, 
         return temperature
     if doubt(adapted, high) <= before:
         return float(np.exp(high))
-    return float(np.exp(brentq(lambda x: doubt(adapted, x) - before, low, high, xtol=0.01)))
+    return float(np.exp(scipy.optimize.brentq(lambda x: doubt(adapted, x) - before, low, high, xtol=0.01)))
 
 
 def adapted(

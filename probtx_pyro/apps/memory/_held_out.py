@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # scipy.optimize is loaded when it is used
 import torch
-from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from probtx_pyro.apps.memory._learn import Examples
@@ -125,7 +125,7 @@ def _temperature(asked: list[_Asked]) -> float:
         return sum(some.loss(math.exp(log_temperature)) for some in asked)
 
     bounds = math.log(_COLDEST), math.log(_HOTTEST)
-    best = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
+    best = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
     return math.exp(best.x) if best.fun < loss(0.0) else 1.0
 
 
@@ -145,7 +145,7 @@ def _biases(asked: list[_Asked], temperature: float, like: Tensor) -> Tensor:
         away = weights @ moved.softmax(-1) - truth
         return float(value) + 0.5 * float(biases @ biases), away.double().numpy() + biases
 
-    return torch.from_numpy(minimize(loss, np.zeros(len(truth)), jac=True, method="L-BFGS-B").x).to(logs)
+    return torch.from_numpy(scipy.optimize.minimize(loss, np.zeros(len(truth)), jac=True, method="L-BFGS-B").x).to(logs)
 
 
 def tempered(memory: GaussianMixture, temperature: float) -> GaussianMixture:

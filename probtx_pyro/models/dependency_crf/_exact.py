@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from probtx_pyro.ops import safe_softmax
 from probtx_pyro.ops._label_sweeps import gumbel
-from probtx_pyro.ops._numerics import log_sum
+from probtx_pyro.ops._numerics import common_shape, log_sum
 from probtx_pyro.ops.dependency_crf import Potentials
 
 LARGEST = 2**26  # numbers in the table of head marginals
@@ -55,7 +55,7 @@ def log_density(
     """
     words = potentials.words
     unary = potentials.unary.masked_fill(~words.unsqueeze(-1), 0.0)
-    unary = unary.expand(*torch.broadcast_shapes(labels.shape, words.shape), -1)
+    unary = unary.expand(*common_shape(labels.shape, words.shape), -1)
     slots = labels.clamp(min=0).expand(unary.shape[:-1])  # -1 is padding
     total = unary.gather(-1, slots.unsqueeze(-1)).squeeze(-1).sum(-1) + log_told(potentials, scores, *chosen).sum(-1)
     if potentials.labels is not None:
