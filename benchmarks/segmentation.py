@@ -185,9 +185,21 @@ def drops(name: str, half: str) -> dict[str, Any]:
     }
 
 
+def _bins(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Pixels, sum of predictions and pixels of the pet in ten bins of the prediction, (3, 10)."""
+    bins = np.minimum((predicted * 10).astype(int), 9)
+    return np.array([np.bincount(bins, weights, 10) for weights in (np.ones(len(bins)), predicted, true)])
+
+
+def _curve(answers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pixels, mean prediction and share of the pet of each bin, for the `_bins` of some answers together, (answer, 3, 10)."""
+    count, predicted, true = answers.sum(0)
+    return count, predicted / count.clip(1), true / count.clip(1)
+
+
 def reliability(name: str, half: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Bins of the predicted probability of the pet, of the default settings."""
-    said: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    """Bins of the predicted probability of the pet, of the default settings; standard errors by drawing pictures again, 2,000 times."""
+    answered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for photograph in photographs(half):
         picture = InteractiveSegmenter.from_image(photograph.image, settings=SegmentationSettings(**(options or {})))
         game, answers = online(picture, photograph.truth, 10)
@@ -199,20 +211,26 @@ def reliability(name: str, half: str, options: dict[str, Any] | None = None) -> 
         for label, answer in shown.items():
             kind = label if label.endswith("clicks") else "scribbles"
             pair = (answer.probabilities[scored][:, 1], photograph.truth[scored] == 2)
-            said.setdefault(kind, []).append(pair)
+            answered.setdefault(kind, []).append(pair)
     rows = {}
-    for kind, pairs in said.items():
-        predicted, true = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-        bins = np.minimum((predicted * 10).astype(int), 9)
-        count = np.bincount(bins, minlength=10)
-        mean = np.bincount(bins, predicted, 10) / count.clip(1)
-        share = np.bincount(bins, true, 10) / count.clip(1)
+    for kind, pairs in answered.items():
+        each = np.array([_bins(*pair) for pair in pairs])  # (answer, [pixels, sum of predictions, pet], bin)
+        count, mean, share = _curve(each)
+        gap = np.abs(mean - share)
+        by_picture = each.reshape(len(photographs(half)), -1, 3, 10).sum(1)
+        again = np.random.default_rng(0).integers(len(by_picture), size=(2000, len(by_picture)))
+        drawn = (_curve(by_picture[some]) for some in again)
+        spread = np.array([np.where(pixels > 0, said - seen, np.nan) for pixels, said, seen in drawn])
         rows[kind] = {
-            "pixels": count.tolist(),
+            "pixels": count.astype(int).tolist(),
             "predicted": mean.round(4).tolist(),
             "share": share.round(4).tolist(),
-            "largest_gap": round(float(np.abs(mean - share)[count > 0].max()), 4),
-            "mean_gap": round(float((np.abs(mean - share) * count).sum() / count.sum()), 4),
+            "largest_gap": round(float(gap[count > 0].max()), 4),
+            "mean_gap": round(float((gap * count).sum() / count.sum()), 4),
+            "standard_error_of_gap": np.nanstd(spread, axis=0).round(4).tolist(),
+            "mean_gap_of_pictures": [
+                round(float((abs(m - s) * c).sum() / c.sum()), 4) for c, m, s in map(_curve, by_picture[:, None])
+            ],
         }
     return rows
 

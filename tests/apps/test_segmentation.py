@@ -144,9 +144,11 @@ def test_scribbles_are_many_clicks():
     np.testing.assert_array_equal(drawn.probabilities, played.probabilities)
 
 
-def test_every_pixel_marked_is_answered_with_the_marks():
-    image, truth = scene(3)
-    assert (InteractiveSegmenter.from_image(image).segment(truth).mask == truth).all()
+@pytest.mark.parametrize("least_count", [0.05, 1.5])  # no mark by itself asks a unit 1.5 times; together they do
+def test_every_pixel_marked_is_answered_with_the_marks(least_count):
+    picture = InteractiveSegmenter.from_image(scene()[0], settings=SegmentationSettings(least_count=least_count))
+    marks = np.random.default_rng(0).integers(1, 3, picture.shape)
+    assert (picture.segment(marks).mask == marks).all()
 
 
 def test_marks_beyond_the_limits_are_thinned_and_still_right():
