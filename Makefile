@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := tour,page,train,bench,notebooks,dev
 export PYTHONHASHSEED := 0
 
-.PHONY: help tour test test-slow test-all check notebooks bench lab clean
+.PHONY: help tour test test-slow test-all check notebooks slides bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 bench: $(STAMP)         ## ratios to scaled_dot_product_attention, cost against length, and what needs data where PROBTX_DATA is set
 	$(BIN)/python -m benchmarks
 
+slides: $(STAMP)        ## slides of every notebook, in slides/: questions, predictions, figures, summaries
+	$(BIN)/python notebooks/slides.py
+
 lab: $(STAMP)           ## the notebooks in JupyterLab
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
@@ -46,4 +49,4 @@ help:                   ## what each target does
 	@grep -E "^[a-z-]+:.*##" Makefile | sed "s/:.*##/\t/"
 
 clean:
-	rm -rf $(VENV) tour_output .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) tour_output slides .pytest_cache .mypy_cache .ruff_cache .coverage

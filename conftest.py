@@ -20,6 +20,10 @@ import torch
 
 collect_ignore = ["docs/course"]  # stubs, which fail until a student fills them in; tests/test_course.py runs them
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+SLOW_PAGES = {  # of docs/howto: what draws, climbs or learns for three seconds and more
+    "add_an_inference_method", "check_a_sampler", "choose_a_prior", "convert_pyro_results", "draw_parses", "learn_a_hierarchy",
+    "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict", "read_a_verdict", "train_a_guide",
+}  # fmt: skip
 ONLY_SLOW = {
     "starts a process": ((Popen, "__init__"), (BaseProcess, "start")),
     "trains": ((torch.optim.AdamW, "step"),),
@@ -30,6 +34,11 @@ def pytest_configure(config):
     torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     platform.processor()  # asks a command, once for all: h5py does so when it is imported, in whatever test that is
+
+
+def pytest_itemcollected(item):
+    if isinstance(item, pytest.DoctestItem) and item.path.parent.name == "howto" and item.path.stem in SLOW_PAGES:
+        item.add_marker(pytest.mark.slow)
 
 
 def _refusal(test, deed):

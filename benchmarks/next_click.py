@@ -4,24 +4,25 @@
 
 Protocol. One click in each class: in its middle, as in `benchmarks.segmentation`, or at any of its pixels (3 seeds); then every further click goes where a rule sends
 it, which sees the answer and the marks and no truth, and has the true label there. Where the truth is not scored (the border of the pet), the
-click goes to the nearest pixel that is: a person would not click on an edge. Score: intersection over union, mean of the two classes,
+click goes to the nearest pixel that is: a person would not click on an edge. Marks are given all at once, or each answer is the
+prior of the next, as on the page of ``probtx segment``. Score: intersection over union, mean of the two classes,
 mean over pictures, after 2 to 10 clicks. From the middles ``any pixel`` draws with 5 seeds; the others have no chance in them. The
 last rule, clicks in the middle of the largest error, sees the truth: it is the click protocol, no rule but what a rule may hope for.
 
 The rule of `suggest_click` was chosen among seventeen on the tuning half (shares of .1 to .75 of the largest uncertainty and two fixed ones,
-pieces across labels or of one label, the deepest pixel weighted by uncertainty, blurred uncertainty), so its figures there flatter it.
+pieces across labels or of one label, the deepest pixel weighted by uncertainty, blurred uncertainty), so its figures there flatter it; all
+marks were given at once then.
 """
 
 import argparse
-import os
+import itertools
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from scipy import ndimage
 
-from benchmarks.segmentation import pictures
+from benchmarks.segmentation import photographs
 from benchmarks.timing import write
 from probtx_pyro.apps import segmentation
 from probtx_pyro.metrics import intersection_over_union
@@ -75,14 +76,19 @@ def any_clicks(truth: np.ndarray, seed: int) -> list[segmentation.Click]:
 
 
 def game(
-    picture: segmentation.InteractiveSegmenter, truth: np.ndarray, rule: Rule, clicks: list[segmentation.Click]
+    picture: segmentation.InteractiveSegmenter,
+    truth: np.ndarray,
+    rule: Rule,
+    clicks: list[segmentation.Click],
+    in_turn: bool,
 ) -> list[float]:
     """Scores after each of `COUNTS`."""
     nearest = ndimage.distance_transform_edt(truth == 0, return_distances=False, return_indices=True)
-    scores = []
+    scores: list[float] = []
+    answer = None
     for count in COUNTS:
         marks = segmentation.marks_from_clicks(picture.shape, clicks)
-        answer = picture.segment(marks)
+        answer = picture.segment(marks, previous=answer if in_turn else None)
         scores.append(float(np.mean(intersection_over_union(truth, answer.mask))))
         if count < COUNTS[-1] and (place := rule(answer, marks, truth)) is not None:
             y, x = (int(index[place]) for index in nearest)
@@ -95,30 +101,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.next_click", description="rules for the next click")
     parser.add_argument("--half", choices=("even", "odd"), default="even")
     arguments = parser.parse_args(argv)
-    if not (root := os.environ.get("PROBTX_DATA")):
-        print("benchmarks.next_click: error: PROBTX_DATA is not set", file=sys.stderr)
+    try:
+        data = photographs(arguments.half)
+    except ValueError as error:
+        print(f"benchmarks.next_click: error: {error}", file=sys.stderr)
         return 2
-    data = pictures(Path(root) / "segmentation", arguments.half)
-    prepared = [(segmentation.InteractiveSegmenter.from_image(image), truth) for _, image, truth in data]
+    prepared = [(segmentation.InteractiveSegmenter.from_image(x.image), x.truth) for x in data]
     rows: list[dict[str, object]] = []
-    print(f"{'mean IoU after':40}" + "".join(f"{count:>7}" for count in COUNTS))
-    for start, every in STARTS.items():
-        for name, make in RULES.items():
-            seeds = every if start == "any" or name == "any pixel" else every[:1]
-            games = []
-            for seed in seeds:
-                begun = [
-                    segmentation.first_clicks(t) if start == "middles" else any_clicks(t, seed) for _, t in prepared
-                ]
-                rule = make(seed)
-                games.append([game(*given, rule, clicks) for given, clicks in zip(prepared, begun, strict=True)])
-            table = np.array(games)  # (seed, picture, count)
-            means = table.mean(1)
-            spread = means.std(0, ddof=1).round(4).tolist() if len(seeds) > 1 else None
-            row = {"start": start, "rule": name, "half": arguments.half, "seeds": len(seeds), "clicks": list(COUNTS)}
-            rows.append({**row, "iou": means.mean(0).round(4).tolist(), "sd_over_seeds": spread,
-                         "iou_of_each_picture": table.mean(0).round(4).tolist()})  # fmt: skip
-            print(f"{start:8}{name:32}" + "".join(f"{value:7.3f}" for value in means.mean(0)), flush=True)
+    print(f"{'mean IoU after':56}" + "".join(f"{count:>7}" for count in COUNTS))
+    for start, in_turn, name in itertools.product(STARTS, (False, True), RULES):
+        seeds = STARTS[start] if start == "any" or name == "any pixel" else STARTS[start][:1]
+        games = []
+        for seed in seeds:
+            rule = RULES[name](seed)
+            games.append([
+                game(picture, truth, rule, segmentation.first_clicks(truth) if start == "middles" else any_clicks(truth, seed), in_turn)
+                for picture, truth in prepared
+            ])  # fmt: skip
+        table = np.array(games)  # (seed, picture, count)
+        means = table.mean(1)
+        spread = means.std(0, ddof=1).round(4).tolist() if len(seeds) > 1 else None
+        rows.append({"start": start, "with_previous": in_turn, "rule": name, "half": arguments.half, "seeds": len(seeds),
+                     "clicks": list(COUNTS), "iou": means.mean(0).round(4).tolist(), "sd_over_seeds": spread,
+                     "iou_of_each_picture": table.mean(0).round(4).tolist()})  # fmt: skip
+        given = f"{start}, {'with previous' if in_turn else 'all at once'}, {name}"
+        print(f"{given:56}" + "".join(f"{value:7.3f}" for value in means.mean(0)), flush=True)
     print(write(f"next_click_{arguments.half}", rows))
     return 0
 

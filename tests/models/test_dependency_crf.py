@@ -126,6 +126,7 @@ def test_gradient_of_a_temperature():
     )
 
 
+@pytest.mark.slow
 @schedules
 @larger
 def test_unrolled_gradient_is_the_implicit_one_where_it_has_converged(name, schedule):

@@ -193,6 +193,7 @@ def test_model_replayed_on_the_guide_has_log_phi_as_its_density(name, batch):
         assert_equal(drawn.log_prob_sum(), log)
 
 
+@pytest.mark.slow
 @problems
 def test_elbo_of_many_particles_averages_to_the_objective(name):
     crf = crf_problem(generator(7), batch=(2,), **PROBLEMS[name])

@@ -116,6 +116,7 @@ def test_jacobian_of_a_face_is_the_derivative_of_the_allowed_coordinates():
         assert_equal(log_density[row], volume + idle)
 
 
+@pytest.mark.slow
 def test_density_of_a_face_integrates_to_one_over_unconstrained_coordinates():
     allowed = MASKS["rows that differ"]
     face = FaceDirichlet(torch.tensor([0.7, 1.5, 3.0, 2.0]), allowed)

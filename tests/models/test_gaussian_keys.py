@@ -223,6 +223,7 @@ def test_marginals_of_pyro_are_the_attention():
     assert_equal(marginals["component"].probs, model.responsibilities(queries).sum(-2))
 
 
+@pytest.mark.slow
 def test_infer_discrete_draws_units_and_components_together():
     model, queries = keys_problem(generator(13), queries=4, units=3)
     pyro.set_rng_seed(2)

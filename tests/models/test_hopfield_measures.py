@@ -31,6 +31,7 @@ def printed_bound(memory, radius):
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 @every
 def test_the_retrieval_error_is_within_its_bound(transformation):
     """States on spheres around patterns, and the state that moves straight towards the nearest competitor."""

@@ -53,6 +53,7 @@ def test_gradients_in_chunks(name, monkeypatch):
     assert torch.autograd.gradcheck(POOLING[name].conjugate, inputs[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEWER)
 def test_dropout_keeps_the_mean(name):
     states, patterns, values, _ = problem(0)

@@ -242,6 +242,7 @@ def test_what_variational_inference_returns_stands_for_its_draws():
     assert found.attrs["approximation"] == "AutoNormal" and found["posterior"].sizes["draw"] == 7
 
 
+@pytest.mark.slow
 def test_netcdf_round_trip(tmp_path):
     draws = make(bayesian((2,)), samples((2,), draws=5), data((2,)), diverging=torch.zeros(4, 5, dtype=torch.bool))
     found = results.to_inference_data(draws, seed=1, prior=3, attention=2, coords={"batch": ["x", "y"]})

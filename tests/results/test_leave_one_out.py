@@ -75,6 +75,7 @@ def bayesian(mixture):
 CASES = {"queries": ("joint", False), "joint": ("joint", True), "outputs": ("answers", True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_loo_is_that_of_exact_refits(name):
     mixture, *arguments = problem()

@@ -132,6 +132,7 @@ def test_queries_of_the_data_are_averaged_as_by_quadrature(grid, draws):
         assert np.abs(score).max() < SIGMAS, (name, score)
 
 
+@pytest.mark.slow
 def test_the_other_formula_fails_for_either_kind_of_query(grid, draws):
     """E[w(θ)] of new queries, and the ratio of means of those of the data, are far from the truth by the same measure."""
     said = results.predict(draws, NEW)
@@ -147,6 +148,7 @@ def test_the_other_formula_fails_for_either_kind_of_query(grid, draws):
     )  # the queries without answers; an answer leaves little to be unsure of
 
 
+@pytest.mark.slow
 def test_density_of_answers_is_that_of_the_quadrature(grid, draws):
     """Its error is at most that of the mean answer times the steepest slope of the density over the attention."""
     for said, queries, exponent in (
@@ -162,6 +164,7 @@ def test_density_of_answers_is_that_of_the_quadrature(grid, draws):
         assert ((density - torch.from_numpy(truth["density"])).abs() < SIGMAS * slope.unsqueeze(-1) * error).all()
 
 
+@pytest.mark.slow
 def test_a_band_holds_its_share_of_the_posterior(grid, draws):
     for said, truth in (
         (results.predict(draws, NEW, prob=0.8), grid.says(NEW, 1)),
