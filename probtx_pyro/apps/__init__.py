@@ -1,9 +1,10 @@
-"""Whole tasks on the public API: segmentation from clicks, dependency trees out of attention, classes from a memory."""
+"""Whole tasks on the public API: segmentation from clicks, trees out of attention, classes from a memory, use of trained models of words."""
 
 from typing import TYPE_CHECKING
 
 from probtx_pyro._lazy import with_extra
 from probtx_pyro.apps import memory, segmentation
+from probtx_pyro.apps._language import HIDDEN, Guess, classify_texts, fill_masked, generate, tag_words
 from probtx_pyro.apps._parsing import DECODERS, AttentionParser
 
 if TYPE_CHECKING:
@@ -12,4 +13,7 @@ if TYPE_CHECKING:
 _ESTIMATOR = {"MemoryClassifier": "probtx_pyro.apps.memory._classifier"}
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
-__all__ = ["memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier"]
+__all__ = [
+    "memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier",
+    "generate", "tag_words", "classify_texts", "fill_masked", "Guess", "HIDDEN",
+]  # fmt: skip

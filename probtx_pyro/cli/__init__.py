@@ -45,7 +45,7 @@ from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
 
-COMMANDS = ("tour", "segment", "classify", "train", "adapt", "parse")
+COMMANDS = ("tour", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "parse")
 
 
 def parser() -> options.Parser:

@@ -5,6 +5,10 @@
   probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
   probtx classify train.csv --label species new.csv --out classes.csv --adapt auto
 
+Texts, by a run of probtx train classifier in the place of the labelled rows (a line for each text in; its category and the probability out):
+
+  probtx classify runs/intents questions.txt --out classes.csv
+
 CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
 for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
 which happens to rows of the same kind at the rate of false alarms. Where the new rows have labels, the share that is right is printed.
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _texts as texts
 
 SUMMARY = "classes of the rows of a table, by a memory of labelled rows, with evidence"
 METRICS = ("full", "diagonal", "scalar")
@@ -31,9 +36,13 @@ def units(text: str) -> int | str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx classify``."""
-    parser.add_argument("train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv, plain or .gz")
-    parser.add_argument("new", type=Path, metavar="NEW", help="rows to classify")
-    parser.add_argument("--label", required=True, metavar="COLUMN", help="column of the labels in TRAIN")
+    parser.add_argument(
+        "train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv, plain or .gz; or folder of a run"
+    )
+    parser.add_argument(
+        "new", type=Path, metavar="NEW", help="rows, or lines of text, to classify; of text, - is standard input"
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="column of the labels in TRAIN")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="CSV with the classes")
     parser.add_argument("--skip", action="append", default=[], metavar="COLUMN", help="a column that is no feature")
     parser.add_argument("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
@@ -56,6 +65,10 @@ def run(arguments: argparse.Namespace) -> None:
     for source in (arguments.train, arguments.new):
         if arguments.out.resolve() == source.resolve():
             raise ValueError(f"{arguments.out} is a file to read; choose another name")
+    if arguments.train.is_dir():
+        return _texts(arguments)
+    if arguments.label is None:
+        raise ValueError("--label is missing; name the column of the labels")
     from probtx_pyro import apps
     from probtx_pyro.data import read_table
 
@@ -82,6 +95,28 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows")
     if new.labels is not None and (known := new.labels != "").any():
         print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
+
+
+def _texts(arguments: argparse.Namespace) -> None:
+    """Classify lines of text by the classifier of a run."""
+    for name in ("label", "skip", "adapt"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name} means nothing to a run of probtx train classifier; leave it out")
+    import csv
+
+    from probtx_pyro.apps import classify_texts
+    from probtx_pyro.data import tokenize
+
+    loaded = texts.load(arguments.train, "cpu", "TextClassifier")
+    lines = texts.lines(arguments.new)
+    (labels,) = loaded.labels
+    found = classify_texts(loaded.model, loaded.vocabulary, labels, lines)
+    with arguments.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["class", "probability"])
+        writer.writerows([best.label, f"{best.probability:.6g}"] for best, *_ in found)
+    print(arguments.out)
+    texts.say_unknown(loaded, (word for line in lines for word in tokenize(line)), arguments.new)
 
 
 def write(path: Path, rows: Any) -> None:

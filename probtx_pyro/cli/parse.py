@@ -5,7 +5,9 @@
   probtx parse sentences.conllu --model runs/masked --out trees.conllu --draw tree.png --sentence 3
   probtx parse half.conllu --model runs/masked --out trees.conllu --keep head
 
-CoNLL-U in, CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. The share of words that the model
+  echo "the cat sleeps ." | probtx parse - --model runs/masked --out trees.conllu
+
+Plain text in (a sentence a line, words between spaces) where the name ends in .txt or .txt.gz or is -, standard input; else CoNLL-U. CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. The share of words that the model
 does not know is printed. Where the sentences come with heads, the unlabelled attachment score is printed beside those of left
 arcs, right arcs and random heads.
 
@@ -19,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _texts as texts
 
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
 BATCH = 32  # sentences that are computed at once
@@ -28,7 +31,9 @@ COLUMNS = ("head", "upos")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx parse``."""
-    parser.add_argument("sentences", type=Path, metavar="FILE", help="CoNLL-U, plain or .gz")
+    parser.add_argument(
+        "sentences", type=Path, metavar="FILE", help="CoNLL-U, or text in .txt, plain or .gz; - is standard input"
+    )
     parser.add_argument(
         "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger"
     )
@@ -114,12 +119,12 @@ def run(arguments: argparse.Namespace) -> None:
     device = options.device(arguments.device)
 
     from probtx_pyro.apps import AttentionParser
-    from probtx_pyro.data import read_conllu, write_conllu
+    from probtx_pyro.data import write_conllu
     from probtx_pyro.metrics import attachment_score, baseline_scores
     from probtx_pyro.train import load_run
 
     keep = "head" in arguments.keep
-    sentences = read_conllu(arguments.sentences, check_tree=not keep)
+    sentences = texts.sentences(arguments.sentences, check_tree=not keep)
     if not sentences:
         raise ValueError(f"{arguments.sentences} has no sentences")
     if not 1 <= arguments.sentence <= len(sentences):

@@ -1,6 +1,7 @@
 """Readers, corpora and pictures by name, a small trained transformer, and downloads with checksums."""
 
 from probtx_pyro.data import text_transformer
+from probtx_pyro.data._fetch import read_lines
 from probtx_pyro.data._splits import Splits
 from probtx_pyro.data.cogs import Cogs, CogsExample, Tags, load_cogs, logical_form_of, read_cogs, tags_of
 from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
@@ -15,7 +16,7 @@ from probtx_pyro.data.treebank import load_treebank
 __all__ = [
     "Digits", "load_digits", "Photograph", "load_pagoda", "Fashion", "load_fashion", "read_idx",
     # rows of numbers
-    "Table", "read_table",
+    "Table", "read_table", "read_lines",
     # text, its tokens, and a transformer that was trained on it
     "Text", "load_text", "Vocabulary", "text_transformer",
     # every corpus of sentences comes in these parts

@@ -1,0 +1,234 @@
+"""Use of trained models of words: text that goes on, words that are missing, tags of words, categories of texts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from probtx_pyro.data import Vocabulary, tokenize
+from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
+
+HIDDEN = "[MASK]"
+BREAKS = {"char": "\n", "word": "<eos>"}  # the end of a line
+
+
+class Guess(NamedTuple):
+    """A label or word, and its probability.
+
+    label: its name.
+    probability: between 0 and 1.
+    """
+
+    label: str
+    probability: float
+
+
+def generate(
+    model: TransformerLM, vocabulary: Vocabulary, prompt: str = "", *, num_tokens: int = 200, temperature: float = 1.0,
+    top_p: float = 1.0, seed: int = 0,
+) -> Iterator[str]:  # fmt: skip
+    """Yield the tokens with which a language model goes on, one after another, drawn from ``p(token | those before)``.
+
+    The model sees the last ``context`` tokens. The token that stands for all unknown ones is never drawn. Joined by nothing (characters)
+    or by spaces (words) the tokens are the text; ``<eos>`` is the end of a line of words.
+
+    Parameters
+    ----------
+    model, vocabulary
+        A language model and its tokens, such as those of a run; the model is in evaluation mode meanwhile.
+    prompt
+        Text to go on from; an empty one stands for the end of a line.
+    num_tokens
+        How many tokens.
+    temperature
+        The logits are divided by it; 0 takes the most probable token.
+    top_p
+        Tokens are drawn from the fewest most probable ones that together have this probability.
+    seed
+        Seed of the draws, which do not depend on the global random state.
+
+    Raises
+    ------
+    ValueError
+        A temperature below 0, ``top_p`` outside (0, 1], no prompt where the model has no end of a line.
+
+    Examples
+    --------
+    >>> from probtx_pyro import nn
+    >>> model = nn.TransformerLM(3, 8, width=8, num_heads=2, num_layers=1)
+    >>> len("".join(generate(model, Vocabulary("char", ("?", "a", "b")), "ab", num_tokens=20)))
+    20
+    """
+    if temperature < 0:
+        raise ValueError(f"temperature must not be negative, not {temperature}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be more than 0 and at most 1, not {top_p}")
+    known = vocabulary.encode(prompt or BREAKS[vocabulary.level])
+    if not prompt and not known.any():
+        raise ValueError("the model knows no end of a line to start from; give a prompt")
+    return _drawn(
+        model, vocabulary, known.tolist(), num_tokens, temperature, top_p, torch.Generator().manual_seed(seed)
+    )
+
+
+def _drawn(
+    model: TransformerLM, vocabulary: Vocabulary, tokens: list[int], count: int, temperature: float, top_p: float,
+    draw: torch.Generator,
+) -> Iterator[str]:  # fmt: skip
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    for _ in range(count):
+        with torch.no_grad():
+            row = torch.tensor([tokens[-model.context :]], device=device)
+            logits = model(row)[0, -1].double().cpu()
+        logits[0] = -torch.inf  # unknown
+        if temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial(_nucleus((logits / temperature).softmax(-1), top_p), 1, generator=draw))
+        tokens.append(token)
+        yield vocabulary.tokens[token]
+    model.train(training)
+
+
+def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """Return (token,) probabilities, zero but for the fewest most probable that have ``top_p`` together; not normalised."""
+    ordered, index = probabilities.sort(descending=True, stable=True)
+    ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0  # those before it have enough
+    return torch.zeros_like(probabilities).scatter(-1, index, ordered)
+
+
+def tag_words(
+    model: WordTagger,
+    vocabulary: Vocabulary,
+    labels: Sequence[Sequence[str]],
+    sentences: Sequence[Sequence[str]],
+    batch: int = 32,
+) -> list[list[tuple[Guess, ...]]]:
+    """Return the most probable tag of every word of every sentence, one `Guess` for each column of tags.
+
+    Parameters
+    ----------
+    model, vocabulary, labels
+        A tagger, its words, and the tags of each column, such as those of a run.
+    sentences
+        Words of each sentence.
+    batch
+        Sentences that are computed at once.
+
+    Raises
+    ------
+    ValueError
+        More words in a sentence than the encoder of the model takes.
+    """
+    found: list[list[tuple[Guess, ...]]] = [[] for _ in sentences]
+    for index, words in _batches(vocabulary, sentences, batch):
+        columns = [_best(logits.softmax(-1), names) for logits, names in zip(_asked(model, words), labels, strict=True)]
+        for row, i in enumerate(index):
+            found[i] = list(zip(*(column[row][: len(sentences[i])] for column in columns), strict=True))
+    return found
+
+
+def classify_texts(
+    model: TextClassifier, vocabulary: Vocabulary, labels: Sequence[str], texts: Sequence[str], batch: int = 32
+) -> list[list[Guess]]:
+    """Return all categories of each text, the most probable first.
+
+    Parameters
+    ----------
+    model, vocabulary, labels
+        A classifier, its words, and its categories, such as those of a run.
+    texts
+        Read as `data.tokenize` does, at least one word each.
+    batch
+        Texts that are computed at once.
+
+    Raises
+    ------
+    ValueError
+        A text without words, or with more than the encoder of the model takes.
+    """
+    rows = [tokenize(text) for text in texts]
+    if not all(rows):
+        raise ValueError(f"text {[bool(row) for row in rows].index(False) + 1} has no words; leave it out")
+    found: list[list[Guess]] = [[] for _ in rows]
+    for index, words in _batches(vocabulary, rows, batch):
+        ordered = _asked(model, words).softmax(-1).sort(dim=-1, descending=True, stable=True)
+        for i, chances, kinds in zip(index, ordered.values.tolist(), ordered.indices.tolist(), strict=True):
+            found[i] = [Guess(labels[kind], chance) for kind, chance in zip(kinds, chances, strict=True)]
+    return found
+
+
+def fill_masked(
+    model: MaskedLanguageModel, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], top: int = 5, batch: int = 32
+) -> list[list[list[Guess]]]:  # fmt: skip
+    """Return the most probable words at each ``[MASK]`` of each sentence, the most probable first.
+
+    Several hidden words of a sentence are guessed each by itself, all of them hidden. The token of unknown words is no guess.
+
+    Parameters
+    ----------
+    model, vocabulary
+        A masked language model and its words, such as those of a run.
+    sentences
+        Words of each sentence.
+    top
+        How many guesses.
+    batch
+        Sentences that are computed at once.
+
+    Raises
+    ------
+    ValueError
+        A sentence without a hidden word, or with more words than the encoder of the model takes.
+    """
+    if missing := [i for i, words in enumerate(sentences, 1) if HIDDEN not in words]:
+        raise ValueError(f"sentence {missing[0]} has no {HIDDEN}; write it in the place of the words to guess")
+    found: list[list[list[Guess]]] = [[] for _ in sentences]
+    for index, words in _batches(vocabulary, sentences, batch):
+        for row, i in enumerate(index):
+            hidden = [word == HIDDEN for word in sentences[i]]
+            words[row, : len(hidden)].masked_fill_(torch.tensor(hidden), model.mask)
+        at = words == model.mask
+        logits = _asked(model, words, at)
+        logits[:, 0] = -torch.inf
+        best = logits.softmax(-1).topk(min(top, logits.shape[-1] - 1))
+        guesses = iter(
+            [Guess(vocabulary.tokens[token], chance) for token, chance in zip(*pair, strict=True)]
+            for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        for row, i in enumerate(index):
+            found[i] = [next(guesses) for _ in range(int(at[row].sum()))]
+    return found
+
+
+def _batches(
+    vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], batch: int
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield numbers of sentences of like length and their words (sentence, word), -1 behind the last."""
+    order = sorted((i for i in range(len(sentences)) if sentences[i]), key=lambda i: len(sentences[i]))
+    for start in range(0, len(order), batch):
+        index = order[start : start + batch]
+        yield index, pad_sequence(vocabulary.numbers(sentences[i] for i in index), batch_first=True, padding_value=-1)
+
+
+@torch.no_grad()
+def _asked(model: torch.nn.Module, words: Tensor, at: Tensor | None = None) -> Any:
+    """Call a model in evaluation mode on words (sentence, word) with -1 at padding; what it returns, on the CPU, in float64."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    given = (words.clamp(min=0).to(device), (words < 0).to(device))
+    said = model(*given) if at is None else model(*given, at.to(device))
+    model.train(training)
+    return tuple(x.double().cpu() for x in said) if isinstance(said, tuple) else said.double().cpu()
+
+
+def _best(probabilities: Tensor, names: Sequence[str]) -> list[list[Guess]]:
+    """Return the most probable of (sentence, word, label)."""
+    best = probabilities.max(-1)
+    return [
+        [Guess(names[label], chance) for label, chance in zip(*pair, strict=True)]
+        for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""Tag the words of sentences with a trained tagger.
+
+  probtx train tagger --data treebank.conllu --out runs/tags
+  probtx tag sentences.txt --model runs/tags --out tags.tsv
+  echo "the cat sleeps ." | probtx tag - --model runs/tags
+
+In: a sentence a line, words between spaces, where the name ends in .txt or .txt.gz or is -, standard input; else CoNLL-U. Out: a word a line, its tag
+and the tag's probability behind it, tabs between them, an empty line after each sentence: on standard output, or in the file of --out.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _texts as texts
+
+SUMMARY = "tags of the words of sentences, by a trained tagger"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``probtx tag``."""
+    parser.add_argument(
+        "sentences", type=Path, metavar="FILE", help="text or CoNLL-U, plain or .gz; - is standard input"
+    )
+    parser.add_argument(
+        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train tagger"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
+    options.add_shared(parser, "--device", "--threads")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, tag and write."""
+    if arguments.out is not None and arguments.out.resolve() == arguments.sentences.resolve():
+        raise ValueError(f"{arguments.out} is the file to read; choose another name")
+    from probtx_pyro.apps import tag_words
+
+    loaded = texts.load(arguments.model, arguments.device, "WordTagger")
+    sentences = [sentence.words for sentence in texts.sentences(arguments.sentences)]
+    tagged = tag_words(loaded.model, loaded.vocabulary, loaded.labels, sentences)
+    rows = "".join(
+        "".join(
+            "\t".join([word, *(f"{guess.label}\t{guess.probability:.4f}" for guess in guesses)]) + "\n"
+            for word, guesses in zip(words, found, strict=True)
+        )
+        + "\n"
+        for words, found in zip(sentences, tagged, strict=True)
+    )
+    if arguments.out is None:
+        sys.stdout.write(rows)
+    else:
+        arguments.out.write_text(rows, encoding="utf-8")
+        print(arguments.out)
+    texts.say_unknown(loaded, (word for words in sentences for word in words), arguments.sentences)
