@@ -15,10 +15,12 @@ Classes of the rows of a table, with their evidence:
 Language models with any of the attention layers, on any text:
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
+  probtx generate runs/novel --prompt "It was"
 
 Taggers, masked language models and classifiers with the dependency CRF or a transformer:
 
   probtx train tagger --data treebank.conllu --out runs/tags
+  probtx tag sentences.txt --model runs/tags
 
 A trained tagger, adapted to other text with ten annotated sentences:
 

@@ -1,4 +1,4 @@
-"""What commands that use a trained model of words share: lines of a file or of standard input, and the run they need."""
+"""Lines of a file or of standard input, and the run they need: shared by commands that use a trained model of words."""
 
 import sys
 from collections.abc import Iterable

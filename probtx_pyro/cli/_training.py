@@ -276,7 +276,10 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def report(arguments: argparse.Namespace, results: Mapping[str, Any], parse: bool = False) -> None:
+PARSE = "probtx parse sentences.conllu --model RUN --out trees.conllu"
+
+
+def report(arguments: argparse.Namespace, results: Mapping[str, Any], *uses: str) -> None:
     """Print how the run went, where its results are and what can be done next; one process of many does.
 
     Parameters
@@ -285,8 +288,8 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], parse: boo
         Words of the command line, parsed.
     results
         Results of the run.
-    parse
-        Whether ``probtx parse`` reads it.
+    uses
+        Commands that take the run, RUN in the place of its folder.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -302,8 +305,8 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], parse: boo
     what = "tokens" if "level" in results["settings"] else "words"
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
     print(arguments.out / RESULTS)
-    if parse:
-        print(f"Next: probtx parse sentences.conllu --model {shlex.quote(str(arguments.out))} --out trees.conllu")
-    print(f"{'In' if parse else 'Next: in'} Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
+    for word, use in zip(("Next:", *["or:"] * len(uses)), uses, strict=False):
+        print(word, use.replace("RUN", shlex.quote(str(arguments.out))))
+    print(f"In Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
     for part, share in results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)

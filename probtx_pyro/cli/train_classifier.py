@@ -38,4 +38,4 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     texts = train.classified_texts(arguments.data)
     with training.threads(arguments, settings, fmean(len(words) for words, _ in texts["train"])):
         results = train.train_classifier(settings, texts, **how).results
-    training.report(arguments, results)
+    training.report(arguments, results, "probtx classify RUN texts.txt --out classes.csv")

@@ -39,4 +39,4 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.LanguageModelSettings, arguments)
     with training.threads(arguments, settings, settings.context):
         results = train.train_language_model(settings, load_text(arguments.text), **how).results
-    training.report(arguments, results)
+    training.report(arguments, results, "probtx generate RUN")

@@ -35,4 +35,6 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.MaskedSettings, arguments)
     with training.threads(arguments, settings, settings.context):
         results = train.train_masked_language_model(settings, load_text(arguments.text), **how).results
-    training.report(arguments, results, parse=arguments.encoder == "crf")
+    training.report(
+        arguments, results, "probtx fill sentences.txt --model RUN", *[training.PARSE] * (arguments.encoder == "crf")
+    )

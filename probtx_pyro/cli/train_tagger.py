@@ -36,4 +36,6 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     settings = training.settings(train.LabellingSettings, arguments, select=data.select)
     with training.threads(arguments, settings, fmean(len(row.words) for row in data.parts["train"])):
         results = train.train_tagger(settings, data.parts, metrics=data.metrics, **how).results
-    training.report(arguments, results, parse=arguments.encoder == "crf")
+    training.report(
+        arguments, results, "probtx tag sentences.txt --model RUN", *[training.PARSE] * (arguments.encoder == "crf")
+    )

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 SMALL = (
     "--encoder transformer --heads 2 --layers 1 --width 8 --steps 4 --batch 4 --context 20 --validate-every 2".split()
 )
+USES = {"lm": "generate", "mlm": "fill", "tagger": "tag", "classifier": "classify"}
 SENTENCES = "The DET\ncat NOUN\nsleeps VERB\n\nA DET\ndog NOUN\n\n" * 10
 TEXTS = "text,category\n" + 'the cat sleeps,animal\n"rain, and wind",weather\n' * 10
 ENTITIES = SENTENCES.replace("DET", "O").replace("NOUN", "B-animal").replace("VERB", "O")
@@ -104,7 +105,9 @@ def test_each_task_on_a_file(words, name, content, metric, tmp_path, capsys):
     assert found["steps"] == 4 and len(found["losses"]) == 4 and [step for step, _ in found["validation"]] == [2, 4]
     shown = capsys.readouterr()
     assert f"{found[metric]:.4f}" in shown.out and "unknown words: " in shown.out
-    assert f"Next: in Python: probtx_pyro.train.load_run('{tmp_path / 'run'}') loads the model\n" in shown.out
+    use = next(line for line in shown.out.splitlines() if line.startswith("Next: probtx "))
+    assert use.startswith(f"Next: probtx {USES[words[0]]} ") and f"{tmp_path / 'run'}" in use
+    assert f"In Python: probtx_pyro.train.load_run('{tmp_path / 'run'}') loads the model\n" in shown.out
     assert all(0 <= share <= 1 for share in found["unknown"].values())
     loaded = train.load_run(tmp_path / "run")
     assert sum(p.numel() for p in loaded.model.parameters()) == found["parameters"]
