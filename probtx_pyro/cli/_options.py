@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,19 +19,29 @@ class Parser(argparse.ArgumentParser):
     ----------
     fill
         Adds the options; it may import what is heavy, as the help of other commands does not call it.
+    earlier
+        Returns values of an earlier command, from the words of this one: they take the place of the defaults.
     options
         As in ``argparse.ArgumentParser``.
     """
 
-    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None] | None = None, **options: Any):
+    def __init__(
+        self,
+        *,
+        fill: Callable[[argparse.ArgumentParser], None] | None = None,
+        earlier: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+        **options: Any,
+    ):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        self._fill = fill
+        self._fill, self._earlier = fill, earlier
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the options, then parse as usual."""
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)
+        if self._earlier is not None and namespace is None:
+            namespace = argparse.Namespace(**self._earlier(args))
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> Any:

@@ -2,9 +2,10 @@
 
 import argparse
 import inspect
+import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +13,20 @@ from typing import Any, NamedTuple
 
 from probtx_pyro.cli import _options as options
 
+COMMAND = "command.json"
+# what a resumed run is not asked to repeat, and what says nothing of the run
+OF_ONE_CALL = (
+    "out",
+    "resume",
+    "task",
+    "no_progress",
+    "device",
+    "threads",
+    "checkpoint_every",
+    "takes",
+    "choice",
+    "names",
+)
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
 # help of the options that set a number of the settings, by the name of the field
 NUMBERS = {
@@ -103,6 +118,61 @@ OPTION_NAMES = {
     **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
     **{"embed_dim": "--width", "checkpoint_every": "--checkpoint-every"},
 }
+
+
+def remember(arguments: argparse.Namespace) -> None:
+    """Write the options of a run into its folder, where `earlier` finds them; one process of many does.
+
+    Parameters
+    ----------
+    arguments
+        Words of the command line, parsed.
+    """
+    if os.environ.get("RANK", "0") != "0" or (arguments.out / "checkpoint.pt").exists():
+        return
+    kept = {name: value for name, value in vars(arguments).items() if name not in OF_ONE_CALL and _is_plain(value)}
+    for name in {"text", "data"} & kept.keys():
+        if Path(kept[name]).is_file():  # and no corpus by name: it is found from another folder, too
+            kept[name] = str(Path(kept[name]).resolve())
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / COMMAND).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, bool | int | float | str)
+        or (isinstance(value, tuple) and all(map(_is_plain, value)))
+    )
+
+
+def earlier(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options that a run had when it began, where the words of a command resume it.
+
+    Parameters
+    ----------
+    words
+        Words of the command line behind the name of the task.
+
+    Raises
+    ------
+    ValueError
+        What `remember` has written cannot be read.
+    """
+    asked = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    asked.add_argument("--resume", action="store_true")
+    asked.add_argument("--out", type=Path)
+    try:
+        found, _ = asked.parse_known_args(words)
+    except argparse.ArgumentError:  # --out without its value: the parser of the task says so
+        return {}
+    if not found.resume or found.out is None or not (path := found.out / COMMAND).exists():
+        return {}
+    try:
+        had = json.loads(path.read_text(encoding="utf-8"))
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in had.items()}
+    except (ValueError, AttributeError):
+        raise ValueError(f"{path} cannot be read; remove it, and give the options of the run again") from None
 
 
 def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: str) -> None:

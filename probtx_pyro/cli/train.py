@@ -7,8 +7,8 @@
   probtx train TASK --help                                         what each takes
 
 On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ...
-The same command with --resume goes on from the checkpoint. Written to --out: checkpoint.pt, and results.json with the settings,
-the loss of every step, the validations, and the machine. Needs Lightning: pip install 'probtx_pyro[train]'
+With --resume a run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to --out:
+checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning: pip install 'probtx_pyro[train]'
 """
 
 import argparse
@@ -29,8 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
         module = import_module(f"probtx_pyro.cli.train_{name}")
-        task = tasks.add_parser(name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments)
-        task.set_defaults(run=run, train=module.run)
+        task = tasks.add_parser(
+            name, help=module.SUMMARY, description=module.__doc__, fill=module.add_arguments, earlier=training.earlier
+        )
+        task.set_defaults(run=run, train=module.run, task=name)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -41,10 +43,15 @@ def run(arguments: argparse.Namespace) -> None:
     mine = distributed.is_available() and not distributed.is_initialized()
     torch.set_flush_denormal(True)  # no sum can feel subnormal numbers, but a CPU multiplies them ten times slower
     try:
-        arguments.train(arguments, training.run_options(arguments))
+        how = training.run_options(arguments)
+        if not arguments.resume:
+            training.remember(arguments)
+        arguments.train(arguments, how)
     except KeyboardInterrupt:
         if (arguments.out / "checkpoint.pt").exists():
-            raise KeyboardInterrupt("the same command with --resume goes on from the last checkpoint") from None
+            raise KeyboardInterrupt(
+                f"probtx train {arguments.task} --resume --out {arguments.out} goes on from the last checkpoint"
+            ) from None
         raise
     finally:
         torch.set_flush_denormal(False)

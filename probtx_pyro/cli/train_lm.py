@@ -2,7 +2,8 @@
 
   probtx train lm --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
   probtx train lm --text novel.txt --level word --steps 5000 --out runs/novel
-  probtx train lm --out runs/mgk --resume ...            the same settings again: goes on from the checkpoint
+  probtx train lm --out runs/mgk --resume                goes on from the checkpoint, with the options that the run had
+  probtx train lm --out runs/mgk --resume --steps 5000   and makes it longer
   torchrun --nproc-per-node 2 -m probtx_pyro train lm --out runs/two ...
 
 Written to --out: checkpoint.pt, and results.json with the settings, the loss of every step, the validation perplexities, and

@@ -172,13 +172,15 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
         raise ValueError(f"{path} cannot be read ({type(error).__name__}); remove it and start again") from None
     asked, had = (json.loads(json.dumps(of["settings"])) for of in (state, saved))  # where (2, 3) and [2, 3] are equal
-    changed = [name for name, value in asked.items() if had.get(name) != value]
+    changed = [name for name, value in asked.items() if had.get(name) != value and name != "num_steps"]
     if changed or saved.get("text") != state["text"]:
         what = ", ".join(changed) or "text"
         raise ValueError(f"{path} is of a run with another {what}; resume with the same, or choose another folder")
+    if asked["num_steps"] < saved["step"]:
+        raise ValueError(f"num_steps is {asked['num_steps']}, and {saved['step']} are done; give more")
     for name in ("model", "optimizer"):
         state[name].load_state_dict(saved.pop(name))
-    state.update(saved)
+    state.update(saved, settings=state["settings"])
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:

@@ -94,7 +94,8 @@ def train_language_model(
     run
         Options of the run:
 
-        resume: go on from the checkpoint in ``out``, with the same settings (default False).
+        resume: go on from the checkpoint in ``out``, with the same settings (default False). ``num_steps`` may have grown; the learning
+            rate then goes on along the schedule of the new length.
         device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
         precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
         checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
@@ -104,8 +105,8 @@ def train_language_model(
     Raises
     ------
     ValueError
-        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings or another
-        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite.
+        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings, another
+        text, or of more steps than asked for, or one that is there without ``resume``; a loss, gradient or validation that is not finite.
     ModuleNotFoundError
         Lightning is not installed.
     """

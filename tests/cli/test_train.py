@@ -208,13 +208,40 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(loop, "_step", interrupted)
     for at, expected in (
         (1, "probtx: interrupted\n"),
-        (3, "probtx: interrupted; the same command with --resume goes on from the last checkpoint\n"),
+        (
+            3,
+            f"probtx: interrupted; probtx train mlm --resume --out {tmp_path / 'run3'} goes on from the last checkpoint\n",
+        ),
     ):
         calls.clear()
         assert cli.main([*words, "--out", str(tmp_path / f"run{at}")]) == 130
         assert capsys.readouterr().err == expected
     monkeypatch.setattr(loop, "_step", step)
-    assert cli.main([*words, "--out", str(tmp_path / "run3"), "--resume"]) == 0
+    assert cli.main([*words, "--out", str(tmp_path / "never")]) == 0
+    monkeypatch.chdir(tmp_path / "run3")  # and from another folder
+    assert cli.main(["train", "mlm", "--resume", "--out", str(tmp_path / "run3"), "--no-progress"]) == 0
+    one, other = (json.loads((tmp_path / run / "results.json").read_text()) for run in ("run3", "never"))
+    assert one["losses"] == other["losses"] and one["settings"] == other["settings"]
+
+
+@pytest.mark.slow
+def test_a_run_is_extended_without_its_options(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(PROSE)
+    out = ["--out", str(tmp_path / "run"), "--no-progress"]
+    crf = "--width 8 --iterations 2 --channels 2 --distances 2,3 --steps 4 --batch 4 --context 20 --validate-every 2".split()
+    assert cli.main(["train", "mlm", "--text", str(tmp_path / "a.txt"), *crf, *out]) == 0
+    first = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert cli.main(["train", "mlm", "--resume", "--steps", "6", *out]) == 0
+    longer = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert longer["losses"][:4] == first["losses"] and len(longer["losses"]) == 6 == longer["settings"]["num_steps"]
+    capsys.readouterr()
+    assert cli.main(["train", "mlm", "--resume", "--steps", "5", *out]) == 2
+    assert "--steps is 5, and 6 are done; give more" in capsys.readouterr().err
+    assert cli.main(["train", "mlm", "--resume", "--width", "16", *out]) == 2  # what is given counts
+    assert "another width" in capsys.readouterr().err
+    (tmp_path / "run" / "command.json").write_text("{")
+    assert cli.main(["train", "mlm", "--resume", *out]) == 2
+    assert "command.json cannot be read; remove it" in capsys.readouterr().err
 
 
 @pytest.mark.slow
