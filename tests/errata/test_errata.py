@@ -203,3 +203,16 @@ def test_16_causal_masks_with_adaptation_over_all_queries_leak_the_future(steps)
     leak = (published(tokens) - published(changed))[:-1].abs().max()
     assert leak > 1e-3
     assert (ours(tokens)[:-1] == ours(changed)[:-1]).all()
+
+
+def test_19_the_weights_of_15_are_no_posterior_and_depend_on_the_query():
+    """PT calls the w of (15) the posterior and says that ``w_ij`` does not depend on i; it is π that does not."""
+    mixture, queries, *_ = problem(generator(6), units=4)
+    mixture = mixture.replace(log_prior=mixture.log_prior[:1], value_precision=torch.tensor([0.3, 1.0, 3.0, 10.0]))
+    v = mixture.expected_outputs(queries)
+    posterior = mixture.attention(queries, v)
+    w = posterior * mixture.value_precision
+    w = w / w.sum(-1, keepdim=True)
+    assert_equal(w @ mixture.values, mixture.map_outputs(queries, v, num_steps=1), mixture.values)
+    assert (w - posterior).abs().max() > 0.1
+    assert (w[:1] - w).abs().max() > 0.1 and (posterior[:1] - posterior).abs().max() > 0.1  # one row of π for all
