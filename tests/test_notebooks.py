@@ -1,4 +1,4 @@
-"""Every notebook runs (short, by ``PROBTX_SMOKE``), and every committed one keeps the course's promises."""
+"""Every notebook runs alone (short, by ``PROBTX_SMOKE``), and every committed one keeps the course's promises and its form."""
 
 import ast
 import asyncio
@@ -16,10 +16,12 @@ import zmq.asyncio
 from jupyter_client.session import Session
 from nbclient.exceptions import CellExecutionError
 
+from probtx_pyro import course
+
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-NEW_FORM = [FOLDER / f"{name}.ipynb" for name in ("00_mixtures_in_twenty_lines",)]
+FIRST = FOLDER / "00_mixtures_in_twenty_lines.ipynb"
 SOLUTION, ANSWER = (f"<details><summary>{word}</summary>" for word in ("Solution", "Answer"))
 
 
@@ -30,7 +32,7 @@ def load(name):
     return module
 
 
-runner, course = load("run"), load("course")
+runner = load("run")
 
 
 def claims(source):
@@ -89,7 +91,7 @@ def broken_promises(notebook):
 
 
 def broken_form(notebook):
-    """What this notebook lacks of the form that the course is moving to, in words."""
+    """What this committed notebook lacks of the course's form, in words."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = [cell.source for cell in code if runner.HIDE not in cell.metadata.get("tags", ())]
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
@@ -126,10 +128,12 @@ def test_there_are_notebooks():
 
 @pytest.mark.slow
 @EVERY
-def test_notebook_runs(path, monkeypatch):
+def test_notebook_runs_alone_in_an_empty_folder(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBTX_SMOKE", "1")
     monkeypatch.delenv("PROBTX_DATA", raising=False)
-    notebook = runner.execute(path, last="import course\ncourse.move_sliders()")
+    alone = tmp_path / path.name
+    alone.write_bytes(path.read_bytes())
+    notebook = runner.execute(alone, last="from probtx_pyro import course\ncourse.move_sliders()")
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source)
 
 
@@ -140,17 +144,8 @@ def test_committed_notebook_keeps_the_promises(path):
     assert broken_promises(notebook) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NEW_FORM, ids=lambda path: path.stem)
-def test_notebook_runs_alone_in_an_empty_folder(path, tmp_path, monkeypatch):
-    monkeypatch.delenv("PROBTX_DATA", raising=False)
-    alone = tmp_path / path.name
-    alone.write_bytes(path.read_bytes())
-    assert broken_form(runner.execute(alone)) == []
-
-
-@pytest.mark.parametrize("path", NEW_FORM, ids=lambda path: path.stem)
-def test_notebook_has_the_new_form(path):
+@EVERY
+def test_committed_notebook_has_the_form(path):
     assert broken_form(nbformat.read(path, as_version=4)) == []
 
 
@@ -189,7 +184,7 @@ MISFORMED = {
 
 @pytest.mark.parametrize("promise", MISFORMED)
 def test_a_notebook_out_of_form_is_found(promise):
-    notebook = nbformat.read(NEW_FORM[0], as_version=4)
+    notebook = nbformat.read(FIRST, as_version=4)
     MISFORMED[promise](notebook)
     assert broken_form(notebook) == [promise]
 
