@@ -111,9 +111,7 @@ def triangle():
         found = given.output_modes(query, num_steps=200000, tol=1e-15)
         # equal densities have no order, so the case holds those alone: [{logDensity}], ascending differences are rounding
         density = found.log_density[0][found.is_mode[0]].sort(descending=True).values
-        yield case(
-            "mixture", "modes", f"triangle {sd}", [{"logDensity": x} for x in density], answer_of(given, query)
-        )
+        yield case("mixture", "modes", f"triangle {sd}", [{"logDensity": x} for x in density], answer_of(given, query))
 
 
 def priors():
@@ -128,7 +126,12 @@ def priors():
         page = {
             "keys": keys, "values": values, "precision": precision, "logPrior": linked.log_prior[0], "valuePrecision": 3.0,
         }  # fmt: skip
-        expected = {"keys": wide.keys, "values": wide.values, "precision": wide.key_precision, "logPrior": wide.log_prior[0]}
+        expected = {
+            "keys": wide.keys,
+            "values": wide.values,
+            "precision": wide.key_precision,
+            "logPrior": wide.log_prior[0],
+        }
         yield case("mixture", "withBackground", f"background {seed}", expected, page, weight, own)
 
 
@@ -158,7 +161,13 @@ def gauges():
             "expectedQuery": given.log_weights()[0].exp() @ given.keys,
         }  # fmt: skip
         yield case("gauge", "compared", f"gauge {seed}", expected, state)
-        model = {"keys": moved, "precision": 1.0, "logPrior": log_prior, "metric": metric, "logRoot": 0.5 * torch.logdet(metric)}
+        model = {
+            "keys": moved,
+            "precision": 1.0,
+            "logPrior": log_prior,
+            "metric": metric,
+            "logRoot": 0.5 * torch.logdet(metric),
+        }
         total = given.log_evidence(queries).sum()
         yield case("gauge", "totalEvidence", f"gauge {seed}", total, model, queries)
 

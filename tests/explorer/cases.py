@@ -43,11 +43,18 @@ def error(found, expected):
             return math.inf
         return max(map(error, found, expected), default=0.0)
     if isinstance(expected, dict):
-        return max((error(found.get(key), x) for key, x in expected.items()), default=0.0) if isinstance(found, dict) else math.inf
+        return (
+            max((error(found.get(key), x) for key, x in expected.items()), default=0.0)
+            if isinstance(found, dict)
+            else math.inf
+        )
     return 0.0 if found == expected else math.inf
 
 
 def failed(found, cases):
     """Cases whose result is not the library's, with the error."""
-    errors = {f"{x['module']}.{x['function']}: {x['name']}": error(y, x["expected"]) for x, y in zip(cases, found, strict=True)}
+    errors = {
+        f"{x['module']}.{x['function']}: {x['name']}": error(y, x["expected"])
+        for x, y in zip(cases, found, strict=True)
+    }
     return {name: size for name, size in errors.items() if not size <= TOLERANCE}

@@ -31,8 +31,8 @@ export const unitClass = (j) => `unit-${j % 8}`;
 // Draws of a slider's way: every number of a state has at most two decimals, so that addresses stay short.
 export const cents = (x) => Math.round(100 * x) / 100;
 
-// A literal of Python for numbers and nested arrays; the shortest text that reads back as the same number.
-export const literal = (x) => (Array.isArray(x) ? `[${x.map(literal).join(", ")}]` : x === -Infinity ? "-math.inf" : String(x));
+// A literal of Python for nested arrays of numbers; the shortest text that reads back as the same float.
+export const literal = (x) => (Array.isArray(x) ? `[${x.map(literal).join(", ")}]` : Number.isInteger(x) && Math.abs(x) < 1e21 ? `${x}.0` : String(x));
 export const tensor = (x) => `torch.tensor(${literal(x)})`;
 
 // ---- layout ------------------------------------------------------------------------------------------------------------------

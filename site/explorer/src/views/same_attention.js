@@ -28,7 +28,7 @@ as_given = models.GaussianMixture.linked(keys, None, precision)
 
 turn = math.radians(${state.degrees})
 axes = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
-metric = axes @ torch.diag(torch.tensor([${literal(state.along)}, ${literal(state.across)}]).double()) @ axes.T
+metric = axes @ torch.diag(${tensor([state.along, state.across])}) @ axes.T
 moved = precision * (keys - ${tensor(state.origin)}) @ torch.linalg.inv(metric)
 prior = (0.5 * ((moved @ metric) * moved).sum(-1)).log_softmax(-1)
 mixture = models.GaussianMixture(moved, None, 1.0, 0.0, prior[None], metric=metric)

@@ -23,7 +23,7 @@ from probtx_pyro import models
 
 torch.set_default_dtype(torch.float64)
 points = ${tensor(pointsOf(state.seed))}
-clusters = models.SoftKMeans(${tensor(state.centers)}, torch.tensor(${state.gamma}, dtype=torch.float64))
+clusters = models.SoftKMeans(${tensor(state.centers)}, ${literal(state.gamma)})
 covariance = torch.cov(points.T, correction=0)
 print(json.dumps({
     "freeEnergy": clusters.free_energy(points).mean().item(),
