@@ -104,22 +104,44 @@ export function adapt(problem, numSteps) {
 }
 
 // One sweep of the Gibbs sampler: units from the attention, then keys, then the shift. rng: { uniform(), normal() }.
+// The conditionals are those of `keyConditional` and `shiftConditional` at the units drawn, of which only counts and sums are kept.
 export function sweep(problem, state, rng) {
-  const w = problem.queries.map((q) => {
-    const { attention } = explain(problem, state, q);
-    let left = rng.uniform();
-    let unit = 0;
-    while (unit < attention.length - 1 && left >= attention[unit]) left -= attention[unit++];
-    return attention.map((_, j) => (j === unit ? 1 : 0));
-  });
+  const { queries, precision, weights, keyStrength, shiftStrength } = problem;
   let { keys, shift } = state;
+  const [units, features] = [keys.length, shift.length];
+  const counts = new Float64Array(units);
+  const sums = new Float64Array(units * features);
+  const scores = new Float64Array(units);
+  for (const query of queries) {
+    let top = -Infinity;
+    for (let j = 0; j < units; j++) {
+      scores[j] = weights[j] - 0.5 * precision * squaredDistance(query, keys[j], shift);
+      if (scores[j] > top) top = scores[j];
+    }
+    let total = 0;
+    for (let j = 0; j < units; j++) total += scores[j] = Math.exp(scores[j] - top);
+    let left = rng.uniform() * total;
+    let unit = 0;
+    while (unit < units - 1 && left >= scores[unit]) left -= scores[unit++];
+    counts[unit] += 1;
+    for (let d = 0; d < features; d++) sums[unit * features + d] += query[d];
+  }
   if (movesKeys(problem)) {
-    const to = keyConditional(problem, w, shift);
-    keys = to.mean.map((mean, j) => mean.map((m) => m + rng.normal() / Math.sqrt(to.precision[j])));
+    keys = problem.keys.map((prior, j) => {
+      const strength = keyStrength + precision * counts[j];
+      return prior.map((m, d) => {
+        const mean = (keyStrength * m + precision * (sums[j * features + d] - counts[j] * shift[d])) / strength;
+        return mean + rng.normal() / Math.sqrt(strength);
+      });
+    });
   }
   if (movesShift(problem)) {
-    const to = shiftConditional(problem, w, keys);
-    shift = to.mean.map((m) => m + rng.normal() / Math.sqrt(to.precision));
+    const strength = shiftStrength + precision * queries.length;
+    shift = shift.map((_, d) => {
+      let pull = 0;
+      for (let j = 0; j < units; j++) pull += sums[j * features + d] - counts[j] * keys[j][d];
+      return (precision * pull) / strength + rng.normal() / Math.sqrt(strength);
+    });
   }
   return { keys, shift };
 }
@@ -196,8 +218,32 @@ export function exact(problem, query, most = 3000) {
   return { right: byUnit.map((x) => Math.exp(x - whole)), logEvidence: whole - logSumExp(before), logData: logSumExp(before) };
 }
 
+// The same where keys alone are integrated out: units are independent.
+function logMarginalOfKeys({ keys, precision, keyStrength }, assigned, queries) {
+  const features = keys[0].length;
+  const counts = new Float64Array(keys.length);
+  const sums = new Float64Array(keys.length * features);
+  let total = 0.5 * features * assigned.length * (Math.log(precision) - LOG_2_PI);
+  for (let i = 0; i < assigned.length; i++) {
+    const j = assigned[i];
+    counts[j] += 1;
+    for (let d = 0; d < features; d++) {
+      const rest = queries[i][d] - keys[j][d];
+      sums[j * features + d] += rest;
+      total -= 0.5 * precision * rest * rest;
+    }
+  }
+  for (let j = 0; j < keys.length; j++) {
+    const strength = keyStrength + precision * counts[j];
+    total += 0.5 * features * Math.log(keyStrength / strength);
+    for (let d = 0; d < features; d++) total += (0.5 * (precision * sums[j * features + d]) ** 2) / strength;
+  }
+  return total;
+}
+
 // log p(queries | assignments), keys and shift integrated out: in each coordinate a linear model with Normal coefficients.
 export function logMarginal(problem, assigned, queries) {
+  if (!movesShift(problem)) return logMarginalOfKeys(problem, assigned, queries);
   const { keys, precision, keyStrength, shiftStrength } = problem;
   const own = movesKeys(problem) ? keys.length : 0;
   const size = own + (movesShift(problem) ? 1 : 0);

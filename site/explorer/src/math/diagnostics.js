@@ -3,7 +3,7 @@
 // chains: (chain, draw) numbers. Vehtari et al. 2021 for R-hat; Säilynoja et al. 2022 for the band; Talts et al. 2018 for ranks.
 // The small posterior is that of two keys in one dimension, a problem of adapt.js.
 
-import { chain, explain, keyConditional, logMarginal } from "./adapt.js";
+import { chain, explain, logMarginal } from "./adapt.js";
 
 const mean = (x) => x.reduce((a, b) => a + b, 0) / x.length;
 
@@ -36,7 +36,14 @@ export function ranks(values) {
 // The quantile of the standard Normal distribution: Wichura 1988, algorithm AS 241 (PPND16), to 16 digits.
 export function normalQuantile(p) {
   const q = p - 0.5;
-  const ratio = (r, top, bottom) => top.reduceRight((sum, x) => sum * r + x) / bottom.reduceRight((sum, x) => sum * r + x);
+  const ratio = (r, top, bottom) => {
+    let [a, b] = [top[7], bottom[7]];
+    for (let k = 6; k >= 0; k--) {
+      a = a * r + top[k];
+      b = b * r + bottom[k];
+    }
+    return a / b;
+  };
   if (Math.abs(q) <= 0.425) return q * ratio(0.180625 - q * q, AS241[0], AS241[1]);
   let r = Math.sqrt(-Math.log(q < 0 ? p : 1 - p));
   r = r <= 5 ? ratio(r - 1.6, AS241[2], AS241[3]) : ratio(r - 5, AS241[4], AS241[5]);
@@ -277,14 +284,19 @@ export function drawChains(problem, { start, bug, numChains, numDraws, warmup, r
 
 // The exact posterior of the first key: { weight, mean, precision } of each assignment of the queries, a mixture of Gaussians.
 export function exactPosterior(problem) {
-  const { queries, keys } = problem;
+  const { queries, keys, keyStrength, precision } = problem;
   const terms = [];
-  for (let number = 0; number < keys.length ** queries.length; number++) {
-    const assigned = queries.map((_, i) => Math.floor(number / keys.length ** i) % keys.length);
-    const w = assigned.map((j) => keys.map((_, k) => (k === j ? 1 : 0)));
-    const to = keyConditional(problem, w, [0]);
-    const logWeight = assigned.reduce((sum, j) => sum + problem.weights[j], 0) + logMarginal(problem, assigned, queries);
-    terms.push({ logWeight, mean: to.mean[0][0], precision: to.precision[0] });
+  const assigned = queries.map(() => 0);
+  for (let number = 0; number < 2 ** queries.length; number++) {
+    let [logWeight, strength, pull] = [0, keyStrength, keyStrength * keys[0][0]];
+    for (let i = 0; i < queries.length; i++) {
+      assigned[i] = (number >> i) & 1;
+      logWeight += problem.weights[assigned[i]];
+      if (assigned[i]) continue;
+      strength += precision;
+      pull += precision * queries[i][0];
+    }
+    terms.push({ logWeight: logWeight + logMarginal(problem, assigned, queries), mean: pull / strength, precision: strength });
   }
   const top = terms.reduce((a, x) => Math.max(a, x.logWeight), -Infinity);
   const total = terms.reduce((sum, x) => sum + Math.exp(x.logWeight - top), 0);
@@ -292,10 +304,11 @@ export function exactPosterior(problem) {
 }
 
 export function mixtureDensity(terms, x) {
-  return terms.reduce(
-    (sum, t) => sum + t.weight * Math.sqrt(t.precision / (2 * Math.PI)) * Math.exp(-0.5 * t.precision * (x - t.mean) ** 2),
-    0,
-  );
+  let sum = 0;
+  for (const t of terms) {
+    if (t.weight > 1e-18) sum += t.weight * Math.sqrt(t.precision / (2 * Math.PI)) * Math.exp(-0.5 * t.precision * (x - t.mean) ** 2);
+  }
+  return sum;
 }
 
 // Keys from the prior and queries from them.
