@@ -41,7 +41,7 @@ def test_the_functions_give_the_librarys_numbers():
 @pytest.mark.parametrize(
     ("module", "right", "mistaken", "functions"),
     [
-        ("adapt", "keyStrength * m + precision", "keyStrength + precision", {"adapt", "keyConditional"}),
+        ("adapt", "keyStrength * m + precision * pull", "keyStrength + precision * pull", {"adapt", "keyConditional"}),
         ("adapt", "(shares[s] / total) * x", "(1 / draws.length) * x", {"average"}),
         ("crf", "heads[c][j][i + first] * back[b][a]", "0 * back[b][a]", {"summary"}),
         ("diagnostics", "rank - 0.375", "rank - 0.5", {"rhat", "essBulk"}),
@@ -80,19 +80,23 @@ def numbers(x):
     return [x] if isinstance(x, int | float) else []
 
 
+@pytest.fixture(scope="module")
+def drawn():
+    return run("draws_b.mjs", MODULES)
+
+
 @needs_node
-def test_draws_agree_with_exact_answers():
+def test_draws_agree_with_exact_answers(drawn):
     """Means of independent chains within 5 of their standard errors: of 20 comparisons one in 80 000 runs fails by chance."""
-    found = run("draws_b.mjs", MODULES)
-    assert len(found["rows"]) >= 15
-    for row in found["rows"]:
+    assert len(drawn["rows"]) >= 15
+    for row in drawn["rows"]:
         assert 0 < row["error"] < 0.1 * max(abs(row["expected"]), 0.1), row
         assert abs(row["found"] - row["expected"]) < 5 * row["error"], row
 
 
 @needs_node
-def test_ranks_tell_samplers_with_a_bug_from_the_one_without():
-    p = run("draws_b.mjs", MODULES)["p"]  # of the first key and of the log likelihood
+def test_ranks_tell_samplers_with_a_bug_from_the_one_without(drawn):
+    p = drawn["p"]  # of the first key and of the log likelihood
     assert min(p["none"]) > 1e-3  # of a right sampler below that once in 500 seeds
     for bug in ("twice", "offset"):
         assert p[bug][0] < 1e-4, bug
