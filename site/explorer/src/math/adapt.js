@@ -159,36 +159,61 @@ export function chain(problem, numDraws, rng, warmup = 50, start = null) {
 // right: p(unit | q, D) = E[p(q | .) w] / E[p(q | .)]. wrong: E[w], which forgets that the query is one more observation.
 // lower, upper: the central band of the attention, each draw counted by p(q | .). effective: draws that the right average is worth.
 export function average(problem, draws, query, prob = 0.89) {
-  const found = draws.map((state) => explain(problem, state, query));
-  const top = Math.max(...found.map((x) => x.logEvidence));
-  const shares = found.map((x) => Math.exp(x.logEvidence - top));
-  const total = shares.reduce((a, b) => a + b, 0);
-  const units = problem.keys.map((_, j) => j);
-  const right = units.map((j) => found.reduce((sum, x, s) => sum + (shares[s] / total) * x.attention[j], 0));
-  const wrong = units.map((j) => found.reduce((sum, x) => sum + x.attention[j], 0) / draws.length);
-  const ends = units.map((j) => weightedQuantiles(found.map((x) => x.attention[j]), shares, [(1 - prob) / 2, (1 + prob) / 2]));
-  return {
-    right,
-    wrong,
-    lower: ends.map((x) => x[0]),
-    upper: ends.map((x) => x[1]),
-    logEvidence: top + Math.log(total / draws.length),
-    effective: total ** 2 / shares.reduce((a, b) => a + b * b, 0),
-  };
+  const { precision, weights } = problem;
+  const [count, units] = [draws.length, weights.length];
+  const scale = 0.5 * query.length * (Math.log(precision) - LOG_2_PI);
+  const attention = new Float64Array(count * units); // by unit, then by draw
+  const evidence = new Float64Array(count);
+  const joint = new Float64Array(units);
+  for (let s = 0; s < count; s++) {
+    let most = -Infinity;
+    for (let j = 0; j < units; j++) {
+      joint[j] = weights[j] + scale - 0.5 * precision * squaredDistance(query, draws[s].keys[j], draws[s].shift);
+      if (joint[j] > most) most = joint[j];
+    }
+    let sum = 0;
+    for (let j = 0; j < units; j++) sum += joint[j] = Math.exp(joint[j] - most);
+    for (let j = 0; j < units; j++) attention[j * count + s] = joint[j] / sum;
+    evidence[s] = most + Math.log(sum);
+  }
+  let top = -Infinity;
+  for (const x of evidence) if (x > top) top = x;
+  const shares = evidence.map((x) => Math.exp(x - top));
+  let [total, squares] = [0, 0];
+  for (const x of shares) {
+    total += x;
+    squares += x * x;
+  }
+  const found = { right: [], wrong: [], lower: [], upper: [], logEvidence: top + Math.log(total / count), effective: (total * total) / squares };
+  for (let j = 0; j < units; j++) {
+    const own = attention.subarray(j * count, (j + 1) * count);
+    let [right, wrong] = [0, 0];
+    for (let s = 0; s < count; s++) {
+      right += (shares[s] / total) * own[s];
+      wrong += own[s] / count;
+    }
+    const [lower, upper] = weightedQuantiles(own, shares, [(1 - prob) / 2, (1 + prob) / 2]);
+    found.right.push(right);
+    found.wrong.push(wrong);
+    found.lower.push(lower);
+    found.upper.push(upper);
+  }
+  return found;
 }
 
 // The smallest values whose share of the weight, counted from below, reaches each of some probabilities.
 export function weightedQuantiles(values, weights, probs) {
-  const order = values.map((_, i) => i).sort((a, b) => values[a] - values[b]);
-  const total = weights.reduce((a, b) => a + b, 0);
-  return probs.map((prob) => {
-    let reached = 0;
-    for (const i of order) {
-      reached += weights[i];
-      if (reached >= prob * total) return values[i];
-    }
-    return values[order.at(-1)];
-  });
+  const order = Uint32Array.from(values, (_, i) => i).sort((a, b) => values[a] - values[b]);
+  let total = 0;
+  for (const x of weights) total += x;
+  const found = [];
+  let reached = 0;
+  for (const i of order) {
+    reached += weights[i];
+    while (found.length < probs.length && reached >= probs[found.length] * total) found.push(values[i]);
+  }
+  while (found.length < probs.length) found.push(values[order.at(-1)]);
+  return found;
 }
 
 // p(unit | q, D) and log p(q | D) without draws: a sum over all assignments of the queries, parameters integrated out.

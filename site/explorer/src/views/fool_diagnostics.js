@@ -5,7 +5,8 @@ import {
   simultaneousBand, smallProblem, starts, uniformity,
 } from "../math/diagnostics.js";
 import { generator } from "../math/random.js";
-import { button, choice, columns, figure, panel, readout, slider, svg } from "../parts_b.js";
+import { numbers } from "../parts_b.js";
+import { button, choice, columns, figure, panel, slider, svg } from "../ui.js";
 
 const CHAINS = 4;
 const WARMUP = 20;
@@ -75,7 +76,7 @@ print(json.dumps({
 `;
 }
 
-const defaults = { separation: 5, precision: 1.5, keyStrength: 1, start: "same", bug: "twice", draws: 200, seed: 1 };
+const defaults = { separation: 5, precision: 1.5, keyStrength: 1, start: "same", bug: "twice", draws: 300, seed: 1 };
 
 function fromURL(own) {
   if ("bug" in own && !(own.bug in BUGS)) throw new Error(`bug must be one of ${Object.keys(BUGS).join(", ")}`);
@@ -90,13 +91,13 @@ function mount(root, first, changed) {
   let token = 0;
   let calibration = null;
   let key = "";
-  const [trace, rankPlot, ecdf] = ["Traces of four chains", "Rank plots of four chains", "Ranks of the truth against their band"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "b-picture" }));
+  const [trace, rankPlot, ecdf] = ["Traces of four chains", "Rank plots of four chains", "Ranks of the truth against their band"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "picture" }));
   const verdict = document.createElement("p");
-  verdict.className = "b-verdict";
+  verdict.className = "verdict";
   verdict.setAttribute("aria-live", "polite");
-  const read = readout(
-    { rhat: "R-hat", pKey: "p of uniform ranks, first key", pLogLikelihood: "p of uniform ranks, log likelihood", simulations: "simulations" },
-    { essBulk: "effective draws, bulk", essTail: "effective draws, tails", mean: "mean of the first key, drawn", exactMean: "the same, exact" },
+  const read = numbers(
+    { rhat: "R-hat", pKey: "p of uniform ranks, first key", pLogLikelihood: "p of uniform ranks, log likelihood" },
+    { simulations: "simulations done", essBulk: "effective draws, bulk", essTail: "effective draws, tails", mean: "mean of the first key, drawn", exactMean: "the same, exact" },
   );
   const controls = panel("Controls", [
     choice("Bug of the sampler", NAMES, "bug", (bug) => changed({ bug })),
@@ -176,7 +177,7 @@ function drawTrace(picture, chains, terms) {
   const [low, high] = [-5, 5];
   const y = (z) => 8 + (1 - (Math.min(high, Math.max(low, z)) - low) / (high - low)) * (height - 30);
   const x = (t) => 26 + (t * (split - 30)) / chains[0].length;
-  const parts = chains.map((row, c) => svg("path", { d: row.map((z, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(z).toFixed(1)}`).join(""), class: `b-trace unit-${c}` }));
+  const parts = chains.map((row, c) => svg("path", { d: row.map((z, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(z).toFixed(1)}`).join(""), class: `trace unit-${c}` }));
   const bins = 50;
   const counts = new Array(bins).fill(0);
   for (const z of chains.flat()) counts[Math.min(bins - 1, Math.max(0, Math.floor(((z - low) / (high - low)) * bins)))]++;
@@ -185,8 +186,8 @@ function drawTrace(picture, chains, terms) {
   const shown = counts.map((n) => (n / chains.flat().length) * (bins / (high - low)));
   const wide = (width - split - 14) / Math.max(...density, ...shown);
   const cell = (height - 30) / bins;
-  parts.push(...shown.map((h, k) => svg("rect", { x: split, y: (height - 22 - (k + 1) * cell).toFixed(1), width: (h * wide).toFixed(1), height: (cell - 0.4).toFixed(1), class: "b-histogram" })));
-  parts.push(svg("path", { d: density.map((h, k) => `${k ? "L" : "M"}${(split + h * wide).toFixed(1)} ${y(places[k]).toFixed(1)}`).join(""), class: "b-line" }));
+  parts.push(...shown.map((h, k) => svg("rect", { x: split, y: (height - 22 - (k + 1) * cell).toFixed(1), width: (h * wide).toFixed(1), height: (cell - 0.4).toFixed(1), class: "histogram" })));
+  parts.push(svg("path", { d: density.map((h, k) => `${k ? "L" : "M"}${(split + h * wide).toFixed(1)} ${y(places[k]).toFixed(1)}`).join(""), class: "line" }));
   for (const z of [-4, -2, 0, 2, 4]) parts.push(svg("text", { x: 20, y: y(z) + 4, "text-anchor": "end" }, String(z)));
   parts.push(svg("text", { x: split / 2, y: height - 4, "text-anchor": "middle" }, `draw 1 to ${chains[0].length}`));
   picture.replaceChildren(...parts);
@@ -202,7 +203,7 @@ function drawRanks(picture, counts, draws) {
     const left = 5 + c * each;
     const step = (each - 10) / row.length;
     const bars = row.map((n, k) => svg("rect", { x: (left + k * step).toFixed(1), y: (76 - (68 * n) / most).toFixed(1), width: (step - 1).toFixed(1), height: ((68 * n) / most).toFixed(1), class: `fill unit-${c}` }));
-    const line = svg("path", { d: `M${left} ${76 - (68 * flat) / most}h${each - 10}`, class: "b-dashed" });
+    const line = svg("path", { d: `M${left} ${76 - (68 * flat) / most}h${each - 10}`, class: "rule dashed" });
     return [...bars, line, svg("text", { x: left + each / 2 - 5, y: 91, "text-anchor": "middle" }, `chain ${c + 1}`)];
   });
   picture.replaceChildren(...parts);
@@ -215,18 +216,18 @@ function drawEcdf(picture, found, done) {
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const band = (bands[SIMULATIONS] ??= simultaneousBand(SIMULATIONS, DRAWS, 0.995)); // 0.99 for the two quantities together
   const x = (share) => 44 + share * (width - 56);
-  const y = (z) => height / 2 - 8 - Math.max(-1, Math.min(1, z / 0.35)) * (height / 2 - 14);
+  const y = (z) => height / 2 + 2 - Math.max(-1, Math.min(1, z / 0.4)) * (height / 2 - 24);
   const line = (counts) => [[0, 0], ...band.edges.map((share, e) => [share, counts[e] / done - share]), [1, 0]].map(([s, z], k) => `${k ? "L" : "M"}${x(s).toFixed(1)} ${y(z).toFixed(1)}`).join("");
   const edge = (counts) => band.edges.map((share, e) => [share, counts[e] / SIMULATIONS - share]);
   const outline = [[0, 0], ...edge(band.upper), [1, 0], ...edge(band.lower).reverse()];
-  const parts = [svg("path", { d: `${outline.map(([s, z], k) => `${k ? "L" : "M"}${x(s).toFixed(1)} ${y(z).toFixed(1)}`).join("")}Z`, class: "b-shade" })];
+  const parts = [svg("path", { d: `${outline.map(([s, z], k) => `${k ? "L" : "M"}${x(s).toFixed(1)} ${y(z).toFixed(1)}`).join("")}Z`, class: "shade" })];
   if (done > 20) {
-    parts.push(svg("path", { d: line(countsBelow(found.key, DRAWS)), class: "b-trace unit-0 strong" }), svg("path", { d: line(countsBelow(found.logLikelihood, DRAWS)), class: "b-trace unit-5 strong" }));
+    parts.push(svg("path", { d: line(countsBelow(found.key, DRAWS)), class: "trace unit-0 strong" }), svg("path", { d: line(countsBelow(found.logLikelihood, DRAWS)), class: "trace unit-5 strong" }));
   }
   for (const z of [-0.3, 0, 0.3]) parts.push(svg("text", { x: 38, y: y(z) + 4, "text-anchor": "end" }, z.toFixed(1)));
   parts.push(svg("text", { x: x(0.5), y: height - 4, "text-anchor": "middle" }, "rank of the truth among the draws, as a share"));
   [["first key", 0, 60], ["log likelihood", 5, 160]].forEach(([name, unit, left]) =>
-    parts.push(svg("path", { d: `M${left} 12h18`, class: `b-trace strong unit-${unit}` }), svg("text", { x: left + 23, y: 16 }, name)));
+    parts.push(svg("path", { d: `M${left} 12h18`, class: `trace strong unit-${unit}` }), svg("text", { x: left + 23, y: 16 }, name)));
   picture.replaceChildren(...parts);
 }
 

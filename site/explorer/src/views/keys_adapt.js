@@ -2,7 +2,8 @@
 
 import { adapt, average, chain, exact, explain, movesKeys, movesShift } from "../math/adapt.js";
 import { generator } from "../math/random.js";
-import { Plane, button, choice, columns, figure, later, panel, readout, shares, slider, svg } from "../parts_b.js";
+import { cloud, later, numbers, shares } from "../parts_b.js";
+import { Plane, button, choice, columns, figure, panel, slider, svg, unitClass } from "../ui.js";
 
 const UNITS = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"];
 const EXACT = 3000; // assignments of the queries that are summed at most
@@ -15,7 +16,7 @@ export function problemOf(state) {
   };
 }
 
-const numbers = (rows) => `[${rows.map((row) => `[${row.join(", ")}]`).join(", ")}]`;
+const pairs = (rows) => `[${rows.map((row) => `[${row.join(", ")}]`).join(", ")}]`;
 
 export function python(state) {
   const keys = state.adapt !== "shift";
@@ -31,8 +32,8 @@ from pyro.distributions import Normal
 from probtx_pyro import inference, models, results
 
 torch.set_default_dtype(torch.float64)
-queries = torch.tensor(${numbers(state.queries)})
-keys = torch.tensor(${numbers(state.keys)})
+queries = torch.tensor(${pairs(state.queries)})
+keys = torch.tensor(${pairs(state.keys)})
 new = torch.tensor([[${state.query.join(", ")}]])  # one more query, not among the data
 mixture = models.GaussianMixture(keys, key_precision=${state.precision}${shift ? ", shift=torch.zeros(2)" : ""})
 posterior = models.bayesian(mixture, ${priors.join(", ")})
@@ -56,7 +57,7 @@ const defaults = {
   queries: [[-1.2, 0.1], [-0.8, -0.4], [-1.5, -0.2], [-0.9, 0.3], [1.9, 0.2], [2.2, -0.3], [1.6, 0.4]],
   keys: [[-1.5, -0.6], [1.5, -0.6], [0, 1.5]],
   query: [0.2, -0.2],
-  precision: 4, keyStrength: 2, shiftStrength: 1, adapt: "own", steps: 8, draws: 1000, seed: 1,
+  precision: 4, keyStrength: 2, shiftStrength: 1, adapt: "own", steps: 8, draws: 800, seed: 1,
 };
 
 // A state from an address or a file, if its numbers make a problem.
@@ -75,7 +76,7 @@ function mount(root, first, changed) {
   const plane = new Plane({ x: [-3.5, 3.5], y: [-2.6, 2.9], label: "Plane of queries and keys" });
   const layers = Object.fromEntries(["draws", "keys", "queries", "new", "paths"].map((name) => [name, plane.layer(name)]));
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
-  const read = readout(
+  const read = numbers(
     { right: "right average", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
     { lower: "lower end of the band", upper: "upper end of the band", effective: "draws that the right average is worth", keys: "adapted keys", shift: "adapted shift" },
   );
@@ -125,12 +126,12 @@ function mount(root, first, changed) {
     const adapted = explain(problem, at, shown.query).attention;
     const place = (s, j) => s.keys[j].map((x, d) => x + s.shift[d]);
 
-    layers.draws.replaceChildren(...draws.filter((_, s) => s % Math.ceil(draws.length / 150) === 0).flatMap((s) =>
-      shown.keys.map((_, j) => plane.dot(place(s, j), { r: 2, class: `unit-${j % 8} faint` }))));
+    const some = draws.filter((_, s) => s % Math.ceil(draws.length / 150) === 0);
+    layers.draws.replaceChildren(...shown.keys.map((_, j) => cloud(plane, some.map((s) => place(s, j)), unitClass(j))));
     layers.paths.replaceChildren(...shown.keys.flatMap((_, j) => [
-      plane.path(states.map((s) => place(s, j)), { class: `path unit-${j % 8}` }),
-      plane.dot(place(at, j), { r: 7, class: `fill unit-${j % 8}` }),
-      plane.text(place(at, j), UNITS[j], { "pointer-events": "none", dx: 17, dy: 6, class: "b-letter" }),
+      plane.path(states.map((s) => place(s, j)), { class: `way ${unitClass(j)}` }),
+      plane.dot(place(at, j), { r: 7, class: `fill ${unitClass(j)}` }),
+      plane.text(place(at, j), UNITS[j], { "pointer-events": "none", dx: 17, dy: 6, class: "letter" }),
     ]));
     plane.handles(layers.keys, shown.keys, { name: (j) => `prior mean of key ${UNITS[j]}`, shape: "ring", unit: (j) => j, on: (keys) => changed({ keys }) });
     plane.handles(layers.queries, shown.queries, { name: (i) => `query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });

@@ -3,7 +3,8 @@
 import { annealed, drawHeads, drawStart, enumerate, gibbsSweep, meanField, objective } from "../math/crf.js";
 import { CHANNELS, LABELS, crfOf, wordsOf } from "../math/grammar.js";
 import { generator } from "../math/random.js";
-import { button, choice, columns, figure, later, node, panel, readout, slider, svg } from "../parts_b.js";
+import { later, numbers } from "../parts_b.js";
+import { button, choice, columns, figure, node, panel, slider, svg } from "../ui.js";
 
 const EXACT = 20000; // labellings that are summed at most
 const BETAS = Array.from({ length: 41 }, (_, t) => t / 40);
@@ -97,10 +98,10 @@ function drawArcs(picture, words, arcs, below, depth) {
     const end = `${(x(to) + side).toFixed(1)} ${base - 16}`;
     const rise = from < 0 ? 0 : Math.min(base - 22, 16 + 20 * Math.abs(from - to));
     const d = from < 0 ? `M${x(to)} 4L${end}` : `M${(x(from) - side).toFixed(1)} ${base - 16}C${x(from) - side} ${base - 16 - rise * 1.3} ${x(to) + side} ${base - 16 - rise * 1.3} ${end}`;
-    const arrow = svg("path", { d: `M${end}l-4 -7h8z`, class: "b-arrow", opacity: weight.toFixed(3) });
-    return [svg("path", { d, class: "b-arc", opacity: weight.toFixed(3), "stroke-width": (0.8 + 2.2 * weight).toFixed(2) }), arrow];
+    const arrow = svg("path", { d: `M${end}l-4 -7h8z`, class: "arrow", opacity: weight.toFixed(3) });
+    return [svg("path", { d, class: "arc", opacity: weight.toFixed(3), "stroke-width": (0.8 + 2.2 * weight).toFixed(2) }), arrow];
   });
-  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: "b-word", ...(word.length * 8 > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
+  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: "word", ...(word.length * 8 > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
   picture.replaceChildren(...parts.flat(), ...texts, ...words.flatMap((_, i) => below(i, x(i), base, step)));
 }
 
@@ -108,12 +109,12 @@ function mount(root, first, changed) {
   let state = first;
   let exact = null;
   let key = "";
-  const input = node("input", { type: "text", id: "b-sentence", name: "sentence", maxlength: 90, autocomplete: "off", spellcheck: "false" });
+  const input = node("input", { type: "text", id: "sentence-typed", name: "sentence", maxlength: 90, autocomplete: "off", spellcheck: "false" });
   input.addEventListener("input", () => wordsOf(input.value).length > 1 && changed({ sentence: input.value, crf: null, parse: 0 }));
-  const [field, drawn, climb] = ["Mean field: arcs and labels", "One parse drawn", "ELBO by sweep"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "b-picture" }));
-  const legend = node("p", { class: "b-legend" });
-  const tally = node("ol", { class: "b-tally" });
-  const read = readout(
+  const [field, drawn, climb] = ["Mean field: arcs and labels", "One parse drawn", "ELBO by sweep"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "picture" }));
+  const legend = node("p", { class: "legend" });
+  const tally = node("ol", { class: "tally" });
+  const read = numbers(
     { elbo: "ELBO, nats", logZ: "log Z, summed exactly", annealed: "log Z, annealed", annealedError: "its standard error", gap: "gap, KL(Q | p)" },
     { labels: "label marginals by mean field", exactLabels: "exact label marginals", heads: "head marginals of the channel" },
   );
@@ -129,7 +130,7 @@ function mount(root, first, changed) {
   ]);
   root.append(columns(
     [
-      node("label", { class: "b-wide", for: "b-sentence" }, "A sentence of two to ten words"), input, legend,
+      node("label", { class: "wide", for: "sentence-typed" }, "A sentence of two to ten words"), input, legend,
       figure(field, "Mean field: each word's heads, the stronger the likelier; from above, the root. Under a word its labels: left by mean field, right exact."),
       controls.node,
     ],
@@ -176,12 +177,12 @@ function mount(root, first, changed) {
       });
     };
     drawArcs(field, words, arcs, bar, 84);
-    legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `b-key unit-${a % 8}` }, "■"), ` ${label}  `]));
+    legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `key unit-${a % 8}` }, "■"), ` ${label}  `]));
     drawClimb(climb, bounds, known?.sums?.logPartition ?? known?.estimate.logPartition);
     if (known) {
       const one = known.draws[state.parse % PARSES];
       drawArcs(drawn, words, one.heads[c].map((s, i) => ({ from: s - rooted, to: i, weight: s < 0 ? 0 : 0.9 })),
-        (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `b-small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24);
+        (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24);
       const counts = new Map();
       for (const { labels: z } of known.draws) counts.set(z.join(), (counts.get(z.join()) ?? 0) + 1);
       const top = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 4);
@@ -215,10 +216,10 @@ function drawClimb(picture, bounds, logZ) {
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const y = (z) => 20 + (1 - (z - low) / (high - low || 1)) * (height - 56);
   const x = (t) => 50 + (t * (width - 64)) / Math.max(1, bounds.length - 1);
-  const parts = [svg("path", { d: bounds.map((z, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(z).toFixed(1)}`).join(""), class: "b-line" })];
-  parts.push(...bounds.map((z, t) => svg("circle", { cx: x(t).toFixed(1), cy: y(z).toFixed(1), r: 2.5, class: "b-point" })));
+  const parts = [svg("path", { d: bounds.map((z, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(z).toFixed(1)}`).join(""), class: "line" })];
+  parts.push(...bounds.map((z, t) => svg("circle", { cx: x(t).toFixed(1), cy: y(z).toFixed(1), r: 2.5, class: "climb" })));
   if (logZ !== undefined) {
-    parts.push(svg("path", { d: `M50 ${y(logZ)}H${width - 14}`, class: "b-dashed" }), svg("text", { x: width - 14, y: y(logZ) - 5, "text-anchor": "end" }, `log Z ${logZ.toFixed(2)}`));
+    parts.push(svg("path", { d: `M50 ${y(logZ)}H${width - 14}`, class: "rule dashed" }), svg("text", { x: width - 14, y: y(logZ) - 5, "text-anchor": "end" }, `log Z ${logZ.toFixed(2)}`));
   }
   parts.push(svg("text", { x: 46, y: y(bounds[0]) + 4, "text-anchor": "end" }, bounds[0].toFixed(1)));
   parts.push(svg("text", { x: width - 14, y: y(bounds.at(-1)) + 16, "text-anchor": "end" }, `ELBO ${bounds.at(-1).toFixed(2)}`));
@@ -231,7 +232,7 @@ export default {
   number: 8,
   title: "Mean field on a sentence",
   sentence: "Mean field settles on one reading and is sure of it; the exact labels, and parses drawn by Gibbs sampling, leave several open. The gap between the ELBO and log Z measures what it gave up.",
-  suggestion: "Type “the old man the boats”. Lower the coupling until the gap closes. Update all at once without damping, then with it.",
+  suggestion: "Type “the old man the boats”. Lower the coupling until the gap closes. Then set it to 2 and update all at once: the ELBO goes up and down until there is damping.",
   notebook: "09_dependency_crf",
   defaults, fromURL, mount, python,
 };
