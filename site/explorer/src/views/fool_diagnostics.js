@@ -41,8 +41,8 @@ from pyro.distributions import Normal
 from probtx_pyro import inference, models, results
 
 torch.set_default_dtype(torch.float64)
-data = torch.tensor([${QUERIES.join(", ")}])[:, None]
-means, scale = torch.tensor([[-${state.separation / 2}], [${state.separation / 2}]]), ${state.keyStrength} ** -0.5
+data = torch.tensor([${QUERIES.join(", ")}], dtype=torch.float64)[:, None]
+means, scale = torch.tensor([[-${state.separation / 2}], [${state.separation / 2}]], dtype=torch.float64), ${state.keyStrength} ** -0.5
 mixture = models.GaussianMixture(means, key_precision=${state.precision})
 posterior = models.bayesian(mixture, keys=Normal(means, scale))
 

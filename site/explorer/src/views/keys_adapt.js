@@ -16,7 +16,7 @@ export function problemOf(state) {
   };
 }
 
-const pairs = (rows) => `[${rows.map((row) => `[${row.join(", ")}]`).join(", ")}]`;
+const tensor = (rows) => `torch.tensor([${rows.map((row) => `[${row.join(", ")}]`).join(", ")}], dtype=torch.float64)`;
 
 export function python(state) {
   const keys = state.adapt !== "shift";
@@ -32,9 +32,9 @@ from pyro.distributions import Normal
 from probtx_pyro import inference, models, results
 
 torch.set_default_dtype(torch.float64)
-queries = torch.tensor(${pairs(state.queries)})
-keys = torch.tensor(${pairs(state.keys)})
-new = torch.tensor([[${state.query.join(", ")}]])  # one more query, not among the data
+queries = ${tensor(state.queries)}
+keys = ${tensor(state.keys)}
+new = ${tensor([state.query])}  # one more query, not among the data
 mixture = models.GaussianMixture(keys, key_precision=${state.precision}${shift ? ", shift=torch.zeros(2)" : ""})
 posterior = models.bayesian(mixture, ${priors.join(", ")})
 

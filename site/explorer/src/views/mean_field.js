@@ -40,7 +40,7 @@ const literal = (x) => (Array.isArray(x) ? `[${x.map(literal).join(", ")}]` : St
 
 export function python(state) {
   const { words, crf } = sentenceOf(state);
-  const rows = (x) => `torch.tensor(${literal(x)})`;
+  const rows = (x) => `torch.tensor(${literal(x)}, dtype=torch.float64)`;
   return `import json
 
 import torch
