@@ -2,6 +2,11 @@
 
 import { node } from "./ui.js";
 
+// In the order of a lecture, which is also their numbers.
+const ORDER = [
+  "posterior", "same-attention", "evidence-bound", "soft-kmeans", "mean-or-mode", "keys-adapt", "memory", "mean-field", "fool-the-diagnostics",
+];
+
 const byId = (id) => document.getElementById(id);
 const kind = (x) => (Array.isArray(x) ? "array" : x === null ? "null" : typeof x);
 
@@ -39,7 +44,8 @@ export function known(view, own) {
 // ---- the page -----------------------------------------------------------------------------------------------------------------
 
 export function start(found, modules) {
-  const views = [...found].sort((a, b) => a.number - b.number);
+  const views = found.map((view) => ({ ...view, number: ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
+  if (views[0].number === 0) throw new Error(`${views[0].id} has no place in the order of the views`);
   const given = byId("own") ? JSON.parse(byId("own").textContent) : null;
   const starts = Object.fromEntries(views.map((view) => [view.id, { ...view.defaults }]));
   const states = {};

@@ -76,6 +76,21 @@ export const attention = (mixture, query, answer = null) => softmax(logJoint(mix
 
 export const logEvidence = (mixture, query, answer = null) => logSumExp(logJoint(mixture, query, answer));
 
+// The evidence of queries of the plane divided by exp(top), as a function of the query: for shading, where it may be 0 far away.
+export function evidenceField(mixture, top) {
+  const { keys, precision, logPrior, metric = null, logRoot = 0 } = mixture;
+  const [[a, b], [, c]] = metric ?? [[1, 0], [0, 1]];
+  const units = keys.map(([x, y], j) => [x, y, each(precision, j), Math.exp(logPrior[j] + logNormal([0, 0], [0, 0], each(precision, j), null, logRoot) - top)]);
+  return ([x, y]) => {
+    let sum = 0;
+    for (const [kx, ky, p, scale] of units) {
+      const [dx, dy] = [x - kx, y - ky];
+      sum += scale * Math.exp(-0.5 * p * (a * dx * dx + 2 * b * dx * dy + c * dy * dy));
+    }
+    return sum;
+  };
+}
+
 // Σ_j w_j x_j of rows.
 export function average(weights, rows) {
   return rows[0].map((_, m) => rows.reduce((sum, row, j) => sum + weights[j] * row[m], 0));

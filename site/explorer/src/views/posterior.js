@@ -1,7 +1,7 @@
 // View 1: attention is a posterior. One query in the plane, keys around it, answers on a line.
 
 import {
-  answerOf, answerVariance, attention, entropy, expectedOutput, linkedPrior, logDensity, logEvidence, logSoftmax, modes, withBackground,
+  answerOf, answerVariance, attention, entropy, evidenceField, expectedOutput, linkedPrior, logDensity, logEvidence, logSoftmax, modes, withBackground,
 } from "../math/mixture.js";
 import { Chart, Plane, bars, blend, button, cents, check, color, columns, figure, literal, panel, readout, slider, svg, tensor, unitClass } from "../ui.js";
 
@@ -114,8 +114,8 @@ function mount(root, first, changed) {
       const name = (j) => (j < count ? `key ${j + 1}` : "background");
 
       const [low, high] = [color("--low"), color("--high")];
-      const top = Math.max(...mixture.keys.map((key) => logEvidence(mixture, key)));
-      shade((point) => [...blend(low, high, 0.55 * Math.exp(0.5 * Math.min(0, logEvidence(mixture, point) - top))), 255]);
+      const field = evidenceField(mixture, Math.max(...mixture.keys.map((key) => logEvidence(mixture, key))));
+      shade((point) => [...blend(low, high, 0.55 * Math.sqrt(Math.min(1, field(point)))), 255]);
 
       links.replaceChildren(...keys.map((key, j) => plane.path([query, key], { class: `link ${unitClass(j)}`, "stroke-width": (14 * own[j]).toFixed(2), "stroke-linecap": "round" })));
       plane.handles(rings, keys, {
@@ -155,7 +155,7 @@ function mount(root, first, changed) {
 }
 
 export default {
-  id: "posterior", number: 1, title: "Attention is a posterior",
+  id: "posterior", title: "Attention is a posterior",
   sentence: "A unit is picked by its prior and sends a query near its key. Attention is the probability, once the query is seen, that this unit sent it.",
   suggestion: "drag the query far away from all keys. Attention grows certain, while the evidence falls: attention alone cannot say that no key fits.",
   notebook: "01_attention_is_a_posterior", defaults, fromURL, mount, python,
