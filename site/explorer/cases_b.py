@@ -235,7 +235,8 @@ def crf_cases():
         at = [int(x) for x in labels], 0 if root is None else int(root)
         for beta in (1.0, 0.35):
             density = crf.latents((None,) * 3).log_density({k: x[None] for k, x in state.items()}, beta)[0, 0]
-            found.append(case("crf", "logDensity", f"{name} beta {beta}", density, own, *at, beta))
+            for function in ("logDensity", "sweptDensity"):
+                found.append(case("crf", function, f"{name} beta {beta}", density, own, *at, beta))
         logits = Sweeps(potentials).conditional(labels[None, None], None if root is None else root[None, None], 1, 0.8)
         found.append(case("crf", "probabilities", name, logits[0, 0].softmax(0), own, *at, 1, 0.8))
         found.append(case("crf", "basePartition", name, crf.latents((None,) * 3).log_partition(), own))

@@ -41,9 +41,10 @@ for (const kind of ["own", "shift", "both"]) {
 const normal = (...shape) => (shape.length ? Array.from({ length: shape[0] }, () => normal(...shape.slice(1))) : rng.normal());
 const own = { unary: normal(4, 3), ternary: normal(2, 4, 3, 3), distances: [2], root: normal(2, 3, 2) };
 const exact = crf.enumerate(own);
+const tables = crf.tablesOf(own);
 const parses = Array.from({ length: 3000 }, () => {
   let state = crf.drawStart(own, rng);
-  for (let t = 0; t < 30; t++) state = crf.gibbsSweep(own, state, rng);
+  for (let t = 0; t < 30; t++) state = crf.gibbsSweep(tables, state, rng);
   return { labels: state.labels, heads: crf.drawHeads(own, state, rng) };
 });
 for (let i = 0; i < 4; i++) compare(`label 0 of word ${i}`, parses.map((x) => Number(x.labels[i] === 0)), exact.labels[i][0]);

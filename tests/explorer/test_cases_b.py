@@ -42,7 +42,7 @@ def test_the_functions_give_the_librarys_numbers():
     ("module", "right", "mistaken", "functions"),
     [
         ("adapt", "keyStrength * m + precision * pull", "keyStrength + precision * pull", {"adapt", "keyConditional"}),
-        ("adapt", "(shares[s] / total) * x", "(1 / draws.length) * x", {"average"}),
+        ("adapt", "(shares[s] / total) * own[s]", "own[s] / count", {"average"}),
         ("crf", "heads[c][j][i + first] * back[b][a]", "0 * back[b][a]", {"summary"}),
         ("diagnostics", "rank - 0.375", "rank - 0.5", {"rhat", "essBulk"}),
         ("diagnostics", "p >= tail", "p > 2 * tail", {"simultaneousBand"}),

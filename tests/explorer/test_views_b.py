@@ -97,6 +97,31 @@ def test_every_view_fits_a_narrow_screen_and_says_what_it_shows(visit):
         assert page.locator("#view input:not([disabled])").count() >= 5
 
 
+def test_the_cases_hold_in_the_browser(visit):
+    """The same cases as in Node, by the page's own functions: within 1e-10, relative where a number exceeds 1."""
+    page = visit(VIEWS[0])
+    cases = json.loads((ROOT / "site" / "explorer" / "cases_b.json").read_text())
+    found = page.evaluate(
+        """(cases) => cases.map(({ module, function: name, arguments: given }) =>
+             JSON.parse(JSON.stringify(explorer.modules[`math/${module}`][name](...given))))""",
+        cases,
+    )
+    for one, said in zip(cases, found, strict=True):
+        close(said, one["expected"], f"{one['module']}.{one['function']}: {one['name']}")
+
+
+def close(found, expected, name):
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            close(found[key], value, name)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), name
+        for a, b in zip(found, expected, strict=True):
+            close(a, b, name)
+    else:
+        assert abs(found - expected) <= 1e-10 * max(1, abs(expected)), name
+
+
 # -- view 6 --------------------------------------------------------------------------------------------------------------------
 
 
@@ -136,7 +161,7 @@ def test_a_tap_drops_a_query_and_the_buttons_do_likewise(visit):
     page.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + 0.9 * box["height"])
     assert len(state(page)["queries"]) == count + 1
     assert state(page)["queries"][-1] == pytest.approx([2.8, -2.05], abs=0.1)
-    page.get_by_role("button", name="Drop a query").click()
+    page.get_by_role("button", name="Drop a query at the cross").click()
     page.get_by_role("button", name="Take the last query away").click()
     page.get_by_role("button", name="Take the last query away").click()
     assert len(state(page)["queries"]) == count

@@ -241,31 +241,81 @@ export function enumerate(crf, most = 20000) {
 
 // ---- draws -----------------------------------------------------------------------------------------------------------------
 
+// exp(beta * score) of arcs and of the root, over the largest score of the channel: what sweeps at one beta look up.
+export function tablesOf(crf, beta = 1) {
+  const { words, labels: count, channels } = sizes(crf);
+  const roots = crf.root ? crf.root[0][0].length : 0;
+  const tops = crf.ternary.map((groups, c) => Math.max(...groups.flat(2), ...(crf.root ? crf.root[c].flat() : [])));
+  const raised = (rows, c) => Float64Array.from(rows.flat(), (x) => Math.exp(beta * (x - tops[c])));
+  return {
+    crf, beta, words, count, channels, roots, tops,
+    arcs: crf.ternary.map((groups, c) => groups.map((rows) => raised(rows, c))),
+    root: crf.root ? crf.root.map((rows, c) => raised(rows, c)) : null,
+    groups: Array.from({ length: words }, (_, i) => Array.from({ length: words }, (_, j) => groupOf(crf.distances, i, j))),
+  };
+}
+
+// The sum over the heads of word k in channel c, but for word `without`.
+function headSum({ words, count, roots, arcs, root, groups }, labels, rootLabel, c, k, without = -1) {
+  const own = labels[k] * count;
+  let sum = root ? root[c][labels[k] * roots + rootLabel] : 0;
+  for (let j = 0; j < words; j++) if (j !== k && j !== without) sum += arcs[c][groups[k][j]][own + labels[j]];
+  return sum;
+}
+
+// log phi_beta(Z), as `logDensity`.
+export function tabledDensity(tables, labels, rootLabel) {
+  const { crf, beta, words, channels, tops } = tables;
+  let total = 0;
+  for (let i = 0; i < words; i++) {
+    total += crf.unary[i][labels[i]];
+    for (let c = 0; c < channels; c++) {
+      const sum = headSum(tables, labels, rootLabel, c, i);
+      if (sum > 0) total += Math.log(sum) + beta * tops[c];
+    }
+  }
+  return total;
+}
+
 // log p(Z_i = a | all other labels) but for a constant, (L), heads summed out (5.8).
-export function conditional(crf, labels, rootLabel, word, beta = 1) {
+export function conditional(tables, labels, rootLabel, word) {
+  const { crf, words, count, channels, arcs, groups } = tables;
+  const logits = Float64Array.from(crf.unary[word]);
   const trial = [...labels];
-  return crf.unary[word].map((_, a) => {
-    trial[word] = a;
-    return logDensity(crf, trial, rootLabel, beta);
-  });
+  for (let c = 0; c < channels; c++) {
+    for (let a = 0; a < count; a++) {
+      trial[word] = a;
+      const told = headSum(tables, trial, rootLabel, c, word);
+      if (told > 0) logits[a] += Math.log(told);
+    }
+    for (let k = 0; k < words; k++) {
+      if (k === word) continue;
+      const rest = headSum(tables, labels, rootLabel, c, k, word);
+      const row = arcs[c][groups[k][word]];
+      for (let a = 0; a < count; a++) logits[a] += Math.log(rest + row[labels[k] * count + a]);
+    }
+  }
+  return logits;
 }
 
 function draw(logits, rng) {
-  const p = softmax(logits);
-  let left = rng.uniform();
+  let top = -Infinity;
+  for (const x of logits) if (x > top) top = x;
+  const raised = Float64Array.from(logits, (x) => Math.exp(x - top));
+  let total = 0;
+  for (const x of raised) total += x;
+  let left = rng.uniform() * total;
   let k = 0;
-  while (k < p.length - 1 && left >= p[k]) left -= p[k++];
+  while (k < raised.length - 1 && left >= raised[k]) left -= raised[k++];
   return k;
 }
 
 // One Gibbs sweep: the label of one word after the other, then the root's.
-export function gibbsSweep(crf, state, rng, beta = 1) {
+export function gibbsSweep(tables, state, rng) {
   const labels = [...state.labels];
-  for (let i = 0; i < labels.length; i++) labels[i] = draw(conditional(crf, labels, state.rootLabel, i, beta), rng);
+  for (let i = 0; i < labels.length; i++) labels[i] = draw(conditional(tables, labels, state.rootLabel, i), rng);
   let { rootLabel } = state;
-  if (crf.root && crf.root[0][0].length > 1) {
-    rootLabel = draw(crf.root[0][0].map((_, k) => logDensity(crf, labels, k, beta)), rng);
-  }
+  if (tables.roots > 1) rootLabel = draw(Array.from({ length: tables.roots }, (_, k) => tabledDensity(tables, labels, k)), rng);
   return { labels, rootLabel };
 }
 
@@ -295,16 +345,19 @@ export function basePartition(crf) {
 
 // Annealed importance sampling (5.9): { logPartition, standardError, logWeights }.
 export function annealed(crf, betas, numChains, rng) {
-  const logWeights = Array.from({ length: numChains }, () => {
-    let state = drawStart(crf, rng);
-    let weight = 0;
-    for (let t = 1; t < betas.length; t++) {
-      weight += logDensity(crf, state.labels, state.rootLabel, betas[t]) - logDensity(crf, state.labels, state.rootLabel, betas[t - 1]);
-      if (t < betas.length - 1) state = gibbsSweep(crf, state, rng, betas[t]);
-    }
-    return weight;
-  });
-  return { ...logMean(logWeights), logWeights, logPartition: basePartition(crf) + logMean(logWeights).mean };
+  let states = Array.from({ length: numChains }, () => drawStart(crf, rng));
+  const logWeights = states.map(() => 0);
+  let before = tablesOf(crf, betas[0]);
+  for (const beta of betas.slice(1)) {
+    const tables = tablesOf(crf, beta);
+    states.forEach(({ labels, rootLabel }, x) => {
+      logWeights[x] += tabledDensity(tables, labels, rootLabel) - tabledDensity(before, labels, rootLabel);
+    });
+    if (beta !== betas.at(-1)) states = states.map((state) => gibbsSweep(tables, state, rng));
+    before = tables;
+  }
+  const { mean, standardError } = logMean(logWeights);
+  return { logPartition: basePartition(crf) + mean, standardError, logWeights };
 }
 
 // Log of the mean weight and its standard error, sd(w) / (mean(w) sqrt(n)).
@@ -326,7 +379,12 @@ export function summary(crf, numSweeps, options = PLAIN) {
 
 // The probabilities of a word's labels given all others.
 export function probabilities(crf, labels, rootLabel, word, beta = 1) {
-  return softmax(conditional(crf, labels, rootLabel, word, beta));
+  return softmax([...conditional(tablesOf(crf, beta), labels, rootLabel, word)]);
+}
+
+// The log density as sweeps compute it.
+export function sweptDensity(crf, labels, rootLabel, beta = 1) {
+  return tabledDensity(tablesOf(crf, beta), labels, rootLabel);
 }
 
 // exp of `slotScores` of all words, (C, N, S).

@@ -236,7 +236,7 @@ export default {
   number: 9,
   title: "Fool the diagnostics",
   sentence: "Four chains agree perfectly, and all of them are wrong: R-hat compares chains with each other, calibration compares them with the truth.",
-  suggestion: "Take the bug out: the ranks return into the band. Then bring the prior means together with all chains in one mode: R-hat is 1.00 and half of the posterior is missing, until every second chain starts exchanged.",
+  suggestion: "take the bug out: the ranks return into the band. Then bring the prior means together with all chains in one mode: R-hat is 1.00 and half of the posterior is missing, until every second chain starts exchanged.",
   notebook: "10_diagnosing_the_posterior",
   defaults, fromURL, mount, python,
 };

@@ -78,7 +78,7 @@ function mount(root, first, changed) {
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
   const read = numbers(
     { right: "right average", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
-    { lower: "lower end of the band", upper: "upper end of the band", effective: "draws that the right average is worth", keys: "adapted keys", shift: "adapted shift" },
+    { lower: "lower end of the band", upper: "upper end of the band", effective: "draws that the weights are worth", keys: "adapted keys", shift: "adapted shift" },
   );
   let playing = 0;
 
@@ -90,7 +90,7 @@ function mount(root, first, changed) {
     slider({ name: "steps", label: "EM steps", min: 0, max: 30, step: 1, on: (steps) => changed({ steps }) }),
     slider({ name: "draws", label: "Draws of the Gibbs sampler", min: 20, max: 2000, step: 20, on: (draws) => changed({ draws }) }),
     button("run", "Run the sampler", () => run()),
-    button("drop", "Drop a query", () => changed({ queries: [...state.queries, state.query.map((x) => x)] })),
+    button("drop", "Drop a query at the cross", () => changed({ queries: [...state.queries, state.query.map((x) => x)] })),
     button("lift", "Take the last query away", () => state.queries.length > 1 && changed({ queries: state.queries.slice(0, -1) })),
     button("reseed", "Other draws", () => changed({ seed: state.seed + 1 })),
   ]);
@@ -131,7 +131,7 @@ function mount(root, first, changed) {
     layers.paths.replaceChildren(...shown.keys.flatMap((_, j) => [
       plane.path(states.map((s) => place(s, j)), { class: `way ${unitClass(j)}` }),
       plane.dot(place(at, j), { r: 7, class: `fill ${unitClass(j)}` }),
-      plane.text(place(at, j), UNITS[j], { "pointer-events": "none", dx: 17, dy: 6, class: "letter" }),
+      plane.text(place(at, j), UNITS[j], { "pointer-events": "none", dx: 22, dy: 6, class: "letter" }),
     ]));
     plane.handles(layers.keys, shown.keys, { name: (j) => `prior mean of key ${UNITS[j]}`, shape: "ring", unit: (j) => j, on: (keys) => changed({ keys }) });
     plane.handles(layers.queries, shown.queries, { name: (i) => `query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });
@@ -156,15 +156,21 @@ function mount(root, first, changed) {
     controls.set(state, { keyStrength: movesKeys(problemOf(state)), shiftStrength: movesShift(problemOf(state)) });
     render(state);
   }
-  return { update, stop: () => cancelAnimationFrame(playing) };
+  return {
+    update,
+    stop() {
+      cancelAnimationFrame(playing);
+      exactLater.cancel();
+    },
+  };
 }
 
 export default {
   id: "keys-adapt",
   number: 6,
   title: "Keys adapt",
-  sentence: "Queries are data about the keys. Averaged rightly, the cross belongs to C, whose key nobody has seen yet; at the adapted keys, and by a plain average over draws, it belongs to A.",
-  suggestion: "Drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
+  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, whose key no query has told yet; at the adapted keys, and by a plain average over draws, to A.",
+  suggestion: "drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
   notebook: "04_keys_that_adapt",
   defaults, fromURL, mount, python,
 };

@@ -1,6 +1,6 @@
 // View 8: mean field on a sentence. Arcs and labels after some sweeps, the ELBO under log Z, and parses drawn by Gibbs sampling.
 
-import { annealed, drawHeads, drawStart, enumerate, gibbsSweep, meanField, objective } from "../math/crf.js";
+import { annealed, drawHeads, drawStart, enumerate, gibbsSweep, meanField, objective, tablesOf } from "../math/crf.js";
 import { CHANNELS, LABELS, crfOf, wordsOf } from "../math/grammar.js";
 import { generator } from "../math/random.js";
 import { later, numbers } from "../parts_b.js";
@@ -23,11 +23,12 @@ export function sentenceOf(state) {
 
 const optionsOf = (state) => ({ schedule: state.schedule, labelDamping: state.damping, headDamping: state.damping });
 
-// Labels and heads of so many draws, each after ten sweeps of one chain.
+// Labels and heads of so many draws of one chain, five sweeps apart.
 export function draws(crf, count, rng) {
+  const tables = tablesOf(crf);
   let state = drawStart(crf, rng);
   const sweeps = (number) => {
-    for (let t = 0; t < number; t++) state = gibbsSweep(crf, state, rng);
+    for (let t = 0; t < number; t++) state = gibbsSweep(tables, state, rng);
   };
   sweeps(50);
   return Array.from({ length: count }, () => {
@@ -81,6 +82,8 @@ function fromURL(own) {
     if (!(words?.length > 0 && words.length <= 12)) throw new Error("crf needs 1 to 12 words");
     if (!shaped(unary, words.length, count)) throw new Error("crf.unary must have a row for every word");
     if (!shaped(ternary, ternary?.length, 2 * (distances.length + 1), count, count)) throw new Error("crf.ternary must be (channel, group, label, label)");
+    const scores = [...ternary.flat(3), ...(root ?? []).flat()];
+    if (Math.max(...scores) - Math.min(...scores) > 300) throw new Error("scores of arcs lie more than 300 apart");
     if (root && !shaped(root, ternary.length, count, root[0]?.[0]?.length)) throw new Error("crf.root_ternary must be (channel, label, label of the root)");
   } else if ("sentence" in own && wordsOf(own.sentence).length < 2) throw new Error("a sentence needs two words");
   return own;
@@ -144,13 +147,21 @@ function mount(root, first, changed) {
   const slow = later((sentence, seed) => {
     const own = JSON.stringify([sentence.crf, seed]);
     if (own === key) return;
-    const { crf } = sentence;
-    const sums = enumerate(crf, EXACT);
-    const rng = generator(seed);
-    const estimate = annealed(crf, BETAS, 60, rng);
-    exact = { sums, estimate, draws: draws(crf, PARSES, rng) };
     key = own;
-    render();
+    const { crf } = sentence;
+    const rng = generator(seed);
+    const tasks = [
+      () => (exact = { sums: enumerate(crf, EXACT) }),
+      () => (exact.draws = draws(crf, PARSES, rng)),
+      () => (exact.estimate = annealed(crf, BETAS, 60, rng)),
+    ];
+    const next = () => {
+      if (key !== own || !root.isConnected) return;
+      tasks.shift()();
+      render();
+      if (tasks.length) setTimeout(next, 10);
+    };
+    next();
   });
 
   function render() {
@@ -178,8 +189,9 @@ function mount(root, first, changed) {
     };
     drawArcs(field, words, arcs, bar, 84);
     legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `key unit-${a % 8}` }, "■"), ` ${label}  `]));
-    drawClimb(climb, bounds, known?.sums?.logPartition ?? known?.estimate.logPartition);
-    if (known) {
+    const logZ = known?.sums?.logPartition;
+    drawClimb(climb, bounds, logZ ?? known?.estimate?.logPartition);
+    if (known?.draws) {
       const one = known.draws[state.parse % PARSES];
       drawArcs(drawn, words, one.heads[c].map((s, i) => ({ from: s - rooted, to: i, weight: s < 0 ? 0 : 0.9 })),
         (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24);
@@ -188,13 +200,13 @@ function mount(root, first, changed) {
       const top = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 4);
       tally.replaceChildren(...top.map(([z, count]) => node("li", {}, `${((100 * count) / PARSES).toFixed(0)} % ${z.split(",").map((a, i) => `${words[i]}/${labels[a]}`).join(" ")}`)));
     }
-    const logZ = known?.sums?.logPartition;
+    const best = logZ ?? known?.estimate?.logPartition;
     read.set({
       elbo, labels: at.labels, heads: at.heads[c],
       logZ: known ? (logZ ?? null) : undefined,
-      annealed: known ? known.estimate.logPartition : undefined,
-      annealedError: known ? known.estimate.standardError : undefined,
-      gap: known ? (logZ ?? known.estimate.logPartition) - elbo : undefined,
+      annealed: known?.estimate?.logPartition,
+      annealedError: known?.estimate?.standardError,
+      gap: best === undefined ? undefined : best - elbo,
       exactLabels: known ? (known.sums?.labels ?? null) : undefined,
     });
     slow(sentence, state.seed);
@@ -206,7 +218,7 @@ function mount(root, first, changed) {
     controls.set({ ...state, channels: String(state.channels) }, { coupling: !state.crf });
     render();
   }
-  return { update };
+  return { update, stop: slow.cancel };
 }
 
 function drawClimb(picture, bounds, logZ) {
@@ -232,7 +244,7 @@ export default {
   number: 8,
   title: "Mean field on a sentence",
   sentence: "Mean field settles on one reading and is sure of it; the exact labels, and parses drawn by Gibbs sampling, leave several open. The gap between the ELBO and log Z measures what it gave up.",
-  suggestion: "Type “the old man the boats”. Lower the coupling until the gap closes. Then set it to 2 and update all at once: the ELBO goes up and down until there is damping.",
+  suggestion: "type “the old man the boats”. Lower the coupling until the gap closes. Then set it to 2 and update all at once: the ELBO goes up and down until there is damping.",
   notebook: "09_dependency_crf",
   defaults, fromURL, mount, python,
 };
