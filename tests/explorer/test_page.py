@@ -357,7 +357,7 @@ def test_focus_is_seen(visit):
     seen = set()
     for _ in range(40):
         page.keyboard.press("Tab")
-        script = "const e = document.activeElement; const ring = e.querySelector?.('.touch'); [e.id || e.getAttribute('aria-label') || e.name || e.textContent, ring ? getComputedStyle(ring).strokeDasharray !== 'none' : getComputedStyle(e).outlineStyle === 'solid']"
+        script = "const e = document.activeElement; const ring = e.querySelector?.('.touch'); [e.name || e.id || e.getAttribute('aria-label') || e.textContent, ring ? getComputedStyle(ring).strokeDasharray !== 'none' : getComputedStyle(e).outlineStyle === 'solid']"
         if page.evaluate("document.activeElement === document.body"):  # past the last
             break
         name, visible = page.evaluate(script)
