@@ -1,0 +1,130 @@
+// View 2: the same attention, another model. The origin of the keys and the metric are free; attention does not see them.
+
+import { compared, equivalent, likeliest, metricOf, simulate } from "../math/gauge.js";
+import { evidenceField, logEvidence } from "../math/mixture.js";
+import { generator } from "../math/random.js";
+import { Plane, blend, button, cents, color, columns, figure, panel, readout, rounded, slider, svg, tensor, unitClass } from "../ui.js";
+
+const defaults = {
+  keys: [[2.4, 0.3], [1.2, 1.5], [1.4, -0.9], [2.7, 1.6]],
+  queries: [[-0.9, 0.5], [-1.3, -0.2], [0.2, 0.9], [0.6, -0.1], [-0.4, -0.8], [0.1, 0.3], [-0.7, 1.2], [0.4, -0.6]],
+  precision: 1, origin: [1.9, 0.6], along: 1, across: 1, degrees: 0, seed: 1,
+};
+
+const modelOf = ({ keys, precision, origin, along, across, degrees }) => equivalent(keys, precision, origin, along, across, degrees);
+
+function python(state) {
+  return `import json
+import math
+
+import torch
+from probtx_pyro import models
+
+torch.set_default_dtype(torch.float64)
+queries = ${tensor(state.queries)}
+keys = ${tensor(state.keys)}
+precision = ${state.precision}
+as_given = models.GaussianMixture.linked(keys, None, precision)
+
+turn = math.radians(${state.degrees})
+axes = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+metric = axes @ torch.diag(${tensor([state.along, state.across])}) @ axes.T
+moved = precision * (keys - ${tensor(state.origin)}) @ torch.linalg.inv(metric)
+prior = (0.5 * ((moved @ metric) * moved).sum(-1)).log_softmax(-1)
+mixture = models.GaussianMixture(moved, None, 1.0, 0.0, prior[None], metric=metric)
+print(json.dumps({
+    "attention": mixture.attention(queries).tolist(),
+    "attentionAsGiven": as_given.attention(queries).tolist(),
+    "evidence": mixture.log_evidence(queries).sum().item(),
+    "evidenceAsGiven": as_given.log_evidence(queries).sum().item(),
+    "expectedQuery": (prior.exp() @ moved).tolist(),
+}))
+`;
+}
+
+function fromURL(own) {
+  for (const name of ["precision", "along", "across"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} is not positive`);
+  for (const name of ["keys", "queries"]) if (name in own && (own[name].length < 1 || own[name].length > 12)) throw new Error(`${name} are 1 to 12`);
+  return own;
+}
+
+function mount(root, first, changed) {
+  let state = first;
+  const plane = new Plane({ x: [-4, 4], y: [-3, 3], label: "Queries, keys of this model and the queries that it would send", scale: 75 });
+  const shade = plane.shading(64, 48);
+  const [sent, stars, rings, names, origin] = ["sent", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
+  const matrix = svg("svg", { role: "img" });
+  const read = readout({
+    change: "largest change of attention", evidence: "log evidence of the queries, nats", evidenceAsGiven: "the same with origin 0, metric α I", expectedQuery: "mean of the queries it sends", attention: "attention of query 1",
+  });
+  const controls = panel("Controls", [
+    slider({ name: "along", label: "Metric: precision along one direction", min: 0.05, max: 20, log: true, on: (along) => changed({ along }) }),
+    slider({ name: "across", label: "Metric: precision across it", min: 0.05, max: 20, log: true, on: (across) => changed({ across }) }),
+    slider({ name: "degrees", label: "The direction, in degrees", min: 0, max: 180, step: 1, on: (degrees) => changed({ degrees }) }),
+    slider({ name: "precision", label: "Scale of attention, α", min: 0.1, max: 5, log: true, on: (precision) => changed({ precision }) }),
+    button("likeliest", "Likeliest of all these models", () => {
+      const best = likeliest(state.keys, state.precision, state.queries, state);
+      changed({ origin: best.origin.map((x) => Math.min(3, Math.max(-4, cents(x)))), along: rounded(best.along), across: rounded(best.across), degrees: Math.round(best.degrees) });
+    }),
+    button("raw", "Origin 0, metric α I", () => changed({ origin: [0, 0], along: state.precision, across: state.precision, degrees: 0 })),
+    button("again", "Send other queries", () => changed({ seed: state.seed + 1 })),
+  ]);
+  root.append(
+    columns(
+      [figure(plane.node, "Drag the cross: the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: where this model puts its keys, as large as their prior. Small dots: 200 queries that this model sends; shading, their density."), controls.node],
+      [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric."), read.node],
+    ),
+  );
+  sent.setAttribute("pointer-events", "none");
+  names.setAttribute("pointer-events", "none");
+  rings.setAttribute("pointer-events", "none");
+
+  return {
+    update(next) {
+      state = next;
+      const model = modelOf(state);
+      const { root: noise } = metricOf(state.along, state.across, state.degrees);
+      const prior = model.logPrior.map(Math.exp);
+      const both = compared(state);
+      const rows = both.attention;
+      const usual = both.attentionAsGiven.flat();
+      const change = Math.max(...rows.flat().map((x, i) => Math.abs(x - usual[i])));
+
+      const field = evidenceField(model, Math.max(...model.keys.map((key) => logEvidence(model, key))));
+      const [low, high] = [color("--low"), color("--high")];
+      shade((point) => [...blend(low, high, 0.55 * Math.sqrt(Math.min(1, field(point)))), 255]);
+      sent.replaceChildren(plane.dots(simulate(model, noise, 200, generator(state.seed)), 2.6, { class: "dots faint" }));
+      rings.replaceChildren(...model.keys.map((key, j) => plane.dot(key, { r: (11 + 20 * Math.sqrt(prior[j])).toFixed(1), class: `ring ${unitClass(j)}` })));
+      names.replaceChildren(...model.keys.map((key, j) => plane.text(key, String(j + 1), { dy: 6 })));
+      plane.handles(stars, state.queries, { name: (i) => `Query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });
+      plane.handles(origin, [state.origin], { name: () => "The origin of the keys", shape: "cross", on: ([moved]) => changed({ origin: moved }) });
+
+      const side = 30;
+      const [ink, paper] = [color("--high"), color("--low")];
+      matrix.setAttribute("viewBox", `0 0 ${70 + state.keys.length * 62} ${rows.length * side + 26}`);
+      matrix.style.maxWidth = `${(70 + state.keys.length * 62) * 1.2}px`;
+      matrix.replaceChildren(
+        ...state.keys.map((_, j) => svg("text", { x: 70 + j * 62 + 30, y: 16, "text-anchor": "middle" }, `key ${j + 1}`)),
+        ...rows.flatMap((row, i) => [
+          svg("text", { x: 62, y: 26 + i * side + 19, "text-anchor": "end" }, `query ${i + 1}`),
+          ...row.flatMap((share, j) => [
+            svg("rect", { x: 70 + j * 62, y: 26 + i * side, width: 60, height: side - 2, fill: `rgb(${blend(paper, ink, 0.45 * share).map(Math.round)})` }),
+            svg("text", { x: 70 + j * 62 + 30, y: 26 + i * side + 19, "text-anchor": "middle" }, share.toFixed(3)),
+          ]),
+        ]),
+      );
+      matrix.setAttribute("aria-label", `Attention, ${rows.map((row, i) => `query ${i + 1}: ${row.map((x) => x.toFixed(3)).join(", ")}`).join("; ")}`);
+      controls.set(state);
+      read.set({
+        change, evidence: both.evidence, evidenceAsGiven: both.evidenceAsGiven, expectedQuery: both.expectedQuery, attention: rows[0],
+      });
+    },
+  };
+}
+
+export default {
+  id: "same-attention", title: "Same attention, another model",
+  sentence: "Attention fixes a mixture only up to the origin of its keys and a metric: all these models attend alike and disagree about which queries to expect.",
+  suggestion: "drag the cross, stretch the metric: no number of the matrix moves, the evidence does. Then press “Likeliest”.",
+  notebook: "01_attention_is_a_posterior", defaults, fromURL, mount, python,
+};

@@ -1,0 +1,126 @@
+// View 4: from k-means to attention. Points ask, centres answer, γ says how sharply; below 1 / (2 λ) the centres are one.
+
+import { anneal, assign, criticalGamma, em, emStep, freeEnergy, meanEntropy, meanOf, reconstruct, spread } from "../math/kmeans.js";
+import { generator } from "../math/random.js";
+import { Chart, Plane, blend, button, cents, color, columns, figure, literal, panel, readout, slider, tensor } from "../ui.js";
+
+const MIDDLES = [[-1.5, 0.8], [1.4, 1], [0.3, -1.3]];
+const GAMMAS = Array.from({ length: 37 }, (_, k) => 0.05 * 200 ** (k / 36));
+
+const defaults = { seed: 1, centers: [[-1.51, 0.83], [1.37, 1.02], [0.28, -1.31]], gamma: 1, center: 0 };
+
+// Forty points in three groups.
+export function pointsOf(seed) {
+  const random = generator(seed);
+  return Array.from({ length: 40 }, (_, i) => MIDDLES[i % 3].map((x) => cents(x + 0.55 * random.normal())));
+}
+
+function python(state) {
+  return `import json
+
+import torch
+from probtx_pyro import models
+
+torch.set_default_dtype(torch.float64)
+points = ${tensor(pointsOf(state.seed))}
+clusters = models.SoftKMeans(${tensor(state.centers)}, ${literal(state.gamma)})
+covariance = torch.cov(points.T, correction=0)
+print(json.dumps({
+    "freeEnergy": clusters.free_energy(points).mean().item(),
+    "entropy": torch.special.entr(clusters.assign(points)).sum(-1).mean().item(),
+    "critical": 1 / (2 * torch.linalg.eigvalsh(covariance)[-1].item()),
+    "spread": (clusters.centers - clusters.centers.mean(0)).square().sum(-1).mean().sqrt().item(),
+    "assigned": clusters.assign(points).sum(0).tolist(),
+    "next": clusters.em(points, num_steps=1, tol=None).model.centers.tolist(),
+}))
+`;
+}
+
+function fromURL(own) {
+  if ("centers" in own && (own.centers.length < 1 || own.centers.length > 12 || !own.centers.flat().every(Number.isFinite))) throw new Error("centers are 1 to 12 points");
+  if ("gamma" in own && !(own.gamma > 0)) throw new Error("gamma is not positive");
+  return own;
+}
+
+function mount(root, first, changed) {
+  let state = first;
+  let [settled, settledFor] = [[], ""];
+  const plane = new Plane({ x: [-3, 3], y: [-2.6, 2.6], label: "Points and centres", scale: 100 });
+  const shade = plane.shading(60, 52);
+  const [arrows, dots, handles] = ["answers", "points", "centers"].map((name) => plane.layer(name));
+  for (const layer of [arrows, dots]) layer.setAttribute("pointer-events", "none");
+  const chart = new Chart({ label: "Spread of the settled centres against gamma", xlabel: "γ", ylabel: "spread", log: true, height: 240 });
+  const read = readout({
+    critical: "1 / (2 λ), λ the largest variance", spread: "spread of the centres", freeEnergy: "free energy a point", entropy: "entropy of attention, nats a point", assigned: "points that each centre has", next: "centres after one more step of EM",
+  });
+  const points = () => pointsOf(state.seed);
+  const keep = (centers) => centers.map((center) => center.map((x) => Number(x.toFixed(6))));
+  const controls = panel("Controls", [
+    slider({ name: "gamma", label: "γ, how sharply points choose", min: 0.05, max: 10, log: true, on: (gamma) => changed({ gamma }) }),
+    button("step", "One step of EM", () => changed({ centers: keep(emStep(state.centers, state.gamma, points())) })),
+    button("settle", "Settle", () => changed({ centers: keep(em(state.centers, state.gamma, points(), 500, 1e-9)) })),
+    button("add", "Add a centre", () => state.centers.length < 12 && changed({ centers: [...state.centers, points()[(7 * state.centers.length) % 40]], center: state.centers.length })),
+    button("remove", "Remove the chosen centre", () => state.centers.length > 1 && changed({ centers: state.centers.filter((_, j) => j !== state.center), center: 0 })),
+    button("again", "Other points", () => changed({ seed: state.seed + 1 })),
+  ]);
+  root.append(
+    columns(
+      [figure(plane.node, "Drag the centres (rings). Colour: who a point at that place would choose. Lines: from each point to attention's answer, the average of the centres.")],
+      [controls.node, figure(chart.node, "Where centres settle as γ falls: apart above 1 / (2 λ) (dashed), all in one place below it. Line: γ now; dot: the centres now."), read.node],
+    ),
+  );
+
+  return {
+    update(next) {
+      state = next;
+      const { centers, gamma, seed } = state;
+      const x = points();
+      const colors = centers.map((_, j) => color(`--u${j % 8}`));
+      const paper = color("--paper");
+      shade(([px, py]) => {
+        let least = Infinity;
+        const apart = centers.map(([a, b]) => {
+          const d = (px - a) ** 2 + (py - b) ** 2;
+          if (d < least) least = d;
+          return d;
+        });
+        let total = 0;
+        const mixed = [0, 0, 0];
+        for (let j = 0; j < apart.length; j++) {
+          const w = Math.exp(-gamma * (apart[j] - least));
+          total += w;
+          for (let k = 0; k < 3; k++) mixed[k] += w * colors[j][k];
+        }
+        return [...blend(paper, mixed.map((z) => z / total), 0.5), 255];
+      });
+      arrows.replaceChildren(plane.lines(x.map((point) => [point, reconstruct(centers, gamma, point)]), { class: "path", "stroke-width": 1 }));
+      dots.replaceChildren(plane.dots(x, 4.5, { class: "dots" }));
+      plane.handles(handles, centers, {
+        name: (j) => `Centre ${j + 1}`, shape: "ring", unit: (j) => j, radius: () => 15,
+        on: (moved, center) => changed({ centers: moved, center }), chosen: (center) => center !== state.center && changed({ center }),
+      });
+
+      const critical = criticalGamma(x);
+      if (settledFor !== `${seed} ${centers.length}`) {
+        settled = anneal(x, centers.length, GAMMAS);
+        settledFor = `${seed} ${centers.length}`;
+      }
+      const own = spread(centers);
+      chart.range([0.05, 10], [0, 1.1 * Math.max(own, ...settled.map((p) => p[1]))]);
+      chart.draw(chart.line(settled), chart.upright(critical, { class: "rule dashed" }), chart.upright(gamma, { class: "mean" }), chart.dot([gamma, own]));
+      controls.set(state);
+      const shares = x.map((point) => assign(centers, gamma, point));
+      read.set({
+        critical, spread: own, freeEnergy: meanOf(x.map((point) => [freeEnergy(centers, gamma, point)]))[0], entropy: meanEntropy(centers, gamma, x),
+        assigned: centers.map((_, j) => shares.reduce((sum, p) => sum + p[j], 0)), next: emStep(centers, gamma, x),
+      });
+    },
+  };
+}
+
+export default {
+  id: "soft-kmeans", title: "From k-means to attention",
+  sentence: "Let points choose among centres softly, and k-means becomes attention whose keys and values are the centres. How softly decides whether there are clusters at all.",
+  suggestion: "move γ below the dashed line and press “Settle”: all centres meet at the mean of the points.",
+  notebook: "02_from_k_means_to_attention", defaults, fromURL, mount, python,
+};

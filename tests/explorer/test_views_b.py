@@ -1,0 +1,340 @@
+"""Views 6, 8 and 9 of the explorer in Chromium: pointer, touch, keyboard, typing, the address, narrow screens, and their Python run."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium")
+VIEWS = ["keys-adapt", "mean-field", "fool-the-diagnostics"]
+ERRORS = 5  # standard errors that two means may lie apart: of the 60 compared here one in 30 000 runs fails by chance
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    spec = importlib.util.spec_from_file_location("build_explorer", ROOT / "site" / "explorer" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    path = tmp_path_factory.mktemp("explorer") / "index.html"
+    path.write_text(module.page(), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def visit(chromium, built):
+    """Opens a view; at the end nothing may have gone wrong on the console, and nothing may have been asked of a network."""
+    contexts, said = [], []
+
+    def visit(address, width=1200, **options):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None)  # fmt: skip
+        page.goto(f"{built}#{address}")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not said
+
+
+def state(page):
+    return page.evaluate("explorer.state()")
+
+
+def number(page, name):
+    """A number of the page; one that is being computed is waited for."""
+    cell = page.locator(f'[data-value="{name}"][data-json]')
+    cell.wait_for(state="attached", timeout=30_000)
+    return json.loads(cell.get_attribute("data-json"))
+
+
+def run_python(page):
+    """What the copied code prints."""
+    page.get_by_role("button", name="Copy as Python").click()
+    code = page.locator("#python").text_content()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def flat(x):
+    return [n for y in x for n in flat(y)] if isinstance(x, list) else [x]
+
+
+def test_every_view_fits_a_narrow_screen_and_says_what_it_shows(visit):
+    for view in VIEWS:
+        page = visit(view, width=380)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380
+        for picture in page.locator('svg[role="img"]').all():
+            assert picture.get_attribute("aria-label")
+        assert page.locator("#view input:not([disabled])").count() >= 5
+
+
+def test_the_cases_hold_in_the_browser(visit):
+    """The same cases as in Node, by the page's own functions: within 1e-10, relative where a number exceeds 1."""
+    page = visit(VIEWS[0])
+    cases = json.loads((ROOT / "site" / "explorer" / "cases_b.json").read_text())
+    found = page.evaluate(
+        """(cases) => cases.map(({ module, function: name, arguments: given }) =>
+             JSON.parse(JSON.stringify(explorer.modules[`math/${module}`][name](...given))))""",
+        cases,
+    )
+    for one, said in zip(cases, found, strict=True):
+        close(said, one["expected"], f"{one['module']}.{one['function']}: {one['name']}")
+
+
+def close(found, expected, name):
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            close(found[key], value, name)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), name
+        for a, b in zip(found, expected, strict=True):
+            close(a, b, name)
+    else:
+        assert abs(found - expected) <= 1e-10 * max(1, abs(expected)), name
+
+
+# -- view 6 --------------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_adapt_opens_with_three_different_answers(visit):
+    page = visit("keys-adapt")
+    right, wrong, adapted, exact = (number(page, name) for name in ("right", "wrong", "adapted", "exact"))
+    assert exact.index(max(exact)) == right.index(max(right)) == 2
+    assert wrong.index(max(wrong)) == adapted.index(max(adapted)) == 0
+    assert max(abs(a - b) for a, b in zip(right, exact, strict=True)) < 0.1  # some 200 draws' worth: 0.035 each
+
+
+def test_a_query_is_dragged_by_pointer_and_moved_by_keys(visit):
+    page = visit("keys-adapt")
+    handle = page.locator(".layer-queries .handle").first
+    handle.scroll_into_view_if_needed()
+    box, before = handle.locator(".dot").bounding_box(), state(page)["queries"][0]
+    logs = number(page, "logJoint")
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + 5, steps=4)
+    page.mouse.up()
+    moved = state(page)["queries"][0]
+    assert moved[0] > before[0] + 0.5
+    assert number(page, "logJoint") != logs
+    handle.focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowLeft")
+    assert state(page)["queries"][0] == pytest.approx([moved[0] - 0.01, moved[1] + 0.1])
+
+
+def test_a_tap_drops_a_query_and_the_buttons_do_likewise(visit):
+    page = visit("keys-adapt", width=380, has_touch=True)
+    count = len(state(page)["queries"])
+    plane = page.locator(".plane")
+    plane.scroll_into_view_if_needed()
+    box = plane.bounding_box()
+    page.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + 0.9 * box["height"])
+    assert len(state(page)["queries"]) == count + 1
+    assert state(page)["queries"][-1] == pytest.approx([2.8, -2.05], abs=0.1)
+    page.get_by_role("button", name="Drop a query at the cross").click()
+    page.get_by_role("button", name="Take the last query away").click()
+    page.get_by_role("button", name="Take the last query away").click()
+    assert len(state(page)["queries"]) == count
+
+
+def test_the_sampler_runs_and_the_sliders_move_by_keys(visit):
+    page = visit("keys-adapt")
+    slider = page.get_by_label("Strength of the keys' prior")
+    slider.focus()
+    page.keyboard.press("End")
+    assert state(page)["keyStrength"] == 50
+    far = number(page, "keys")
+    for key, prior in zip(far, state(page)["keys"], strict=True):
+        assert max(abs(a - b) for a, b in zip(key, prior, strict=True)) < 0.25  # a strong prior holds the keys
+    page.get_by_role("radio", name="one common shift").check()
+    assert slider.is_disabled()
+    shift = number(page, "shift")
+    page.get_by_role("button", name="Run the sampler").click()
+    page.wait_for_timeout(300)
+    assert number(page, "shift") == shift  # EM does not depend on the draws
+    before = number(page, "right")
+    page.get_by_role("button", name="Other draws").click()
+    assert number(page, "right") != before
+
+
+@pytest.mark.parametrize("kind", ["own", "shift", "both"])
+def test_the_python_of_keys_adapt_prints_the_same(visit, kind):
+    page = visit(f'keys-adapt:{{"adapt":"{kind}","draws":2000,"keyStrength":3}}')
+    printed = run_python(page)
+    for name in ("logJoint", "adapted", "keys", *(["shift"] if kind != "own" else [])):
+        assert flat(printed[name]) == pytest.approx(flat(number(page, name)), rel=1e-9, abs=1e-9), name
+    for name, exact in (("right", number(page, "exact")), ("right", number(page, "right"))):
+        effective = number(page, "effective") if exact is not None else 1
+        for found, expected, error in zip(printed[name], exact, printed["rightError"], strict=True):
+            own = 0.5 * (2 / effective) ** 0.5  # at most, with chains that are worth half their draws
+            assert abs(found - expected) < ERRORS * (error**2 + own**2) ** 0.5
+
+
+# -- view 8 --------------------------------------------------------------------------------------------------------------------
+
+
+def test_mean_field_is_surer_than_the_exact_labels(visit):
+    page = visit("mean-field")
+    labels, exact = number(page, "labels"), number(page, "exactLabels")
+    like = 2
+    assert max(labels[like]) > 0.95 and max(exact[like]) < 0.7
+    assert number(page, "elbo") <= number(page, "logZ")
+    assert number(page, "gap") == pytest.approx(number(page, "logZ") - number(page, "elbo"))
+    assert abs(number(page, "annealed") - number(page, "logZ")) < ERRORS * number(page, "annealedError")
+    assert page.locator(".tally li").count() > 1
+
+
+def test_a_sentence_is_typed_and_controls_change_the_bound(visit):
+    page = visit("mean-field")
+    before = number(page, "logZ")
+    page.get_by_label("A sentence of two to ten words").fill("the old man the boats")
+    assert number(page, "logZ") != before
+    assert state(page)["sentence"] == "the old man the boats"
+    page.evaluate('explorer.set({ coupling: 2, schedule: "synchronous", sweeps: 40 })')
+    unsteady = number(page, "elbo")
+    damping = page.get_by_label("Damping")
+    damping.focus()
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    assert state(page)["damping"] == pytest.approx(0.5)
+    assert number(page, "elbo") > unsteady + 1
+    page.get_by_role("radio", name="word by word").check()
+    page.get_by_role("radio", name="next word").check()
+    assert state(page)["channel"] == "1"
+    page.get_by_role("button", name="Draw another parse").click()
+    assert state(page)["parse"] == 1
+    page.get_by_label("A sentence of two to ten words").fill("a dog with a cat in the small red boats")
+    number(page, "annealed")
+    assert page.locator('[data-value="logZ"]').is_hidden()  # 5 ** 10 labellings are not summed
+
+
+def test_ones_own_crf_is_shown(visit):
+    crf = {"words": ["one", "two"], "unary": [[0, 0], [2, 0]], "ternary": [[[[1, 0], [0, 1]], [[1, 0], [0, 1]]]]}
+    page = visit(f"mean-field:{json.dumps({'crf': crf})}")
+    assert number(page, "heads") == [[0, 1], [1, 0]]
+    printed = run_python(page)
+    assert printed["logZ"] == pytest.approx(number(page, "logZ"), abs=1e-10)
+    bad = {**crf, "unary": [[0, 0]]}
+    page = visit(f"mean-field:{json.dumps({'crf': bad})}")
+    assert "unary" in page.locator("#message").text_content()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sentence": "we saw the man", "channels": 1, "schedule": "sequential", "damping": 0.25, "sweeps": 3},
+        {"sentence": "she saw her duck with a telescope", "coupling": 0.6, "schedule": "synchronous"},
+    ],
+)
+def test_the_python_of_mean_field_prints_the_same(visit, changes):
+    page = visit(f"mean-field:{json.dumps(changes)}")
+    printed = run_python(page)
+    assert printed["elbo"] == pytest.approx(number(page, "elbo"), abs=1e-9)
+    assert flat(printed["labels"]) == pytest.approx(flat(number(page, "labels")), abs=1e-9)
+    assert flat(printed["heads"][0]) == pytest.approx(flat(number(page, "heads")), abs=1e-9)
+    error = (printed["annealedError"] ** 2 + number(page, "annealedError") ** 2) ** 0.5
+    assert abs(printed["annealed"] - number(page, "annealed")) < ERRORS * error
+    if "logZ" in printed:
+        assert printed["logZ"] == pytest.approx(number(page, "logZ"), abs=1e-9)
+        assert flat(printed["exactLabels"]) == pytest.approx(flat(number(page, "exactLabels")), abs=1e-9)
+        for found, exact in zip(flat(printed["drawn"]), flat(printed["exactLabels"]), strict=True):
+            assert abs(found - exact) < ERRORS * (0.25 / 1000) ** 0.5  # 4000 draws, worth a quarter of them at least
+
+
+# -- view 9 --------------------------------------------------------------------------------------------------------------------
+
+
+def test_chains_agree_and_calibration_finds_the_bug(visit):
+    page = visit("fool-the-diagnostics")
+    assert number(page, "rhat") < 1.01
+    assert min(number(page, "pKey"), number(page, "pLogLikelihood")) < 1e-3
+    assert "is wrong" in page.locator(".verdict").text_content()
+    page.get_by_role("radio", name="none").check()
+    assert min(number(page, "pKey"), number(page, "pLogLikelihood")) > 1e-3
+    page.get_by_role("radio", name="ignores the queries").check()
+    assert number(page, "pKey") > 1e-3 > number(page, "pLogLikelihood")  # draws from the prior: the key cannot tell
+
+
+def test_r_hat_is_fooled_by_starts_in_one_mode(visit):
+    page = visit('fool-the-diagnostics:{"bug":"none","separation":0}')
+    assert number(page, "rhat") < 1.02
+    assert abs(number(page, "mean") - number(page, "exactMean")) > 1  # the other mode is missing
+    page.get_by_role("radio", name="every second one").check()
+    assert number(page, "rhat") > 1.2
+    slider = page.get_by_label("Draws of a chain")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert state(page)["draws"] == 310
+
+
+@pytest.mark.parametrize("bug", ["none", "twice", "offset", "ignore"])
+def test_the_python_of_the_diagnostics_prints_the_same(visit, bug):
+    page = visit(f'fool-the-diagnostics:{{"bug":"{bug}","draws":150}}')
+    printed = run_python(page)
+    for name in ("rhat", "essBulk", "essTail", "mean"):
+        assert printed[name] == pytest.approx(number(page, name), rel=1e-9), name
+    page_error = (
+        printed["ownError"] * 2
+    )  # of the page's chains, as long as the library's; twice for what an error errs by
+    assert abs(printed["ownMean"] - number(page, "mean")) < ERRORS * page_error
+    seen = {"none": set(), "twice": {"pLogLikelihood"}, "offset": {"pKey"}, "ignore": {"pLogLikelihood"}}[bug]
+    for name in seen:
+        assert printed[name] < 1e-3 and number(page, name) < 1e-3
+    if bug == "none":
+        assert (
+            min(printed["pKey"], printed["pLogLikelihood"], number(page, "pKey"), number(page, "pLogLikelihood")) > 1e-3
+        )
+
+
+# -- the address ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("view", "changes", "name"),
+    [
+        ("keys-adapt", {"query": [1, -1], "adapt": "both", "steps": 3, "seed": 4}, "right"),
+        ("mean-field", {"sentence": "dogs like fish", "damping": 0.3, "coupling": 1.5}, "labels"),
+        ("fool-the-diagnostics", {"bug": "offset", "start": "apart", "separation": 2.5}, "rhat"),
+    ],
+)
+def test_the_address_keeps_the_state(visit, view, changes, name):
+    page = visit(view)
+    page.evaluate("(changes) => explorer.set(changes)", changes)
+    there = page.evaluate("explorer.address()").removeprefix("#")
+    again = visit(there)
+    assert state(again) == state(page)
+    assert number(again, name) == number(page, name)
+    wrong = visit(f'{view}:{{"seed":"x"}}')
+    assert wrong.locator("#message").text_content()
+    assert state(wrong) == wrong.evaluate(f'explorer.views.find((x) => x.id === "{view}").defaults')
