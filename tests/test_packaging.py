@@ -44,7 +44,7 @@ def run(folder, *command):
 
 def test_the_wheel_carries_what_it_needs_and_nothing_else(installed):
     names = zipfile.ZipFile(installed[1]).namelist()
-    for ending in ("py.typed", "_mask.png", "_segment_page.html", "small_treebank.conllu"):
+    for ending in ("py.typed", "_mask.png", "_segment_page.html", "_explorer.html", "small_treebank.conllu"):
         assert any(name.endswith(ending) for name in names), ending
     assert {name.split("/")[0].split("-")[0] for name in names} == {"probtx_pyro"}
 

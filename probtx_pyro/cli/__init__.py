@@ -4,6 +4,10 @@ Start with the guided run, which explains the library on real data in under two 
 
   probtx tour                       figures, an InferenceData file and report.html, in tour_output
 
+the explorer, a page to drag and slide, with a mixture or a CRF of your own if you like:
+
+  probtx explore
+
 and a task of your own, by a few clicks on a photograph, in the browser:
 
   probtx segment cat.jpg
@@ -45,7 +49,7 @@ from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
 
-COMMANDS = ("tour", "segment", "classify", "train", "adapt", "parse")
+COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "parse")
 
 
 def parser() -> options.Parser:

@@ -8,6 +8,7 @@ from probtx_pyro._lazy import with_extra
 from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
+from probtx_pyro.models._explorer import write_explorer_json
 from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
@@ -56,7 +57,7 @@ __all__ = [
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
-    "bayesian", "Bayesian", "FLAT",
+    "bayesian", "Bayesian", "FLAT", "write_explorer_json",
     "Formulation", "Mixture", "Parameter", "Datum", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms",
     "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

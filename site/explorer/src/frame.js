@@ -124,7 +124,7 @@ export function start(found, modules) {
   }
 
   byId("views").append(
-    ...views.map((one) => node("li", {}, node("a", { href: `#${one.id}`, "data-view": one.id }, node("span", { class: "number" }, String(one.number)), ` ${one.title}`))),
+    ...views.map((one) => node("li", {}, node("a", { href: `#${one.id}`, "data-view": one.id }, node("span", { class: "number" }, String(one.number)), " ", node("span", { class: "name" }, one.title)))),
   );
   if (given) {
     const target = views.find((one) => one.id === given.view);

@@ -21,6 +21,7 @@ export const rounded = (x, digits = 3) => Number(x.toPrecision(digits));
 export function short(x) {
   if (typeof x !== "number") return String(x);
   const size = Math.abs(x);
+  if (Number.isInteger(x) && size < 1e6) return String(x);
   if (size !== 0 && size < 1e-3) return x.toExponential(1);
   return size >= 1000 ? x.toFixed(0) : size >= 100 ? x.toFixed(1) : size >= 10 ? x.toFixed(2) : x.toFixed(3);
 }
@@ -30,8 +31,8 @@ export const unitClass = (j) => `unit-${j % 8}`;
 // Draws of a slider's way: every number of a state has at most two decimals, so that addresses stay short.
 export const cents = (x) => Math.round(100 * x) / 100;
 
-// A literal of Python for numbers and nested arrays; the shortest text that reads back as the same number.
-export const literal = (x) => (Array.isArray(x) ? `[${x.map(literal).join(", ")}]` : x === -Infinity ? "-math.inf" : String(x));
+// A literal of Python for nested arrays of numbers; the shortest text that reads back as the same float.
+export const literal = (x) => (Array.isArray(x) ? `[${x.map(literal).join(", ")}]` : Number.isInteger(x) && Math.abs(x) < 1e21 ? `${x}.0` : String(x));
 export const tensor = (x) => `torch.tensor(${literal(x)})`;
 
 // ---- layout ------------------------------------------------------------------------------------------------------------------
@@ -193,6 +194,18 @@ export class Plane {
     return svg("path", { d: points.map((p, i) => `${i ? "L" : "M"}${this.at(p).map((z) => z.toFixed(1)).join(" ")}`).join(""), ...attributes });
   }
 
+  // Many small dots as one element.
+  dots(points, size, attributes) {
+    const d = points.map((p) => `M${this.at(p).map((z) => z.toFixed(1)).join(" ")}h0`).join("");
+    return svg("path", { d, "stroke-width": 2 * size, "stroke-linecap": "round", ...attributes });
+  }
+
+  // Many short lines, each of two points, as one element.
+  lines(pairs, attributes) {
+    const d = pairs.map(([a, b]) => `M${this.at(a).map((z) => z.toFixed(1)).join(" ")}L${this.at(b).map((z) => z.toFixed(1)).join(" ")}`).join("");
+    return svg("path", { d, ...attributes });
+  }
+
   text(point, words, { dx = 0, dy = 0, ...attributes } = {}) {
     const [x, y] = this.at(point);
     return svg("text", { x: x + dx, y: y + dy, "text-anchor": "middle", ...attributes }, words);
@@ -206,7 +219,7 @@ export class Plane {
     const pen = canvas.getContext("2d");
     const pixels = pen.createImageData(columns_, rows);
     const [wide, high] = [(this.x[1] - this.x[0]) / columns_, (this.y[1] - this.y[0]) / rows];
-    return (shade) => {
+    const draw = (shade) => {
       for (let r = 0, at = 0; r < rows; r++) {
         for (let c = 0; c < columns_; c++, at += 4) {
           const color = shade([this.x[0] + (c + 0.5) * wide, this.y[1] - (r + 0.5) * high], r * columns_ + c);
@@ -216,6 +229,8 @@ export class Plane {
       pen.putImageData(pixels, 0, 0);
       image.setAttribute("href", canvas.toDataURL());
     };
+    draw.image = image;
+    return draw;
   }
 
   // Points that can be dragged, or moved with the arrow keys (with shift by a tenth of the step). `on` takes all points, and which moved.

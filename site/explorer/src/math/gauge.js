@@ -1,7 +1,7 @@
 // All mixtures with one attention: keys with Λ k' = α (k - o) and the linked prior, for any origin o and metric Λ.
 // docs/course/notation.md calls Λ the metric; models.GaussianMixture with metric=.
 
-import { average, dot, linkedPrior, logEvidence, logSoftmax } from "./mixture.js";
+import { attention, average, dot, linkedPrior, logEvidence, logSoftmax } from "./mixture.js";
 
 // The metric with one precision along a direction (an angle in degrees) and another across it, and its parts.
 export function metricOf(along, across, degrees) {
@@ -31,6 +31,18 @@ export const totalEvidence = (mixture, queries) => queries.reduce((sum, query) =
 
 // The mean of what the mixture says queries are, Σ_j π_j k_j.
 export const expectedQuery = (mixture) => average(mixture.logPrior.map(Math.exp), mixture.keys);
+
+// What the model says of queries, beside the linked mixture of the keys as they are.
+export function compared({ keys, precision, queries, origin, along, across, degrees }) {
+  const model = equivalent(keys, precision, origin, along, across, degrees);
+  return {
+    attention: queries.map((query) => attention(model, query)),
+    attentionAsGiven: queries.map((query) => softmaxAttention(keys, precision, query)),
+    evidence: totalEvidence(model, queries),
+    evidenceAsGiven: totalEvidence(asGiven(keys, precision), queries),
+    expectedQuery: expectedQuery(model),
+  };
+}
 
 // Queries sent by the mixture: a unit by its prior, then noise.
 export function simulate(mixture, root, count, random) {

@@ -78,14 +78,54 @@ export function restingPlaces(patterns, beta, transformation) {
   return found;
 }
 
-// The number of the resting place that a state comes to; those that no pattern leads to are -1. Near a place it stops early.
-export function basin(patterns, beta, transformation, places, state) {
-  for (let t = 0; t < 30; t++) {
-    const near = places.findIndex((place) => distance2(place.at, state) < 0.004);
-    if (near >= 0) return near;
-    state = step(patterns, beta, transformation, state);
+// Energy of a state of the plane, and the number of the resting place that it comes to; -1 for one that no pattern leads to.
+// For shading: at most 30 steps, and none near a place.
+export function landscape(patterns, beta, transformation, places) {
+  const count = patterns.length;
+  const scores = new Array(count).fill(0);
+  const largest = Math.max(...patterns.map((x) => dot(x, x)));
+  const constant = Math.log(count) / beta + 0.5 * largest;
+  const soft = transformation === "softmax";
+
+  // the next state and the conjugate of the scores, without a list for softmax
+  function move(x, y) {
+    let top = -Infinity;
+    for (let n = 0; n < count; n++) {
+      scores[n] = beta * (patterns[n][0] * x + patterns[n][1] * y);
+      if (scores[n] > top) top = scores[n];
+    }
+    if (!soft) {
+      const p = FAMILY[transformation].map(scores);
+      const next = average(p, patterns);
+      return [next[0], next[1], null];
+    }
+    let [sum, nx, ny] = [0, 0, 0];
+    for (let n = 0; n < count; n++) {
+      const w = Math.exp(scores[n] - top);
+      sum += w;
+      nx += w * patterns[n][0];
+      ny += w * patterns[n][1];
+    }
+    return [nx / sum, ny / sum, top + Math.log(sum)];
   }
-  const apart = places.map((place) => distance2(place.at, state));
-  const least = Math.min(...apart);
-  return least < 0.1 ? apart.indexOf(least) : -1;
+
+  function near(x, y, radius) {
+    let [best, least] = [-1, radius];
+    for (let k = 0; k < places.length; k++) {
+      const apart = (places[k].at[0] - x) ** 2 + (places[k].at[1] - y) ** 2;
+      if (apart < least) [best, least] = [k, apart];
+    }
+    return best;
+  }
+
+  return (x0, y0) => {
+    let [x, y, conjugated] = move(x0, y0);
+    const own = 0.5 * (x0 * x0 + y0 * y0) - (conjugated ?? FAMILY[transformation].conjugate(scores)) / beta + constant;
+    for (let t = 0; t < 29; t++) {
+      const place = near(x, y, 0.004);
+      if (place >= 0) return { energy: own, place };
+      [x, y] = move(x, y);
+    }
+    return { energy: own, place: near(x, y, 0.1) };
+  };
 }

@@ -49,6 +49,9 @@ function mount(root, first, changed) {
   let state = first;
   const plane = new Plane({ x: X, y: Y, label: "Guides: the triangle of three probabilities", scale: 480 });
   const shade = plane.shading(70, 64);
+  const corners = CORNERS.map((corner) => plane.at(corner).join(",")).join(" ");
+  plane.node.append(svg("clipPath", { id: "triangle" }, svg("polygon", { points: corners })));
+  shade.image.setAttribute("clip-path", "url(#triangle)");
   const [edges, best, own] = ["edges", "best", "guide"].map((name) => plane.layer(name));
   for (const layer of [edges, best]) layer.setAttribute("pointer-events", "none");
   plane.node.classList.add("crosshair");
@@ -80,8 +83,8 @@ function mount(root, first, changed) {
   ]);
   root.append(
     columns(
-      [figure(plane.node, "Drag the dot, the guide. A corner puts all on one unit; the star is attention. Shading: the ELBO, light where it is lower by 2.5 nats or more.")],
-      [figure(scale, "The ELBO rises to the log evidence as the guide nears attention. The gap is KL."), figure(rows, "The guide, and attention."), controls.node, share.node, ...coordinates.map((x) => x.node), weight.node, precision.node, read.node],
+      [figure(plane.node, "Drag the dot, the guide. A corner puts all on one unit; the star is attention. Shading: the ELBO, light where it is lower by 2.5 nats or more."), controls.node, share.node, ...coordinates.map((x) => x.node), weight.node, precision.node],
+      [figure(scale, "The ELBO rises to the log evidence as the guide nears attention. The gap is KL."), figure(rows, "The guide, and attention."), read.node],
     ),
   );
   const star = (at, r) => {
@@ -106,7 +109,7 @@ function mount(root, first, changed) {
       shade(([x, y]) => {
         const third = y / (Math.sqrt(3) / 2);
         const inside = [1 - x - 0.5 * third, x - 0.5 * third, third];
-        if (inside.some((z) => z < -0.005)) return empty;
+        if (inside.some((z) => z < -0.05)) return empty;
         const lost = evidence - elbo(terms, inside.map((z) => Math.max(0, z)));
         return [...blend(low, high, 0.75 * Math.max(0, 1 - lost / WORST)), 255];
       });

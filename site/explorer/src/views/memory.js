@@ -1,10 +1,10 @@
 // View 7: attention as a memory. Retrieval steps downhill in an energy whose valleys are what is stored.
 
-import { basin, effectivePatterns, energy, path, restingPlaces, shares } from "../math/memory.js";
+import { effectivePatterns, energy, landscape, path, restingPlaces, shares } from "../math/memory.js";
 import { Plane, bars, blend, button, cents, choice, color, columns, figure, literal, node, panel, readout, slider, tensor } from "../ui.js";
 
-const COLUMNS = 44;
-const ROWS = 36;
+const COLUMNS = 36;
+const ROWS = 30;
 
 const defaults = { patterns: [[1.5, 0.6], [1.1, 1.2], [-1.3, 1], [-0.5, -1.5]], start: [0.2, 0.5], beta: 2, transformation: "softmax", pattern: 0 };
 
@@ -75,22 +75,23 @@ function mount(root, first, changed) {
       const colors = places.map((place) => color(`--u${place.patterns[0] % 8}`));
       const [paper, ink] = [color("--paper"), color("--muted")];
       const cells = [];
+      const cell = landscape(patterns, beta, transformation, places);
       let [least, most] = [Infinity, -Infinity];
       const [wide, high] = [(plane.x[1] - plane.x[0]) / COLUMNS, (plane.y[1] - plane.y[0]) / ROWS];
       for (let r = 0; r < ROWS; r++) {
         for (let c = 0; c < COLUMNS; c++) {
-          const value = energy(patterns, beta, transformation, [plane.x[0] + (c + 0.5) * wide, plane.y[1] - (r + 0.5) * high]);
-          cells.push(value);
+          const found = cell(plane.x[0] + (c + 0.5) * wide, plane.y[1] - (r + 0.5) * high);
+          const value = found.energy;
+          cells.push(found);
           if (value < least) least = value;
           if (value > most) most = value;
         }
       }
-      shade((point, i) => {
-        const where = basin(patterns, beta, transformation, places, point);
-        const depth = 1 - Math.sqrt((cells[i] - least) / (most - least));
-        return [...blend(paper, where < 0 ? ink : colors[where], 0.12 + 0.6 * depth), 255];
+      shade((_, i) => {
+        const { place, energy: own } = cells[i];
+        return [...blend(paper, place < 0 ? ink : colors[place], 0.12 + 0.6 * (1 - Math.sqrt((own - least) / (most - least)))), 255];
       });
-      ways.replaceChildren(plane.path(way, { class: "path", "stroke-width": 3 }), ...way.slice(1, 40).map((point) => plane.dot(point, { r: 3.5, class: "now" })));
+      ways.replaceChildren(plane.path(way, { class: "path", "stroke-width": 3 }), plane.dots(way.slice(1, 40), 3.5, { class: "dots" }));
       marks.replaceChildren(...places.map((place) => plane.dot(place.at, { r: 8, class: "point" })));
       plane.handles(rings, patterns, {
         name: (n) => `Pattern ${n + 1}`, shape: "ring", unit: (n) => n, radius: () => 15,

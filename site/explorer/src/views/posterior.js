@@ -23,7 +23,7 @@ export function mixtureOf(state) {
 }
 
 function python(state) {
-  const linked = `models.GaussianMixture.linked(keys, values, ${state.precision}, log_prior=log_weights).replace(value_precision=torch.tensor(${state.valuePrecision}))`;
+  const linked = `models.GaussianMixture.linked(keys, values, ${state.precision}, log_prior=log_weights).replace(value_precision=torch.tensor(${literal(state.valuePrecision)}))`;
   const plain = `models.GaussianMixture(keys, values, ${state.precision}, ${state.valuePrecision}, log_weights.log_softmax(-1))`;
   const background = state.background > 0 ? `mixture = mixture.with_background(${state.background}, key_precision=${state.backgroundPrecision})\n` : "";
   return `import json

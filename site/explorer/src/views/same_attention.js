@@ -1,7 +1,7 @@
 // View 2: the same attention, another model. The origin of the keys and the metric are free; attention does not see them.
 
-import { asGiven, equivalent, expectedQuery, likeliest, metricOf, simulate, softmaxAttention, totalEvidence } from "../math/gauge.js";
-import { attention, evidenceField, logEvidence } from "../math/mixture.js";
+import { compared, equivalent, likeliest, metricOf, simulate } from "../math/gauge.js";
+import { evidenceField, logEvidence } from "../math/mixture.js";
 import { generator } from "../math/random.js";
 import { Plane, blend, button, cents, color, columns, figure, literal, panel, readout, rounded, slider, svg, tensor, unitClass } from "../ui.js";
 
@@ -28,7 +28,7 @@ as_given = models.GaussianMixture.linked(keys, None, precision)
 
 turn = math.radians(${state.degrees})
 axes = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
-metric = axes @ torch.diag(torch.tensor([${literal(state.along)}, ${literal(state.across)}]).double()) @ axes.T
+metric = axes @ torch.diag(${tensor([state.along, state.across])}) @ axes.T
 moved = precision * (keys - ${tensor(state.origin)}) @ torch.linalg.inv(metric)
 prior = (0.5 * ((moved @ metric) * moved).sum(-1)).log_softmax(-1)
 mixture = models.GaussianMixture(moved, None, 1.0, 0.0, prior[None], metric=metric)
@@ -71,8 +71,8 @@ function mount(root, first, changed) {
   ]);
   root.append(
     columns(
-      [figure(plane.node, "Drag the cross: the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: where this model puts its keys, as large as their prior. Small dots: 200 queries that this model sends, in the colour of their key's neighbourhood; shading, their density.")],
-      [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric."), read.node, controls.node],
+      [figure(plane.node, "Drag the cross: the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: where this model puts its keys, as large as their prior. Small dots: 200 queries that this model sends; shading, their density."), controls.node],
+      [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric."), read.node],
     ),
   );
   sent.setAttribute("pointer-events", "none");
@@ -85,14 +85,15 @@ function mount(root, first, changed) {
       const model = modelOf(state);
       const { root: noise } = metricOf(state.along, state.across, state.degrees);
       const prior = model.logPrior.map(Math.exp);
-      const rows = state.queries.map((query) => attention(model, query));
-      const usual = state.queries.map((query) => softmaxAttention(state.keys, state.precision, query));
-      const change = Math.max(...rows.flat().map((x, i) => Math.abs(x - usual.flat()[i])));
+      const both = compared(state);
+      const rows = both.attention;
+      const usual = both.attentionAsGiven.flat();
+      const change = Math.max(...rows.flat().map((x, i) => Math.abs(x - usual[i])));
 
       const field = evidenceField(model, Math.max(...model.keys.map((key) => logEvidence(model, key))));
       const [low, high] = [color("--low"), color("--high")];
       shade((point) => [...blend(low, high, 0.55 * Math.sqrt(Math.min(1, field(point)))), 255]);
-      sent.replaceChildren(...simulate(model, noise, 200, generator(state.seed)).map((point) => plane.dot(point, { r: 2.6, class: "faint" })));
+      sent.replaceChildren(plane.dots(simulate(model, noise, 200, generator(state.seed)), 2.6, { class: "dots faint" }));
       rings.replaceChildren(...model.keys.map((key, j) => plane.dot(key, { r: (11 + 20 * Math.sqrt(prior[j])).toFixed(1), class: `ring ${unitClass(j)}` })));
       names.replaceChildren(...model.keys.map((key, j) => plane.text(key, String(j + 1), { dy: 6 })));
       plane.handles(stars, state.queries, { name: (i) => `Query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });
@@ -115,8 +116,7 @@ function mount(root, first, changed) {
       matrix.setAttribute("aria-label", `Attention, ${rows.map((row, i) => `query ${i + 1}: ${row.map((x) => x.toFixed(3)).join(", ")}`).join("; ")}`);
       controls.set(state);
       read.set({
-        change, evidence: totalEvidence(model, state.queries), evidenceAsGiven: totalEvidence(asGiven(state.keys, state.precision), state.queries),
-        expectedQuery: expectedQuery(model), attention: rows[0],
+        change, evidence: both.evidence, evidenceAsGiven: both.evidenceAsGiven, expectedQuery: both.expectedQuery, attention: rows[0],
       });
     },
   };

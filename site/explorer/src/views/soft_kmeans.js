@@ -1,9 +1,8 @@
 // View 4: from k-means to attention. Points ask, centres answer, γ says how sharply; below 1 / (2 λ) the centres are one.
 
 import { anneal, assign, criticalGamma, em, emStep, freeEnergy, meanEntropy, meanOf, reconstruct, spread } from "../math/kmeans.js";
-import { distance2 } from "../math/mixture.js";
 import { generator } from "../math/random.js";
-import { Chart, Plane, blend, button, cents, color, columns, figure, panel, readout, slider, tensor, unitClass } from "../ui.js";
+import { Chart, Plane, blend, button, cents, color, columns, figure, panel, readout, slider, tensor } from "../ui.js";
 
 const MIDDLES = [[-1.5, 0.8], [1.4, 1], [0.3, -1.3]];
 const GAMMAS = Array.from({ length: 37 }, (_, k) => 0.05 * 200 ** (k / 36));
@@ -24,7 +23,7 @@ from probtx_pyro import models
 
 torch.set_default_dtype(torch.float64)
 points = ${tensor(pointsOf(state.seed))}
-clusters = models.SoftKMeans(${tensor(state.centers)}, torch.tensor(${state.gamma}, dtype=torch.float64))
+clusters = models.SoftKMeans(${tensor(state.centers)}, ${literal(state.gamma)})
 covariance = torch.cov(points.T, correction=0)
 print(json.dumps({
     "freeEnergy": clusters.free_energy(points).mean().item(),
@@ -64,7 +63,6 @@ function mount(root, first, changed) {
     button("remove", "Remove the chosen centre", () => state.centers.length > 1 && changed({ centers: state.centers.filter((_, j) => j !== state.center), center: 0 })),
     button("again", "Other points", () => changed({ seed: state.seed + 1 })),
   ]);
-  chart.node.classList.add("crosshair");
   root.append(
     columns(
       [figure(plane.node, "Drag the centres (rings). Colour: who a point at that place would choose. Lines: from each point to attention's answer, the average of the centres.")],
@@ -79,10 +77,9 @@ function mount(root, first, changed) {
       const x = points();
       const colors = centers.map((_, j) => color(`--u${j % 8}`));
       const paper = color("--paper");
-      const wide = centers.map(([a, b]) => [a, b]);
       shade(([px, py]) => {
         let least = Infinity;
-        const apart = wide.map(([a, b]) => {
+        const apart = centers.map(([a, b]) => {
           const d = (px - a) ** 2 + (py - b) ** 2;
           if (d < least) least = d;
           return d;
@@ -96,8 +93,8 @@ function mount(root, first, changed) {
         }
         return [...blend(paper, mixed.map((z) => z / total), 0.5), 255];
       });
-      arrows.replaceChildren(...x.map((point) => plane.path([point, reconstruct(centers, gamma, point)], { class: "path", "stroke-width": 1 })));
-      dots.replaceChildren(...x.map((point) => plane.dot(point, { r: 4.5, class: "now" })));
+      arrows.replaceChildren(plane.lines(x.map((point) => [point, reconstruct(centers, gamma, point)]), { class: "path", "stroke-width": 1 }));
+      dots.replaceChildren(plane.dots(x, 4.5, { class: "dots" }));
       plane.handles(handles, centers, {
         name: (j) => `Centre ${j + 1}`, shape: "ring", unit: (j) => j, radius: () => 15,
         on: (moved, center) => changed({ centers: moved, center }), chosen: (center) => center !== state.center && changed({ center }),

@@ -1,0 +1,246 @@
+"""Cases for views 1 to 5 and 7 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
+
+A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
+"""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from pyro.infer import TraceEnum_ELBO
+
+from probtx_pyro import models
+from probtx_pyro.ops import entmax
+
+FILE = Path(__file__).with_name("cases.json")
+KIND = torch.float64
+
+
+def plain(x):
+    """Tensors and arrays as lists."""
+    if isinstance(x, torch.Tensor | np.ndarray):
+        return x.tolist()
+    if isinstance(x, dict):
+        return {name: plain(value) for name, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [plain(value) for value in x]
+    return x
+
+
+def case(module, function, name, expected, *arguments):
+    """Return one case; ``expected`` may have fewer entries than what the function returns."""
+    found = {"module": module, "function": function, "name": name}
+    return {**found, "arguments": plain(arguments), "expected": plain(expected)}
+
+
+def drawing(seed):
+    """Return a function that draws normal numbers of a shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator, dtype=KIND)
+
+
+# -- views 1 and 5: a mixture that answers ------------------------------------------------------------------------------------
+
+
+def mixture_of(seed):
+    """A mixture in the library and in ``mixture.js``, and a query; every third has a metric, every second its own precisions."""
+    draw = drawing(seed)
+    units, answers = 2 + seed % 6, 1 + seed % 2
+    keys, values, log_prior = draw(units, 2), 2 * draw(units, answers), draw(units).log_softmax(-1)
+    own = seed % 2 == 1
+    precision = draw(units).exp() if own else draw().exp()
+    value_precision = 2 * draw(units).mul(0.3).exp() if own else 2 * draw().mul(0.3).exp()
+    root = draw(2, 2)
+    metric = root @ root.T + 0.1 * torch.eye(2, dtype=KIND) if seed % 3 == 0 else None
+    given = models.GaussianMixture(keys, values, precision, value_precision, log_prior[None], metric=metric)
+    page = {
+        "keys": keys, "precision": precision, "logPrior": log_prior, "values": values, "valuePrecision": value_precision,
+        "metric": metric, "logRoot": 0.0 if metric is None else 0.5 * torch.logdet(metric),
+    }  # fmt: skip
+    return given, page, draw(1, 2), 2 * draw(1, answers)
+
+
+def answer_of(given, query):
+    """The answer given a query, as ``mixture.js`` has it."""
+    return {"weights": given.attention(query)[0], "values": given.values, "precision": given.value_precision}
+
+
+def mixtures():
+    """Cases of ``mixture.js``."""
+    for seed in range(12):
+        given, page, query, answer = mixture_of(seed)
+        name, q, v = f"mixture {seed}", query[0], answer[0]
+        yield case("mixture", "attention", name, given.attention(query)[0], page, q)
+        yield case("mixture", "logEvidence", name, given.log_evidence(query).item(), page, q)
+        yield case("mixture", "expectedOutput", name, given.expected_outputs(query)[0], page, q)
+        both = f"{name}, answer seen"
+        yield case("mixture", "attention", both, given.attention(query, answer)[0], page, q, v)
+        yield case("mixture", "logEvidence", both, given.log_evidence(query, answer).item(), page, q, v)
+        field = given.log_evidence(query).exp().item()
+        yield case("mixture", "evidenceField", name, field, page, 0.0) | {"then": [plain(q)]}
+        reply = answer_of(given, query)
+        density = (given.log_evidence(query, answer) - given.log_evidence(query)).item()
+        yield case("mixture", "logDensity", name, density, reply, v)
+        yield case("mixture", "emStep", name, given.map_outputs(query, answer, num_steps=1)[0], reply, v)
+        path = [v] + [given.map_outputs(query, answer, num_steps=steps)[0] for steps in (1, 2, 3, 4)]
+        yield case("mixture", "emPath", name, path, reply, v, 4)
+        gradient, hessian, _ = given._curvature(query, answer)
+        yield case("mixture", "curvature", name, {"gradient": gradient[0], "hessian": hessian[0]}, reply, v)
+        variance = given.output_covariance(query)[0].diagonal()
+        yield case("mixture", "answerVariance", name, variance, reply)
+        yield case("mixture", "modes", name, modes_of(given, query), reply)
+
+
+def modes_of(given, query):
+    """The modes found, the most probable first. EM until it moves by less than 1e-14; what is left of its way is less than 1e-12."""
+    found = given.output_modes(query, num_steps=20000, tol=1e-14)
+    at, density = found.locations[0][found.is_mode[0]], found.log_density[0][found.is_mode[0]]
+    order = density.argsort(descending=True)
+    return [{"at": at[i], "logDensity": density[i]} for i in order]
+
+
+def triangle():
+    """Three equal units: three modes, four, one; and EM that climbs to them."""
+    turns = math.pi / 2 + 2 * math.pi / 3 * torch.arange(3, dtype=KIND)
+    corners, query = torch.stack([turns.cos(), turns.sin()], -1), torch.zeros(1, 1, dtype=KIND)
+    for sd in (0.6, 0.72, 0.8):
+        given = models.GaussianMixture(torch.zeros(3, 1, dtype=KIND), corners, 1.0, sd**-2)
+        found = given.output_modes(query, num_steps=200000, tol=1e-15)
+        # equal densities have no order, so the case holds those alone: [{logDensity}], ascending differences are rounding
+        density = found.log_density[0][found.is_mode[0]].sort(descending=True).values
+        yield case("mixture", "modes", f"triangle {sd}", [{"logDensity": x} for x in density], answer_of(given, query))
+
+
+def priors():
+    """The linked prior and the background."""
+    for seed in range(8):
+        draw = drawing(100 + seed)
+        keys, values, precision, log_weights = draw(4, 2), draw(4, 1), draw().exp(), draw(4)
+        linked = models.GaussianMixture.linked(keys, values, precision, log_prior=log_weights[None])
+        yield case("mixture", "linkedPrior", f"linked {seed}", linked.log_prior[0], keys, precision, log_weights)
+        weight, own = float(draw().sigmoid()), float(draw().exp())
+        wide = linked.replace(value_precision=torch.tensor(3.0, dtype=KIND)).with_background(weight, key_precision=own)
+        page = {
+            "keys": keys, "values": values, "precision": precision, "logPrior": linked.log_prior[0], "valuePrecision": 3.0,
+        }  # fmt: skip
+        expected = {
+            "keys": wide.keys,
+            "values": wide.values,
+            "precision": wide.key_precision,
+            "logPrior": wide.log_prior[0],
+        }
+        yield case("mixture", "withBackground", f"background {seed}", expected, page, weight, own)
+
+
+# -- view 2: the same attention, another model -----------------------------------------------------------------------------------
+
+
+def gauges():
+    """Cases of ``gauge.js``: mixtures with a metric and the linked prior, and the linked mixture of the keys as given."""
+    for seed in range(12):
+        draw = drawing(200 + seed)
+        keys, queries, precision, origin = draw(4, 2), draw(5, 2), draw().mul(0.5).exp(), draw(2)
+        along, across, degrees = draw().mul(0.5).exp(), draw().mul(0.5).exp(), 180 * draw().sigmoid().item()
+        turn = math.radians(degrees)
+        axes = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]], dtype=KIND)
+        metric = axes @ torch.diag(torch.stack([along, across])) @ axes.T
+        moved = precision * (keys - origin) @ torch.linalg.inv(metric)
+        log_prior = (0.5 * ((moved @ metric) * moved).sum(-1)).log_softmax(-1)
+        given = models.GaussianMixture(moved, None, 1.0, 0.0, log_prior[None], metric=metric)
+        linked = models.GaussianMixture.linked(keys, None, precision)
+        state = {
+            "keys": keys, "queries": queries, "precision": precision, "origin": origin,
+            "along": along, "across": across, "degrees": degrees,
+        }  # fmt: skip
+        expected = {
+            "attention": given.attention(queries), "attentionAsGiven": linked.attention(queries),
+            "evidence": given.log_evidence(queries).sum(), "evidenceAsGiven": linked.log_evidence(queries).sum(),
+            "expectedQuery": given.log_weights()[0].exp() @ given.keys,
+        }  # fmt: skip
+        yield case("gauge", "compared", f"gauge {seed}", expected, state)
+        model = {
+            "keys": moved,
+            "precision": 1.0,
+            "logPrior": log_prior,
+            "metric": metric,
+            "logRoot": 0.5 * torch.logdet(metric),
+        }
+        total = given.log_evidence(queries).sum()
+        yield case("gauge", "totalEvidence", f"gauge {seed}", total, model, queries)
+
+
+# -- view 3: the bound ----------------------------------------------------------------------------------------------------------
+
+
+def bounds():
+    """Cases of ``bound.js``, by Pyro's enumerated ELBO."""
+    for seed in range(10):
+        given, _, query, _ = mixture_of(seed)
+        draw = drawing(300 + seed)
+        guide = draw(1, given.num_units).softmax(-1)
+        if seed % 3 == 2:  # a guide that leaves a unit out
+            guide = torch.cat([guide[:, :-2], guide[:, -2:-1] + guide[:, -1:], torch.zeros(1, 1, dtype=KIND)], -1)
+        elbo = -TraceEnum_ELBO(max_plate_nesting=1).loss(given.model, partial(given.guide, attention=guide), query)
+        yield case("bound", "elbo", f"bound {seed}", elbo, given.log_joint(query)[0], guide[0])
+        gap = given.log_evidence(query).item() - elbo
+        yield case("bound", "divergence", f"bound {seed}", gap, guide[0], given.attention(query)[0])
+
+
+# -- view 4: soft k-means -----------------------------------------------------------------------------------------------------------
+
+
+def clusters():
+    """Cases of ``kmeans.js``."""
+    for seed in range(7):
+        draw = drawing(400 + seed)
+        points, centers, gamma = draw(20, 2), draw(2 + seed, 2), draw().exp()
+        given, one = models.SoftKMeans(centers, gamma), points[:1]
+        name, x = f"clusters {seed}", points[0]
+        yield case("kmeans", "assign", name, given.assign(one)[0], centers, gamma, x)
+        yield case("kmeans", "reconstruct", name, given.reconstruct(one)[0], centers, gamma, x)
+        yield case("kmeans", "freeEnergy", name, given.free_energy(one).item(), centers, gamma, x)
+        yield case("kmeans", "distortion", name, given.distortion(one).item(), centers, gamma, x)
+        after = [given.em(points, num_steps=steps, tol=None, progress=False).model.centers for steps in (1, 12)]
+        yield case("kmeans", "emStep", name, after[0], centers, gamma, points)
+        yield case("kmeans", "em", name, after[1], centers, gamma, points, 12, -1)
+        spread = torch.linalg.eigvalsh(torch.cov(points.T, correction=0))
+        yield case("kmeans", "criticalGamma", name, 1 / (2 * spread[-1]), points)
+        sums = torch.special.entr(given.assign(points)).sum(-1).mean()
+        yield case("kmeans", "meanEntropy", name, sums, centers, gamma, points)
+
+
+# -- view 7: a memory ----------------------------------------------------------------------------------------------------------------
+
+
+def memories():
+    """Cases of ``memory.js``, for each map onto the simplex."""
+    for seed in range(4):
+        draw = drawing(500 + seed)
+        patterns, state, beta = 1.5 * draw(3 + seed, 2), draw(1, 2), 0.6 * draw().mul(0.4).exp()
+        scores = beta * (state @ patterns.T)
+        for name in ("sparsemax", "entmax15"):
+            yield case("memory", name, f"scores {seed}", entmax.ENTMAX[name].function(scores)[0], scores[0])
+        for transformation in ("softmax", "entmax15", "sparsemax"):
+            given = models.Hopfield(patterns, beta, transformation=transformation)
+            name, own = f"{transformation} {seed}", (patterns, beta, transformation, state[0])
+            yield case("memory", "shares", name, given.attention(state)[0], *own)
+            yield case("memory", "step", name, given.retrieve(state)[0], *own)
+            yield case("memory", "energy", name, given.energy(state).item(), *own)
+            yield case("memory", "effectivePatterns", name, given.effective_patterns(state).item(), *own)
+            path = [state[0], *(given.retrieve(state, num_steps=steps)[0] for steps in (1, 2, 3))]
+            yield case("memory", "path", name, path, *own, 3, -1)
+
+
+def cases():
+    """Return all cases."""
+    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories)
+    return [one for part in parts for one in part()]
+
+
+if __name__ == "__main__":
+    found = cases()
+    FILE.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n")
+    print(f"{FILE}: {len(found)} cases, {FILE.stat().st_size / 1024:.0f} KiB")

@@ -1,0 +1,391 @@
+"""The explorer in a real browser: pointer, touch, keyboard, the address, copy as Python, narrow screens, light and dark."""
+
+import contextlib
+import io
+import json
+import re
+
+import pytest
+from explorer.cases import CHROMIUM, HERE, PAGE, SOURCE, error, failed, files, kept
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"),
+]
+
+# Views of this file, the order of the page's navigation; what is dragged, in which list of the state it is, and a number that moves.
+VIEWS = {
+    "posterior": (".layer-query .handle", "query", "logEvidence"),
+    "same-attention": (".layer-origin .handle", "origin", "evidence"),
+    "evidence-bound": (".layer-guide .handle", "guide", "elbo"),
+    "soft-kmeans": (".layer-centers .handle", "centers", "freeEnergy"),
+    "mean-or-mode": (".layer-values .handle", "values", "mean"),
+    "memory": (".layer-start .handle", "start", "energy"),
+}
+SLIDERS = {
+    "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
+    "same-attention": ("along", "across", "degrees", "precision"),
+    "evidence-bound": ("share", "query-x", "query-y", "weight", "precision"),
+    "soft-kmeans": ("gamma",),
+    "mean-or-mode": ("sd", "steps", "weight"),
+    "memory": ("beta",),
+}
+# States besides the one that a view opens with, for the address and for copy as Python.
+STATES = {
+    "posterior": [
+        {"linked": True, "precision": 0.7, "weights": [0.5, 1, 3], "valuePrecision": 30},
+        {"background": 0.2, "backgroundPrecision": 0.05, "query": [-1, 1.2]},
+        {"keys": [[0, 1], [1, 0]], "values": [0.5, 2], "weights": [1, 2], "linked": True, "background": 0.4},
+    ],
+    "same-attention": [{"along": 4, "across": 0.3, "degrees": 35, "precision": 0.8, "origin": [-1, 0.4]}],
+    "evidence-bound": [{"guide": [0, 0.25, 0.75], "weights": [3, 1, 1], "query": [-1, 0]}, {"precision": 4}],
+    "soft-kmeans": [{"gamma": 0.2, "seed": 3}, {"centers": [[0, 1], [1, 1], [1, 0], [-1, -1]], "gamma": 4}],
+    "mean-or-mode": [
+        {"sd": 0.6},
+        {"sd": 0.8, "steps": 7},
+        {"values": [[-1, 0], [0.9, 0.3]], "weights": [2, 1], "sd": 0.5, "start": [0, 1]},
+    ],
+    "memory": [{"beta": 6}, {"transformation": "sparsemax", "beta": 3}, {"transformation": "entmax15", "start": [-1, 0.2]}],
+}  # fmt: skip
+EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """The page with a view open, and what it wrote to its console and asked for."""
+
+    def __init__(self, browser, place, page=PAGE, **options):
+        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        self.page = self.context.new_page()
+        self.console, self.asked = [], []
+        self.page.on("console", lambda message: self.console.append(message.text))
+        self.page.on("pageerror", lambda error: self.console.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(f"{page.as_uri()}{place}")
+
+    def numbers(self):
+        """Every number that the view shows, by name."""
+        script = "Object.fromEntries([...document.querySelectorAll('[data-json]')].filter((x) => !x.parentElement.hidden).map((x) => [x.dataset.value, JSON.parse(x.dataset.json)]))"
+        return self.page.evaluate(script)
+
+    def state(self):
+        return self.page.evaluate("explorer.state()")
+
+    def set(self, state):
+        self.page.evaluate("(state) => explorer.set(state)", state)
+
+    def middle(self, locator):
+        """Where a handle is on the screen."""
+        handle = self.page.locator(locator).first
+        handle.scroll_into_view_if_needed()
+        box = handle.bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.fixture
+def visit(chromium):
+    visits = []
+
+    def begin(place, **options):
+        visits.append(Visit(chromium, place, **options))
+        return visits[-1]
+
+    yield begin
+    for one in visits:
+        assert one.console == []
+        assert {url.split(":")[0] for url in one.asked} <= {"file", "data"}
+        assert len([url for url in one.asked if url.startswith("file")]) == 1
+        one.context.close()
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: file.stem)
+def test_the_functions_give_the_librarys_numbers(visit, file):
+    cases = kept(file)
+    script = """(cases) => JSON.stringify(cases.map(({ module, function: name, arguments: given, then }) => {
+        const found = explorer.modules[`math/${module}`][name](...given);
+        return then ? found(...then) : found; }))"""
+    assert failed(json.loads(visit("").page.evaluate(script, cases)), cases) == {}
+
+
+def test_the_views_are_in_the_order_of_the_lecture(visit):
+    one = visit("")
+    found = one.page.evaluate("explorer.views.map((view) => view.id)")
+    assert [view for view in found if view in VIEWS] == list(VIEWS)
+    assert len(found) == len(list((SOURCE / "views").glob("*.js")))
+    links = one.page.get_by_role("navigation").get_by_role("link")
+    assert links.count() == len(found)
+    for number in range(links.count()):
+        links.nth(number).click()
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 9 else "")
+        assert one.page.evaluate("explorer.view()") == found[number]
+        assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
+        assert one.page.locator("#message").inner_text() == ""
+
+
+def test_each_view_has_its_notebook():
+    for file in (SOURCE / "views").glob("*.js"):
+        (name,) = re.findall(r'notebook: "(\w+)"', file.read_text())
+        assert (HERE.parents[1] / "notebooks" / f"{name}.ipynb").exists(), name
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_handle_is_dragged(visit, view):
+    locator, held, number = VIEWS[view]
+    one = visit(f"#{view}")
+    before, numbers = one.state()[held], one.numbers()
+    x, y = one.middle(locator)
+    one.page.mouse.move(x, y)
+    one.page.mouse.down()
+    one.page.mouse.move(x + 30, y - 40, steps=4)
+    one.page.mouse.up()
+    after = one.state()[held]
+    one.page.mouse.move(x + 200, y)  # released, so that nothing follows
+    assert one.state()[held] == after != before
+    assert error(one.numbers()[number], numbers[number]) > 1e-3
+    ex, ey = one.middle(locator)
+    assert (ex, ey) == (pytest.approx(x + 30, abs=1.5), pytest.approx(y - 40, abs=1.5))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_handle_is_dragged_by_touch(visit, view):
+    locator, held, number = VIEWS[view]
+    one = visit(f"#{view}", has_touch=True, is_mobile=True, viewport={"width": 380, "height": 800})
+    before, numbers = one.state()[held], one.numbers()
+    x, y = one.middle(locator)
+    scrolled = one.page.evaluate("scrollY")
+    send = one.context.new_cdp_session(one.page).send
+    send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for step in range(1, 5):
+        send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x + 5 * step, "y": y - 6 * step}]})
+    send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    one.page.wait_for_function("(before) => JSON.stringify(explorer.state()) !== before", arg=json.dumps(before))
+    assert one.state()[held] != before
+    assert error(one.numbers()[number], numbers[number]) > 1e-3
+    assert one.page.evaluate("scrollY") == scrolled  # the page stays while a handle is dragged
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_handle_is_moved_by_keys(visit, view):
+    locator, held, number = VIEWS[view]
+    one = visit(f"#{view}")
+    before, numbers = one.state()[held], one.numbers()
+    handle = one.page.locator(locator).first
+    handle.focus()
+    for key in ("ArrowRight", "ArrowUp", "Shift+ArrowLeft"):
+        one.page.keyboard.press(key)
+    after = one.state()[held]
+    if view != "evidence-bound":  # whose state is three shares and not a place
+        place = after[0] if isinstance(after[0], list) else after
+        first = before[0] if isinstance(before[0], list) else before
+        assert place == pytest.approx([first[0] + 0.09, first[1] + 0.1], abs=0.006)
+    assert after != before and error(one.numbers()[number], numbers[number]) > 1e-3
+    assert re.search(r"; arrow keys move it", handle.get_attribute("aria-label"))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_sliders_move_by_keys_and_change_numbers(visit, view):
+    one = visit(f"#{view}")
+    for name in SLIDERS[view]:
+        control = one.page.locator(f"input[type=range][name={name}]").first
+        before, numbers = one.state(), one.numbers()
+        control.focus()
+        for _ in range(3):
+            one.page.keyboard.press("ArrowRight")
+        assert one.state() != before, name
+        if name != "steps":  # EM has arrived before
+            assert one.numbers() != numbers, name
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_buttons_and_boxes_work(visit, view):
+    one = visit(f"#{view}")
+    controls = one.page.locator("#view button, #view input[type=checkbox], #view input[type=radio]:not(:checked)")
+    count = controls.count()
+    assert count > 0 or view == "evidence-bound"
+    for number in range(count):
+        one.page.locator("#reset").click()
+        one.set({"sd": 0.5} if view == "mean-or-mode" else {"gamma": 0.9} if view == "soft-kmeans" else {})
+        control = controls.nth(number) if number < controls.count() else None
+        if control is None or not control.is_enabled():
+            continue
+        before = one.state()
+        control.focus()
+        one.page.keyboard.press("Space")
+        assert one.state() != before, control.get_attribute("data-control")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_control_has_a_name(visit, view):
+    page = visit(f"#{view}").page
+    for role in ("button", "radio", "checkbox", "slider", "link"):
+        controls = page.get_by_role(role)
+        for number in range(controls.count()):
+            snapshot = controls.nth(number).aria_snapshot()
+            assert re.search(rf"- '?{role} \".+\"", snapshot), snapshot
+
+
+@pytest.mark.parametrize(("view", "state"), EVERY)
+def test_the_address_holds_the_state(visit, view, state):
+    one = visit(f"#{view}")
+    one.set(state)
+    one.page.wait_for_timeout(250)
+    address = one.page.evaluate("location.hash")
+    assert address == one.page.evaluate("explorer.address()")
+    other = visit(address)
+    assert other.state() == one.state() and other.numbers() == one.numbers()
+    assert other.page.locator("#message").inner_text() == ""
+    if not state:
+        assert address == f"#{view}"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("#posterior:{", "cannot be read"),
+        ('#posterior:{"colour":1}', "this view has no colour"),
+        ('#posterior:{"precision":"2"}', "precision is string and not number"),
+        ('#posterior:{"precision":-1}', "precision is not positive"),
+        ('#posterior:{"keys":[[0,0]]}', "differ in number"),
+        ('#evidence-bound:{"guide":[1,1,1]}', "does not sum to 1"),
+        ('#memory:{"transformation":"hardmax"}', "no transformation hardmax"),
+        ('#soft-kmeans:{"gamma":0}', "gamma is not positive"),
+        ('#mean-or-mode:{"weights":[1]}', "equally many"),
+        ('#same-attention:{"along":-2}', "along is not positive"),
+    ],
+)
+def test_an_address_that_cannot_be_drawn_is_said(visit, place, said):
+    one = visit(place)
+    assert said in one.page.locator("#message").inner_text()
+    assert one.state() == one.page.evaluate("explorer.views.find((view) => view.id === explorer.view()).defaults")
+    assert one.page.evaluate("explorer.view()") == place[1:].split(":")[0]
+
+
+def test_back_goes_to_the_view_before(visit):
+    one = visit("#posterior")
+    one.set({"precision": 3})
+    one.page.get_by_role("link", name="Mean or mode").click()
+    assert one.page.evaluate("explorer.view()") == "mean-or-mode"
+    one.page.go_back()
+    one.page.wait_for_function("explorer.view() === 'posterior'")
+    assert one.state()["precision"] == 3
+    one.page.locator("#reset").click()
+    assert one.state()["precision"] == 1
+
+
+@pytest.mark.parametrize(("view", "state"), EVERY)
+def test_copied_python_prints_the_same_numbers(visit, view, state):
+    """Numbers within 1e-10; modes and the ends of EM within 1e-6: the library's climb stops where it moves by less than 1e-13."""
+    one = visit(f"#{view}", permissions=["clipboard-read", "clipboard-write"])
+    one.set(state)
+    one.page.get_by_role("button", name="Copy as Python").click()
+    one.page.get_by_text("Copied.").wait_for()
+    code = one.page.evaluate("navigator.clipboard.readText()")
+    assert code == one.page.locator("#python").inner_text()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, f"{view}.py", "exec"), {"__name__": "copied"})
+    found, shown = json.loads(printed.getvalue()), one.numbers()
+    assert set(found) <= set(shown) | {"attentionAsGiven"}
+    for name in set(found) & set(shown):
+        value = found[name][0] if (view, name) == ("same-attention", "attention") else found[name]
+        climbed = name in ("modes", "density", "end", "energyAtEnd", "effectivePatterns")
+        assert error(arranged(shown[name]), arranged(value)) < (1e-6 if climbed else 1e-10), name
+    assert len(found) >= 4
+
+
+def arranged(x):
+    """Points in an order that rounding does not change."""
+    return (
+        sorted(x, key=lambda p: [round(z, 4) + 0.0 for z in p])
+        if isinstance(x, list) and x and isinstance(x[0], list)
+        else x
+    )
+
+
+CONTRAST = """() => {
+  const light = (c) => c.map((v) => v / 255).map((v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const ground = (node) => { for (; node; node = node.parentElement) {
+    const c = parse(getComputedStyle(node).backgroundColor); if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } };
+  const found = {};
+  for (const node of document.querySelectorAll('body *')) {
+    if (node.closest('script, noscript, .plane, rect') || !node.checkVisibility() || node.disabled) continue;
+    if (node.closest('label')?.querySelector(':disabled') || node.closest('.control')?.querySelector(':disabled')) continue;
+    if (![...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const ink = node instanceof SVGElement ? getComputedStyle(node).fill : getComputedStyle(node).color;
+    const [a, b] = [parse(ink).slice(0, 3), ground(node)].map(light).sort((p, q) => q - p);
+    found[node.textContent.trim().slice(0, 40)] = (a + .05) / (b + .05);
+  }
+  return found; }"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("width", "scheme"), [(380, "light"), (380, "dark"), (1200, "light"), (1200, "dark")])
+def test_it_fits_and_can_be_read(visit, view, width, scheme):
+    one = visit(f"#{view}", color_scheme=scheme, viewport={"width": width, "height": 900})
+    one.page.locator("summary").click()
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    ratios = one.page.evaluate(CONTRAST)
+    assert len(ratios) > 15
+    assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
+    ground = one.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 380) == (scheme == "light")
+
+
+def test_light_and_dark_are_a_choice(visit):
+    one = visit("#posterior", color_scheme="light")
+    ground = lambda: one.page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    image = lambda: one.page.locator(".shading").get_attribute("href")  # noqa: E731
+    light, shaded = ground(), image()
+    one.page.get_by_role("button", name="Dark").click()
+    assert ground() != light and image() != shaded
+    one.page.get_by_role("button", name="Light").click()
+    assert ground() == light and image() == shaded
+
+
+def test_focus_is_seen(visit):
+    page = visit("#posterior").page
+    seen = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        script = "const e = document.activeElement; const ring = e.querySelector?.('.touch'); [e.id || e.getAttribute('aria-label') || e.name || e.textContent, ring ? getComputedStyle(ring).strokeDasharray !== 'none' : getComputedStyle(e).outlineStyle === 'solid']"
+        if page.evaluate("document.activeElement === document.body"):  # past the last
+            break
+        name, visible = page.evaluate(script)
+        assert visible, name
+        seen.add(name.split(" at ")[0])
+    assert {"theme", "Key 1", "Key 3", "The query", "precision", "linked", "copy", "reset"} <= seen
+
+
+TWELVE = {
+    "posterior": "{ keys: points, values: points.map((p) => p[0]), weights: points.map(() => 1) }",
+    "same-attention": "{ keys: points, queries: points }",
+    "evidence-bound": "{}",  # three units, by its triangle
+    "soft-kmeans": "{ centers: points }",
+    "mean-or-mode": "{ values: points, weights: points.map(() => 1), sd: 0.5 }",
+    "memory": "{ patterns: points }",
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_frame_takes_less_than_16_ms_at_12_units(visit, view, record_property):
+    """The quickest of 60 redraws: the machine may be busy with other tests. The median is recorded."""
+    one = visit(f"#{view}")
+    one.page.evaluate(f"""() => {{
+        const random = explorer.modules['math/random'].generator(3);
+        const points = Array.from({{ length: 12 }}, () => [random.normal(), random.normal()]);
+        explorer.set({TWELVE[view]});
+        for (let k = 0; k < 80; k++) explorer.set({{}}); }}""")
+    times = sorted(one.page.evaluate("explorer.times.slice(-60)"))
+    record_property("median_ms", times[30])
+    print(f"{view}: quickest {times[0]:.1f} ms, median {times[30]:.1f} ms, 57th of 60 {times[56]:.1f} ms")
+    assert times[0] < 16
