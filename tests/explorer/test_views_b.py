@@ -180,7 +180,8 @@ def test_the_sampler_runs_and_the_sliders_move_by_keys(visit):
     assert slider.is_disabled()
     shift = number(page, "shift")
     page.get_by_role("button", name="Run the sampler").click()
-    page.wait_for_timeout(300)
+    assert number(page, "made") < state(page)["draws"]
+    page.locator('[data-value="made"][data-json="600"]').wait_for(state="attached")
     assert number(page, "shift") == shift  # EM does not depend on the draws
     before = number(page, "right")
     page.get_by_role("button", name="Other draws").click()
