@@ -46,6 +46,7 @@ from importlib.metadata import version
 from probtx_pyro.cli import _options as options
 
 COMMANDS = ("tour", "segment", "classify", "train", "adapt", "parse")
+"""Names of the commands of ``probtx``."""
 
 
 def parser() -> options.Parser:
