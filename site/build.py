@@ -5,10 +5,12 @@
 their links lead to each other. ``SITE_URL`` in the environment is the address of the published site (sitemap, social card, 404).
 """
 
+import json
 import os
 import re
 import shutil
 import sys
+from html import escape
 from importlib import import_module
 from pathlib import Path
 
@@ -23,6 +25,7 @@ ROOT = SITE.parent
 URL = os.environ.get("SITE_URL", "http://localhost:8000/")
 WORK, OUT = SITE / ".work", SITE / "_build"
 SOURCE = WORK / "source"
+EXPLORER = SITE / "explorer/index.html"
 INDEX = {
     None: "index.md",
     "#how-to": "use.md",
@@ -63,6 +66,9 @@ def stage() -> dict[str, str]:
         pages[path] = re.sub(
             r"^```mermaid\n(.*?)^```$", _drawn, _on_the_site(text, "../" * path.count("/")), flags=re.M | re.S
         )
+    for notebook in {notebook for notebook, *_ in views()}:
+        path = f"notebooks/{notebook}.ipynb"
+        pages[path] = with_views(pages[path], [(view, title) for name, view, title in views() if name == notebook])
     names = reference.pages()
     pages |= names
     pages["equations.md"] = equations.page(readme, pages["docs/mathematics.md"], ROOT / "tests", names)
@@ -81,19 +87,56 @@ def _drawn(found: re.Match) -> str:
 
 def explorer() -> str:
     """The explorer in a frame, or a line that says where it will be."""
-    if not (SITE / "explorer/index.html").exists():
+    if not EXPLORER.exists():
         return "The explorer is not part of this build."
-    return '<iframe class="explorer whole" src="explorer/index.html" title="The explorer: nine views of attention as inference"></iframe>'
+    return (
+        '<iframe class="explorer whole" src="explorer/index.html" title="The explorer"></iframe>\n\n'
+        'It is one file that works by itself: <a href="explorer/index.html">open it alone</a>, or save it.'
+    )
 
 
 def picture() -> str:
     """The picture of the home page: the explorer's first view, or the README's figure where there is no explorer."""
-    if (SITE / "explorer/index.html").exists():
-        return '<iframe class="explorer" src="explorer/index.html" title="Attention is a posterior: drag the query and the keys"></iframe>'
+    if EXPLORER.exists():
+        return '<iframe class="explorer" src="explorer/index.html" title="The explorer: attention is a posterior"></iframe>'
     found = re.search(r"^!\[.*?\]\(.*?\)\n\n\*.*?\*$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
     if found is None:
         raise ValueError("README.md has no figure with a caption")
     return found[0]
+
+
+def views() -> list[tuple[str, str, str]]:
+    """Notebook, identifier and title of every view of the explorer, as its file says."""
+    if not EXPLORER.exists():
+        return []
+    texts = [
+        path.read_text().partition("export default")[2] for path in sorted((SITE / "explorer/src/views").glob("*.js"))
+    ]
+    fields = [[re.search(rf'\b{name}: "(.*?)"', text) for name in ("notebook", "id", "title")] for text in texts]
+    if not all(map(all, fields)):
+        raise ValueError("a view of the explorer does not say its notebook, id and title")
+    return [tuple(found[1] for found in view) for view in fields]
+
+
+def with_views(text: str, found: list[tuple[str, str]]) -> str:
+    """A notebook with views of the explorer, folded, below its first cell: readers without a kernel can move these."""
+    notebook = json.loads(text)
+    for view, title in found:
+        frame = f'<iframe class="explorer" loading="lazy" src="../explorer/index.html#{view}" title="The explorer: {escape(title)}"></iframe>'
+        notebook["cells"][0]["source"] += [
+            f"\n\n<details><summary>Touch it: {escape(title)}</summary>{frame}</details>"
+        ]
+    return json.dumps(notebook)
+
+
+def copy_explorer() -> None:
+    """Copy the explorer, which finds the notebooks beside it."""
+    (OUT / "explorer").mkdir()
+    text = EXPLORER.read_text()
+    inside, beside = 'data-notebooks="../../notebooks/" data-suffix=".ipynb"', 'data-notebooks="../notebooks/" data-suffix=".html"'
+    if inside not in text:
+        raise ValueError(f"site/explorer/index.html does not say where the notebooks are: {inside}")
+    (OUT / "explorer/index.html").write_text(text.replace(inside, beside, 1))
 
 
 def files(pages: dict[str, str]) -> set[str]:
@@ -139,9 +182,8 @@ def main(arguments: list[str]) -> int:
         shutil.copytree(WORK / "html", OUT, ignore=shutil.ignore_patterns(".buildinfo"))
         bundle = Path(import_module("sphinx-mathjax-offline").__file__).parent / "static/mathjax" / MATHJAX
         shutil.copy2(bundle, OUT / "_static/mathjax.js")
-        if (SITE / "explorer/index.html").exists():
-            (OUT / "explorer").mkdir(exist_ok=True)
-            shutil.copy2(SITE / "explorer/index.html", OUT / "explorer/index.html")
+        if EXPLORER.exists():
+            copy_explorer()
         finish.finish(OUT, URL)
     return status
 

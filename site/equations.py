@@ -64,6 +64,12 @@ def link(function: str) -> str:
     return f"{{py:obj}}`{function} <probtx_pyro.{function}>`"
 
 
+def sentence(test: Test) -> str:
+    """The name of a test, which is a sentence, and its file."""
+    file, _, name = test.where.partition("::")
+    return f"{name.removeprefix('test_').replace('_', ' ')} (`{Path(file).name}`)"
+
+
 def functions_of(cell: str) -> list[str]:
     """The names in a cell; ``.model`` is a method of the class before it."""
     found: list[str] = []
@@ -86,7 +92,7 @@ def sources(readme: str, tests: list[Test]) -> str:
             if not found and cell != "`models.laplace_log_prior` and its like":
                 raise ValueError(f"no test calls {function}, which README.md names for {equation}")
         first = calling[0]
-        shown = "<br>".join(f"`{test.where.removeprefix('tests/')}`" for test in first[:SHOWN])
+        shown = "<br>".join(map(sentence, first[:SHOWN]))
         more = f"<br>and {len(first) - SHOWN} more" if len(first) > SHOWN else ""
         rows += f"| {equation} | {meaning} | {'<br>'.join(map(link, functions))} | {shown}{more} |\n"
     return rows

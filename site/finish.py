@@ -29,7 +29,9 @@ def summary(home: str) -> str:
 
 def finish(out: Path, url: str) -> None:
     """Write them into the built site, whose published address is ``url``, with a slash at its end."""
-    pages = [path for path in sorted(out.rglob("*.html")) if path.name not in GENERATED]
+    pages = [
+        path for path in sorted(out.rglob("*.html")) if path.name not in GENERATED and path.parent.name != "explorer"
+    ]
     names = {path.relative_to(out).as_posix(): title(path) for path in pages}
     entries = "".join(f"<url><loc>{escape(url + name)}</loc></url>\n" for name in names)
     (out / "sitemap.xml").write_text(

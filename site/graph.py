@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-WIDTH, HEIGHT, GAP, DROP = 168, 44, 14, 36  # of a box, and between boxes in a row and between rows
+WIDTH, HEIGHT, GAP, DROP = 132, 58, 12, 38  # of a box, and between boxes in a row and between rows
 
 
 def parse(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -37,7 +37,7 @@ def layers(labels: dict[str, str], edges: list[tuple[str, str]]) -> list[list[st
     return rows
 
 
-def wrapped(label: str, length: int = 22) -> list[str]:
+def wrapped(label: str, length: int = 18) -> list[str]:
     """A label in lines of at most so many characters where its words allow."""
     lines = [""]
     for word in label.split():
