@@ -60,8 +60,8 @@ def tests_of(function: str, tests: list[Test]) -> list[Test]:
 
 
 def link(function: str) -> str:
-    """A function's name as a link to its page."""
-    return f"{{py:obj}}`{function} <probtx_pyro.{function}>`"
+    """The last two parts of a function's name as a link to its page."""
+    return f"{{py:obj}}`{'.'.join(function.split('.')[-2:])} <probtx_pyro.{function}>`"
 
 
 def sentence(test: Test) -> str:
