@@ -5,10 +5,10 @@ CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := tour,page,train,bench,notebooks,dev
+EXTRAS := tour,page,train,bench,notebooks,site,dev
 export PYTHONHASHSEED := 0
 
-.PHONY: help tour test test-slow test-all check notebooks slides bench lab clean
+.PHONY: help tour test test-slow test-all check notebooks slides site site-test bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ check: $(STAMP)         ## lint, format, types, import order
 notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 	$(BIN)/python notebooks/run.py
 
+site: $(STAMP)          ## the documentation as a site in site/_build; warnings are errors
+	$(BIN)/python site/build.py
+
+site-test: site         ## every page of the site in Chromium (apt-get install chromium): errors, requests, links, descriptions, contrast
+	$(BIN)/python -m pytest -q -n 2 -m slow tests/site
+
 bench: $(STAMP)         ## ratios to scaled_dot_product_attention, cost against length, and what needs data where PROBTX_DATA is set
 	$(BIN)/python -m benchmarks
 
@@ -49,4 +55,4 @@ help:                   ## what each target does
 	@grep -E "^[a-z-]+:.*##" Makefile | sed "s/:.*##/\t/"
 
 clean:
-	rm -rf $(VENV) tour_output slides .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) site/_build site/.work tour_output slides .pytest_cache .mypy_cache .ruff_cache .coverage

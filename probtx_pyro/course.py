@@ -12,8 +12,11 @@ import matplotlib.pyplot as plt
 
 moves: list[Callable[[], None]] = []  # of the sliders of a quick run
 SMOKE = os.environ.get("PROBTX_SMOKE") == "1"
-FULL = not SMOKE  # the sizes that the text is about
-COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]  # Okabe & Ito, colour-blind safe
+"""True in a quick run: the environment variable ``PROBTX_SMOKE`` is 1."""
+FULL = not SMOKE
+"""True in a run at the sizes that the text is about."""
+COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]
+"""Colours of the course's figures (Okabe & Ito), which colour-blind readers can tell apart."""
 
 
 def size(full, smoke):

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 Heads = NDArray[np.int64]
 Decoder = Callable[[NDArray[np.floating[Any]]], ArrayLike]
 BIO_TAG = re.compile(r"O|[BI]-\S+")
+"""Pattern of a tag of spans: O, or B- and I- with a kind."""
 
 
 def attachment_score(
@@ -86,6 +87,7 @@ BASELINES: dict[str, Callable[[int, np.random.Generator], Heads]] = {
     "right arc": lambda length, _: right_arc(length),
     "random heads": random_heads,
 }
+"""Heads that need no model, by name: of a sentence's length and a random generator."""
 
 
 def baseline_scores(

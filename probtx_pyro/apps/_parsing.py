@@ -19,6 +19,7 @@ DECODERS: dict[str, Callable[..., Tensor]] = {
     "projective": eisner,
     "word": argmax_heads,
 }
+"""Functions from arc scores to heads, by name."""
 
 
 Heads = Sequence[int | None]

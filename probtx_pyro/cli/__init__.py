@@ -52,6 +52,7 @@ from importlib.metadata import version
 from probtx_pyro.cli import _options as options
 
 COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "parse")
+"""Names of the commands of ``probtx``."""
 
 
 def parser() -> options.Parser:

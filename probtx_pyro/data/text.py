@@ -12,6 +12,7 @@ from torch import Tensor
 from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_text
 
 UNKNOWN = "�"
+"""What stands for a character that the vocabulary does not have."""
 _SHAKESPEARE = GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 _WIKITEXT = GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
 

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from probtx_pyro.data.text import UNKNOWN, Vocabulary
 
 CONTEXT, WIDTH, HEADS, LAYERS = 128, 64, 4, 2
+"""Characters that the small text transformer sees."""
 CHECKPOINT = "text_transformer.npz"
 
 

@@ -53,6 +53,7 @@ QUERY_STATISTICS: Mapping[str, Statistic] = MappingProxyType({
     "entropy": Captured.entropy,
     "principal coordinate": principal_coordinate,
 })  # fmt: skip
+"""Statistics of a set of queries that `query_check` compares with those of simulated queries, by name."""
 
 
 class QueryCheck(NamedTuple):

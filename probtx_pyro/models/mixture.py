@@ -61,6 +61,7 @@ Centers = Mapping[str, Tensor] | None  # what statistics are centred on, by name
 WEIGHTS: Mapping[str, Parameter] = {
     "weights": Parameter("query unit", constraints.simplex, Dirichlet, field="log_prior")
 }
+"""Row of the parameter table for the prior weights of units, which every mixture has."""
 
 
 class Seen(NamedTuple):

@@ -23,6 +23,7 @@ from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation
 
 FLAT = ImproperUniform(constraints.real, (), ())
+"""The flat prior, a density of 1 wherever its parameter may lie; it is improper."""
 Prior = TorchDistribution | Callable[[], Distribution]
 ALTERNATIVES = ({"probs", "logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"})  # of one parameter
 _NEEDED = {

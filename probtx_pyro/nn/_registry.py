@@ -21,6 +21,7 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
     "linear-keys": LinearKeysAttention,
     "hopfield": HopfieldAttention,
 }
+"""Attention layers by the name that `TransformerBlock` and ``probtx train lm`` take."""
 
 
 class Encoder(NamedTuple):
@@ -71,8 +72,10 @@ ENCODERS: dict[str, Encoder] = {
     "crf": Encoder(_crf, _columns_of_crf, 0.3),
     "transformer": Encoder(_transformer, _columns_of_transformer, 0.02),
 }
+"""Encoders of words by the name that ``probtx train`` takes."""
 
 SUMMARIES: dict[str, Summary] = {
     "mean": Summary(mean_word),
     "root": Summary(root_label, root=True),
 }
+"""Summaries of a text, an encoder's states to one vector, by name."""

@@ -76,7 +76,8 @@ class Rule(NamedTuple):
         return x if self.dropout is None else self.dropout(x)
 
 
-PLAIN = Rule()  # softmax at temperature 1 in full steps: the ELBO's own
+PLAIN = Rule()
+"""The rule of softmax at temperature 1 in full steps: the ELBO's own."""
 
 
 def relu_normalized(logits: Tensor, axis: int) -> Tensor:

@@ -47,7 +47,8 @@ from probtx_pyro.ops._crf_rules import PLAIN, Choices, Rule, relu_normalized
 Heads = Float[Tensor, "sentence channel word slot"]
 RootLabel = Float[Tensor, "sentence root_label"]
 PerSentence = Float[Tensor, " sentence"]
-State = Mapping[str, Tensor]  # labels, heads, label_logits, head_logits, and with a root: root, root_logits
+State = Mapping[str, Tensor]
+"""Tensors by name: labels, heads, label_logits, head_logits, and with a root: root, root_logits."""
 
 
 def head_scores(potentials: Potentials, labels: Labels, root: RootLabel | None = None) -> Heads:
@@ -298,7 +299,9 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
 
 
 Schedule = Callable[[Potentials, Rule, Rule, State, bool], State]
+"""A schedule: takes the potentials, the rules of labels and of heads, a state, and whether the sweep is the first; gives the next state."""
 SCHEDULES: dict[str, Schedule] = {x.__name__: x for x in (asynchronous, synchronous, sequential)}
+"""The schedules of mean field by name: asynchronous, synchronous, sequential."""
 
 
 def mean_field(

@@ -80,3 +80,4 @@ ENTMAX: dict[str, Entmax] = {
     "entmax15": Entmax(entmax15, lambda p: 4 / 3 * (p - p.pow(1.5)).sum(-1)),
     "sparsemax": Entmax(sparsemax, lambda p: 0.5 * (p - p.square()).sum(-1)),
 }
+"""Maps from scores to weights by name, each with its entropy."""

@@ -22,6 +22,7 @@ from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._task import Task
 
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+"""Files in the folder of a run: where it stands, and its settings and scores."""
 # what stands for Fabric where none is running
 ONE_PROCESS = SimpleNamespace(world_size=1, global_rank=0, to_device=lambda x: x)
 

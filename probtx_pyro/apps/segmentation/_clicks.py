@@ -15,6 +15,7 @@ from scipy import ndimage
 from probtx_pyro.metrics import intersection_over_union
 
 Click = tuple[int, int, int]
+"""A click: row, column, class."""
 
 
 class ClickGame(NamedTuple):

@@ -13,8 +13,8 @@ COLOURS = np.array(
 
 
 _SHADES = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)
-# A colour for each label, uint8 (256, 3): black for 0, then the seven colours pure, lighter and darker, over and over.
 LABEL_COLOURS = np.concatenate([np.zeros((1, 3), np.uint8), np.resize(_SHADES, (255, 3))])
+"""Colour of each label, uint8 (256, 3): black for 0, then seven colours pure, lighter and darker, over and over."""
 
 
 def overlay(

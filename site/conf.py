@@ -1,0 +1,128 @@
+"""Sphinx's settings for the site; `build.py` stages the pages and calls Sphinx with them."""
+
+import os
+import sys
+from dataclasses import replace
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+
+import myst_nb.core.render
+
+sys.path.insert(0, str(Path(__file__).parent))
+import docstrings
+
+project = "probtx_pyro"
+author = "The probtx_pyro authors"
+copyright = "the probtx_pyro authors, Apache-2.0"
+version = release = version("probtx_pyro")
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".rst": "restructuredtext"}
+language = "en"
+highlight_language = "none"
+default_role = "py:obj"  # single backticks of a docstring name an object of the package
+
+# -- Markdown and notebooks -------------------------------------------------------------------------------------------------
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 5
+nb_execution_mode = "off"  # `make notebooks` executes; the site shows what was committed
+nb_merge_streams = True
+nb_render_markdown_format = "myst"
+nb_mime_priority_overrides = [("html", "image/png", 5)]
+
+# -- reference --------------------------------------------------------------------------------------------------------------
+nitpicky = True
+# No inventory of another project is fetched (the build is offline), so names of other packages are text, not links.
+_OTHERS = "torch|Tensor|ProcessGroup|os|functools|pyro|numpy|np|arviz|az|xarray|xr|matplotlib|mpl|pathlib|collections|typing|jaxtyping|PIL|sklearn|lightning|starlette|argparse|scipy"
+_PLAIN = (
+    "bool|bytes|complex|dict|float|frozenset|int|list|object|range|set|slice|str|tuple|type|None|Any|Callable|optional"
+)
+nitpick_ignore_regex = [
+    (r"py:.*", rf"({_OTHERS})(\..*)?"),
+    (r"py:.*", rf"({_PLAIN})"),
+]
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_display_short_literal_types = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+numpydoc_show_class_members = False
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+# -- HTML -------------------------------------------------------------------------------------------------------------------
+html_theme = "furo"
+html_title = "probtx_pyro"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_show_search_summary = False  # a summary is fetched, which no browser does from file://
+html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
+mathjax_path = "mathjax.js"
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "svg": {"fontCache": "local"},
+    "tex": {"tags": "none"},
+}
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+html_theme_options = {
+    "light_css_variables": {
+        "color-brand-primary": "#005b8f",
+        "color-brand-content": "#005b8f",
+        "color-brand-visited": "#6f3d86",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#7cc4f0",
+        "color-brand-content": "#7cc4f0",
+        "color-brand-visited": "#d9a6c4",
+    },
+    "navigation_with_keys": False,
+}
+
+
+def _described(render):
+    """A picture of a notebook with the description that its output carries; see `probtx_pyro.course.show_figure`."""
+
+    def render_image(self, data):
+        alt = data.output_metadata.get(data.mime_type, {}).get("alt")
+        if alt:
+            options = data.cell_metadata.get("mystnb", {})
+            image = {**options.get("image", {}), "alt": alt}
+            data = replace(data, cell_metadata={**data.cell_metadata, "mystnb": {**options, "image": image}})
+        return render(self, data)
+
+    return render_image
+
+
+def _card(app, pagename, templatename, context, doctree):
+    """What a link to a page shows where it is shared."""
+    title, address = escape(context.get("title", project)), escape(f"{html_baseurl}{pagename}.html")
+    context["metatags"] = context.get("metatags", "") + (
+        f'<meta property="og:title" content="{title}"><meta property="og:type" content="website">'
+        f'<meta property="og:site_name" content="probtx_pyro"><meta property="og:url" content="{address}">'
+        '<meta property="og:description" content="Attention and transformers as Pyro programs: the attention matrix is a posterior.">'
+        f'<meta property="og:image" content="{html_baseurl}_static/card.png">'
+        '<meta property="og:image:alt" content="The attention of three units over a plane of queries">'
+        '<meta name="twitter:card" content="summary_large_image">'
+    )
+
+
+def setup(app):
+    """Register what is no extension of its own."""
+    app.connect("autodoc-process-docstring", docstrings.process, priority=400)
+    app.connect("html-page-context", _card)
+    app.connect("missing-reference", docstrings.resolve)
+    renderer = myst_nb.core.render.NbElementRenderer
+    renderer.render_image = _described(renderer.render_image)

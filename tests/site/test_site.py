@@ -1,0 +1,139 @@
+"""The site as `make site` built it: every page in Chromium, every link; `make site-test` builds it first."""
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from site_faults import Watch, broken_links
+
+from probtx_pyro import inference, inspection, models, nn, results
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "site/_build"
+PAGES = sorted(path.relative_to(OUT).as_posix() for path in OUT.rglob("*.html")) if OUT.is_dir() else []
+CHROMIUM = shutil.which("chromium")
+
+pytestmark = pytest.mark.slow
+needs_site = pytest.mark.skipif(not PAGES, reason="there is no site in site/_build: make site")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"
+)
+
+
+@pytest.fixture(scope="module")
+def watch():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None:
+        pytest.skip("axe is missing: pip install 'probtx_pyro[site]'")
+    axe = (Path(found.origin).parent / "axe.min.js").read_text()
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield Watch(browser, axe)
+        browser.close()
+
+
+# -- the checks themselves: each fault is seen -------------------------------------------------------------------------------
+
+GOOD = '<!doctype html><html lang="en"><head><title>A page</title></head><body>{}</body></html>'
+FAULTS = {
+    "color-contrast": '<p style="color: #ccc; background: #fff">pale</p>',
+    "image-alt": '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
+    "frame-title": '<iframe srcdoc="x"></iframe>',
+    "link-name": '<a href="#"></a>',
+    "sideways": '<p style="width: 500px">wide</p>',
+    "boom": "<script>throw new Error('boom')</script>",
+    "asked for http": '<script>fetch("http://127.0.0.1:9/x").catch(() => 0)</script>',
+    "failed": '<script src="none.js"></script>',
+}
+
+
+@needs_chromium
+def test_a_good_page_has_no_fault(watch, tmp_path):
+    (tmp_path / "page.html").write_text(GOOD.format("<p>text</p>"))
+    assert watch.faults(tmp_path / "page.html") == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_seen(watch, tmp_path, fault):
+    (tmp_path / "page.html").write_text(GOOD.format(FAULTS[fault]))
+    assert fault in "\n".join(watch.faults(tmp_path / "page.html"))
+
+
+@needs_chromium
+def test_a_fault_in_the_dark_is_seen(watch, tmp_path):
+    style = "<style>@media (prefers-color-scheme: dark) { p { color: #333; background: #000 } }</style>"
+    (tmp_path / "page.html").write_text(GOOD.format(style + "<p>text</p>"))
+    assert [fault.split(":")[0] for fault in watch.faults(tmp_path / "page.html")] == ["dark"]
+
+
+def test_broken_links_are_seen(tmp_path):
+    body = '<h1 id="here"></h1><a href="b.html">x</a><a href="a.html#no">x</a><a href="#here">x</a><a href="https://pyro.ai">x</a>'
+    body += '<img src="https://pyro.ai/x.png" alt="figure.png">'
+    (tmp_path / "a.html").write_text(GOOD.format(body))
+    assert broken_links(tmp_path) == [
+        "a.html: https://pyro.ai/x.png has no description",
+        "a.html: https://pyro.ai/x.png is loaded from elsewhere",
+        "a.html: b.html does not exist",
+        "a.html: a.html#no has no such anchor",
+    ]
+
+
+# -- the site ----------------------------------------------------------------------------------------------------------------
+
+
+@needs_site
+def test_links_lead_somewhere_and_pictures_are_described():
+    assert broken_links(OUT) == []
+
+
+@needs_site
+@needs_chromium
+@pytest.mark.parametrize("page", PAGES)
+def test_page_in_chromium(watch, page):
+    assert watch.faults(OUT / page) == []
+
+
+@needs_site
+@needs_chromium
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("responsibilities", "docs/course/glossary.html"), ("MemoryClassifier", "docs/howto/classify.html")],
+)
+def test_search_finds_without_a_server(watch, word, page):
+    watch.heard.clear()
+    watch.page.goto(f"{(OUT / 'search.html').as_uri()}?q={word}")
+    watch.page.wait_for_function("() => document.querySelectorAll('#search-results li').length > 0")
+    found = watch.page.eval_on_selector_all("#search-results li > a", "links => links.map(link => link.href)")
+    assert any(page in link for link in found)
+    assert watch.heard == []
+
+
+@needs_site
+@pytest.mark.parametrize("package", [models, inference, results, inspection, nn], ids=lambda package: package.__name__)
+def test_the_reference_has_every_public_name(package):
+    text = "".join(path.read_text() for path in (OUT / "reference").glob("*.html"))
+    assert [name for name in package.__all__ if f'id="{package.__name__}.{name}"' not in text] == []
+
+
+@needs_site
+def test_every_notebook_and_how_to_is_a_page():
+    sources = [
+        *ROOT.glob("notebooks/*.ipynb"),
+        *ROOT.glob("docs/howto/*.md"),
+        *ROOT.glob("docs/reports/*.md"),
+        *ROOT.glob("docs/course/**/*.md"),
+    ]
+    wanted = {path.relative_to(ROOT).with_suffix(".html").as_posix() for path in sources}
+    assert wanted <= set(PAGES)
+
+
+@needs_site
+def test_sitemap_and_llms_name_pages_that_exist():
+    for name in ("sitemap.xml", "llms.txt"):
+        found = re.findall(r"http://localhost:8000/([\w./-]*)", (OUT / name).read_text())
+        assert len(found) > 50
+        assert [path for path in found if not (OUT / (path or "index.html")).is_file()] == []
