@@ -6,7 +6,11 @@ import json
 import re
 
 import pytest
-from explorer.cases import CHROMIUM, HERE, PAGE, SOURCE, error, failed, files, kept
+import torch
+from explorer.cases import CHROMIUM, HERE, PAGE, SOURCE, TOLERANCE, error, failed, files, kept
+from pyro.distributions import Normal
+
+from probtx_pyro import cli, inference, models
 
 pytestmark = [
     pytest.mark.slow,
@@ -357,13 +361,63 @@ def test_focus_is_seen(visit):
     seen = set()
     for _ in range(40):
         page.keyboard.press("Tab")
-        script = "const e = document.activeElement; const ring = e.querySelector?.('.touch'); [e.id || e.getAttribute('aria-label') || e.name || e.textContent, ring ? getComputedStyle(ring).strokeDasharray !== 'none' : getComputedStyle(e).outlineStyle === 'solid']"
+        script = "const e = document.activeElement; const ring = e.querySelector?.('.touch'); [e.name || e.id || e.getAttribute('aria-label') || e.textContent, ring ? getComputedStyle(ring).strokeDasharray !== 'none' : getComputedStyle(e).outlineStyle === 'solid']"
         if page.evaluate("document.activeElement === document.body"):  # past the last
             break
         name, visible = page.evaluate(script)
         assert visible, name
         seen.add(name.split(" at ")[0])
     assert {"theme", "Key 1", "Key 3", "The query", "precision", "linked", "copy", "reset"} <= seen
+
+
+def own_models():
+    """Models of one's own for the views 1, 6 and 8, with what the library says of them."""
+    draw = torch.Generator().manual_seed(4)
+    normal = lambda *shape: torch.randn(shape, generator=draw, dtype=torch.float64)  # noqa: E731
+    keys, queries = 3 * normal(5, 2), normal(6, 2)
+    mixture = models.GaussianMixture(keys, normal(5, 1), 0.7, 20.0, normal(1, 5).log_softmax(-1))
+    query = normal(1, 2)
+    said = {
+        "attention": mixture.attention(query)[0],
+        "logEvidence": mixture.log_evidence(query)[0],
+        "mean": mixture.expected_outputs(query)[0, 0],
+    }
+    yield "posterior", (mixture, query), {}, said
+    plain = models.GaussianMixture(keys[:3], key_precision=2.0)
+    posterior = models.bayesian(plain, keys=Normal(plain.keys, 0.5))
+    fit = inference.adapt(posterior, queries, num_steps=8, progress=False)  # so many as the view takes
+    said = {"keys": fit.formulation.keys, "logJoint": fit.objective[-1]}
+    yield "keys-adapt", (posterior, queries), {}, said
+    crf = models.DependencyCRF(normal(4, 3), normal(1, 4, 3, 3), distances=(2,), root_ternary=normal(1, 3, 1))
+    field = crf.mean_field(10, "asynchronous", progress=False)  # so many as the view takes
+    said = {"elbo": field.elbo, "labels": field.label_marginals}
+    yield "mean-field", (crf,), {"words": ["w</script>1", "two", "three", "four"]}, said
+
+
+@pytest.mark.parametrize("number", range(3), ids=["mixture", "priors", "crf"])
+def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
+    view, own, names, said = list(own_models())[number]
+    file = models.write_explorer_json(tmp_path / "own.json", *own, **names)
+    assert cli.main(["explore", str(file), "--out", str(tmp_path / "page.html"), "--no-browser"]) == 0
+    one = visit("", page=tmp_path / "page.html")
+    assert one.page.evaluate("explorer.view()") == view and one.page.locator("#message").inner_text() == ""
+    shown = one.numbers()
+    for name, value in said.items():
+        assert error(shown[name], value.tolist()) < TOLERANCE, name
+    for name in names.get("words", [])[1:]:
+        assert one.page.locator("#view").get_by_text(name, exact=True).count() > 0
+    assert one.page.locator("#notebook a").count() == 0  # there are no notebooks beside this page
+    one.set({"precision": 9} if number < 2 else {"sweeps": 1})
+    one.page.locator("#reset").click()
+    again = one.numbers()
+    assert all(again[name] == shown[name] for name in said)  # starts over from the file
+
+
+def test_a_file_that_the_view_refuses_is_said(visit, tmp_path, capsys):
+    (tmp_path / "own.json").write_text('{"view": "posterior", "state": {"keys": [[0, 0, 0]]}}')
+    assert cli.main(["explore", str(tmp_path / "own.json"), "--out", str(tmp_path / "page.html"), "--no-browser"]) == 0
+    one = visit("", page=tmp_path / "page.html")
+    one.page.get_by_text("The file cannot be shown (keys, values and weights differ in number)").wait_for()
 
 
 TWELVE = {

@@ -3,7 +3,7 @@
 import { compared, equivalent, likeliest, metricOf, simulate } from "../math/gauge.js";
 import { evidenceField, logEvidence } from "../math/mixture.js";
 import { generator } from "../math/random.js";
-import { Plane, blend, button, cents, color, columns, figure, literal, panel, readout, rounded, slider, svg, tensor, unitClass } from "../ui.js";
+import { Plane, blend, button, cents, color, columns, figure, panel, readout, rounded, slider, svg, tensor, unitClass } from "../ui.js";
 
 const defaults = {
   keys: [[2.4, 0.3], [1.2, 1.5], [1.4, -0.9], [2.7, 1.6]],

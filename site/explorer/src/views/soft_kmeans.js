@@ -2,7 +2,7 @@
 
 import { anneal, assign, criticalGamma, em, emStep, freeEnergy, meanEntropy, meanOf, reconstruct, spread } from "../math/kmeans.js";
 import { generator } from "../math/random.js";
-import { Chart, Plane, blend, button, cents, color, columns, figure, panel, readout, slider, tensor } from "../ui.js";
+import { Chart, Plane, blend, button, cents, color, columns, figure, literal, panel, readout, slider, tensor } from "../ui.js";
 
 const MIDDLES = [[-1.5, 0.8], [1.4, 1], [0.3, -1.3]];
 const GAMMAS = Array.from({ length: 37 }, (_, k) => 0.05 * 200 ** (k / 36));
