@@ -91,7 +91,7 @@ function mount(root, first, changed) {
   const layers = Object.fromEntries(["draws", "keys", "queries", "new", "paths"].map((name) => [name, plane.layer(name)]));
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
   const read = numbers(
-    { right: "right average", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
+    { right: "right average, by unit", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
     { lower: "lower end of the band", upper: "upper end of the band", made: "draws made", effective: "draws that the weights are worth", keys: "adapted keys", shift: "adapted shift" },
   );
   let playing = 0;
@@ -183,7 +183,7 @@ export default {
   id: "keys-adapt",
   number: 6,
   title: "Keys adapt",
-  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, whose key no query has told yet; at the adapted keys, and by a plain average over draws, to A.",
+  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, which no query has come near yet; at the adapted keys, and by a plain average over draws, to A.",
   suggestion: "drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
   notebook: "04_keys_that_adapt",
   defaults, fromURL, mount, python,
