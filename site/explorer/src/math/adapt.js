@@ -103,19 +103,33 @@ export function adapt(problem, numSteps) {
   return { states, objective: states.map((state) => logJoint(problem, state)) };
 }
 
+// Room that sweeps use again, since a new array for each costs more than the sweep.
+let room = { units: 0, features: 0 };
+
+function roomFor(units, features) {
+  if (room.units !== units || room.features !== features) {
+    const [one, all] = [() => new Float64Array(units), () => new Float64Array(units * features)];
+    room = { units, features, counts: one(), scores: one(), sums: all(), places: all() };
+  }
+  room.counts.fill(0);
+  room.sums.fill(0);
+  return room;
+}
+
 // One sweep of the Gibbs sampler: units from the attention, then keys, then the shift. rng: { uniform(), normal() }.
 // The conditionals are those of `keyConditional` and `shiftConditional` at the units drawn, of which only counts and sums are kept.
 export function sweep(problem, state, rng) {
   const { queries, precision, weights, keyStrength, shiftStrength } = problem;
   let { keys, shift } = state;
   const [units, features] = [keys.length, shift.length];
-  const counts = new Float64Array(units);
-  const sums = new Float64Array(units * features);
-  const scores = new Float64Array(units);
+  const { counts, sums, scores, places } = roomFor(units, features);
+  for (let j = 0, at = 0; j < units; j++) for (let d = 0; d < features; d++) places[at++] = keys[j][d] + shift[d];
   for (const query of queries) {
     let top = -Infinity;
-    for (let j = 0; j < units; j++) {
-      scores[j] = weights[j] - 0.5 * precision * squaredDistance(query, keys[j], shift);
+    for (let j = 0, at = 0; j < units; j++) {
+      let square = 0;
+      for (let d = 0; d < features; d++, at++) square += (query[d] - places[at]) * (query[d] - places[at]);
+      scores[j] = weights[j] - 0.5 * precision * square;
       if (scores[j] > top) top = scores[j];
     }
     let total = 0;
@@ -203,7 +217,9 @@ export function average(problem, draws, query, prob = 0.89) {
 
 // The smallest values whose share of the weight, counted from below, reaches each of some probabilities.
 export function weightedQuantiles(values, weights, probs) {
-  const order = Uint32Array.from(values, (_, i) => i).sort((a, b) => values[a] - values[b]);
+  const order = new Uint32Array(values.length);
+  for (let i = 0; i < order.length; i++) order[i] = i;
+  order.sort((a, b) => values[a] - values[b]);
   let total = 0;
   for (const x of weights) total += x;
   const found = [];
