@@ -1,40 +1,15 @@
-"""The explorer's functions for views 6, 8 and 9 in Node: the library's cases to 1e-10, and draws beside exact answers."""
+"""The explorer's functions for views 6, 8 and 9: cases find mistakes and are the library's; draws beside exact answers."""
 
-import importlib.util
 import json
-import shutil
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from explorer.cases import EXPLORER, HERE, NODE, SOURCE, load
+from explorer.test_cases import node, numbers, run
 
-HERE = Path(__file__).parent
-EXPLORER = HERE.parents[1] / "site" / "explorer"
-MODULES, CASES = EXPLORER / "src" / "math", EXPLORER / "cases_b.json"
-NODE = shutil.which("node")
-TOLERANCE = 1e-10  # the contract of the explorer; relative where a number exceeds 1
-
+CASES, MODULES = EXPLORER / "cases_b.json", SOURCE / "math"
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node on the path: apt-get install nodejs")
 pytestmark = pytest.mark.slow  # Node is a process of its own
-
-
-def run(script, *words):
-    done = subprocess.run([NODE, str(HERE / script), *map(str, words)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def wrong(modules=MODULES):
-    found = run("run_cases_b.mjs", modules, CASES)
-    return found, [x for x in found if x["error"] == "missing" or x["error"] > TOLERANCE]
-
-
-@needs_node
-def test_the_functions_give_the_librarys_numbers():
-    found, failed = wrong()
-    assert len(found) >= 70
-    assert not failed
 
 
 @needs_node
@@ -55,16 +30,12 @@ def test_the_cases_find_a_mistake(tmp_path, module, right, mistaken, functions):
             assert text.count(right) == 1
             text = text.replace(right, mistaken)
         (tmp_path / file.name).write_text(text)
-    _, failed = wrong(tmp_path)
-    assert functions <= {x["case"].split(":")[0].split(".")[1] for x in failed}
+    assert functions <= {name.split(":")[0].split(".")[1] for name in run(CASES, tmp_path)}
 
 
 def test_the_file_holds_what_the_library_says():
     """Regenerated within 1e-9: sums over grids of a hundred thousand points may differ that much between machines' libraries."""
-    spec = importlib.util.spec_from_file_location("cases_b", EXPLORER / "cases_b.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kept, made = json.loads(CASES.read_text()), json.loads(json.dumps(module.cases()))
+    kept, made = json.loads(CASES.read_text()), json.loads(json.dumps(load("cases_b").cases()))
     assert [(x["function"], x["name"]) for x in kept] == [(x["function"], x["name"]) for x in made]
     assert set(Counter(x["module"] for x in kept)) == {"adapt", "crf", "diagnostics"}
     for x, y in zip(kept, made, strict=True):
@@ -72,17 +43,9 @@ def test_the_file_holds_what_the_library_says():
             assert numbers(x[part]) == pytest.approx(numbers(y[part]), rel=1e-9, abs=1e-9), x["name"]
 
 
-def numbers(x):
-    if isinstance(x, dict):
-        return [n for key in sorted(x) for n in numbers(x[key])]
-    if isinstance(x, list):
-        return [n for y in x for n in numbers(y)]
-    return [x] if isinstance(x, int | float) else []
-
-
 @pytest.fixture(scope="module")
 def drawn():
-    return run("draws_b.mjs", MODULES)
+    return node(HERE / "draws_b.mjs", MODULES)
 
 
 @needs_node

@@ -345,6 +345,47 @@ def test_it_fits_and_can_be_read(visit, view, width, scheme):
     assert (sum(map(int, re.findall(r"\d+", ground))) > 380) == (scheme == "light")
 
 
+def test_what_the_views_suggest_comes_true(visit):
+    one = visit("#posterior")
+    near = one.numbers()
+    one.set({"query": [2.9, 2.3]})
+    far = one.numbers()
+    assert max(far["attention"]) > 0.9 > max(near["attention"]) and far["logEvidence"] < near["logEvidence"] - 1
+
+    one = visit("#same-attention")
+    before = one.numbers()
+    one.page.get_by_role("button", name="Likeliest").click()
+    after = one.numbers()
+    assert error(after["attention"], before["attention"]) < TOLERANCE
+    assert after["evidence"] > before["evidence"] > before["evidenceAsGiven"]
+
+    one = visit("#evidence-bound")
+    assert one.numbers()["divergence"] > 0.1
+    one.page.get_by_role("button", name="Guide = attention").click()
+    assert abs(one.numbers()["divergence"]) < TOLERANCE
+
+    one = visit("#soft-kmeans")
+    one.set({"gamma": 0.9 * one.numbers()["critical"]})
+    assert one.numbers()["spread"] > 1
+    one.page.get_by_role("button", name="Settle").click()
+    assert one.numbers()["spread"] < 1e-3
+
+    one, seen = visit("#mean-or-mode"), []
+    for sd in (0.6, 0.72, 0.8):
+        one.set({"sd": sd})
+        seen.append(one.numbers())
+    assert [x["count"] for x in seen] == [3, 4, 1]
+    assert error(seen[0]["mean"], seen[2]["mean"]) < TOLERANCE
+
+    one = visit("#memory")
+    assert one.numbers()["places"] == 3 < len(one.state()["patterns"])
+    one.set({"beta": 8})
+    assert one.numbers()["places"] == 4
+    assert one.numbers()["end"] not in one.state()["patterns"]
+    one.page.get_by_label("sparsemax").check()
+    assert one.numbers()["end"] in one.state()["patterns"]
+
+
 def test_light_and_dark_are_a_choice(visit):
     one = visit("#posterior", color_scheme="light")
     ground = lambda: one.page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731

@@ -3,15 +3,18 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from explorer.test_page import CONTRAST
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
+TWELVE = [[round(0.5 * k - 2.8, 1), round(1.2 * (-1) ** k + 0.1 * k - 0.5, 1)] for k in range(12)]
 VIEWS = ["keys-adapt", "mean-field", "fool-the-diagnostics"]
 ERRORS = 5  # standard errors that two means may lie apart: of the 60 compared here one in 30 000 runs fails by chance
 
@@ -97,29 +100,41 @@ def test_every_view_fits_a_narrow_screen_and_says_what_it_shows(visit):
         assert page.locator("#view input:not([disabled])").count() >= 5
 
 
-def test_the_cases_hold_in_the_browser(visit):
-    """The same cases as in Node, by the page's own functions: within 1e-10, relative where a number exceeds 1."""
-    page = visit(VIEWS[0])
-    cases = json.loads((ROOT / "site" / "explorer" / "cases_b.json").read_text())
-    found = page.evaluate(
-        """(cases) => cases.map(({ module, function: name, arguments: given }) =>
-             JSON.parse(JSON.stringify(explorer.modules[`math/${module}`][name](...given))))""",
-        cases,
-    )
-    for one, said in zip(cases, found, strict=True):
-        close(said, one["expected"], f"{one['module']}.{one['function']}: {one['name']}")
+@pytest.mark.parametrize(("width", "scheme"), [(380, "light"), (380, "dark"), (1200, "light"), (1200, "dark")])
+@pytest.mark.parametrize("view", VIEWS)
+def test_text_can_be_read_and_controls_have_names(visit, view, width, scheme):
+    page = visit(view, width=width, color_scheme=scheme)
+    page.locator("#code summary").click()
+    page.locator("#view summary").click()
+    if view == "mean-field":
+        number(page, "annealed")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ratios = page.evaluate(CONTRAST)
+    assert len(ratios) > 15
+    assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
+    for role in ("button", "radio", "slider", "textbox"):
+        for control in page.locator("#view").get_by_role(role).all():
+            assert re.search(rf"- '?{role} \".+\"", control.aria_snapshot())
 
 
-def close(found, expected, name):
-    if isinstance(expected, dict):
-        for key, value in expected.items():
-            close(found[key], value, name)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), name
-        for a, b in zip(found, expected, strict=True):
-            close(a, b, name)
-    else:
-        assert abs(found - expected) <= 1e-10 * max(1, abs(expected)), name
+@pytest.mark.parametrize(
+    ("view", "changes", "move"),
+    [
+        ("keys-adapt", {"keys": TWELVE, "queries": TWELVE}, "{ query: [k / 40 - 1, 0.2] }"),
+        ("mean-field", {"sentence": "a dog with a cat in the small red boats"}, "{ damping: (k % 15) / 20 }"),
+        ("fool-the-diagnostics", {}, "{ separation: 4 + (k % 9) / 10 }"),
+    ],
+)
+def test_a_frame_takes_less_than_16_ms(visit, record_property, view, changes, move):
+    """Twelve units, ten words. The quickest of 60 redraws: the machine may be busy with other tests. The median is recorded."""
+    page = visit(f"{view}:{json.dumps(changes)}")
+    if view == "mean-field":
+        number(page, "annealed")
+    page.evaluate(f"() => {{ for (let k = 0; k < 90; k++) explorer.set({move}); }}")
+    times = sorted(page.evaluate("explorer.times.slice(-60)"))
+    record_property("median_ms", times[30])
+    print(f"{view}: quickest {times[0]:.1f} ms, median {times[30]:.1f} ms, 57th of 60 {times[56]:.1f} ms")
+    assert times[0] < 16
 
 
 # -- view 6 --------------------------------------------------------------------------------------------------------------------
@@ -319,6 +334,25 @@ def test_the_python_of_the_diagnostics_prints_the_same(visit, bug):
 
 
 # -- the address ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ('keys-adapt:{"keys":[[0]]}', "keys must be"),
+        ('keys-adapt:{"draws":0}', "draws must be"),
+        ('keys-adapt:{"adapt":"all"}', "adapt must be"),
+        ('mean-field:{"sentence":"word"}', "two words"),
+        ('mean-field:{"damping":1}', "damping must be"),
+        ('mean-field:{"channel":"nine"}', "cannot be drawn"),
+        ('fool-the-diagnostics:{"bug":"other"}', "bug must be"),
+        ('fool-the-diagnostics:{"precision":-1}', "precision must be positive"),
+    ],
+)
+def test_an_address_that_cannot_be_drawn_is_said(visit, address, said):
+    page = visit(address)
+    assert said in page.locator("#message").inner_text()
+    assert state(page) == page.evaluate("explorer.views.find((x) => x.id === explorer.view()).defaults")
 
 
 @pytest.mark.parametrize(

@@ -68,17 +68,30 @@ function fromURL(own) {
   if (own.keys && !points(own.keys, 12)) throw new Error("keys must be 1 to 12 pairs of numbers");
   if (own.query && !points([own.query], 1)) throw new Error("query must be a pair of numbers");
   for (const name of ["precision", "keyStrength", "shiftStrength"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} must be positive`);
+  for (const [name, least, most] of [["steps", 0, 1000], ["draws", 1, 20000]]) {
+    if (name in own && !(Number.isInteger(own[name]) && own[name] >= least && own[name] <= most)) throw new Error(`${name} must be ${least} to ${most}`);
+  }
   if ("adapt" in own && !["own", "shift", "both"].includes(own.adapt)) throw new Error("adapt must be own, shift or both");
   return own;
 }
 
+// The plane, as wide as points that lie outside of the usual one need it.
+function around(points) {
+  const [x, y] = [[-3.5, 3.5], [-2.6, 2.9]].map(([low, high], d) => {
+    const all = points.map((point) => point[d]);
+    const room = 0.15 * (Math.max(...all) - Math.min(...all));
+    return [Math.min(low, Math.min(...all) - room), Math.max(high, Math.max(...all) + room)];
+  });
+  return { x, y, scale: 700 / (x[1] - x[0]) };
+}
+
 function mount(root, first, changed) {
   let state = first;
-  const plane = new Plane({ x: [-3.5, 3.5], y: [-2.6, 2.9], label: "Plane of queries and keys" });
+  const plane = new Plane({ ...around([...first.queries, ...first.keys, first.query]), label: "Plane of queries and keys" });
   const layers = Object.fromEntries(["draws", "keys", "queries", "new", "paths"].map((name) => [name, plane.layer(name)]));
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
   const read = numbers(
-    { right: "right average", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
+    { right: "right average, by unit", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
     { lower: "lower end of the band", upper: "upper end of the band", made: "draws made", effective: "draws that the weights are worth", keys: "adapted keys", shift: "adapted shift" },
   );
   let playing = 0;
@@ -121,7 +134,7 @@ function mount(root, first, changed) {
     const problem = problemOf(shown);
     const { states, objective } = adapt(problem, shown.steps);
     const at = states.at(-1);
-    const count = Math.min(shown.draws, Math.floor(MOST / (shown.queries.length * shown.keys.length)));
+    const count = Math.min(shown.draws, Math.max(200, Math.floor(MOST / (shown.queries.length * shown.keys.length))));
     const draws = chain(problem, count, generator(shown.seed));
     const said = average(problem, draws, shown.query);
     const adapted = explain(problem, at, shown.query).attention;
@@ -170,7 +183,7 @@ export default {
   id: "keys-adapt",
   number: 6,
   title: "Keys adapt",
-  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, whose key no query has told yet; at the adapted keys, and by a plain average over draws, to A.",
+  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, which no query has come near yet; at the adapted keys, and by a plain average over draws, to A.",
   suggestion: "drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
   notebook: "04_keys_that_adapt",
   defaults, fromURL, mount, python,

@@ -75,6 +75,9 @@ const defaults = {
 // A state from an address or a file, if its numbers make a CRF.
 function fromURL(own) {
   if (own.schedule && !["asynchronous", "synchronous", "sequential"].includes(own.schedule)) throw new Error("schedule must be asynchronous, synchronous or sequential");
+  if ("damping" in own && !(own.damping >= 0 && own.damping < 1)) throw new Error("damping must be 0 or more, and less than 1");
+  if ("sweeps" in own && !(Number.isInteger(own.sweeps) && own.sweeps >= 0 && own.sweeps <= 1000)) throw new Error("sweeps must be 0 to 1000");
+  if ("channels" in own && ![1, 2].includes(own.channels)) throw new Error("channels must be 1 or 2");
   if (own.crf) {
     const { words, unary, ternary, distances = [], root_ternary: root = null } = own.crf;
     const shaped = (x, ...shape) => (shape.length === 0 ? Number.isFinite(x) : Array.isArray(x) && x.length === shape[0] && x.every((y) => shaped(y, ...shape.slice(1))));
@@ -188,7 +191,7 @@ function mount(root, first, changed) {
       });
     };
     drawArcs(field, words, arcs, bar, 84);
-    legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `key unit-${a % 8}` }, "■"), ` ${label}  `]));
+    legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `key unit-${a % 8}` }), ` ${label}  `]));
     const logZ = known?.sums?.logPartition;
     drawClimb(climb, bounds, logZ ?? known?.estimate?.logPartition);
     if (known?.draws) {

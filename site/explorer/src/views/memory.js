@@ -6,7 +6,7 @@ import { Plane, bars, blend, button, cents, choice, color, columns, figure, lite
 const COLUMNS = 36;
 const ROWS = 30;
 
-const defaults = { patterns: [[1.5, 0.6], [1.1, 1.2], [-1.3, 1], [-0.5, -1.5]], start: [0.2, 0.5], beta: 2, transformation: "softmax", pattern: 0 };
+const defaults = { patterns: [[1.6, 0.3], [1, 1.3], [-1.3, 1], [-0.5, -1.5]], start: [0.2, 0.5], beta: 2, transformation: "softmax", pattern: 0 };
 
 function python(state) {
   return `import json
