@@ -1,0 +1,98 @@
+"""What the site makes of docstrings, graphs and the README's table."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sphinx", reason="sphinx is missing: pip install 'probtx_pyro[site]'")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def module():
+    """Import a file of the folder site, which is no package."""
+    sys.path.insert(0, str(ROOT / "site"))
+    yield importlib.import_module
+    sys.path.remove(str(ROOT / "site"))
+
+
+@pytest.mark.parametrize(
+    ("line", "escaped"),
+    [
+        ("shape (*batch, Q)", r"shape (\*batch, Q)"),
+        ("the largest |z| of ``|z|``", r"the largest \|z\| of ``|z|``"),
+        ("*Probabilistic Transformers*, 2020", "*Probabilistic Transformers*, 2020"),
+        ("n_features_in_ is a number", r"n_features_in\_ is a number"),
+        ("see `nuts` and ``x_``", "see `nuts` and ``x_``"),
+    ],
+)
+def test_signs_of_formulas_are_no_markup(module, line, escaped):
+    assert module("docstrings").escaped(line) == escaped
+
+
+def test_fields_become_definitions(module):
+    lines = ["A result.", "", "mean, sd: of each,", "    over the draws.", "kind: a word", "Afterwards: more."]
+    assert module("docstrings").with_fields(lines, {"mean", "sd", "kind"}) == [
+        *("A result.", "", "", "``mean``, ``sd``", "    of each,", "    over the draws."),
+        *("", "``kind``", "    a word", "", "Afterwards: more."),
+    ]
+
+
+def test_tables_and_doctests_are_left_alone(module):
+    lines = [
+        "=== ===",
+        "|a| *b*",
+        "=== ===",
+        "",
+        "prose",
+        ">>> 2 * 3 | 4",
+        "6",
+        "",
+        "literal::",
+        "",
+        "  |x|",
+        "",
+        "prose",
+    ]
+    plain = [3, 4, 7, 8, 9, 11, 12]
+    found = [number for number, prose in enumerate(module("docstrings").prose(lines)) if prose]
+    assert [number for number in found if lines[number]] == [number for number in plain if lines[number]]
+
+
+def test_a_wide_cell_moves_the_next_column(module):
+    lines = ["==== ====", "a    b", "==== ====", "long word", "==== ====", "after"]
+    table = module("docstrings").with_tables(lines)
+    assert table[3].split() == ["long", "word"]
+    assert table[3].index("word") == table[0].index(" =") + 1 == table[1].index("b")
+    assert table[-1] == "after"
+
+
+def test_a_graph_has_what_leads_to_a_node_above_it(module):
+    graph = module("graph")
+    labels, edges = graph.parse('graph TD\n  a["one"] --> b["two"]\n  a --> c\n  b --> c["three"]\n')
+    assert labels == {"a": "one", "b": "two", "c": "three"}
+    assert edges == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert graph.layers(labels, edges) == [["a"], ["b"], ["c"]]
+    assert "two needs one; three needs one; three needs two" in graph.svg(
+        'graph TD\n  a["one"] --> b["two"]\n  a --> c["three"]\n  b --> c\n'
+    )
+
+
+def test_the_tests_of_a_function_call_it(module):
+    equations = module("equations")
+    tests = equations.tests_in(ROOT / "tests")
+    found = equations.tests_of("models.GaussianMixture.map_outputs", tests)
+    assert found and all("map_outputs" in test.names for test in found)
+    assert equations.tests_of("models.GaussianMixture.no_such_method", tests) == []
+
+
+def test_a_name_without_a_docstring_is_refused(module, tmp_path, monkeypatch):
+    reference = module("reference")
+    (tmp_path / "sample.py").write_text('__all__ = ["A", "B"]\nA = 1\n"""The first."""\nB = 2\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    sample = importlib.import_module("sample")
+    assert reference.remark(sample, "A") == "The first."
+    with pytest.raises(ValueError, match="B is public; write a docstring"):
+        reference.remark(sample, "B")
