@@ -11,6 +11,8 @@ from probtx_pyro.data import Vocabulary, tokenize
 from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
 
 HIDDEN = "[MASK]"
+"""Stands for a word that `fill_masked` guesses."""
+
 BREAKS = {"char": "\n", "word": "<eos>"}  # the end of a line
 
 
