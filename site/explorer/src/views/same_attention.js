@@ -48,8 +48,27 @@ function fromURL(own) {
   return own;
 }
 
+// The cells of a matrix of queries and keys, drawn once and filled with every redraw.
+function grid(picture, queries, keys) {
+  const [side, wide, left, top] = [30, 62, 70, 26];
+  const cells = Array.from({ length: queries }, (_, i) =>
+    Array.from({ length: keys }, (_, j) => ({
+      ground: svg("rect", { x: left + j * wide, y: top + i * side, width: wide - 2, height: side - 2 }),
+      number: svg("text", { x: left + j * wide + 30, y: top + i * side + 19, "text-anchor": "middle" }),
+    })),
+  );
+  picture.setAttribute("viewBox", `0 0 ${left + keys * wide} ${queries * side + top}`);
+  picture.style.maxWidth = `${(left + keys * wide) * 1.2}px`;
+  picture.replaceChildren(
+    ...Array.from({ length: keys }, (_, j) => svg("text", { x: left + j * wide + 30, y: 16, "text-anchor": "middle" }, `key ${j + 1}`)),
+    ...cells.flatMap((row, i) => [svg("text", { x: left - 8, y: top + i * side + 19, "text-anchor": "end" }, `query ${i + 1}`), ...row.flatMap(({ ground, number }) => [ground, number])]),
+  );
+  return cells;
+}
+
 function mount(root, first, changed) {
   let state = first;
+  let cells = [];
   const plane = new Plane({ x: [-4, 4], y: [-3, 3], label: "Queries, keys of this model and the queries that it would send", scale: 75 });
   const shade = plane.shading(64, 48);
   const [sent, stars, rings, names, origin] = ["sent", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
@@ -99,20 +118,12 @@ function mount(root, first, changed) {
       plane.handles(stars, state.queries, { name: (i) => `Query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });
       plane.handles(origin, [state.origin], { name: () => "The origin of the keys", shape: "cross", on: ([moved]) => changed({ origin: moved }) });
 
-      const side = 30;
       const [ink, paper] = [color("--high"), color("--low")];
-      matrix.setAttribute("viewBox", `0 0 ${70 + state.keys.length * 62} ${rows.length * side + 26}`);
-      matrix.style.maxWidth = `${(70 + state.keys.length * 62) * 1.2}px`;
-      matrix.replaceChildren(
-        ...state.keys.map((_, j) => svg("text", { x: 70 + j * 62 + 30, y: 16, "text-anchor": "middle" }, `key ${j + 1}`)),
-        ...rows.flatMap((row, i) => [
-          svg("text", { x: 62, y: 26 + i * side + 19, "text-anchor": "end" }, `query ${i + 1}`),
-          ...row.flatMap((share, j) => [
-            svg("rect", { x: 70 + j * 62, y: 26 + i * side, width: 60, height: side - 2, fill: `rgb(${blend(paper, ink, 0.45 * share).map(Math.round)})` }),
-            svg("text", { x: 70 + j * 62 + 30, y: 26 + i * side + 19, "text-anchor": "middle" }, share.toFixed(3)),
-          ]),
-        ]),
-      );
+      if (cells.length !== rows.length || cells[0].length !== state.keys.length) cells = grid(matrix, rows.length, state.keys.length);
+      rows.forEach((row, i) => row.forEach((share, j) => {
+        cells[i][j].ground.setAttribute("fill", `rgb(${blend(paper, ink, 0.45 * share).map(Math.round)})`);
+        cells[i][j].number.textContent = share.toFixed(3);
+      }));
       matrix.setAttribute("aria-label", `Attention, ${rows.map((row, i) => `query ${i + 1}: ${row.map((x) => x.toFixed(3)).join(", ")}`).join("; ")}`);
       controls.set(state);
       read.set({
