@@ -94,8 +94,8 @@ def train_language_model(
     run
         Options of the run:
 
-        resume: go on from the checkpoint in ``out``, with the same settings (default False). ``num_steps`` may have grown; the learning
-            rate then goes on along the schedule of the new length.
+        resume: go on from the checkpoint in ``out``, with the same settings (default False), or with more ``num_steps``: the rate then
+        follows the schedule of the new length.
         device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
         precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
         checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
