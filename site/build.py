@@ -133,7 +133,10 @@ def copy_explorer() -> None:
     """Copy the explorer, which finds the notebooks beside it."""
     (OUT / "explorer").mkdir()
     text = EXPLORER.read_text()
-    inside, beside = 'data-notebooks="../../notebooks/" data-suffix=".ipynb"', 'data-notebooks="../notebooks/" data-suffix=".html"'
+    inside, beside = (
+        'data-notebooks="../../notebooks/" data-suffix=".ipynb"',
+        'data-notebooks="../notebooks/" data-suffix=".html"',
+    )
     if inside not in text:
         raise ValueError(f"site/explorer/index.html does not say where the notebooks are: {inside}")
     (OUT / "explorer/index.html").write_text(text.replace(inside, beside, 1))
