@@ -80,12 +80,12 @@ def entry(module: ModuleType, name: str) -> tuple[str, str, str | None]:
         doc, listed = inspect.getdoc(value), members(value)
         text = f".. autoclass:: {full}\n" + (f"   :members: {', '.join(listed)}\n" if listed else "")
         own = heading(name) + notation(value) + text if len(listed) >= OWN_PAGE else None
-    elif callable(value) and inspect.getdoc(value) and not is_alias(value):
+    elif inspect.isroutine(value):
         doc, text, own = inspect.getdoc(value), f".. autofunction:: {full}\n", None
     else:
         doc, own = remark(module, name), None
         keys = f"\n\n   Keys: {', '.join(f'``{key!r}``' for key in value)}." if isinstance(value, dict) else ""
-        text = f".. py:data:: {full}\n\n   {doc}{keys}\n"
+        text = f".. py:data:: {name}\n   :module: {module.__name__}\n\n   {doc}{keys}\n"
     if not doc:
         raise ValueError(f"{full} is public and has no docstring")
     return text, first_sentence(doc), own
