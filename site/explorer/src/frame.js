@@ -97,7 +97,7 @@ export function start(found, modules) {
     }
     const { notebooks, suffix } = document.documentElement.dataset;
     const name = `Notebook ${view.notebook}`;
-    byId("notebook").replaceChildren(notebooks === undefined ? name : node("a", { href: `${notebooks}${view.notebook}${suffix}` }, name));
+    byId("notebook").replaceChildren(notebooks === undefined ? name : node("a", { target: "_top", href: `${notebooks}${view.notebook}${suffix}` }, name));
     try {
       mount();
     } catch (error) {
