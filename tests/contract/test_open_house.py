@@ -98,6 +98,7 @@ def test_the_conditional_is_that_of_the_program_on_a_grid(unit):
     assert_equal(gap, gap[0].expand_as(gap), operations=512)
 
 
+@pytest.mark.slow
 def test_gibbs_and_nuts_draw_from_one_posterior():
     program = posterior(weights=Dirichlet(torch.full((2,), 3.0)))
     many = inference.gibbs(program, COUNTS, num_samples=200, num_chains=50, num_warmup=50, seed=0)

@@ -238,6 +238,7 @@ def test_a_learned_parameter_is_no_part_of_a_posterior():
     assert not list(pyro.get_param_store().keys())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["delta", "normal"])
 def test_a_flat_prior_is_fitted(guide):
     mixture, queries, *_ = problem(generator(30), queries=30)

@@ -34,6 +34,7 @@ def drawn(problems, num_queries, units=6, features=3, scale=SCALE, causal=True, 
     return inspection.captured(torch.tensor(queries), torch.tensor(keys), None, mask, SCALE, dims=("head",)).raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_queries_from_the_implied_mixture_give_uniform_p_values(causal):
     """A rank among S exchangeable draws is uniform on its S + 1 places; p-values take the steps 2k/(S + 1)."""
@@ -50,6 +51,7 @@ def test_queries_from_the_implied_mixture_give_uniform_p_values(causal):
         )  # uniform on the steps: mean (1 + 1/50)/2 - 1/200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "name", "sign"),
     [(SCALE / 4, "log evidence", -1), (SCALE * 4, "nearest key", -1), (SCALE / 4, "squared norm", 1)],

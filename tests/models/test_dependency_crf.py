@@ -99,6 +99,7 @@ def test_float32_is_close_to_float64(name, schedule):
     assert (rough.head_marginals - fine.head_marginals).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @schedules
 @pytest.mark.parametrize("rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_gradients_are_finite_differences(schedule, rank):
@@ -182,6 +183,7 @@ def test_marginals_of_a_thousand_words_are_distributions():
     assert torch.isfinite(field.elbo)
 
 
+@pytest.mark.slow
 def test_convergence_is_reported_for_each_sentence(capsys):
     crf = crf_problem(generator(16), batch=(40,), scale=1.0, masked=True)
     field = crf.mean_field(500, tol=1e-9, history=True, progress=True)

@@ -115,6 +115,7 @@ GAPS = [  # 20 problems of 25 sentences
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", ["asynchronous", "synchronous", pytest.param("sequential", marks=pytest.mark.slow)]
 )

@@ -65,7 +65,7 @@ WATCHED = {
 }
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "masked"])
 @pytest.mark.parametrize("transformation", ENTMAX)
 @pytest.mark.parametrize("name", WATCHED)
 def test_no_tensor_of_states_times_patterns(name, transformation, masked, monkeypatch):
@@ -81,6 +81,7 @@ def test_no_tensor_of_states_times_patterns(name, transformation, masked, monkey
     assert name == "attention" or made.numbers <= CHUNK < COUNT * COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transformation", ENTMAX)
 def test_derivatives_are_finite_differences(transformation):
     memory, state = hopfield_problem(9, features=3, states=2, transformation=transformation)

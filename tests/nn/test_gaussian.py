@@ -191,6 +191,7 @@ def test_a_strong_prior_freezes_and_padding_does_not_count(kind):
     assert (layer(x, x, x, **options)[0] - still(x, x, x, **options)[0])[~PADDING].abs().max() < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("adapt_steps", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_map_answers_are_those_of_the_model(causal, adapt_steps):

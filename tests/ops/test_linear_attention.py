@@ -90,6 +90,7 @@ def test_order_does_not_matter(axis):
     assert_equal(fast(*moved), fast(queries, keys, values, mixing, weights))
 
 
+@pytest.mark.slow
 @forms
 def test_gradients_are_finite_differences(causal, monkeypatch):
     module = importlib.import_module("probtx_pyro.ops._linear_attention")  # ops.linear_attention is the function

@@ -85,6 +85,7 @@ def test_the_determinant_where_it_can_be_computed(scale, single_root):
     assert_equal(ops.tree_log_partition(arcs, single_root=single_root), torch.tensor(expected), 12 * arcs)
 
 
+@pytest.mark.slow
 @roots
 def test_gradients_are_finite_differences(single_root):
     for forbidden in (0.0, 0.2):

@@ -287,6 +287,7 @@ def test_draws_of_a_guide_are_flagged():
     assert results.to_inference_data(draws).attrs["approximation"] == "AutoNormal"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(arviz, "from_pyro"), reason="ArviZ 1.x has no converter of its own")
 def test_arviz_own_converter_is_wrong_or_silent_where_ours_is_right():
     """`arviz.from_pyro` on the enumerated program: no log likelihood, or one under assignments drawn from the prior."""

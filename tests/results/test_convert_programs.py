@@ -146,6 +146,7 @@ def test_the_likelihood_may_be_left_out_and_runs_leave_the_generator_alone():
         results.to_inference_data(by_hand(), likelihood="scores")
 
 
+@pytest.mark.slow
 def test_results_of_pyro_itself_have_them_too():
     pyro.set_rng_seed(0)
     mcmc = MCMC(NUTS(regression), num_samples=10, warmup_steps=10, disable_progbar=True)

@@ -128,6 +128,7 @@ def test_the_exact_posterior_of_parameters_has_no_gap():
     assert gap.assignments is None and gap.pareto_k == -math.inf
 
 
+@pytest.mark.slow
 def test_the_gap_of_wrong_normals_is_their_divergence_problem_by_problem():
     posterior, mean, sd = one_unit()
     ratio, offsets = 1.3, (0.05, 0.1, 0.15)  # wider than the posterior, so that importance weights are bounded

@@ -118,7 +118,7 @@ def test_no_more_is_held_than_said(monkeypatch):
     assert largest[0] == 24 * 3 * 4
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=name, marks=() if row.often else pytest.mark.slow)
+@pytest.mark.parametrize("row", [pytest.param(row, id=name, marks=() if row.often and not name.startswith("gaussian keys, ") else pytest.mark.slow)
                                  for name, row in DENSITIES.items()])  # fmt: skip
 def test_every_formulation_is_averaged(row):
     formulation, *given = row.draw(generator(41))

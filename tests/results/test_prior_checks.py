@@ -27,6 +27,7 @@ CENTER = torch.tensor([[-1.0, 0.0], [2.0, 1.0], [0.0, 3.0]], dtype=torch.float64
 SPREAD, SHAPE, RATE = 0.7, 5.0, 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collapsed", [True, False])
 def test_moments_of_queries_and_outputs(collapsed):
     """Keys N(m_j, s²), precision Gamma(a, b), weights Dirichlet(c) with mean c_j/Σc: E q = Σ π_j m_j and

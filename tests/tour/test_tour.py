@@ -151,6 +151,7 @@ def test_erased_digits_come_back_and_attention_is_the_slope():
         assert numbers[f"share retrieved, {name}, softmax"] <= numbers[f"largest dot product is right, {name}"] + 1e-9
 
 
+@pytest.mark.slow
 def test_both_samplers_and_their_calibration_are_reported():
     numbers = _numbers("diagnosing", 7)
     (low,), (high,) = (
@@ -163,6 +164,7 @@ def test_both_samplers_and_their_calibration_are_reported():
     assert 0 < numbers["smallest p-value, Bonferroni"] <= 1
 
 
+@pytest.mark.slow
 def test_numbers_follow_the_seed_only():
     assert _numbers("map_transformer", 2) == _numbers("map_transformer", 2) != _numbers("map_transformer", 3)
 
