@@ -17,6 +17,7 @@ RULES = [
     "button-name",
 ]
 # Formulas have the colour of the text around them, and thousands of nodes.
+STILL = "() => Promise.allSettled(document.getAnimations().map(x => x.finished))"
 AXE = """async rules => (await axe.run({exclude: ["mjx-container"]}, {runOnly: rules, iframes: false, resultTypes: ["violations"]}))
     .violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.target.join(" ") + " " + (n.any[0]?.message ?? "")))"""
 WIDTHS = {"wide": 1200, "narrow": 380}
@@ -100,6 +101,7 @@ class Watch:
         found = []
         for scheme in schemes:
             self.page.emulate_media(color_scheme=scheme)
+            self.page.evaluate(STILL)  # what has just been opened fades in
             found += [f"{scheme}: {fault}" for fault in self.page.evaluate(AXE, RULES)]
         self.page.set_viewport_size({"width": WIDTHS["narrow"], "height": 800})
         width = self.page.evaluate("() => document.documentElement.scrollWidth")
