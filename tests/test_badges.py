@@ -1,25 +1,15 @@
 """The line of links that opens a notebook elsewhere."""
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import nbformat
 import pytest
+from notebook_files import FIRST, load
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-FIRST = FOLDER / "00_mixtures_in_twenty_lines.ipynb"
-
-
-@pytest.fixture(scope="module")
-def badges():
-    specification = importlib.util.spec_from_file_location("notebooks_badges", FOLDER / "badges.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+badges = load("badges")
 
 
-def test_one_line_comes_below_the_title_and_replaces_the_one_before(badges):
+def test_one_line_comes_below_the_title_and_replaces_the_one_before():
     notebook = nbformat.read(FIRST, as_version=4)
     once = badges.with_badges(copy.deepcopy(notebook), "someone/elsewhere", FIRST.name)
     twice = badges.with_badges(copy.deepcopy(once), "us/here", FIRST.name)
@@ -30,5 +20,5 @@ def test_one_line_comes_below_the_title_and_replaces_the_one_before(badges):
 
 
 @pytest.mark.parametrize("arguments", [[], ["name"], ["https://github.com/us/here"], ["us/here", "more"]])
-def test_anything_but_a_repository_is_refused(badges, arguments, capsys):
+def test_anything_but_a_repository_is_refused(arguments, capsys):
     assert badges.main(arguments) == 2 and "OWNER/NAME" in capsys.readouterr().err

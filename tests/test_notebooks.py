@@ -2,10 +2,8 @@
 
 import ast
 import asyncio
-import importlib.util
 import re
 import time
-from pathlib import Path
 
 import nbformat
 import numpy as np
@@ -15,21 +13,13 @@ import zmq
 import zmq.asyncio
 from jupyter_client.session import Session
 from nbclient.exceptions import CellExecutionError
+from notebook_files import FIRST, FOLDER, load
 
 from probtx_pyro import course
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-FIRST = FOLDER / "00_mixtures_in_twenty_lines.ipynb"
 SOLUTION, ANSWER = (f"<details><summary>{word}</summary>" for word in ("Solution", "Answer"))
-
-
-def load(name):
-    specification = importlib.util.spec_from_file_location(f"notebooks_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 runner = load("run")

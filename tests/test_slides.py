@@ -1,24 +1,13 @@
 """Slides of a notebook: its question, predictions, figures and summary."""
 
-import importlib.util
-from pathlib import Path
-
 import nbformat
 import pytest
+from notebook_files import FIRST, load
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-FIRST = FOLDER / "00_mixtures_in_twenty_lines.ipynb"
-
-
-@pytest.fixture(scope="module")
-def slides():
-    specification = importlib.util.spec_from_file_location("notebooks_slides", FOLDER / "slides.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+slides = load("slides")
 
 
-def test_they_hold_the_question_the_predictions_the_figures_and_the_summary(slides):
+def test_they_hold_the_question_the_predictions_the_figures_and_the_summary():
     notebook = nbformat.read(FIRST, as_version=4)
     made = slides.slides(notebook).cells
     kinds = [cell.metadata["slideshow"]["slide_type"] for cell in made]
@@ -33,13 +22,13 @@ def test_they_hold_the_question_the_predictions_the_figures_and_the_summary(slid
     assert sum(cell.source.startswith("## Summary") for cell in made) == 1
 
 
-def test_without_a_network_they_ask_for_what_is_missing(slides, tmp_path, capsys):
+def test_without_a_network_they_ask_for_what_is_missing(tmp_path, capsys):
     with pytest.raises(SystemExit):
         slides.main([FIRST.name, "--out", str(tmp_path), "--modules", str(tmp_path)])
     assert "run npm install reveal.js@4" in capsys.readouterr().err
 
 
-def test_a_page_is_written(slides, tmp_path, capsys):
+def test_a_page_is_written(tmp_path, capsys):
     assert slides.main([FIRST.name, "--out", str(tmp_path)]) == 0
     page = (tmp_path / f"{FIRST.stem}.html").read_text()
     assert capsys.readouterr().out.strip() == str(tmp_path / f"{FIRST.stem}.html")

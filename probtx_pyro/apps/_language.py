@@ -39,7 +39,7 @@ def generate(
     Parameters
     ----------
     model, vocabulary
-        A language model and its tokens, such as those of a run; the model is in evaluation mode meanwhile.
+        A language model and its tokens, such as those of a run.
     prompt
         Text to go on from; an empty one stands for the end of a line.
     num_tokens
@@ -79,12 +79,9 @@ def _drawn(
     model: TransformerLM, vocabulary: Vocabulary, tokens: list[int], count: int, temperature: float, top_p: float,
     draw: torch.Generator,
 ) -> Iterator[str]:  # fmt: skip
-    device, training = next(model.parameters()).device, model.training
-    model.eval()
     for _ in range(count):
-        with torch.no_grad():
-            row = torch.tensor([tokens[-model.context :]], device=device)
-            logits = model(row)[0, -1].double().cpu()
+        row = torch.tensor([tokens[-model.context :]])
+        logits = _called(model, row)[0, -1]
         logits[0] = -torch.inf  # unknown
         if temperature == 0:
             token = int(logits.argmax())
@@ -92,7 +89,6 @@ def _drawn(
             token = int(torch.multinomial(_nucleus((logits / temperature).softmax(-1), top_p), 1, generator=draw))
         tokens.append(token)
         yield vocabulary.tokens[token]
-    model.train(training)
 
 
 def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
@@ -216,14 +212,20 @@ def _batches(
         yield index, pad_sequence(vocabulary.numbers(sentences[i] for i in index), batch_first=True, padding_value=-1)
 
 
-@torch.no_grad()
 def _asked(model: torch.nn.Module, words: Tensor, at: Tensor | None = None) -> Any:
-    """Call a model in evaluation mode on words (sentence, word) with -1 at padding; what it returns, on the CPU, in float64."""
+    """Call a model of words on (sentence, word) with -1 at padding, and on the places ``at``."""
+    return _called(model, words.clamp(min=0), words < 0, *([] if at is None else [at]))
+
+
+@torch.no_grad()
+def _called(model: torch.nn.Module, *given: Tensor) -> Any:
+    """Return what a model says in evaluation mode, on the CPU, in float64; afterwards it is in the mode that it was in."""
     device, training = next(model.parameters()).device, model.training
     model.eval()
-    given = (words.clamp(min=0).to(device), (words < 0).to(device))
-    said = model(*given) if at is None else model(*given, at.to(device))
-    model.train(training)
+    try:
+        said = model(*(x.to(device) for x in given))
+    finally:
+        model.train(training)
     return tuple(x.double().cpu() for x in said) if isinstance(said, tuple) else said.double().cpu()
 
 

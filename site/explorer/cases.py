@@ -27,7 +27,7 @@ def plain(x):
         return {name: plain(value) for name, value in x.items()}
     if isinstance(x, list | tuple):
         return [plain(value) for value in x]
-    return x
+    return x.item() if isinstance(x, np.generic) else x
 
 
 def case(module, function, name, expected, *arguments):

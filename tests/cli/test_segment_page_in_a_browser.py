@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,28 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_chromium import needs_chromium
 from made_pictures import disc, right
 from PIL import Image
 
 from probtx_pyro import cli
 
-CHROMIUM = shutil.which("chromium")
 TIMES = 4  # the disc's picture is 240 x 160
 OBJECT, GROUND = (100, 80), (220, 12)  # (x, y) in the disc and beside it
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ import importlib.util
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 EXPLORER = HERE.parents[1] / "site" / "explorer"
 SOURCE = EXPLORER / "src"
 PAGE = EXPLORER / "index.html"
-NODE, CHROMIUM = shutil.which("node"), shutil.which("chromium") or shutil.which("chromium-browser")
+NODE = shutil.which("node")
 TOLERANCE = 1e-10  # the contract of the explorer; relative where a number exceeds 1
 
 
@@ -18,7 +19,11 @@ def load(name):
     """A script of the explorer's folder, as a module."""
     spec = importlib.util.spec_from_file_location(name, EXPLORER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(EXPLORER))  # as for a script: it may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(EXPLORER))
     return module
 
 

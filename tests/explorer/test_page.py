@@ -7,15 +7,13 @@ import re
 
 import pytest
 import torch
-from explorer.cases import CHROMIUM, HERE, PAGE, SOURCE, TOLERANCE, error, failed, files, kept
+from explorer.cases import HERE, PAGE, SOURCE, TOLERANCE, error, failed, files, kept
+from in_chromium import needs_chromium
 from pyro.distributions import Normal
 
 from probtx_pyro import cli, inference, models
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 # Views of this file, the order of the page's navigation; what is dragged, in which list of the state it is, and a number that moves.
 VIEWS = {
@@ -52,15 +50,6 @@ STATES = {
     "memory": [{"beta": 6}, {"transformation": "sparsemax", "beta": 3}, {"transformation": "entmax15", "start": [-1, 0.2]}],
 }  # fmt: skip
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:

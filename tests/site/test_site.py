@@ -2,10 +2,10 @@
 
 import importlib.util
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+from in_chromium import needs_chromium
 from site_faults import Watch, broken_links
 
 from probtx_pyro import inference, inspection, models, nn, results
@@ -13,26 +13,17 @@ from probtx_pyro import inference, inspection, models, nn, results
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "site/_build"
 PAGES = sorted(path.relative_to(OUT).as_posix() for path in OUT.rglob("*.html")) if OUT.is_dir() else []
-CHROMIUM = shutil.which("chromium")
 
 pytestmark = pytest.mark.slow
 needs_site = pytest.mark.skipif(not PAGES, reason="there is no site in site/_build: make site")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"
-)
 
 
 @pytest.fixture(scope="module")
-def watch():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
+def watch(chromium):
     found = importlib.util.find_spec("axe_playwright_python")
     if found is None:
         pytest.skip("axe is missing: pip install 'probtx_pyro[site]'")
-    axe = (Path(found.origin).parent / "axe.min.js").read_text()
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield Watch(browser, axe)
-        browser.close()
+    return Watch(chromium, (Path(found.origin).parent / "axe.min.js").read_text())
 
 
 # -- the checks themselves: each fault is seen -------------------------------------------------------------------------------

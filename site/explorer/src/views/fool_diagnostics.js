@@ -5,7 +5,7 @@ import {
   simultaneousBand, smallProblem, starts, uniformity,
 } from "../math/diagnostics.js";
 import { generator } from "../math/random.js";
-import { numbers } from "../parts_b.js";
+import { numbers } from "../parts.js";
 import { button, choice, columns, figure, panel, slider, svg } from "../ui.js";
 
 const CHAINS = 4;

@@ -2,7 +2,7 @@
 
 import { adapt, average, chain, exact, explain, movesKeys, movesShift } from "../math/adapt.js";
 import { generator } from "../math/random.js";
-import { cloud, later, numbers, shares } from "../parts_b.js";
+import { cloud, later, numbers, shares } from "../parts.js";
 import { Plane, button, choice, columns, figure, panel, slider, svg, unitClass } from "../ui.js";
 
 const UNITS = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"];

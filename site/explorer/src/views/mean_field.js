@@ -3,7 +3,7 @@
 import { annealed, drawHeads, drawStart, enumerate, gibbsSweep, meanField, objective, tablesOf } from "../math/crf.js";
 import { CHANNELS, LABELS, crfOf, wordsOf } from "../math/grammar.js";
 import { generator } from "../math/random.js";
-import { later, numbers } from "../parts_b.js";
+import { later, numbers } from "../parts.js";
 import { button, choice, columns, figure, node, panel, slider, svg } from "../ui.js";
 
 const EXACT = 20000; // labellings that are summed at most

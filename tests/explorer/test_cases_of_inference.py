@@ -7,7 +7,7 @@ import pytest
 from explorer.cases import EXPLORER, HERE, NODE, SOURCE, load
 from explorer.test_cases import node, numbers, run
 
-CASES, MODULES = EXPLORER / "cases_b.json", SOURCE / "math"
+CASES, MODULES = EXPLORER / "cases_of_inference.json", SOURCE / "math"
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node on the path: apt-get install nodejs")
 pytestmark = pytest.mark.slow  # Node is a process of its own
 
@@ -35,7 +35,7 @@ def test_the_cases_find_a_mistake(tmp_path, module, right, mistaken, functions):
 
 def test_the_file_holds_what_the_library_says():
     """Regenerated within 1e-9: sums over grids of a hundred thousand points may differ that much between machines' libraries."""
-    kept, made = json.loads(CASES.read_text()), json.loads(json.dumps(load("cases_b").cases()))
+    kept, made = json.loads(CASES.read_text()), json.loads(json.dumps(load("cases_of_inference").cases()))
     assert [(x["function"], x["name"]) for x in kept] == [(x["function"], x["name"]) for x in made]
     assert set(Counter(x["module"] for x in kept)) == {"adapt", "crf", "diagnostics"}
     for x, y in zip(kept, made, strict=True):
@@ -45,7 +45,7 @@ def test_the_file_holds_what_the_library_says():
 
 @pytest.fixture(scope="module")
 def drawn():
-    return node(HERE / "draws_b.mjs", MODULES)
+    return node(HERE / "draws.mjs", MODULES)
 
 
 @needs_node

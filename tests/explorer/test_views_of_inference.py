@@ -1,45 +1,29 @@
 """Views 6, 8 and 9 of the explorer in Chromium: pointer, touch, keyboard, typing, the address, narrow screens, and their Python run."""
 
-import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from explorer.cases import load
 from explorer.test_page import CONTRAST
+from in_chromium import needs_chromium
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium")
 TWELVE = [[round(0.5 * k - 2.8, 1), round(1.2 * (-1) ** k + 0.1 * k - 0.5, 1)] for k in range(12)]
 VIEWS = ["keys-adapt", "mean-field", "fool-the-diagnostics"]
 ERRORS = 5  # standard errors that two means may lie apart: of the 60 compared here one in 30 000 runs fails by chance
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path: apt-get install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    spec = importlib.util.spec_from_file_location("build_explorer", ROOT / "site" / "explorer" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     path = tmp_path_factory.mktemp("explorer") / "index.html"
-    path.write_text(module.page(), encoding="utf-8")
+    path.write_text(load("build").page(), encoding="utf-8")
     return path.as_uri()
 
 

@@ -1,4 +1,4 @@
-"""Cases for views 6, 8 and 9 of the explorer, computed by the library in float64: ``python site/explorer/cases_b.py``.
+"""Cases for views 6, 8 and 9 of the explorer, computed by the library in float64: ``python site/explorer/cases_of_inference.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import arviz
 import numpy as np
 import torch
+from cases import KIND, case
 from pyro.distributions import Normal
 from scipy import stats
 
@@ -23,26 +24,7 @@ from probtx_pyro.ops._label_sweeps import Sweeps
 from probtx_pyro.results._averages import quantiles, shares
 from probtx_pyro.results._ecdf import counts_below, simultaneous_band, uniformity
 
-FILE = Path(__file__).with_name("cases_b.json")
-KIND = torch.float64
-
-
-def plain(x):
-    """Tensors and arrays as lists."""
-    if isinstance(x, torch.Tensor | np.ndarray):
-        return x.tolist()
-    if isinstance(x, dict):
-        return {name: plain(value) for name, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [plain(value) for value in x]
-    return x.item() if isinstance(x, np.generic) else x
-
-
-def case(module, function, name, expected, *arguments):
-    """Return one case; ``expected`` may have fewer entries than what the function returns."""
-    found = {"module": module, "function": function, "name": name}
-    return {**found, "arguments": plain(arguments), "expected": plain(expected)}
-
+FILE = Path(__file__).with_name("cases_of_inference.json")
 
 # -- view 6: keys that adapt ---------------------------------------------------------------------------------------------------
 

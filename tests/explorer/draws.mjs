@@ -1,5 +1,5 @@
 // Draws of the explorer's samplers beside exact answers: prints { name, found, expected, error } where error is the standard error of
-// independent chains. node draws_b.mjs MODULES
+// independent chains. node draws.mjs MODULES
 import { pathToFileURL } from "node:url";
 import { resolve } from "node:path";
 
