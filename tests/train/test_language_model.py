@@ -33,7 +33,7 @@ def _single_precision():
 def test_a_text_with_a_test_part_is_tested_on_it():
     """The same text to validate and to test on gives the same perplexity; another, another."""
     same = train.train_language_model(SMALL, TEXT._replace(test=TEXT.validation), progress=False).results
-    assert same["metrics"] == dict.fromkeys(("validation", "test"), {"perplexity": same["perplexity"]})
+    assert same["metrics"] == {part: {"perplexity": same["perplexity"]} for part in ("validation", "test")}
     other = train.train_language_model(SMALL, TEXT._replace(test="zebra! " * 9), progress=False).results
     assert other["metrics"]["test"]["perplexity"] > other["perplexity"] == same["perplexity"]
     assert other["unknown"] == {"validation": 0.0, "test": round(1 / 7, 6)}  # the exclamation mark
