@@ -74,8 +74,9 @@ def _run(draws: Draws, chain: int, draw: int) -> Sites:
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:
-    """True for an observed site; ``pyro.deterministic`` and ``pyro.factor`` make sites that look like one."""
-    return site["is_observed"] and not site["infer"].get("_deterministic") and not isinstance(site["fn"], Unit)
+    """True for an observed site; ``pyro.deterministic``, ``pyro.factor`` and ``poutine.reparam`` make sites that look like one."""
+    computed = site["infer"].get("_deterministic") or getattr(site["fn"], "_mask", None) is False  # the mask of a reparam
+    return site["is_observed"] and not computed and not isinstance(site["fn"], Unit)
 
 
 def _log_likelihood(draws: Draws, observed: Sites, given: Dims) -> dict[str, Variable]:
