@@ -75,8 +75,9 @@ def _run(draws: Draws, chain: int, draw: int) -> Sites:
 
 def _is_data(site: Mapping[str, Any]) -> bool:
     """True for an observed site; ``pyro.deterministic``, ``pyro.factor`` and ``poutine.reparam`` make sites that look like one."""
-    computed = site["infer"].get("_deterministic") or getattr(site["fn"], "_mask", None) is False  # the mask of a reparam
-    return site["is_observed"] and not computed and not isinstance(site["fn"], Unit)
+    masked = getattr(site["fn"], "_mask", None) is False  # as that of every site in other coordinates
+    computed = site["infer"].get("_deterministic") or masked or isinstance(site["fn"], Unit)
+    return site["is_observed"] and not computed
 
 
 def _log_likelihood(draws: Draws, observed: Sites, given: Dims) -> dict[str, Variable]:
