@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := tour,page,train,bench,notebooks,site,dev
 export PYTHONHASHSEED := 0
 
-.PHONY: help tour test test-slow test-all check notebooks slides site site-test bench lab clean
+.PHONY: help tour test test-slow test-all check notebooks notebooks-alone slides site site-test bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ check: $(STAMP)         ## lint, format, types, import order
 
 notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 	$(BIN)/python notebooks/run.py
+
+notebooks-alone: $(STAMP) ## run every notebook in full on the wheel, alone in an empty folder, each within a minute
+	$(BIN)/python notebooks/run.py --alone
 
 site: $(STAMP)          ## the documentation as a site in site/_build; warnings are errors
 	$(BIN)/python site/build.py

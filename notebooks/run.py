@@ -2,11 +2,19 @@
 
 ``python notebooks/run.py`` runs all of them; names as arguments (``01_attention_is_a_posterior.ipynb``) run only those. The
 exit status is 1 when a notebook fails, 0 otherwise.
+
+With ``--alone`` the files here stay as they are. The package is built as a wheel, and each notebook is run as a student runs it:
+in full, with its sliders, alone in an empty folder, with the package of the wheel and the other packages of this environment.
+The exit status is 1 when one fails or takes more than a minute, too. (Two cores, idle: ``taskset -c 0,1`` where there are more.)
 """
 
+import argparse
 import math
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from queue import Empty
@@ -22,6 +30,8 @@ FOLDER = Path(__file__).resolve().parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+LIMIT = 60.0  # seconds that a notebook may take on two cores
+WHERE = "import probtx_pyro\nprint(probtx_pyro.__file__)"
 HIDE = "hide-input"  # the tag of cells that a reader need not see; Jupyter Book and nbconvert know it
 
 
@@ -50,14 +60,19 @@ class Manager(AsyncKernelManager):
     client_factory = Type(Client)
 
 
-def execute(path: Path, seconds: int = 300, last: str = "") -> nbformat.NotebookNode:
-    """The notebook after a run in a fresh kernel in its own folder; ``seconds`` is the limit for one cell, ``last`` one more cell."""
+def execute(
+    path: Path, seconds: int = 300, last: str = "", environment: dict[str, str] | None = None
+) -> nbformat.NotebookNode:
+    """The notebook after a run in a fresh kernel in its own folder, in this environment or another.
+
+    ``seconds`` is the limit for one cell, ``last`` one more cell.
+    """
     notebook = nbformat.read(path, as_version=4)
     notebook.cells += [nbformat.v4.new_code_cell(last)] * bool(last)
     folder = {"metadata": {"path": str(path.parent)}}
     NotebookClient(
         notebook, timeout=seconds, kernel_name="python3", kernel_manager_class=Manager, resources=folder
-    ).execute()
+    ).execute(env=environment or os.environ)
     for widget in notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {}).values():
         for output in widget["state"].get("outputs", ()):
             if output["output_type"] == "error":  # a slider's function failed; the cell itself does not notice
@@ -81,19 +96,72 @@ def scrub(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
-def main(names: list[str]) -> int:
+def attempt(path: Path, environment: dict[str, str], last: str = "") -> tuple[nbformat.NotebookNode | None, str, float]:
+    """The notebook after `execute`, or None; what went wrong, or nothing; the seconds it took."""
+    begin = time.perf_counter()
+    try:
+        notebook, error = execute(path, last=last, environment=environment), ""
+    except (CellExecutionError, RuntimeError, TimeoutError) as found:
+        notebook, error = None, str(found)
+    return notebook, error, time.perf_counter() - begin
+
+
+def installed(folder: Path) -> Path:
+    """A folder inside of this one with the package as the wheel has it, and nothing else."""
+    python, site = [sys.executable, "-m"], folder / "site"
+    built = [*python, "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(Path(__file__).parents[1])]
+    subprocess.run(built, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([*python, "pip", "install", *options, str(wheel)], check=True)
+    return site
+
+
+def alone(paths: list[Path]) -> int:
+    """Run each notebook on the wheel in an empty folder; print a table of seconds, and say what was wrong."""
+    environment = {
+        name: x for name, x in os.environ.items() if not name.startswith("PROBTX_")
+    }  # in full, data of the wheel
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        site = installed(Path(folder))
+        environment["PYTHONPATH"] = str(site)  # comes before what this environment has installed
+        for path in paths:
+            empty = Path(folder) / path.stem
+            empty.mkdir()
+            notebook, error, seconds = attempt(Path(shutil.copy(path, empty)), environment, WHERE)
+            if notebook and not notebook.cells[-1].outputs[0].text.startswith(str(site)):
+                error = f"the package came from {notebook.cells[-1].outputs[0].text}"
+            verdict = "FAILED" if error else "ok" if seconds <= LIMIT else f"over {LIMIT:.0f} s"
+            bad += verdict != "ok"
+            print(f"{path.name:45s} {seconds:6.1f} s  {verdict}", flush=True)
+            if error:
+                print(error, file=sys.stderr)
+    print(f"{len(paths) - bad} of {len(paths)} notebooks run alone, in full, within {LIMIT:.0f} s")
+    return int(bad > 0)
+
+
+def main(arguments: list[str]) -> int:
     """Run the notebooks named, or all; print the seconds each took."""
-    os.environ["PROBTX_KEEP_OUTPUTS"] = "1"  # see `course.interact`
-    paths = [FOLDER / name for name in names] or sorted(FOLDER.glob("*.ipynb"))
+    parser = argparse.ArgumentParser(description="run the course's notebooks in full")
+    parser.add_argument("names", nargs="*", metavar="NOTEBOOK", help="names in notebooks/; all without them")
+    parser.add_argument(
+        "--alone", action="store_true", help="on the wheel, in empty folders, each within a minute; nothing is kept"
+    )
+    given = parser.parse_args(arguments)
+    paths = [FOLDER / name for name in given.names] or sorted(FOLDER.glob("*.ipynb"))
+    if given.alone:
+        return alone(paths)
+    environment = {**os.environ, "PROBTX_KEEP_OUTPUTS": "1"}  # see `course.interact`
     failed = 0
     for path in paths:
-        begin = time.perf_counter()
-        try:
-            nbformat.write(execute(path), path)
-        except (CellExecutionError, RuntimeError) as error:
+        notebook, error, seconds = attempt(path, environment)
+        if notebook:
+            nbformat.write(notebook, path)
+        else:
             failed += 1
             print(f"{path.name}: FAILED\n{error}", file=sys.stderr)
-        print(f"{path.name:45s} {time.perf_counter() - begin:6.1f} s", flush=True)
+        print(f"{path.name:45s} {seconds:6.1f} s", flush=True)
     return int(failed > 0)
 
 

@@ -51,8 +51,9 @@ def slides(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             add("slide", new_markdown_cell(f"# {title[1]}"))
         if found := re.findall(r"^##+ (.*)", text, re.MULTILINE):
             heading = found[-1]
-        if summary := re.search(r"^## Summary$.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
-            add("slide", new_markdown_cell(summary[0]))
+        if summary := re.search(r"^## Summary$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+            for part in re.split(r"\n\n(?=\|)|(?<=\|)\n\n", summary[1].strip()):  # a table has a slide of its own
+                add("slide", new_markdown_cell(f"## Summary\n\n{part}"))
         for part in re.split(r"(?=\*\*Predict\.\*\*)", cell.source)[1:]:
             answer = FOLDED.search(part)
             add("slide", new_markdown_cell(f"## {heading}\n\n{part[: answer.start()] if answer else part}"))

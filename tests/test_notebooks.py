@@ -294,6 +294,19 @@ def test_runner_keeps_outputs_and_tells_of_a_failure(small_folder, capsys):
 
 
 @pytest.mark.slow
+def test_running_alone_uses_the_wheel_keeps_nothing_and_counts_seconds(small_folder, monkeypatch, capsys):
+    before = {path: path.read_bytes() for path in small_folder.iterdir()}
+    assert runner.main(["--alone"]) == 1
+    said = capsys.readouterr()
+    assert re.search(r"good.ipynb .* s  ok\n", said.out) and re.search(r"fails.ipynb .* s  FAILED\n", said.out)
+    assert "1 of 2 notebooks" in said.out and "red" in said.err
+    assert before == {path: path.read_bytes() for path in small_folder.iterdir()}
+    assert runner.main(["--alone", "good.ipynb"]) == 0
+    monkeypatch.setattr(runner, "LIMIT", 0.0)
+    assert runner.main(["--alone", "good.ipynb"]) == 1 and "over 0 s" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_running_twice_writes_the_same_bytes(small_folder):
     runner.main(["good.ipynb"])
     first = (small_folder / "good.ipynb").read_bytes()

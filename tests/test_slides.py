@@ -19,7 +19,7 @@ def test_they_hold_the_question_the_predictions_the_figures_and_the_summary():
     assert sum(cell.source.startswith("<img alt=") for cell in made) == len(alts) > 0
     assert kinds.count("fragment") == prose.count("**Predict.**") > 0
     assert not any("<summary>Answer" in cell.source for cell in made)
-    assert sum(cell.source.startswith("## Summary") for cell in made) == 1
+    assert sum(cell.source.startswith("## Summary") for cell in made) == 2  # the table, and the sentence below it
 
 
 def test_without_a_network_they_ask_for_what_is_missing(tmp_path, capsys):

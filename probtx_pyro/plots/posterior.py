@@ -111,7 +111,7 @@ def _draws(x: ArrayLike, axes: str) -> np.ndarray:
 def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> Axes:
     """Show whether ranks are uniform: their distribution function minus its expectation, and the band for all lines at once.
 
-    There is a line for every quantity. Lines that leave the band are drawn thick, and named once for each parameter.
+    There is a line for every quantity, with the colour and the dashes of its parameter. Lines that leave the band are drawn thick.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     for i, (name, ranks) in enumerate(found.ranks.items()):
         below = counts_below(ranks.reshape(len(ranks), -1), found.num_draws)
         outside = np.any((below < band.lower[:, None]) | (below > band.upper[:, None]), 0, keepdims=True).ravel()
-        look: dict[str, Any] = {"color": _style.unit_color(i), "linestyle": _style.DASHES[i // 8 % 4]}
+        look: dict[str, Any] = {"color": _style.unit_color(i), "linestyle": _style.DASHES[(i + i // 8) % 4]}
         for j, line in enumerate(below.T):
             look |= {"alpha": 1.0, "linewidth": 2.4} if outside[j] else {"alpha": 0.6, "linewidth": 0.9}
             ax.plot(band.edges, line / count - band.edges, label=None if j else name, **look)

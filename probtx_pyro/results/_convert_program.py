@@ -74,8 +74,10 @@ def _run(draws: Draws, chain: int, draw: int) -> Sites:
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:
-    """True for an observed site; ``pyro.deterministic`` and ``pyro.factor`` make sites that look like one."""
-    return site["is_observed"] and not site["infer"].get("_deterministic") and not isinstance(site["fn"], Unit)
+    """True for an observed site; ``pyro.deterministic``, ``pyro.factor`` and ``poutine.reparam`` make sites that look like one."""
+    masked = getattr(site["fn"], "_mask", None) is False  # as that of every site in other coordinates
+    computed = site["infer"].get("_deterministic") or masked or isinstance(site["fn"], Unit)
+    return site["is_observed"] and not computed
 
 
 def _log_likelihood(draws: Draws, observed: Sites, given: Dims) -> dict[str, Variable]:

@@ -150,7 +150,9 @@ def diagnose(
             f"{name}: the sampler recorded none" for name in ("diverging", "energy") if name not in statistics
         )
     if "log_likelihood" in group_names(data):
-        checks.extend(_leave_one_out(data, pareto_k))
+        sizes = {str(name): x.size for name, x in dataset(data, "log_likelihood").data_vars.items()}
+        skipped.extend(f"Pareto k: {name} has no observation" for name, size in sizes.items() if not size)
+        checks.extend(_leave_one_out(data, [name for name, size in sizes.items() if size], pareto_k))
     else:
         skipped.append("Pareto k: there is no group log_likelihood")
     return Verdict(tuple(checks), tuple(skipped), str(data.attrs.get("evidence_kind", "posterior")))
@@ -209,11 +211,11 @@ def _sampler(statistics: xarray.Dataset, bfmi: float) -> Iterator[Check]:
         )
 
 
-def _leave_one_out(data: Any, bound: float | None) -> Iterator[Check]:
-    for name in dataset(data, "log_likelihood").data_vars:
+def _leave_one_out(data: Any, names: Sequence[str], bound: float | None) -> Iterator[Check]:
+    for name in names:
         with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
             warnings.simplefilter("ignore")
-            found, good = leave_one_out_k(data, str(name))
+            found, good = leave_one_out_k(data, name)
         worst, where = _worst(xarray.Dataset({name: found}))
         limit = good if bound is None else bound
         advice = (

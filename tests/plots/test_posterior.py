@@ -70,6 +70,14 @@ def test_a_line_outside_the_band_is_thick():
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"99% for all together", "keys", "weights"}
 
 
+def test_parameters_can_be_told_apart_without_colour_and_thirty_two_of_them_at_all():
+    ranks = {f"parameter {i}": np.arange(40).reshape(20, 2) % 20 for i in range(32)}
+    lines = plots.calibration(Calibration(ranks, 19, "Gibbs")).get_lines()[:-1]  # the last is zero
+    looks = [(line.get_color(), line.get_linestyle()) for line in lines]
+    assert looks[::2] == looks[1::2] and len(set(looks)) == 32
+    assert len({dashes for _, dashes in looks[:8]}) == 4
+
+
 class Bad(NamedTuple):
     """A call that is refused."""
 

@@ -12,6 +12,7 @@ from draws_by_hand import DTYPE, normal
 from pyro import poutine
 from pyro.distributions import Bernoulli, Gamma, MultivariateNormal, Normal
 from pyro.infer import MCMC, NUTS
+from pyro.infer.reparam import LocScaleReparam
 from scipy import stats
 
 from probtx_pyro import inference, results
@@ -104,6 +105,14 @@ def test_a_masked_distribution_counts_as_masked():
     assert likelihood.sizes["score_observation"] == int(SEEN[0].sum()) < 7
     expected = stats.norm(float(draws.samples["mean"][0, 3]), 1).logpdf(Y[0].numpy())[SEEN[0].numpy()]
     np.testing.assert_allclose(likelihood.values[0, 3], expected, rtol=1e-12)
+
+
+def test_a_site_in_other_coordinates_is_no_data():
+    scaled = poutine.reparam(regression, {"level": LocScaleReparam(0.0)})
+    draws = by_hand(scaled, level_decentered=normal(5, 2, 40, 3, 1))
+    del draws.samples["level"]
+    found = results.to_inference_data(draws)
+    assert set(found["observed_data"].data_vars) == set(found["log_likelihood"].data_vars) == {"score", "pair"}
 
 
 def test_axes_take_other_names():

@@ -210,3 +210,9 @@ def test_a_likelihood_that_has_no_tail_fails_the_check(likelihood):
     found = check(results.diagnose(results.from_arrays(groups)), "Pareto k")
     assert not found.ok and found.value == np.inf
     assert likelihood == "few draws" or found.where == "queries[query=1]"
+
+
+def test_a_likelihood_without_an_observation_is_not_checked():
+    verdict = results.diagnose(file(likelihood=np.zeros((4, 500, 0))))
+    assert "Pareto k" not in [x.name for x in verdict.checks]
+    assert "Pareto k: queries has no observation" in verdict.skipped
