@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import math
 import re
 import sys
 from pathlib import Path
@@ -136,8 +137,16 @@ def no_entropy(features, log_joint, num_steps):
     return coefficients.detach()
 
 
-def linear_features(queries):
-    return torch.cat([torch.ones(len(queries), 1), queries], -1)
+def logarithms_averaged(log_row, log_joint, units):
+    return (log_joint - log_row)[units].mean()
+
+
+def one_logarithm(log_row, log_joint, units):
+    return (log_joint - log_row)[units].flatten().logsumexp(0) - math.log(units.numel())
+
+
+def joint_alone(log_row, log_joint, units):
+    return SOLVED[3].importance_bound(torch.zeros_like(log_row), log_joint, units)
 
 
 def zeroed_afterwards(labels, ternary):
@@ -199,7 +208,9 @@ MISTAKES = [
         "PLUS the covariance of the means",
     ),
     (3, "test_train_guide", "train_guide", no_entropy, "with its entropy"),
-    (3, "test_guide_features", "guide_features", linear_features, "your features lack"),
+    (3, "test_importance_bound", "importance_bound", logarithms_averaged, "BEFORE the logarithm"),
+    (3, "test_importance_bound", "importance_bound", one_logarithm, "a logarithm of its own"),
+    (3, "test_importance_bound_of_the_posterior", "importance_bound", joint_alone, "divide the joint by the row"),
     (4, "test_head_update", "head_update", zeroed_afterwards, "BEFORE the softmax"),
     (4, "test_label_update", "label_update", deaf_to_children, "IT as head"),
     (4, "test_elbo", "elbo", log_of_zero, "0 log 0 is 0"),

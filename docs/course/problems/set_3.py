@@ -1,7 +1,7 @@
 """Problem set 3, guides, several keys, log normalisers. Fill in the functions, then run ``python -m pytest test_set_3.py``.
 
 Shapes: queries (Q, D), keys (U, R, D) with log component weights and precisions (U, R), means (N, D) with covariances (N, D, D) and
-log weights (N,), one query ``eta`` (D,), patterns (N, D), features (Q, F). Units are equally likely beforehand.
+log weights (N,), one query ``eta`` (D,), patterns (N, D), features (Q, F), rows of a guide (U,). Units are equally likely beforehand.
 """
 
 from torch import Tensor
@@ -40,6 +40,10 @@ def train_guide(features: Tensor, log_joint: Tensor, num_steps: int) -> Tensor:
     raise NotImplementedError("problem 3.5: train_guide is still to be written")
 
 
-def guide_features(queries: Tensor) -> Tensor:
-    """Problem 3.5: features (Q, F) with which that guide can be exact although the precisions of units differ."""
-    raise NotImplementedError("problem 3.5: guide_features is still to be written")
+def importance_bound(log_row: Tensor, log_joint: Tensor, units: Tensor) -> Tensor:
+    """Problem 3.5: the bound of part 2 for one query, a number, as the mean over S trials.
+
+    ``log_row`` (U,) is the logarithm of the row that a guide proposes, ``log_joint`` (U,) is log p(query, unit), and ``units`` (S, K)
+    has K units drawn from the row in each trial.
+    """
+    raise NotImplementedError("problem 3.5: importance_bound is still to be written")

@@ -4,7 +4,7 @@ import math
 
 import torch
 from set_3 import (
-    guide_features,
+    importance_bound,
     joint_responsibilities,
     log_normalizer,
     settle,
@@ -166,13 +166,30 @@ def test_train_guide():
     )
 
 
-def test_guide_features():
-    """Problem 3.5: units of different precisions."""
-    queries, log_joint = problem([0.3, 1.0, 4.0], seed=0)
-    unseen, theirs = problem([0.3, 1.0, 4.0], seed=1)
-    for features, exact in ((linear, False), (guide_features, True)):
-        short = gap(train_guide(features(queries), log_joint, 400).detach(), features(unseen), theirs)
-        assert exact or short > 0.02, "a linear guide cannot be exact here; yours reports a gap of nearly 0"
-        assert not exact or short < 0.02, (
-            f"{short:.3f} nats per query short: the log joint has a term that your features lack"
+def test_importance_bound():
+    """Problem 3.5: the average over trials, over Python numbers."""
+    log_row, log_joint = random(4, seed=10).log_softmax(-1), random(4, seed=11) - 2
+    units = torch.multinomial(log_row.exp(), 60, replacement=True, generator=torch.Generator().manual_seed(0)).view(
+        20, 3
+    )
+    weights = [[math.exp(log_joint[u] - log_row[u]) for u in trial] for trial in units.tolist()]
+    found = float(importance_bound(log_row, log_joint, units))
+    assert abs(found - sum(math.log(w) for trial in weights for w in trial) / 60) > 1e-6, (
+        "this is the mean of the logarithms, the ELBO: average the weights of a trial BEFORE the logarithm"
+    )
+    assert abs(found - math.log(sum(map(sum, weights)) / 60)) > 1e-6, (
+        "one logarithm of all weights together: each trial of K draws has a logarithm of its own, and these are averaged"
+    )
+    right = sum(math.log(sum(trial) / 3) for trial in weights) / 20
+    assert abs(found - right) < 1e-9, "the bound is the mean over trials of log((w_1 + ... + w_K) / K)"
+
+
+def test_importance_bound_of_the_posterior():
+    """Problem 3.5: every weight is the evidence, whichever units are drawn, also where densities are zero in float64."""
+    log_joint = random(5, seed=12) - 2000
+    for units in (torch.tensor([[0, 3]]), torch.tensor([[2], [4], [4]])):
+        found = float(importance_bound(log_joint.log_softmax(-1), log_joint, units))
+        assert math.isfinite(found), "exp(-2000) is 0: stay with logarithms (logsumexp)"
+        assert abs(found - float(log_joint.logsumexp(-1))) < 1e-9, (
+            "with the exact posterior as the row every weight is p(q): divide the joint by the row"
         )
