@@ -59,9 +59,13 @@ def stage() -> dict[str, str]:
         "HOWTO": as_lists(howto),
         "HOWTOS": "\n".join(re.findall(r"\((docs/howto/\w+)\.md\)", howto)),
         "REPORTS": reports,
-        "REPORTED": re.sub(r"\[(.*?)\]\((.*?)\)", r"\1 <\2>", "\n".join(re.findall(r"^\| (\[.*?\)) \|", reports, flags=re.M))),
+        "REPORTED": re.sub(
+            r"\[(.*?)\]\((.*?)\)", r"\1 <\2>", "\n".join(re.findall(r"^\| (\[.*?\)) \|", reports, flags=re.M))
+        ),
         "COURSE": section(moved, "The course"),
-        "NOTEBOOKS": re.sub(r"^\| \[(\d+)\](\(.*?\)) \| (.*) \|$", r"| \1 | [\3]\2 |", section(readme, "The course"), flags=re.M),
+        "NOTEBOOKS": re.sub(
+            r"^\| \[(\d+)\](\(.*?\)) \| (.*) \|$", r"| \1 | [\3]\2 |", section(readme, "The course"), flags=re.M
+        ),
         "CLONE": clone(),
         "PICTURE": picture(),
         "EXPLORER": explorer(),
@@ -69,7 +73,9 @@ def stage() -> dict[str, str]:
     for path in sorted((SITE / "pages").glob("*.md")):
         pages[path.name] = re.sub(r"^<!-- ([A-Z]+) -->$", lambda found: blocks[found[1]], path.read_text(), flags=re.M)
     for path, text in pages.items():
-        text = re.sub(r"^(```python\n.*?)\n+^```$", r"\1\n```", text, flags=re.M | re.S)  # a doctest ends with an empty line
+        text = re.sub(
+            r"^(```python\n.*?)\n+^```$", r"\1\n```", text, flags=re.M | re.S
+        )  # a doctest ends with an empty line
         pages[path] = re.sub(
             r"^```mermaid\n(.*?)^```$", _drawn, _on_the_site(text, "../" * path.count("/")), flags=re.M | re.S
         )
@@ -102,7 +108,11 @@ def as_lists(text: str) -> str:
 def clone() -> str:
     """How a reader gets the repository, where the environment says its address."""
     name = REPOSITORY.rstrip("/").rpartition("/")[2]
-    return f"```\ngit clone {REPOSITORY}\ncd {name}\n```\n\nThen, there:" if REPOSITORY else "In the folder of the repository:"
+    return (
+        f"```\ngit clone {REPOSITORY}\ncd {name}\n```\n\nThen, there:"
+        if REPOSITORY
+        else "In the folder of the repository:"
+    )
 
 
 def _drawn(found: re.Match) -> str:

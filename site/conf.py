@@ -124,6 +124,7 @@ def _card(app, pagename, templatename, context, doctree):
 def setup(app):
     """Register what is no extension of its own."""
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)
+    app.connect("autodoc-process-signature", docstrings.signature)
     app.connect("html-page-context", _card)
     app.connect("missing-reference", docstrings.resolve)
     renderer = myst_nb.core.render.NbElementRenderer
