@@ -200,6 +200,7 @@ function themes(redraw) {
     draw();
     redraw();
   });
+  matchMedia("print").addEventListener("change", redraw); // paper is light
   draw();
   return choose;
 }
