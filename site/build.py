@@ -84,7 +84,9 @@ def stage() -> dict[str, str]:
         pages[path] = with_views(pages[path], [(view, title) for name, view, title in views() if name == notebook])
     names = reference.pages()
     pages |= names
-    pages["equations.md"] = equations.page(readme, pages["docs/mathematics.md"], ROOT / "tests", names)
+    pages["equations.md"] = _on_the_site(
+        equations.page(readme, pages["docs/mathematics.md"], ROOT / "tests", names), ""
+    )
     return pages
 
 
