@@ -25,6 +25,14 @@ class Visit:
     def state(self):
         return self.page.evaluate("explorer.state()")
 
+    def until(self, script, argument=None):
+        """Waits, two minutes at most. By hand: the page's policy lets `wait_for_function` ask once only."""
+        for _ in range(1200):
+            if self.page.evaluate(script, argument):
+                return
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"never true: {script}")
+
     def set(self, state):
         self.page.evaluate("(state) => explorer.set(state)", state)
 

@@ -112,7 +112,7 @@ def test_a_handle_is_dragged_by_touch(visit, view):
     for step in range(1, 5):
         send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x + 5 * step, "y": y - 6 * step}]})
     send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    one.page.wait_for_function("(before) => JSON.stringify(explorer.state()) !== before", arg=json.dumps(before))
+    one.until("(before) => JSON.stringify(explorer.state()) !== before", json.dumps(before))
     assert one.state()[held] != before
     assert error(one.numbers()[number], numbers[number]) > 1e-3
     assert one.page.evaluate("scrollY") == scrolled  # the page stays while a handle is dragged
@@ -172,7 +172,7 @@ def test_buttons_and_boxes_work(visit, view):
 def test_the_address_holds_the_state(visit, view, state):
     one = visit(f"#{view}")
     one.set(state)
-    one.page.wait_for_function("location.hash === explorer.address()")
+    one.until("location.hash === explorer.address()")
     address = one.page.evaluate("location.hash")
     assert address == one.page.evaluate("explorer.address()")
     other = visit(address)
@@ -210,7 +210,7 @@ def test_back_goes_to_the_view_before(visit):
     one.page.get_by_role("link", name="Mean or mode").click()
     assert one.page.evaluate("explorer.view()") == "mean-or-mode"
     one.page.go_back()
-    one.page.wait_for_function("explorer.view() === 'posterior'")
+    one.until("explorer.view() === 'posterior'")
     assert one.state()["precision"] == 3
     one.page.locator("#reset").click()
     assert one.state()["precision"] == 1
