@@ -2,7 +2,8 @@
 
 ``python site/build.py`` writes ``site/_build``; warnings are errors. The sources stay where they are: ``docs/``, ``notebooks/``,
 ``README.md`` and the docstrings. They are staged under ``site/.work/source`` in the folders they have in the repository, so that
-their links lead to each other. ``SITE_URL`` in the environment is the address of the published site (sitemap, social card, 404).
+their links lead to each other. In the environment, ``SITE_URL`` is the address of the published site (sitemap, social card, 404) and
+``REPOSITORY`` that of the repository, which the home page says how to clone.
 """
 
 import json
@@ -23,6 +24,7 @@ from sphinx.cmd.build import main as sphinx
 SITE = Path(__file__).resolve().parent
 ROOT = SITE.parent
 URL = os.environ.get("SITE_URL", "http://localhost:8000/")
+REPOSITORY = os.environ.get("REPOSITORY", "")
 WORK, OUT = SITE / ".work", SITE / "_build"
 SOURCE = WORK / "source"
 EXPLORER = SITE / "explorer/index.html"
@@ -52,17 +54,28 @@ def stage() -> dict[str, str]:
     }
     index, readme = pages.pop("docs/index.md"), pages["README.md"]
     moved = re.sub(r"\]\((howto|course|reports)/", r"](docs/\1/", index)
+    howto, reports = section(moved, "How to"), section(moved, "Reports")
     blocks = {
-        "HOWTO": section(moved, "How to"),
-        "REPORTS": section(moved, "Reports"),
+        "HOWTO": as_lists(howto),
+        "HOWTOS": "\n".join(re.findall(r"\((docs/howto/\w+)\.md\)", howto)),
+        "REPORTS": reports,
+        "REPORTED": re.sub(
+            r"\[(.*?)\]\((.*?)\)", r"\1 <\2>", "\n".join(re.findall(r"^\| (\[.*?\)) \|", reports, flags=re.M))
+        ),
         "COURSE": section(moved, "The course"),
-        "NOTEBOOKS": section(readme, "The course"),
+        "NOTEBOOKS": re.sub(
+            r"^\| \[(\d+)\](\(.*?\)) \| (.*) \|$", r"| \1 | [\3]\2 |", section(readme, "The course"), flags=re.M
+        ),
+        "CLONE": clone(),
         "PICTURE": picture(),
         "EXPLORER": explorer(),
     }
     for path in sorted((SITE / "pages").glob("*.md")):
         pages[path.name] = re.sub(r"^<!-- ([A-Z]+) -->$", lambda found: blocks[found[1]], path.read_text(), flags=re.M)
     for path, text in pages.items():
+        text = re.sub(
+            r"^(```python\n.*?)\n+^```$", r"\1\n```", text, flags=re.M | re.S
+        )  # a doctest ends with an empty line
         pages[path] = re.sub(
             r"^```mermaid\n(.*?)^```$", _drawn, _on_the_site(text, "../" * path.count("/")), flags=re.M | re.S
         )
@@ -71,14 +84,37 @@ def stage() -> dict[str, str]:
         pages[path] = with_views(pages[path], [(view, title) for name, view, title in views() if name == notebook])
     names = reference.pages()
     pages |= names
-    pages["equations.md"] = equations.page(readme, pages["docs/mathematics.md"], ROOT / "tests", names)
+    pages["equations.md"] = _on_the_site(
+        equations.page(readme, pages["docs/mathematics.md"], ROOT / "tests", names), ""
+    )
     return pages
 
 
 def _on_the_site(text: str, up: str) -> str:
-    """The text of a page with links to docs/index.md, which is no page, as links to those that have its sections."""
+    """The text of a page with links that name the page they lead to, and docs/index.md's, which is no page, to those of its sections."""
     link = r"\]\((?:\.\./)*(?:docs/)?index\.md(#[\w-]+)?\)"
-    return re.sub(link, lambda found: f"]({up}{INDEX[found[1]]})", text)
+    text = re.sub(link, lambda found: f"]({up}{INDEX[found[1]]})", text)
+    return re.sub(r"(?<!!)\[[\w./]+\.md\](\([\w./]+\.md\))", r"[]\1", text)
+
+
+def as_lists(text: str) -> str:
+    """Paragraphs of a topic and its links as sections with a list."""
+
+    def listed(found: re.Match) -> str:
+        links = [f"- [{link[1].upper()}{link[2:]}" for link in found[2].split(" ·\n")]
+        return "\n".join([f"## {found[1]}", "", *links])
+
+    return re.sub(r"^([A-Z][^:\n]*):\n(\[.*?)(?=\n\n|\Z)", listed, text, flags=re.M | re.S)
+
+
+def clone() -> str:
+    """How a reader gets the repository, where the environment says its address."""
+    name = REPOSITORY.rstrip("/").rpartition("/")[2]
+    return (
+        f"```\ngit clone {REPOSITORY}\ncd {name}\n```\n\nThen, there:"
+        if REPOSITORY
+        else "In the folder of the repository:"
+    )
 
 
 def _drawn(found: re.Match) -> str:
@@ -98,7 +134,7 @@ def explorer() -> str:
 def picture() -> str:
     """The picture of the home page: the explorer's first view, or the README's figure where there is no explorer."""
     if EXPLORER.exists():
-        return '<iframe class="explorer" src="explorer/index.html" title="The explorer: attention is a posterior"></iframe>'
+        return '<iframe class="explorer" src="explorer/index.html?picture" title="The explorer: attention is a posterior"></iframe>'
     found = re.search(r"^!\[.*?\]\(.*?\)\n\n\*.*?\*$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
     if found is None:
         raise ValueError("README.md has no figure with a caption")
@@ -122,7 +158,7 @@ def with_views(text: str, found: list[tuple[str, str]]) -> str:
     """A notebook with views of the explorer, folded, below its first cell: readers without a kernel can move these."""
     notebook = json.loads(text)
     for view, title in found:
-        frame = f'<iframe class="explorer" loading="lazy" src="../explorer/index.html#{view}" title="The explorer: {escape(title)}"></iframe>'
+        frame = f'<iframe class="explorer" loading="lazy" src="../explorer/index.html?view#{view}" title="The explorer: {escape(title)}"></iframe>'
         notebook["cells"][0]["source"] += [
             f"\n\n<details><summary>Touch it: {escape(title)}</summary>{frame}</details>"
         ]

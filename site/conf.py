@@ -35,6 +35,7 @@ myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 5
 nb_execution_mode = "off"  # `make notebooks` executes; the site shows what was committed
 nb_merge_streams = True
+nb_code_prompt_show, nb_code_prompt_hide = "Code", "Code"
 nb_render_markdown_format = "myst"
 nb_mime_priority_overrides = [("html", "image/png", 5)]
 
@@ -64,6 +65,7 @@ html_theme = "furo"
 html_title = "probtx_pyro"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # a summary is fetched, which no browser does from file://
@@ -122,6 +124,7 @@ def _card(app, pagename, templatename, context, doctree):
 def setup(app):
     """Register what is no extension of its own."""
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)
+    app.connect("autodoc-process-signature", docstrings.signature)
     app.connect("html-page-context", _card)
     app.connect("missing-reference", docstrings.resolve)
     renderer = myst_nb.core.render.NbElementRenderer

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from sphinx.util.nodes import make_refnode
@@ -52,17 +53,27 @@ def with_formulas(lines: list[str]) -> list[str]:
 
 
 def with_fields(lines: list[str], names: set[str]) -> list[str]:
-    """Lines ``name: what it is`` of a result's docstring as a definition list."""
+    """Paragraphs ``name: what it is. other: what that is.`` of a result's docstring as a definition list."""
     out: list[str] = []
+    one = "|".join(sorted(map(re.escape, names), key=len, reverse=True)) or "(?!)"
+    begins = re.compile(rf"(?:^|(?<=[.;)] ))((?:{one})(?:, (?:{one}))*): +")
     fields = False
-    for line in lines:
+    for number, line in enumerate(lines):
         found = FIELD.match(line)
-        if found and set(found[1].split(", ")) <= names:
+        first = bool(found) and set(found[1].split(", ")) <= names
+        goes_on = (
+            fields and bool(line.strip()) and not found and (line.startswith(" ") or bool(lines[number - 1].strip()))
+        )
+        if first or goes_on:
             fields = True
-            out += ["", ", ".join(f"``{name}``" for name in found[1].split(", ")), f"    {found[2]}"]
+            before, *parts = begins.split(line.strip())
+            out += [f"    {before.strip()}"] if before.strip() else []
+            for name, text in zip(parts[::2], parts[1::2], strict=True):
+                out += ["", ", ".join(f"``{each}``" for each in name.split(", "))]
+                out += [f"    {text.strip()}"] if text.strip() else []
         else:
-            out += [""] if fields and line.strip() and not line.startswith(" ") else []
-            fields = fields and (not line.strip() or line.startswith(" "))
+            out += [""] if fields and line.strip() else []
+            fields = fields and not line.strip()
             out.append(line)
     return out
 
@@ -91,12 +102,33 @@ def with_tables(lines: list[str]) -> list[str]:
     return out
 
 
+def with_emphasis(lines: list[str]) -> list[str]:
+    """Lines in which an emphasis that goes on in the next line ends, and begins there anew."""
+    out = list(lines)
+    for number, (line, following) in enumerate(pairwise(lines)):
+        goes_on = re.match(r"(\s*)([^*]*\w\*(?![\w*]).*)", following)
+        if re.search(r"(?<![\w*\\])\*\w[^*]*$", line) and goes_on:
+            out[number] = f"{out[number]}*"
+            out[number + 1] = f"{goes_on[1]}*{goes_on[2]}"
+    return out
+
+
+def signature(app, what, name, obj, options, signature, annotation):
+    """Sphinx calls this with every signature: one with ``<factory>`` or ``<function f at 0x1>`` is none that it can read."""
+    if signature:
+        signature = re.sub(r"<(?:function|class) '?([\w.]+)[^<>]*>", r"\1", signature.replace("<factory>", "..."))
+    return signature, annotation
+
+
 def process(app, what, name, obj, options, lines):
     """Sphinx calls this with every docstring, before numpydoc does."""
     if what == "class":
         fields = {field for owner in obj.__mro__ for field in getattr(owner, "__annotations__", {})}
+        fields |= {
+            field for owner in obj.__mro__ for field, value in vars(owner).items() if isinstance(value, property)
+        }
         lines[:] = with_fields(lines, fields)
-    lines[:] = with_tables(with_formulas(lines))
+    lines[:] = with_tables(with_formulas(with_emphasis(lines)))
     lines[:] = [escaped(line) if plain else line for line, plain in zip(lines, prose(lines), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What Sphinx does not write: the sitemap, llms.txt, robots.txt and the page for addresses that lead nowhere."""
+"""What Sphinx does not write: the sitemap, llms.txt, robots.txt, the page for addresses that lead nowhere, where names break."""
 
 import re
 from html import escape
@@ -27,6 +27,12 @@ def summary(home: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", found[1]).split())
 
 
+def breakable(page: str) -> str:
+    """The page with names of the package, which are long words, that may be broken at a dot, an underscore or a capital letter."""
+    name = r'(?<=<span class="pre">)[\w.]{12,}(?=</span>)'
+    return re.sub(name, lambda found: re.sub(r"(?<=[._])(?=\w)|(?<=[a-z])(?=[A-Z])", "<wbr>", found[0]), page)
+
+
 def finish(out: Path, url: str) -> None:
     """Write them into the built site, whose published address is ``url``, with a slash at its end."""
     pages = [
@@ -46,3 +52,6 @@ def finish(out: Path, url: str) -> None:
     # Served at any depth, so its links begin with the site's address.
     (out / "404.html").write_text((Path(__file__).parent / "404.html").read_text().replace("SITE_URL/", url))
     (out / ".nojekyll").touch()
+    for page in out.rglob("*.html"):
+        if page.parent.name != "explorer":
+            page.write_text(breakable(page.read_text()))

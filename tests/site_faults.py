@@ -18,9 +18,20 @@ RULES = [
 ]
 # Formulas have the colour of the text around them, and thousands of nodes.
 STILL = "() => Promise.allSettled(document.getAnimations().map(x => x.finished))"
-AXE = """async rules => (await axe.run({exclude: ["mjx-container"]}, {runOnly: rules, iframes: false, resultTypes: ["violations"]}))
+AXE = """async ([rules, include]) => (include && !document.querySelector(include)) ? [] :
+    (await axe.run({...(include && {include: [include]}), exclude: ["mjx-container"]}, {runOnly: rules, iframes: false, resultTypes: ["violations"]}))
     .violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.target.join(" ") + " " + (n.any[0]?.message ?? "")))"""
-WIDTHS = {"wide": 1200, "narrow": 380}
+WIDTHS = {"wide": 1200, "narrow": 380, "print": 700}  # print: A4 less its margins
+NARROW = (
+    '.mobile-header, input[type="checkbox"] ~ .page .content-icon-container'  # what is shown on narrow screens alone
+)
+# The theme lets its column scroll on a narrow screen, which the page does not see.
+SIDEWAYS = """width => [document.documentElement, ...document.querySelectorAll(".content")].map(x => [x, x === document.documentElement ? width : x.clientWidth])
+    .filter(([x, room]) => x.scrollWidth > room).map(([x]) => `${x.tagName.toLowerCase()} ${x.scrollWidth}`)"""
+PRINTED = """() => [...[".sidebar-drawer", ".toc-drawer", ".mobile-header", "iframe", "button.copybtn"].flatMap(x => [...document.querySelectorAll(x)])
+    .filter(x => x.checkVisibility()).map(x => `shows ${x.className || x.tagName}`),
+    ...(([r, g, b, a = 1]) => a > 0 && Math.min(r, g, b) < 240 ? ["is dark"] : [])(
+        getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number))]"""
 
 
 class Page(HTMLParser):
@@ -75,6 +86,7 @@ class Watch:
 
     def __init__(self, browser, axe: str):
         self.page = browser.new_page()
+        self.page.set_default_timeout(120_000)  # the machine may be busy
         self.axe, self.heard = axe, []
         self.page.on(
             "console", lambda message: self._hear(message.text) if message.type in ("error", "warning") else None
@@ -91,20 +103,31 @@ class Watch:
             self._hear(f"asked for {url}")
 
     def faults(self, path: Path, schemes=("light", "dark")) -> list[str]:
-        """Errors, requests beyond the page's folder, what axe finds in both schemes, and what is wider than a narrow screen."""
+        """Errors, requests beyond the page's folder, what axe finds in both schemes, what is too wide for a screen, or wrong in print."""
         self.heard.clear()
+        self.page.emulate_media(media="screen")
         self.page.set_viewport_size({"width": WIDTHS["wide"], "height": 900})
         self.page.goto(path.resolve().as_uri(), wait_until="load")
         self.page.evaluate("async () => { if (window.MathJax?.startup) await MathJax.startup.promise; }")
         self.page.evaluate("() => document.querySelectorAll('details').forEach(x => x.open = true)")
         self.page.evaluate(self.axe)
-        found = []
+        found = self._sideways("wide")
         for scheme in schemes:
-            self.page.emulate_media(color_scheme=scheme)
-            self.page.evaluate(STILL)  # what has just been opened fades in
-            found += [f"{scheme}: {fault}" for fault in self.page.evaluate(AXE, RULES)]
+            found += self._axe(scheme, RULES)
         self.page.set_viewport_size({"width": WIDTHS["narrow"], "height": 800})
-        width = self.page.evaluate("() => document.documentElement.scrollWidth")
-        if width > WIDTHS["narrow"]:
-            found.append(f"scrolls sideways: {width} pixels wide on a screen of {WIDTHS['narrow']}")
+        found += self._sideways("narrow")
+        for scheme in schemes:
+            found += self._axe(scheme, ["color-contrast"], NARROW)
+        self.page.emulate_media(media="print")  # in the dark, which paper is not
+        self.page.set_viewport_size({"width": WIDTHS["print"], "height": 990})
+        found += self._sideways("print") + [f"print: {fault}" for fault in self.page.evaluate(PRINTED)]
         return [*self.heard, *found]
+
+    def _axe(self, scheme: str, rules: list[str], include: str | None = None) -> list[str]:
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.evaluate(STILL)  # what has just been opened fades in
+        return [f"{scheme}: {fault}" for fault in self.page.evaluate(AXE, [rules, include])]
+
+    def _sideways(self, screen: str) -> list[str]:
+        width = WIDTHS[screen]
+        return [f"{screen}: {box} pixels, scrolls sideways on {width}" for box in self.page.evaluate(SIDEWAYS, width)]

@@ -41,6 +41,8 @@ def attention_rank(attention: ArrayLike, share: float = 0.9) -> NDArray[np.int64
     ValueError
         ``share`` not in (0, 1], or rows off the simplex.
 
+    Examples
+    --------
     >>> int(attention_rank(np.eye(10))), int(attention_rank(np.eye(10), share=1.0))
     (9, 10)
     """

@@ -15,6 +15,8 @@ from probtx_pyro.ops.attention import single
 class StateUpdate(nn.Module):
     """Retrieval in every head, as both Hopfield layers do it.
 
+    Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
+
     Parameters
     ----------
     num_heads
@@ -30,8 +32,6 @@ class StateUpdate(nn.Module):
         "softmax", "entmax15" or "sparsemax".
     device, dtype
         Of a β that is learned.
-
-    Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
     """
 
     def __init__(

@@ -32,6 +32,10 @@ def default_rank(width: int) -> int | Literal["full"]:
 class DependencyCRFEncoder(WithPriors):
     """Contextual scores of the labels of words: a transformer encoder that is a probability model of sentence structure.
 
+    Shapes: x (B, N, L), key_padding_mask (B, N) with True at padding -> (B, N, L).
+
+    Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one word chosen.
+
     Parameters
     ----------
     width
@@ -64,10 +68,6 @@ class DependencyCRFEncoder(WithPriors):
     priors
         Pyro or torch distributions over the potentials, by the names of `constrained`, which are those of
         `DependencyCRF.PARAMETERS` and of the factors; `nn.log_prior_density` is their log density.
-
-    Shapes: x (B, N, L), key_padding_mask (B, N) with True at padding -> (B, N, L).
-
-    Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one word chosen.
 
     Raises
     ------

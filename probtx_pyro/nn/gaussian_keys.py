@@ -17,6 +17,8 @@ from probtx_pyro.ops._assignment import Reduction, log_sum, reduction
 class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     """Attention with a mixture of R Gaussian keys a unit, MGK (Nguyen et al. 2022, eq. 3-4 with the normalisers of erratum 9).
 
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
@@ -35,8 +37,6 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         dot-product attention.
     unit_weights, unit_precision, adapt_steps, adapted, implicit, background
         As for `GaussianMixtureAttention`.
-
-    Shapes: as ``torch.nn.MultiheadAttention``.
 
     Raises
     ------

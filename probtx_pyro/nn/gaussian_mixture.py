@@ -21,6 +21,8 @@ class GaussianMixtureAttention(GaussianAttention):
     As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in exact
     arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can depart from there.
 
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
@@ -63,8 +65,6 @@ class GaussianMixtureAttention(GaussianAttention):
     answers
         True takes known answers of some queries (``answers``, ``observed`` of `forward`): by them the units adapt, so that they
         inform the other queries. A query whose answer is known answers with it. Each head learns a value precision.
-
-    Shapes: as ``torch.nn.MultiheadAttention``.
 
     Raises
     ------

@@ -22,6 +22,8 @@ class HopfieldAttention(Attention):
     One step of softmax with ``beta=None``, that is ``1/sqrt(head_dim)``, is ``torch.nn.MultiheadAttention``. A β that does not learn
     is no part of the state, which then loads both ways with ``strict=True``.
 
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
@@ -41,8 +43,6 @@ class HopfieldAttention(Attention):
     -----
     ``need_weights=False`` builds no L x S tensor, at any number of steps (sparse and causal together need a mask of that size).
     With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph.
-
-    Shapes: as ``torch.nn.MultiheadAttention``.
 
     Raises
     ------
@@ -103,6 +103,9 @@ class HopfieldAttention(Attention):
 class HopfieldRetrieval(WithPriors):
     """An associative memory as a layer without projections: states and stored patterns in, retrieved patterns out.
 
+    Shapes: ``state`` (B, L, E), or (L, E) for a single one; ``patterns`` (B, S, E), or (S, E) for one memory that all items of the
+    batch share; ``values`` (B, S, M) or (S, M), None for the patterns -> (B, L, M) or (L, M).
+
     Parameters
     ----------
     num_heads
@@ -122,9 +125,6 @@ class HopfieldRetrieval(WithPriors):
         True for batches (B, L, E), False for (L, B, E), as in ``torch.nn.MultiheadAttention``.
     priors
         Pyro or torch distributions: a learned ``beta`` (H, 1) can have one; see `nn.log_prior_density`.
-
-    Shapes: ``state`` (B, L, E), or (L, E) for a single one; ``patterns`` (B, S, E), or (S, E) for one memory that all items of the
-    batch share; ``values`` (B, S, M) or (S, M), None for the patterns -> (B, L, M) or (L, M).
 
     Raises
     ------

@@ -18,6 +18,8 @@ from probtx_pyro.ops.attention import single
 class LinearKeysAttention(SeveralKeys):
     """Attention with a mixture of R linear keys a unit, MLK (Nguyen et al. 2022); R = 1 is linear attention.
 
+    Shapes: as ``torch.nn.MultiheadAttention``.
+
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
@@ -34,8 +36,6 @@ class LinearKeysAttention(SeveralKeys):
     Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own, and ``need_weights``,
     need the L x S matrix. A floating mask multiplies products by its exponential. Dropout drops units, the same for all
     queries of a head.
-
-    Shapes: as ``torch.nn.MultiheadAttention``.
 
     Raises
     ------

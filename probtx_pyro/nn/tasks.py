@@ -23,6 +23,8 @@ from probtx_pyro.nn._options import printed
 class TransformerEncoder(nn.Module):
     """``torch.nn.TransformerEncoder`` with the norms before its layers, a last one behind them, and learned positions.
 
+    Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
+
     Parameters
     ----------
     width
@@ -34,8 +36,6 @@ class TransformerEncoder(nn.Module):
     max_offset
         None: absolute positions. A number: relative ones; every head learns a bias for each offset between two words, to be added
         to its logits in all layers, and offsets beyond ``max_offset`` share those of the last.
-
-    Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
 
     Raises
     ------

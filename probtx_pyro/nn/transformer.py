@@ -13,6 +13,8 @@ from probtx_pyro.nn.softmax import SoftmaxAttention
 class TransformerBlock(nn.Module):
     """Self-attention and a feed-forward layer four times as wide, each behind a layer norm and added to its input.
 
+    Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
+
     Parameters
     ----------
     width, num_heads
@@ -23,8 +25,6 @@ class TransformerBlock(nn.Module):
         Rate, in the attention and on both branches.
     options
         Further arguments of ``attention``, such as ``head_dim``.
-
-    Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class TransformerBlock(nn.Module):
 class TransformerLM(nn.Module):
     """A causal language model: logits of the next token, (B, L, vocabulary), from tokens (B, L).
 
+    The output weights are the input embedding.
+
     Parameters
     ----------
     vocabulary, context
@@ -67,8 +69,6 @@ class TransformerLM(nn.Module):
         Channels and heads of the blocks, and their number.
     attention, dropout, options
         As for `TransformerBlock`.
-
-    The output weights are the input embedding.
 
     Examples
     --------

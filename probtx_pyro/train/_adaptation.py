@@ -119,8 +119,9 @@ def adapt_tagger(
 
     Returns
     -------
-    The adapted tagger, its words, its tags, and results: ``move`` and ``spread``, ``validation`` (the nats of a word held out under
-    each choice), the nats of a word of the sentences ``before`` and ``after``, ``converged``, ``new_words``, ``seconds``.
+    tuple
+        The adapted tagger, its words, its tags, and results: ``move`` and ``spread``, ``validation`` (the nats of a word held out
+        under each choice), the nats of a word of the sentences ``before`` and ``after``, ``converged``, ``new_words``, ``seconds``.
 
     Raises
     ------

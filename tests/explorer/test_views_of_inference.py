@@ -2,50 +2,23 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from explorer.cases import load
-from explorer.test_page import CONTRAST
 from in_chromium import needs_chromium
 
 ROOT = Path(__file__).parents[2]
-TWELVE = [[round(0.5 * k - 2.8, 1), round(1.2 * (-1) ** k + 0.1 * k - 0.5, 1)] for k in range(12)]
-VIEWS = ["keys-adapt", "mean-field", "fool-the-diagnostics"]
 ERRORS = 5  # standard errors that two means may lie apart: of the 60 compared here one in 30 000 runs fails by chance
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    path = tmp_path_factory.mktemp("explorer") / "index.html"
-    path.write_text(load("build").page(), encoding="utf-8")
-    return path.as_uri()
-
-
 @pytest.fixture
-def visit(chromium, built):
-    """Opens a view; at the end nothing may have gone wrong on the console, and nothing may have been asked of a network."""
-    contexts, said = [], []
-
-    def visit(address, width=1200, **options):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None)  # fmt: skip
-        page.goto(f"{built}#{address}")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert not said
+def visit(visit):
+    """Opens a view; what is given back is its page."""
+    return lambda address, **options: visit(f"#{address}", **options).page
 
 
 def state(page):
@@ -55,7 +28,7 @@ def state(page):
 def number(page, name):
     """A number of the page; one that is being computed is waited for."""
     cell = page.locator(f'[data-value="{name}"][data-json]')
-    cell.wait_for(state="attached", timeout=30_000)
+    cell.wait_for(state="attached", timeout=120_000)
     return json.loads(cell.get_attribute("data-json"))
 
 
@@ -73,52 +46,6 @@ def run_python(page):
 
 def flat(x):
     return [n for y in x for n in flat(y)] if isinstance(x, list) else [x]
-
-
-def test_every_view_fits_a_narrow_screen_and_says_what_it_shows(visit):
-    for view in VIEWS:
-        page = visit(view, width=380)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 380
-        for picture in page.locator('svg[role="img"]').all():
-            assert picture.get_attribute("aria-label")
-        assert page.locator("#view input:not([disabled])").count() >= 5
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(380, "light"), (380, "dark"), (1200, "light"), (1200, "dark")])
-@pytest.mark.parametrize("view", VIEWS)
-def test_text_can_be_read_and_controls_have_names(visit, view, width, scheme):
-    page = visit(view, width=width, color_scheme=scheme)
-    page.locator("#code summary").click()
-    page.locator("#view summary").click()
-    if view == "mean-field":
-        number(page, "annealed")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ratios = page.evaluate(CONTRAST)
-    assert len(ratios) > 15
-    assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
-    for role in ("button", "radio", "slider", "textbox"):
-        for control in page.locator("#view").get_by_role(role).all():
-            assert re.search(rf"- '?{role} \".+\"", control.aria_snapshot())
-
-
-@pytest.mark.parametrize(
-    ("view", "changes", "move"),
-    [
-        ("keys-adapt", {"keys": TWELVE, "queries": TWELVE}, "{ query: [k / 40 - 1, 0.2] }"),
-        ("mean-field", {"sentence": "a dog with a cat in the small red boats"}, "{ damping: (k % 15) / 20 }"),
-        ("fool-the-diagnostics", {}, "{ separation: 4 + (k % 9) / 10 }"),
-    ],
-)
-def test_a_frame_takes_less_than_16_ms(visit, record_property, view, changes, move):
-    """Twelve units, ten words. The quickest of 60 redraws: the machine may be busy with other tests. The median is recorded."""
-    page = visit(f"{view}:{json.dumps(changes)}")
-    if view == "mean-field":
-        number(page, "annealed")
-    page.evaluate(f"() => {{ for (let k = 0; k < 90; k++) explorer.set({move}); }}")
-    times = sorted(page.evaluate("explorer.times.slice(-60)"))
-    record_property("median_ms", times[30])
-    print(f"{view}: quickest {times[0]:.1f} ms, median {times[30]:.1f} ms, 57th of 60 {times[56]:.1f} ms")
-    assert times[0] < 16
 
 
 # -- view 6 --------------------------------------------------------------------------------------------------------------------
@@ -152,7 +79,7 @@ def test_a_query_is_dragged_by_pointer_and_moved_by_keys(visit):
 
 
 def test_a_tap_drops_a_query_and_the_buttons_do_likewise(visit):
-    page = visit("keys-adapt", width=380, has_touch=True)
+    page = visit("keys-adapt", viewport={"width": 380, "height": 900}, has_touch=True)
     count = len(state(page)["queries"])
     plane = page.locator(".plane")
     plane.scroll_into_view_if_needed()

@@ -40,6 +40,27 @@ def test_fields_become_definitions(module):
     ]
 
 
+def test_fields_that_run_on_in_a_paragraph_become_definitions(module):
+    lines = ["A result.", "", "mean: (...). sd: of it, where", "each sd: counts; kind: a word.", "", "Then more."]
+    assert module("docstrings").with_fields(lines, {"mean", "sd", "kind"}) == [
+        *("A result.", "", "", "``mean``", "    (...).", "", "``sd``", "    of it, where", "    each sd: counts;"),
+        *("", "``kind``", "    a word.", "", "", "Then more."),
+    ]
+
+
+def test_an_emphasis_may_run_over_the_end_of_a_line(module):
+    lines = ["  see *A long", "  title* of (*batch, Q)", "  and (*batch, Q)"]
+    assert module("docstrings").with_emphasis(lines) == ["  see *A long*", "  *title* of (*batch, Q)", lines[2]]
+
+
+def test_signatures_have_no_addresses(module):
+    given = "(x: dict = <factory>, f: Callable = <function softmax at 0x7f3a>)"
+    assert module("docstrings").signature(None, "class", "C", None, {}, given, "int") == (
+        "(x: dict = ..., f: Callable = softmax)",
+        "int",
+    )
+
+
 def test_tables_and_doctests_are_left_alone(module):
     lines = [
         "=== ===",

@@ -34,7 +34,12 @@ FAULTS = {
     "image-alt": '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
     "frame-title": '<iframe srcdoc="x"></iframe>',
     "link-name": '<a href="#"></a>',
-    "sideways": '<p style="width: 500px">wide</p>',
+    "narrow: html 5": '<p style="width: 500px">wide</p>',
+    "narrow: main 5": '<main class="content" style="overflow-x: auto"><p style="width: 500px">wide</p></main>',
+    "wide: html 1": '<p style="width: 1250px">wide</p>',
+    "print: html 1": "<style>@media print { p { width: 1000px } }</style><p>wide on paper</p>",
+    "print: shows toc-drawer": '<nav class="toc-drawer">contents</nav>',
+    "print: is dark": "<style>@media print { body { background: #222; color: #fff } }</style>",
     "boom": "<script>throw new Error('boom')</script>",
     "asked for http": '<script>fetch("http://127.0.0.1:9/x").catch(() => 0)</script>',
     "failed": '<script src="none.js"></script>',
@@ -86,6 +91,26 @@ def test_links_lead_somewhere_and_pictures_are_described():
 @pytest.mark.parametrize("page", PAGES)
 def test_page_in_chromium(watch, page):
     assert watch.faults(OUT / page) == []
+
+
+@needs_site
+@needs_chromium
+def test_the_picture_of_the_home_page_is_whole_and_as_dark_as_the_page(chromium):
+    page = chromium.new_page(viewport={"width": 1200, "height": 900}, color_scheme="light")
+    page.set_default_timeout(120_000)
+    page.goto((OUT / "index.html").as_uri())
+    frame = page.frame_locator("iframe.explorer")
+    frame.locator("#view .handle").first.wait_for()
+    high = "() => { const x = document.querySelector('iframe.explorer'); return x.style.height && parseFloat(x.style.height) }"
+    page.wait_for_function(high)
+    assert page.evaluate(high) >= frame.locator("body").evaluate("x => x.offsetHeight")
+    assert frame.get_by_role("navigation").count() == 0 and frame.get_by_role("slider").count() == 0
+    ground = "x => getComputedStyle(x).backgroundColor"
+    before = frame.locator("body").evaluate(ground)
+    page.evaluate("document.body.dataset.theme = 'dark'")
+    frame.locator("html[data-theme=dark]").wait_for(state="attached")
+    assert frame.locator("body").evaluate(ground) != before
+    page.close()
 
 
 @needs_site

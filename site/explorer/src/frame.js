@@ -96,7 +96,7 @@ export function start(found, modules) {
       else link.removeAttribute("aria-current");
     }
     const { notebooks, suffix } = document.documentElement.dataset;
-    const name = `Notebook ${view.notebook}`;
+    const name = `Notebook ${view.notebook.replace("_", ": ").replaceAll("_", " ")}`;
     byId("notebook").replaceChildren(notebooks === undefined ? name : node("a", { target: "_top", href: `${notebooks}${view.notebook}${suffix}` }, name));
     try {
       mount();
@@ -156,7 +156,8 @@ export function start(found, modules) {
     show(view, state);
     write();
   });
-  themes(() => mounted?.update(state));
+  const theme = themes(() => mounted?.update(state));
+  if (window.parent !== window) inside(theme);
   window.addEventListener("hashchange", arrive);
   window.explorer = {
     modules, views, times,
@@ -169,7 +170,16 @@ export function start(found, modules) {
   arrive();
 }
 
-// Light or dark as the reader's system says, until the button says otherwise; `redraw` is called when it changes.
+// In a frame of a page (site/static/site.js): asks for the height that is needed, and is light or dark as the page says. Its address
+// says how much is shown: nothing, all; ?view, one view; ?picture, a view without its controls.
+function inside(theme) {
+  document.documentElement.dataset.inside = location.search.slice(1) || "whole";
+  new ResizeObserver(() => window.parent.postMessage({ explorerHeight: document.body.offsetHeight }, "*")).observe(document.body);
+  window.addEventListener("message", ({ source, data }) => source === window.parent && data?.explorerTheme && theme(data.explorerTheme));
+}
+
+// Light or dark as the reader's system says, until the button or the page around says otherwise; `redraw` is called when it changes.
+// Returns a function of "light", "dark" or "auto".
 function themes(redraw) {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -179,14 +189,18 @@ function themes(redraw) {
     root.dataset.shown = now;
     byId("theme").textContent = now === "dark" ? "Light" : "Dark";
   };
-  byId("theme").addEventListener("click", () => {
-    root.dataset.theme = root.dataset.shown === "dark" ? "light" : "dark";
+  const choose = (name) => {
+    if (name === "auto") delete root.dataset.theme;
+    else root.dataset.theme = name;
     draw();
     redraw();
-  });
+  };
+  byId("theme").addEventListener("click", () => choose(root.dataset.shown === "dark" ? "light" : "dark"));
   dark.addEventListener("change", () => {
     draw();
     redraw();
   });
+  matchMedia("print").addEventListener("change", redraw); // paper is light
   draw();
+  return choose;
 }

@@ -1,4 +1,4 @@
-// View 3: ELBO = log evidence - KL. A guide is a point of the triangle of three probabilities.
+// View 3: ELBO = log evidence − KL. A guide is a point of the triangle of three probabilities.
 
 import { CORNERS, divergence, elbo, placeOf, sharesAt } from "../math/bound.js";
 import { logJoint, logSoftmax, logSumExp, softmax } from "../math/mixture.js";
@@ -143,7 +143,7 @@ function mount(root, first, changed) {
 }
 
 export default {
-  id: "evidence-bound", title: "ELBO = log evidence - KL",
+  id: "evidence-bound", title: "ELBO = log evidence − KL",
   sentence: "Any probabilities over the units, a guide, bound the log evidence from below. The gap is their divergence from attention, so attention is the best guide there is.",
   suggestion: "drag the guide onto the star: the gap closes. Then move the query, and it opens again.",
   notebook: "00_mixtures_in_twenty_lines", defaults, fromURL, mount, python,

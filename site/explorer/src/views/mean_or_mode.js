@@ -75,7 +75,7 @@ function mount(root, first, changed) {
   verdict.setAttribute("pointer-events", "none");
   root.append(
     columns(
-      [figure(plane.node, "Drag the values (rings) and the start of EM (the dot). Shading: the density of the answer, in bands of equal steps of its rank. Small paths: EM from a ring of starts. Filled dots: modes. Cross of thin lines: the mean, attention's output.")],
+      [figure(plane.node, "Drag the values (rings) and the start of EM (the dot). Shading: the density of the answer, by rank. Small paths: EM from a ring of starts. Filled dots: modes. Cross of thin lines: the mean, attention's output.")],
       [controls.node, weight.node, read.node],
     ),
   );
@@ -89,7 +89,7 @@ function mount(root, first, changed) {
       const scale = answer.precision / 2;
       const levels = [];
       const [low, high] = [color("--low"), color("--high")];
-      // the log density but for a constant; its bands are by rank, so that a flat top shows its bumps
+      // the density but for a constant; its colour is its rank, so that a flat top shows its bumps
       for (let r = 0; r < 60; r++) {
         const y = plane.y[1] - ((r + 0.5) * 3) / 60;
         for (let c = 0; c < 68; c++) {
@@ -100,11 +100,12 @@ function mount(root, first, changed) {
         }
       }
       const ordered = Float64Array.from(levels).sort();
-      const cuts = Array.from({ length: 24 }, (_, k) => ordered[Math.floor((ordered.length * k) / 24)]);
+      const cuts = Array.from({ length: 25 }, (_, k) => ordered[Math.floor(((ordered.length - 1) * k) / 24)]);
       shade((_, i) => {
         let band = 23;
         while (band > 0 && levels[i] < cuts[band]) band--;
-        return [...blend(low, high, (0.8 * band) / 23), 255];
+        const within = cuts[band + 1] > cuts[band] ? (levels[i] - cuts[band]) / (cuts[band + 1] - cuts[band]) : 0;
+        return [...blend(low, high, (0.8 * (band + within)) / 24), 255];
       });
 
       const own = emPath(answer, state.start, state.steps);
