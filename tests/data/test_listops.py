@@ -6,8 +6,9 @@ import statistics
 
 import pytest
 
-from probtx_pyro.data import Labelled, is_listops, load_listops, read_listops
+from probtx_pyro.data import Labelled, load_listops, read_listops
 from probtx_pyro.data import listops as module
+from probtx_pyro.data.listops import is_listops
 from probtx_pyro.train import classified_texts
 
 ROWS = [Labelled("[MAX 2 [SM 9 4 ] 1 ]", "3"), Labelled("7", "7")]

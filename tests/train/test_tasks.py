@@ -264,7 +264,11 @@ def test_bad_settings_and_data_are_one_clear_error():
     for change, data, message in (
         ({"select": "taste"}, parts, "select must be one of accuracy, sentence_accuracy, not 'taste'"),
         ({"batch": 1000}, parts, "the train part has 400 rows, fewer than a batch of 1000; give a smaller batch"),
-        ({"context": 4}, parts, r"words in a sentence; give at most 4 \(context\)"),
+        (
+            {"context": 7},
+            parts,
+            r"there are 8 words in a sentence of the train part, and room for 7 \(context\); give more",
+        ),
         ({}, {**parts, "dev": []}, "the dev part is empty; give at least one row"),
         ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part lacks the 1 columns of labels"),
         ({}, {**parts, "train": [Example((), ())]}, "row 1 of the train part lacks the 0 columns of labels"),
