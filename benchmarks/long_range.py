@@ -17,7 +17,7 @@ of rank 8, distance groups and soft heads, as for texts in `benchmarks.tasks`; "
 Learning rates. Each row gets the same search: one run of 600 steps with seed 0 for each of `RATES`; the best accuracy on dev after
 the last step is taken, of equals the smaller rate. 800 expressions give it a standard error of 0.017. The trials never see the
 test part. (Planned were four rates; 0.0003 was added for all rows when softmax did better with 0.001 than with 0.003, on dev.)
-Report. Accuracy on test with seeds 0, 1, 2, of the parameters with the best dev accuracy of the run (every 500 steps): over all
+Report. Accuracy on test with seeds 0, 1, 2, of the parameters with the best dev accuracy of the run (every 800 steps): over all
 2,000 and by length (`BINS`: cut at the quartiles of the test lengths, 10, 16 and 42, and at 128), beside chance, the commonest answer, and
 the commonest answer given the first token. The seeds are shown; differences within the spread of the seeds or below two standard errors
 of 2,000 expressions (0.02) decide nothing. ``seconds`` of a run are on a shared machine. Time and memory are measured apart (``--speed``):
@@ -60,7 +60,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 ENCODERS = {"dependency CRF": "crf", "words": "words"}  # all others are transformers
 PRESETS: dict[str, dict[str, Any]] = {
-    "listops": {"num_steps": 2500, "batch": 16, "context": 1000, "validate_every": 500},
+    "listops": {"num_steps": 4000, "batch": 16, "context": 1000, "validate_every": 800},
     "arena": {"num_steps": 5000, "batch": 32, "context": 2048, "validate_every": 500},
 }
 LONGEST = {"listops": 400}  # tokens of a training expression
