@@ -106,7 +106,7 @@ def read(path: Path, settings: train.ClassifierSettings) -> dict[str, Any] | Non
     if not path.exists():
         return None
     found, wanted = json.loads(path.read_text()), json.loads(json.dumps(asdict(settings)))
-    if changed := [name for name, value in wanted.items() if found["settings"].get(name) != value]:
+    if changed := [name for name, value in found["settings"].items() if wanted.get(name) != value]:
         raise ValueError(f"{path} was run with another {', '.join(changed)}; remove it to run again")
     return found
 
