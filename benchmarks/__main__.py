@@ -9,6 +9,7 @@ from benchmarks import (
     dependency_crf,
     efficiency,
     language_modelling,
+    long_range,
     mean_field,
     mixture,
     posterior,
@@ -42,11 +43,13 @@ def main() -> int:
     tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
-            "\nredundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds tinyshakespeare/, fashion_mnist_900/ and segmentation/"
+            "\nListOps, redundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds listops/, tinyshakespeare/, fashion_mnist_900/ and segmentation/"
         )
         return 0
     from benchmarks import segmentation
 
+    print("\nListOps, the runs that are there (python -m benchmarks.long_range makes the others)")
+    long_range.main(["--table"])
     redundancy.main([])
     print("\nRetrieval of corrupted images, capacity against D, steps until nothing moves")
     retrieval.main([])

@@ -139,7 +139,7 @@ def classify_texts(
     model, vocabulary, labels
         A classifier, its words, and its categories, such as those of a run.
     texts
-        Read as `data.tokenize` does, at least one word each.
+        Read as `data.tokenize` does, which knows the words of the vocabulary; at least one word each.
     batch
         Texts that are computed at once.
 
@@ -148,7 +148,8 @@ def classify_texts(
     ValueError
         A text without words, or with more than the encoder of the model takes.
     """
-    rows = [tokenize(text) for text in texts]
+    known = frozenset(vocabulary.tokens)
+    rows = [tokenize(text, known) for text in texts]
     if not all(rows):
         raise ValueError(f"text {[bool(row) for row in rows].index(False) + 1} has no words; leave it out")
     found: list[list[Guess]] = [[] for _ in rows]

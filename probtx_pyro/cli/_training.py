@@ -1,16 +1,16 @@
 """Options that the tasks of ``probtx train`` share, and what their values must be."""
 
 import argparse
-import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from probtx_pyro.cli import _choices as choices
 from probtx_pyro.cli import _options as options
 
 COMMAND = "command.json"
@@ -23,8 +23,7 @@ OF_ONE_CALL = (
     "device",
     "threads",
     "checkpoint_every",
-    "takes",
-    "choice",
+    "choices",
     "names",
 )
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
@@ -39,71 +38,11 @@ NUMBERS = {
     "rarest": "a token that occurs less often is unknown",
     "context": "tokens of a row; for transformer, most words of a sentence or text",
     "heads": "attention heads",
-    "head_dim": "channels of a head (default width / heads)",
+    "head_dim": choices.HEAD_DIM,
     "layers": "transformer blocks",
     "mask": "share of the words of a row that are hidden",
     "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
     "prior_spread": "standard deviation of Normal priors, mean 0, on the potentials of crf (default: no priors)",
-}
-
-
-def distances(text: str) -> tuple[int, ...]:
-    """Read distances that end a group, in rising order.
-
-    >>> distances("2,3,4")
-    (2, 3, 4)
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
-
-
-def rank(text: str) -> int | str:
-    """Read a rank.
-
-    >>> rank("8"), rank("full")
-    (8, 'full')
-    """
-    return text if text == "full" else options.count(text)
-
-
-class Option(NamedTuple):
-    """Option of the layers or encoders that take an argument.
-
-    argument: the argument that it sets.
-    kind: reads its value; None for an option that has none, and sets True.
-    text: help, to which the names of those that take it are added.
-    values: choices, if it has any.
-    """
-
-    argument: str
-    kind: Callable[[str], Any] | None
-    text: str
-    values: tuple[str, ...] | None = None
-
-
-ATTENTION_OPTIONS = {
-    "components": Option("num_components", options.count, "keys a unit"),
-    "share": Option("share", str, "keys of a unit are shifts of one, not projections of their own", ("shift",)),
-    "adapt-steps": Option("adapt_steps", options.natural, "ECM steps of the keys at every call"),
-    "retrieval-steps": Option("num_steps", options.count, "steps of a state among the keys"),
-    "transformation": Option("transformation", str, "from scores to weights", ("softmax", "entmax15", "sparsemax")),
-}
-ENCODER_OPTIONS = {
-    "channels": Option("num_channels", options.count, "channels, in each of which a word has a head (default 8)"),
-    "iterations": Option("num_steps", options.count, "mean-field iterations (default 4)"),
-    "distances": Option("distances", distances, "where distances are cut into groups, like 2,3,4"),
-    "rank": Option(
-        "rank", rank, "rank of the ternary potentials, or full (default: width / 8 from a width of 64 on, else full)"
-    ),
-    "symmetric": Option("symmetric", None, "arcs score the same in both directions: half the potentials"),
-    "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
-    "head-temperature": Option("head_temperature", float, "temperature of the heads (default 1 / width)"),
-    "head-step": Option("head_step", float, "step of the heads' marginals (default 1, a full step)"),
-    "label-step": Option("label_step", float, "step of the labels' marginals (default 1, a full step)"),
-    "heads": Option("num_heads", options.count, "attention heads (default 8)"),
-    "layers": Option("num_layers", options.count, "layers (default 4)"),
 }
 
 
@@ -114,7 +53,7 @@ def option_of(field: str) -> str:
 
 # option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own option
 OPTION_NAMES = {
-    **{option.argument: f"--{name}" for name, option in {**ATTENTION_OPTIONS, **ENCODER_OPTIONS}.items()},
+    **{option.argument: f"--{name}" for name, option in {**choices.LAYER_OPTIONS, **choices.ENCODER_OPTIONS}.items()},
     **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
     **{"embed_dim": "--width", "checkpoint_every": "--checkpoint-every"},
 }
@@ -218,7 +157,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
 
 
 def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
-    """Add ``--encoder``, a name of `nn.ENCODERS`, the options of those encoders, and those of the settings.
+    """Add ``--encoder``, a name of `nn.ENCODERS`, ``--attention``, of `nn.ATTENTIONS`, their options, and those of the settings.
 
     Parameters
     ----------
@@ -233,65 +172,13 @@ def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
 
     with torch.random.fork_rng(devices=[]):
         made = {name: of.build(8, context=1, dropout=0.0, root=False) for name, of in nn.ENCODERS.items()}
-    add_choice(parser, "encoder", kind, ENCODER_OPTIONS, {name: type(module) for name, module in made.items()})
+    encoders = {name: type(module) for name, module in made.items()}
+    layer = choices.Option("attention", str, "its attention layers (default softmax)", tuple(nn.ATTENTIONS))
+    choices.add_choice(parser, "encoder", kind, {"attention": layer, **choices.ENCODER_OPTIONS}, encoders)
+    takes = choices.add_options(parser, choices.LAYER_OPTIONS, nn.ATTENTIONS)
+    layers = choices.Choice("attention", takes, choices.LAYER_OPTIONS)
+    parser.set_defaults(choices=[*parser.get_default("choices"), layers])
     add_settings(parser, kind)
-
-
-def add_choice(
-    parser: argparse.ArgumentParser, choice: str, kind: Any, table: Mapping[str, Option], names: Mapping[str, type]
-) -> None:
-    """Add an option that chooses a layer or encoder by its name, and the options that at least one of them takes.
-
-    Parameters
-    ----------
-    parser
-        Parser of a task.
-    choice
-        ``"attention"`` or ``"encoder"``.
-    kind
-        Class of the settings, which has the default.
-    table
-        Options of layers or encoders.
-    names
-        Class of each name.
-    """
-    takes = {name: set(inspect.signature(made).parameters) for name, made in names.items()}
-    default = getattr(kind, choice)
-    parser.add_argument(f"--{choice}", choices=takes, default=default, help=f"which {choice} (default {default})")
-    for name, option in table.items():
-        able = ", ".join(chosen for chosen, arguments in takes.items() if option.argument in arguments)
-        takes_value = {"type": option.kind, "choices": option.values, "metavar": None if option.values else "N"}
-        how: dict[str, Any] = takes_value if option.kind else {"action": "store_const", "const": True}
-        parser.add_argument(f"--{name}", help=f"{option.text}; for {able}", **how)
-    parser.set_defaults(takes=takes, choice=(choice, table))
-
-
-def given(arguments: argparse.Namespace, choice: str, table: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the arguments that the options set.
-
-    Parameters
-    ----------
-    arguments
-        Words of the command line, parsed.
-    choice
-        ``"attention"`` or ``"encoder"``.
-    table
-        Its options.
-
-    Raises
-    ------
-    ValueError
-        An option that means nothing to what ``--choice`` says.
-    """
-    chosen = getattr(arguments, choice)
-    found = {}
-    for name, option in table.items():
-        value = getattr(arguments, name.replace("-", "_"))
-        if value is not None:
-            if option.argument not in arguments.takes[chosen]:
-                raise ValueError(f"--{name} means nothing to --{choice} {chosen}; leave it out")
-            found[option.argument] = value
-    return found
 
 
 def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
@@ -312,7 +199,7 @@ def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
         An option that means nothing to the chosen layer or encoder, and what ``kind`` refuses.
     """
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
-    return kind(options=given(arguments, *arguments.choice), **named, **others)
+    return kind(options=choices.given(arguments), **named, **others)
 
 
 def threads(arguments: argparse.Namespace, settings: Any, words: float) -> AbstractContextManager[None]:
@@ -371,7 +258,8 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], *uses: str
         for part, metrics in scores.items()
     )
     made = f"{results['steps']} steps, {results['parameters']:,} parameters, {results['seconds']:.0f} s"
-    print(f"{getattr(arguments, arguments.choice[0])}: {found} after {made}")
+    chosen = ", ".join(filter(None, (getattr(arguments, choice.name) for choice in arguments.choices)))
+    print(f"{chosen}: {found} after {made}")
     what = "tokens" if "level" in results["settings"] else "words"
     print(f"unknown {what}: " + ", ".join(f"{part} {share:.1%}" for part, share in results["unknown"].items()))
     print(arguments.out / RESULTS)

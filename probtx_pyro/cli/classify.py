@@ -116,7 +116,8 @@ def _texts(arguments: argparse.Namespace) -> None:
         writer.writerow(["class", "probability"])
         writer.writerows([best.label, f"{best.probability:.6g}"] for best, *_ in found)
     print(arguments.out)
-    texts.say_unknown(loaded, (word for line in lines for word in tokenize(line)), arguments.new)
+    known = frozenset(loaded.vocabulary.tokens)
+    texts.say_unknown(loaded, (word for line in lines for word in tokenize(line, known)), arguments.new)
 
 
 def write(path: Path, rows: Any) -> None:

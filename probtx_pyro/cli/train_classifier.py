@@ -1,9 +1,11 @@
-"""Train a classifier of texts: from the mean word of a dependency CRF or a transformer, or from the root of a CRF.
+"""Train a classifier of texts: from the mean word of a dependency CRF or of a transformer with any attention, or from the root of a CRF.
 
   probtx train classifier --data texts.csv --out runs/texts              a CSV or TSV file with the header text,category
   probtx train classifier --data banking77 --channels 8 --steps 4000 --out runs/banking
   probtx train classifier --data banking77 --summary root --head-temperature 1 --out runs/root
   probtx train classifier --data folder --encoder transformer --heads 4 --out runs/transformer
+  probtx train classifier --data folder --encoder transformer --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
+  probtx train classifier --data listops --encoder transformer --attention linear-keys --context 1000 --out runs/listops
 
 The parameters with the best validation accuracy are kept, and tested where there is a test part. Resume, several processes and
 results as in `probtx train --help`.
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from probtx_pyro.nn import SUMMARIES
     from probtx_pyro.train import ClassifierSettings
 
-    kinds = "a CSV or TSV file, a folder with train, dev and test files, or banking77"
+    kinds = "a CSV or TSV file, a folder with train, dev and test files, banking77, or listops (or files of its form)"
     training.add_data(parser, "--data", "banking77", kinds)
     training.add_words(parser, ClassifierSettings)
     what = f"how a text is read from its words; root is for crf (default {ClassifierSettings.summary})"

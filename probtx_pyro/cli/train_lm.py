@@ -14,6 +14,7 @@ pip install 'probtx_pyro[train]'
 import argparse
 from typing import Any
 
+from probtx_pyro.cli import _choices as choices
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "a causal language model with any of the attention layers"
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from probtx_pyro import nn
     from probtx_pyro.train import LanguageModelSettings as Settings
 
-    training.add_choice(parser, "attention", Settings, training.ATTENTION_OPTIONS, nn.ATTENTIONS)
+    choices.add_choice(parser, "attention", Settings, choices.ATTENTION_OPTIONS, nn.ATTENTIONS)
     training.add_data(parser, "--text", "topics", "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2")
     parser.add_argument("--level", choices=("char", "word"), default="char", help="what a token is (default char)")
     map_help = "MAP training: the layers' own parameters get Pyro priors"

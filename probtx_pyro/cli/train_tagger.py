@@ -1,8 +1,9 @@
-"""Train a tagger: a tag for every word of a sentence, from a dependency CRF or a transformer.
+"""Train a tagger: a tag for every word of a sentence, from a dependency CRF, or a transformer with any attention.
 
   probtx train tagger --data treebank.conllu --column upos --out runs/tags    a CoNLL-U file or folder
   probtx train tagger --data entities.tsv --out runs/names                    a word and its BIO tag a line
   probtx train tagger --data ewt --column xpos --channels 8 --distances 2,3,4 --out runs/ewt
+  probtx train tagger --data ewt --encoder transformer --attention gaussian-keys --components 3 --out runs/mgk
   probtx train tagger --data cogs --rank 16 --out runs/cogs                   five tags a word; the whole sentence must be right
 
 The parameters with the best validation are kept (by accuracy; by span F1 for entities, by whole sentences for cogs), and tested

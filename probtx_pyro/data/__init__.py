@@ -8,6 +8,7 @@ from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
+from probtx_pyro.data.listops import load_listops, read_listops
 from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
@@ -25,5 +26,6 @@ __all__ = [
     "Sentence", "load_treebank", "read_conllu", "write_conllu",
     "Tagged", "load_entities", "read_tagged",
     "Labelled", "load_labelled", "read_labelled", "tokenize",
+    "load_listops", "read_listops",
     "Cogs", "CogsExample", "Tags", "load_cogs", "read_cogs", "tags_of", "logical_form_of",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Texts with a label: files with a header and two columns, and their words."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,10 +78,22 @@ def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed
     return load_splits(source, PUBLISHED, read_labelled, dev_share, seed)
 
 
-def tokenize(text: str) -> list[str]:
+def tokenize(text: str, known: Container[str] = ()) -> list[str]:
     """Words in small letters, with their apostrophes, and every other mark by itself.
 
+    Parameters
+    ----------
+    text
+        The text.
+    known
+        What stands between spaces and is known, such as a token of ListOps, stays as it is.
+
+    Examples
+    --------
     >>> tokenize("Hasn't my card (no. 7) come?")
     ["hasn't", 'my', 'card', '(', 'no', '.', '7', ')', 'come', '?']
+    >>> tokenize("[MAX 2 9 ]", known={"[MAX"})
+    ['[MAX', '2', '9', ']']
     """
-    return re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text.lower())
+    split = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]").findall
+    return [token for word in text.split() for token in ([word] if word in known else split(word.lower()))]

@@ -21,7 +21,7 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
     "linear-keys": LinearKeysAttention,
     "hopfield": HopfieldAttention,
 }
-"""Attention layers by the name that `TransformerBlock` and ``probtx train lm`` take."""
+"""Attention layers by the name that ``probtx train`` takes: of language models, and of the encoder ``"transformer"`` of words."""
 
 
 class Encoder(NamedTuple):
@@ -53,10 +53,14 @@ def _crf(width: int, *, context: int, dropout: float, root: bool, **options: Any
     return DependencyCRFEncoder(width, dropout=dropout, root_labels=width if root else 0, **options)
 
 
-def _transformer(width: int, *, context: int, dropout: float, root: bool, **options: Any) -> nn.Module:
+def _transformer(
+    width: int, *, context: int, dropout: float, root: bool, attention: str = "softmax", **options: Any
+) -> nn.Module:
     if root:
         raise ValueError("a transformer has no root; give the summary mean, or the encoder crf")
-    return TransformerEncoder(width, context=context, dropout=dropout, **options)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {attention!r}")
+    return TransformerEncoder(width, context=context, dropout=dropout, attention=ATTENTIONS[attention], **options)
 
 
 def _columns_of_crf(encoder: DependencyCRFEncoder) -> int:
@@ -64,15 +68,15 @@ def _columns_of_crf(encoder: DependencyCRFEncoder) -> int:
     return encoder.width if encoder.rank == "full" else 2 * encoder.num_channels * encoder.groups * encoder.rank
 
 
-def _columns_of_transformer(encoder: TransformerEncoder) -> int:
-    return encoder.layers.layers[0].linear1.out_features
+def _columns_of_transformer(encoder: Any) -> int:
+    return encoder.layers[0].linear1.out_features
 
 
 ENCODERS: dict[str, Encoder] = {
     "crf": Encoder(_crf, _columns_of_crf, 0.3),
     "transformer": Encoder(_transformer, _columns_of_transformer, 0.02),
 }
-"""Encoders of words by the name that ``probtx train`` takes."""
+"""Encoders of words by the name that ``probtx train`` takes. A transformer takes a name of `ATTENTIONS`, ``attention``, and its options."""
 
 SUMMARIES: dict[str, Summary] = {
     "mean": Summary(mean_word),

@@ -10,7 +10,6 @@ the category of a text. The mean word, which is not theirs, learns faster on the
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn._options import printed
+from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
 class TransformerEncoder(nn.Module):
-    """``torch.nn.TransformerEncoder`` with the norms before its layers, a last one behind them, and learned positions.
+    """Layers of ``torch.nn.TransformerEncoderLayer`` with any attention, norms before them, a last one behind, and learned positions.
 
     Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
 
@@ -36,36 +36,47 @@ class TransformerEncoder(nn.Module):
     max_offset
         None: absolute positions. A number: relative ones; every head learns a bias for each offset between two words, to be added
         to its logits in all layers, and offsets beyond ``max_offset`` share those of the last.
+    attention
+        Class of the attention layers, as for `TransformerBlock`.
+    options
+        Further arguments of ``attention``, such as ``head_dim``.
 
     Raises
     ------
     ValueError
-        A width that the heads do not divide, a ``max_offset`` that is not positive; in a call, more words than ``context``.
+        A ``max_offset`` that is not positive, and what ``attention`` refuses, such as a width that the heads do not divide; in a
+        call, more words than ``context``.
+
+    Examples
+    --------
+    >>> from probtx_pyro.nn import GaussianKeysAttention
+    >>> encoder = TransformerEncoder(8, context=10, num_heads=2, attention=GaussianKeysAttention, num_components=3)
+    >>> encoder(torch.zeros(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
     """
 
     def __init__(
         self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0,
-        max_offset: int | None = None,
+        max_offset: int | None = None, attention: Callable[..., nn.Module] = SoftmaxAttention, **options: Any,
     ):  # fmt: skip
         super().__init__()
-        if width < 1 or num_heads < 1 or width % num_heads:
-            raise ValueError(f"width {width} must be positive and divisible by num_heads {num_heads}")
         if max_offset is not None and max_offset < 1:
             raise ValueError(f"max_offset must be positive, not {max_offset}")
         self.context, self.num_heads, self.max_offset = context, num_heads, max_offset
+
+        def layer() -> nn.Module:
+            inner: Any = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
+            made = nn.TransformerEncoderLayer(width, 1, 4 * width, dropout, F.gelu, batch_first=True, norm_first=True)
+            made.self_attn = inner  # and not torch's, which is why that is made with one head
+            for linear in (inner.out_proj, made.linear1, made.linear2):
+                nn.init.xavier_uniform_(linear.weight)
+            return made
+
+        self.layers, self.norm = nn.ModuleList(layer() for _ in range(num_layers)), nn.LayerNorm(width)
         if max_offset is None:
             self.positions = nn.Parameter(0.02 * torch.randn(context, width))
         else:
             self.offset_bias = nn.Parameter(torch.randn(num_heads, 2 * max_offset + 1))
-        # an activation that torch does not recognise keeps it from its fast path, which takes biases of logits for a mask
-        activation = F.gelu if max_offset is None else partial(F.gelu)
-        layer = nn.TransformerEncoderLayer(
-            width, num_heads, 4 * width, dropout, activation, batch_first=True, norm_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        for weight in self.layers.layers.parameters():  # torch copies one layer: all would start alike
-            if weight.ndim > 1:
-                nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Return each word in its context, (B, N, width).
@@ -85,15 +96,18 @@ class TransformerEncoder(nn.Module):
         batch, length, _ = x.shape
         if length > self.context:
             raise ValueError(f"there are {length} words in a sentence; give at most {self.context} (context)")
+        bias, padding = None, None
         if self.max_offset is None:
-            return self.layers(x + self.positions[:length], src_key_padding_mask=key_padding_mask)
-        word = torch.arange(length, device=x.device)
-        offset = (word - word.unsqueeze(-1)).clamp(-self.max_offset, self.max_offset) + self.max_offset
-        bias = self.offset_bias[:, offset].to(x.dtype).repeat(batch, 1, 1)
-        if key_padding_mask is not None:
+            x = x + self.positions[:length]
+        else:
+            word = torch.arange(length, device=x.device)
+            offset = (word - word.unsqueeze(-1)).clamp(-self.max_offset, self.max_offset) + self.max_offset
+            bias = self.offset_bias[:, offset].to(x.dtype).repeat(batch, 1, 1)
+        if key_padding_mask is not None:  # of the dtype of the biases, as torch wants it
             padding = x.new_zeros(key_padding_mask.shape).masked_fill(key_padding_mask, -torch.inf)
-            bias = bias + padding.repeat_interleave(self.num_heads, 0).unsqueeze(1)
-        return self.layers(x, mask=bias)
+        for layer in self.layers:
+            x = layer(x, bias, padding)
+        return self.norm(x)
 
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""

@@ -5,6 +5,7 @@ mean word, or from the root of a dependency CRF.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,8 @@ def labelling(
     Raises
     ------
     ValueError
-        An empty part, rows that have no words or unequal columns, a metric that is not there or that needs one column.
+        An empty part, rows that have no words, unequal columns or more words than ``context``, a metric that is not there or that
+        needs one column.
     """
     columns, metrics = _columns(parts), metrics or {}
     if settings.select not in {**counted, **metrics}:
@@ -158,6 +160,7 @@ def labelling(
     drawn = drawn_rows(rows["train"], settings)
 
     model: Any = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
+    _require_room(model.encoder, rows)
     if settings.prior_spread is not None:
         model.encoder.priors = potential_priors(model.encoder, settings.prior_spread)
     things = sum(map(len, rows["train"].targets))
@@ -202,6 +205,16 @@ def labelling(
         parts=tuple(name for name in rows if name != "train"),
         unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip
+
+
+def _require_room(encoder: Any, rows: Mapping[str, WordRows]) -> None:
+    """Refuse rows that are longer than an encoder with positions takes, before a step is done."""
+    context = getattr(encoder, "context", math.inf)
+    for name, part in rows.items():
+        if (longest := max(map(len, part.words))) > context:
+            raise ValueError(
+                f"there are {longest} words in a sentence of the {name} part, and room for {context} (context); give more"
+            )
 
 
 def _columns(parts: Parts) -> int:

@@ -8,6 +8,7 @@ from probtx_pyro.data._splits import load_splits
 from probtx_pyro.data.cogs import NONE, CogsExample, load_cogs
 from probtx_pyro.data.conllu import read_conllu
 from probtx_pyro.data.labelled import load_labelled, tokenize
+from probtx_pyro.data.listops import is_listops, load_listops
 from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
 from probtx_pyro.data.tagged import read_tagged
 from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
@@ -107,7 +108,24 @@ def annotated_sentences(source: str | Path, column: str = "upos") -> list[Exampl
     return [Example(row.words, tuple((tag,) for tag in getattr(row, tags))) for row in rows]
 
 
+NAMED_TEXTS = ("banking77", "listops")
+
+
 def classified_texts(source: str) -> dict[str, Texts]:
-    """The words of texts and their categories: ``"banking77"``, or the user's, see `load_labelled`."""
-    splits = load_labelled(source)._asdict()
-    return {name: [(tokenize(text), of) for text, of in part] for name, part in splits.items()}
+    """The words of texts and their categories.
+
+    Parameters
+    ----------
+    source
+        One of `NAMED_TEXTS`, or the user's file or folder: texts, see `load_labelled`, or expressions, see `load_listops`.
+
+    Raises
+    ------
+    ValueError
+        No such name or file, or what the readers refuse.
+    """
+    if source not in NAMED_TEXTS and not Path(source).exists():
+        raise ValueError(f"there is no file or folder {source}; give one, or one of {', '.join(NAMED_TEXTS)}")
+    expressions = source == "listops" or (source not in NAMED_TEXTS and is_listops(source))
+    load, words_of = (load_listops, str.split) if expressions else (load_labelled, tokenize)
+    return {name: [(words_of(text), of) for text, of in part] for name, part in load(source)._asdict().items()}

@@ -149,5 +149,9 @@ def test_categories_are_those_of_each_text_alone(batch):
         order = p.argsort(descending=True).tolist()
         assert [guess.label for guess in guesses] == ["xyz"[i] for i in order]
         assert [guess.probability for guess in guesses] == approx([float(p[i]) for i in order])
+    known = WORDS._replace(tokens=("?", "[MAX", "]", "2", "Cat", "9"))  # stay as they stand between spaces
+    (of_expression,) = apps.classify_texts(model, known, ("x", "y", "z"), ["[MAX 2 Cat ]"], batch)
+    p = model(torch.tensor([[1, 3, 4, 2]]))[0].softmax(-1)
+    assert [guess.probability for guess in of_expression] == approx(p.sort(descending=True).values.tolist())
     with pytest.raises(ValueError, match="text 2 has no words"):
         apps.classify_texts(model, WORDS, ("x", "y", "z"), ["a", "  "])

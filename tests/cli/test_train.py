@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probtx_pyro import cli, nn, train
-from probtx_pyro.cli import _training as training
+from probtx_pyro.cli import _choices as choices
 from probtx_pyro.cli.train import TASKS
 from probtx_pyro.train import _loop as loop
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 SMALL = (
     "--encoder transformer --heads 2 --layers 1 --width 8 --steps 4 --batch 4 --context 20 --validate-every 2".split()
 )
+TASK_FILES = {"lm": "--text", "mlm": "--text", "tagger": "--data", "classifier": "--data"}
 USES = {"lm": "generate", "mlm": "fill", "tagger": "tag", "classifier": "classify"}
 SENTENCES = "The DET\ncat NOUN\nsleeps VERB\n\nA DET\ndog NOUN\n\n" * 10
 TEXTS = "text,category\n" + 'the cat sleeps,animal\n"rain, and wind",weather\n' * 10
@@ -34,12 +35,18 @@ def _single_precision():
 
 
 @pytest.mark.parametrize(
-    ("task", "choice", "registry"), [("lm", "attention", nn.ATTENTIONS), ("mlm", "encoder", nn.ENCODERS)]
+    ("task", "choice", "registry"),
+    [
+        ("lm", "attention", nn.ATTENTIONS),
+        *((task, "encoder", nn.ENCODERS) for task in ("mlm", "tagger", "classifier")),
+        *((task, "attention", nn.ATTENTIONS) for task in ("mlm", "tagger", "classifier")),
+    ],
 )
 def test_choices_are_the_names_of_the_one_registry(task, choice, registry):
     for name in registry:
         arguments = cli.parser().parse_args(["train", task, "--out", "x", f"--{choice}", name])
-        assert getattr(arguments, choice) == name and set(arguments.takes) == set(registry)
+        (offered,) = (of for of in arguments.choices if of.name == choice)
+        assert getattr(arguments, choice) == name and set(offered.takes) == set(registry)
     with pytest.raises(SystemExit):
         cli.parser().parse_args(["train", task, "--out", "x", f"--{choice}", "warm"])
 
@@ -50,31 +57,45 @@ def test_a_layer_added_to_the_registry_is_a_choice_with_its_options(monkeypatch)
             super().__init__(*args, **others)
 
     monkeypatch.setattr(nn, "ATTENTIONS", {**nn.ATTENTIONS, "shifted": Shifted})
-    arguments = cli.parser().parse_args("train lm --out x --attention shifted --components 3".split())
-    assert training.given(arguments, "attention", training.ATTENTION_OPTIONS) == {"num_components": 3}
-    arguments = cli.parser().parse_args("train lm --out x --attention shifted --share shift".split())
-    with pytest.raises(ValueError, match="--share means nothing to --attention shifted; leave it out"):
-        training.given(arguments, "attention", training.ATTENTION_OPTIONS)
+    of_words = {"attention": "shifted"}
+    for words, made in (
+        ("lm", {}),
+        ("mlm --encoder transformer", of_words),
+        ("tagger --encoder transformer", of_words),
+    ):
+        arguments = cli.parser().parse_args(f"train {words} --out x --attention shifted --components 3".split())
+        assert choices.given(arguments) == {**made, "num_components": 3}
+        arguments = cli.parser().parse_args(f"train {words} --out x --attention shifted --share shift".split())
+        with pytest.raises(ValueError, match="--share means nothing to --attention shifted; leave it out"):
+            choices.given(arguments)
 
 
 def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
-    values = {"distances": "2,3", "share": "shift", "transformation": "sparsemax", "head-temperature": "0.5", "head-step": "0.5", "label-step": "0.5"}  # fmt: skip
-    for task, choice, table in (
-        ("lm", "attention", training.ATTENTION_OPTIONS),
-        ("mlm", "encoder", training.ENCODER_OPTIONS),
-    ):
-        takes = cli.parser().parse_args(["train", task, "--out", "x"]).takes
-        for name, option in table.items():
-            able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
-            assert able, name
-            for chosen in able:
-                value = [values.get(name, "2")] if option.kind else []
-                words = ["train", task, "--out", "x", f"--{choice}", chosen, f"--{name}", *value]
-                set_to = training.given(cli.parser().parse_args(words), choice, table)
-                if choice == "attention":
-                    nn.ATTENTIONS[chosen](8, 2, **set_to)
-                else:
-                    nn.ENCODERS[chosen].build(8, context=4, dropout=0.0, root=False, **set_to)
+    values = {"distances": "2,3", "attention": "hopfield", "share": "shift", "transformation": "sparsemax", "head-temperature": "0.5", "head-step": "0.5", "label-step": "0.5"}  # fmt: skip
+    tried = set()
+    for task in ("lm", "mlm"):
+        for choice, takes, table in cli.parser().parse_args(["train", task, "--out", "x"]).choices:
+            for name, option in table.items():
+                able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+                assert able, name
+                for chosen in able:
+                    value = [values.get(name, "2")] if option.kind else []
+                    words = ["train", task, "--out", "x", f"--{choice}", chosen, f"--{name}", *value]
+                    if (task, choice) == ("mlm", "attention"):
+                        words += ["--encoder", "transformer"]
+                    set_to = choices.given(cli.parser().parse_args(words))
+                    assert option.argument in set_to
+                    tried.add((task, choice, name))
+                    if task == "lm":
+                        nn.ATTENTIONS[chosen](8, 2, **set_to)
+                    else:
+                        encoder = "transformer" if choice == "attention" else chosen
+                        nn.ENCODERS[encoder].build(8, context=4, dropout=0.0, root=False, **set_to)
+    assert {(task, "attention", "components") for task in ("lm", "mlm")} <= tried and (
+        "mlm",
+        "encoder",
+        "rank",
+    ) in tried
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -116,17 +137,52 @@ def test_each_task_on_a_file(words, name, content, metric, tmp_path, capsys):
     assert cli.main([*command, "--resume"]) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "name", "content", "use"),
+    [
+        ("mlm", "a.txt", PROSE, ["fill", "new.txt", "--model", "run"]),
+        ("tagger", "a.tsv", SENTENCES, ["tag", "new.txt", "--model", "run"]),
+        ("classifier", "a.csv", TEXTS, ["classify", "run", "new.txt", "--out", "classes.csv"]),
+    ],
+)
+def test_any_attention_is_trained_and_used(task, name, content, use, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(content)
+    (tmp_path / "new.txt").write_text("the [MASK] sleeps\n")
+    words = [*SMALL, "--attention", "gaussian-keys", "--components", "3", "--share", "shift", "--head-dim", "3"]
+    assert cli.main(["train", task, TASK_FILES[task], name, *words, "--out", "run", "--no-progress"]) == 0
+    assert capsys.readouterr().out.startswith("transformer, gaussian-keys: ")
+    layer = train.load_run(tmp_path / "run").model.encoder.layers[0].self_attn
+    assert (type(layer), layer.num_heads, layer.num_components, layer.share, layer.head_dim) == (
+        nn.GaussianKeysAttention, 2, 3, "shift", 3,
+    )  # fmt: skip
+    assert cli.main(use) == 0, capsys.readouterr().err
+    assert cli.main(["parse", "new.txt", "--model", "run", "--out", "trees.conllu"]) == 2
+    assert "only a DependencyCRFEncoder has heads" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["mlm", "--heads", "2"], "--heads means nothing to --encoder crf; leave it out"),
+        (["mlm", "--attention", "softmax"], "--attention means nothing to --encoder crf; leave it out"),
+        (["mlm", "--components", "2"], "--components means nothing to --encoder crf; leave it out"),
+        (
+            ["classifier", "--encoder", "transformer", "--components", "2"],
+            "--components means nothing to --attention softmax; leave it out",
+        ),
+        (
+            ["tagger", "--encoder", "transformer", "--attention", "hopfield", "--iterations", "2"],
+            "--iterations means nothing to --encoder transformer; leave it out",
+        ),
         (["tagger", "--encoder", "transformer", "--rank", "2"], "--rank means nothing to --encoder transformer"),
         (["mlm", "--mask", "0"], "error: --mask must be more than 0 and less than 1"),
         (["mlm", "--head-step", "2"], "error: --head-step must be more than 0 and at most 1"),
         (["lm", "--heads", "3"], "error: --width 128 must be positive and divisible by --heads 3; or give --head-dim"),
         (
             ["tagger", "--encoder", "transformer", "--heads", "3"],
-            "error: --width 128 must be positive and divisible by --heads 3",
+            "error: --width 128 must be positive and divisible by --heads 3; or give --head-dim",
         ),
         (
             ["tagger", "--data", "nowhere.conllu"],
@@ -171,9 +227,6 @@ def test_numbers_out_of_range_are_one_line_that_names_the_option(words, tmp_path
     error = capsys.readouterr().err
     assert done.value.code == 2 and error.count("\n") == 1
     assert f"argument {words[-2]}: '{words[-1]}' is not a whole number from " in error
-
-
-TASK_FILES = {"lm": "--text", "mlm": "--text", "tagger": "--data", "classifier": "--data"}
 
 
 @pytest.mark.slow
@@ -273,11 +326,11 @@ def test_a_column_without_tags(tmp_path, capsys):
 
 
 def test_distances_are_whole_numbers_between_commas():
-    assert training.distances("2,3") == (2, 3)
+    assert choices.distances("2,3") == (2, 3)
     with pytest.raises(argparse.ArgumentTypeError, match="'2,x' are no distances; give whole numbers like 2,3,4"):
-        training.distances("2,x")
+        choices.distances("2,x")
     arguments = cli.parser().parse_args(["train", "tagger", "--distances", "2,3,4", "--rank", "5", "--out", "x"])
-    assert training.given(arguments, "encoder", training.ENCODER_OPTIONS) == {"distances": (2, 3, 4), "rank": 5}
+    assert choices.given(arguments) == {"distances": (2, 3, 4), "rank": 5}
 
 
 @pytest.mark.parametrize(

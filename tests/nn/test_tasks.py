@@ -11,8 +11,8 @@ from probtx_pyro.nn.tasks import mean_word, root_label
 WIDTH = 8
 
 
-def transformer(**options):
-    return nn.TransformerEncoder(WIDTH, context=7, num_heads=2, num_layers=2, **options)
+def transformer(attention=nn.SoftmaxAttention, **options):
+    return nn.TransformerEncoder(WIDTH, context=7, num_heads=2, num_layers=2, attention=attention, **options)
 
 
 def crf(**options):
@@ -20,7 +20,9 @@ def crf(**options):
 
 
 ENCODERS = {
-    "transformer": (transformer, mean_word),
+    **{name: (partial(transformer, layer), mean_word) for name, layer in nn.ATTENTIONS.items()},
+    "MGK with half the heads": (partial(transformer, nn.GaussianKeysAttention, head_dim=3), mean_word),
+    "offsets in MLK": (partial(transformer, nn.LinearKeysAttention, max_offset=2), mean_word),
     "crf": (crf, mean_word),
     "crf with a root": (partial(crf, root_labels=WIDTH), root_label),
 }
@@ -48,7 +50,7 @@ def test_the_transformer_layer_by_hand(max_offset, gradients):
     encoder = nn.TransformerEncoder(4, context=5, num_heads=1, num_layers=1, max_offset=max_offset).train(gradients)
     for p in encoder.parameters():
         torch.nn.init.normal_(p)
-    block, x = encoder.layers.layers[0], torch.randn(2, 4, 4)
+    block, x = encoder.layers[0], torch.randn(2, 4, 4)
     h = x if max_offset else x + encoder.positions[:4]
     q, k, v = F.linear(block.norm1(h), block.self_attn.in_proj_weight, block.self_attn.in_proj_bias).chunk(3, -1)
     bias = torch.zeros(4, 4)
@@ -58,7 +60,7 @@ def test_the_transformer_layer_by_hand(max_offset, gradients):
     weights = (q @ k.mT / 2 + bias).softmax(-1)  # the root of the width, 4
     h = h + block.self_attn.out_proj(weights @ v)
     wide = F.gelu(block.linear1(block.norm2(h)))
-    expected = encoder.layers.norm(h + block.linear2(wide))
+    expected = encoder.norm(h + block.linear2(wide))
     with torch.set_grad_enabled(gradients):
         found = encoder(x)
     assert_equal(found, expected, wide, h, operations=256)  # sums of 16 terms after sums of 4, normalised twice
@@ -75,9 +77,32 @@ def test_offsets_do_not_know_where_a_sentence_stands(gradients):
     assert_equal(padded[:, 2:6], alone, operations=256)  # sums of 32 terms after sums of 8, in two layers
 
 
-def test_layers_do_not_start_alike():
-    first, second = transformer().layers.layers
+def rates(module):
+    return [part.p for part in module.modules() if isinstance(part, torch.nn.Dropout)] + [module.self_attn.dropout]
+
+
+def test_softmax_layers_are_those_of_torch():
+    """The same parameters by the same names, the same rates of dropout, the same answers."""
+    torch.manual_seed(0)
+    ours = transformer(dropout=0.3)
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, 0.3, F.gelu, batch_first=True, norm_first=True)
+    theirs = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+    theirs.layers.load_state_dict(ours.layers.state_dict())
+    assert [rates(layer) for layer in ours.layers] == [rates(layer) for layer in theirs.layers]
+    x, padding = torch.randn(3, 5, WIDTH), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    found, expected = ours.eval()(x, padding), theirs.eval()(x + ours.positions[:5], src_key_padding_mask=padding)
+    assert_equal(found[~padding], expected[~padding], operations=512)  # as for padding, below
+
+
+@pytest.mark.parametrize("name", nn.ATTENTIONS)
+def test_layers_start_as_their_attention_does_and_not_alike(name):
+    torch.manual_seed(0)
+    alone = dict(nn.ATTENTIONS[name](WIDTH, 2).named_parameters())
+    torch.manual_seed(0)
+    first, second = transformer(nn.ATTENTIONS[name]).layers
     assert not torch.equal(first.linear1.weight, second.linear1.weight)
+    for parameter, value in first.self_attn.named_parameters():
+        assert parameter == "out_proj.weight" or torch.equal(value, alone[parameter])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -133,7 +158,11 @@ def test_masked_words_are_predicted_by_the_embedding(encoder):
 def test_bad_input_is_one_clear_error():
     with pytest.raises(ValueError, match=r"there are 8 words in a sentence; give at most 7 \(context\)"):
         transformer()(torch.zeros(1, 8, WIDTH))
-    with pytest.raises(ValueError, match=r"width 8 must be positive and divisible by num_heads 3"):
+    with pytest.raises(
+        ValueError, match=r"embed_dim 8 must be positive and divisible by num_heads 3; or give head_dim"
+    ):
         nn.TransformerEncoder(8, context=4, num_heads=3)
+    with pytest.raises(ValueError, match=r"attention must be one of softmax, gaussian, .*, not 'warm'"):
+        nn.ENCODERS["transformer"].build(8, context=4, dropout=0.0, root=False, attention="warm")
     with pytest.raises(ValueError, match=r"max_offset must be positive, not 0"):
         transformer(max_offset=0)

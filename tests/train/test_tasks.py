@@ -6,7 +6,7 @@ import pytest
 import torch
 from commands import Training
 
-from probtx_pyro import cli, train
+from probtx_pyro import cli, nn, train
 from probtx_pyro.data import Text
 from probtx_pyro.train import (
     ClassifierSettings,
@@ -77,6 +77,18 @@ def test_taggers_learn_what_the_context_tells(encoder, shifts):
         done.results["metrics"]["test"]["accuracy"] > 0.97
         and done.results["metrics"]["test"]["sentence_accuracy"] > 0.8
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", nn.ATTENTIONS)
+def test_a_transformer_of_any_attention_learns_and_is_loaded(attention, tmp_path):
+    settings = settings_of(LabellingSettings, "transformer", num_steps=200)
+    settings = replace(settings, options={**settings.options, "attention": attention})
+    done = train.train_tagger(settings, parts_of(1), tmp_path, progress=False)
+    assert done.results["metrics"]["test"]["accuracy"] > 0.97
+    loaded, words = train.load_run(tmp_path), torch.tensor([[1, 2, 3, 4]])
+    assert type(loaded.model.encoder.layers[0].self_attn) is nn.ATTENTIONS[attention]
+    assert torch.equal(loaded.model(words)[0], done.model.eval()(words)[0])
 
 
 @pytest.mark.slow
@@ -258,7 +270,11 @@ def test_bad_settings_and_data_are_one_clear_error():
     for change, data, message in (
         ({"select": "taste"}, parts, "select must be one of accuracy, sentence_accuracy, not 'taste'"),
         ({"batch": 1000}, parts, "the train part has 400 rows, fewer than a batch of 1000; give a smaller batch"),
-        ({"context": 4}, parts, r"words in a sentence; give at most 4 \(context\)"),
+        (
+            {"context": 7},
+            parts,
+            r"there are 8 words in a sentence of the train part, and room for 7 \(context\); give more",
+        ),
         ({}, {**parts, "dev": []}, "the dev part is empty; give at least one row"),
         ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part lacks the 1 columns of labels"),
         ({}, {**parts, "train": [Example((), ())]}, "row 1 of the train part lacks the 0 columns of labels"),
