@@ -86,9 +86,10 @@ def beam_search(
         added = found.float().cpu().view(len(problems), width, -1).clone()
         added[..., list(never)] = -torch.inf
         must_end = (limits[problems] == length)[:, None, None] & (torch.arange(added.shape[-1]) != end)
-        ordered = (scores.unsqueeze(-1) + added.masked_fill(must_end, -torch.inf)).flatten(1)
-        best, place = ordered.sort(dim=-1, descending=True, stable=True)
-        best, place = best[:, : 2 * width], place[:, : 2 * width]  # a beam has one end for each of its sequences
+        following = (scores.unsqueeze(-1) + added.masked_fill(must_end, -torch.inf)).flatten(1)
+        best, place = _largest(
+            following, min(2 * width, following.shape[-1])
+        )  # a beam has one end for each of its sequences
         origin, token = place // added.shape[-1], place % added.shape[-1]
         ends, possible = token == end, best > -torch.inf
         for row, rank in (ends & possible)[:, :width].nonzero().tolist():
@@ -105,3 +106,17 @@ def beam_search(
         tokens = torch.cat([tokens[rows], token.gather(-1, order)[on].view(-1, 1)], -1)
         state = state.rows(rows)
     return [max(each, key=lambda hypothesis: hypothesis.score) for each in finished]
+
+
+def _largest(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Return the largest scores of each row, falling, and their places: equal ones by place, which ``topk`` does not promise."""
+    values, places = scores.topk(number, -1)
+    least = values[:, -1:]
+    if (
+        ((scores >= least).sum(-1) > number) & (least[:, 0] > -torch.inf)
+    ).any():  # which of equal ones are in is open, too
+        values, places = scores.sort(dim=-1, descending=True, stable=True)
+        return values[:, :number], places[:, :number]
+    places = places.sort(-1).values
+    values, order = scores.gather(-1, places).sort(dim=-1, descending=True, stable=True)
+    return values, places.gather(-1, order)
