@@ -55,6 +55,11 @@ class TranslationSettings(LoopSettings):
         "length_penalty": (lambda value: value >= 0, "0 or more"),
     }
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary < (least := LEVELS[self.level].least):
+            raise ValueError(f"vocabulary must be {least} or more for the level {self.level}, not {self.vocabulary}")
+
     def model(self, vocabulary: int) -> nn.EncoderDecoder:
         """The untrained model, the same for the same seed; the random state is left as it was."""
         with torch.random.fork_rng(devices=[]):
