@@ -83,7 +83,7 @@ def translate_rows(
 
     def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
         logits, cache = model.step(tokens.to(device), cache)
-        return logits.log_softmax(-1), cache
+        return logits.float().log_softmax(-1), cache
 
     model.eval()
     try:

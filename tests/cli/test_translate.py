@@ -1,11 +1,10 @@
 """``probtx train translation`` and ``probtx translate``, from a run of four steps."""
 
-import io
 import json
-import shlex
 
 import pytest
 import torch
+from commands import calls
 
 from probtx_pyro import cli
 from probtx_pyro.cli import _training as training
@@ -36,17 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def call(folder, monkeypatch, capsys):
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.chdir(folder)
-
-    def call(words, given=""):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
-        code = cli.main(shlex.split(words))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return calls(folder, monkeypatch, capsys)
 
 
 @pytest.mark.slow
@@ -60,7 +49,9 @@ def test_training_says_its_scores_and_what_to_do_next_and_goes_on(call, folder):
     results = json.loads((folder / "run" / "results.json").read_text())
     assert results["settings"]["level"] == "word" and results["settings"]["attention"] == "gaussian-keys"
     assert results["settings"]["num_steps"] == 6 and results["vocabulary"] <= 40
-    code, out, _ = call(f"train translation --data pairs.tsv {SMALL} --level subword --vocabulary 300 --context 60 --out bytes")
+    code, out, _ = call(
+        f"train translation --data pairs.tsv {SMALL} --level subword --vocabulary 300 --context 60 --out bytes"
+    )
     assert code == 0 and "unknown tokens: dev 0.0%, test 0.0%" in out
 
 
