@@ -51,7 +51,7 @@ NUMBERS = {
 }
 
 
-# settings of runs that are usual elsewhere, by the name that --preset takes; an option that is given itself goes before
+# settings that are usual elsewhere, by the name that --preset takes: `earlier` puts them in the place of the defaults
 PRESETS: dict[str, dict[str, Any]] = {
     # sizes, rate, dropout and smoothing of fairseq's transformer_iwslt_de_en; the feed-forward layers here are twice as wide. Never run.
     "iwslt": {
@@ -206,11 +206,6 @@ def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: 
     """
     found = "published ones are read from $PROBTX_DATA, or downloaded"
     parser.add_argument(option, default=default, metavar="FILE", help=f"{files} (default {default}; {found})")
-
-
-def add_preset(parser: argparse.ArgumentParser) -> None:
-    """Add ``--preset``, a name of `PRESETS`, whose values `earlier` puts in the place of the defaults."""
-    parser.add_argument("--preset", choices=PRESETS, help="defaults of another size (never run here)")
 
 
 def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:

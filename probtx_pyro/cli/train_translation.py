@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_choice(parser, "attention", Settings, training.ATTENTION_OPTIONS, nn.ATTENTIONS)
     training.add_data(parser, "--data", "tatoeba", "tab-separated pairs (plain or .gz), a folder, or tatoeba")
     parser.add_argument("--level", choices=LEVELS, default=Settings.level, help="what a token is (default subword)")
-    training.add_preset(parser)
+    parser.add_argument("--preset", choices=training.PRESETS, help="defaults of another size (never run here)")
     training.add_settings(parser, Settings)
 
 
