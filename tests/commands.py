@@ -1,11 +1,30 @@
-"""The command line in processes of its own, for tests that kill, resume and distribute: none of them can hang the suite."""
+"""The command line for tests: in processes of its own, where they kill, resume and distribute and none can hang the suite; and in this one."""
 
+import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from probtx_pyro import cli
+
+
+def calls(folder, monkeypatch, capsys):
+    """A function that runs a command in this process, in a folder: from its words and standard input to code, output and errors."""
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(folder)
+
+    def call(words, given=""):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        code = cli.main(shlex.split(words))
+        return code, *capsys.readouterr()
+
+    return call
 
 
 class Training:

@@ -26,6 +26,11 @@ Taggers, masked language models and classifiers with the dependency CRF or a tra
   probtx train tagger --data treebank.conllu --out runs/tags
   probtx tag sentences.txt --model runs/tags
 
+Translation of sentences, from pairs of them:
+
+  probtx train translation --data pairs.tsv --out runs/de
+  probtx translate sentences.txt --model runs/de
+
 A trained tagger, adapted to other text with ten annotated sentences:
 
   probtx adapt tagger runs/tags ten_sentences.conllu --out runs/adapted
@@ -51,7 +56,7 @@ from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
 
-COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "parse")
+COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "translate", "parse")
 """Names of the commands of ``probtx``."""
 
 

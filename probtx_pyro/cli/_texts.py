@@ -12,11 +12,19 @@ KINDS = {
     "WordTagger": "probtx train tagger",
     "MaskedLanguageModel": "probtx train mlm",
     "TextClassifier": "probtx train classifier",
+    "EncoderDecoder": "probtx train translation",
 }
 
 
-def lines(path: Path) -> list[str]:
+def lines(path: Path, blank: bool = False) -> list[str]:
     """Return the lines that are not blank, of a text file, plain or .gz, or of standard input where the path is ``-``.
+
+    Parameters
+    ----------
+    path
+        File, or ``-``.
+    blank
+        Keep blank lines, as empty texts, but for what stands behind the last that is not.
 
     Raises
     ------
@@ -26,10 +34,10 @@ def lines(path: Path) -> list[str]:
     from probtx_pyro.data import read_lines
 
     read = read_lines(sys.stdin.read().split("\n") if str(path) == "-" else path)[1]
-    found = [line.strip() for line in read if line.strip()]
-    if not found:
+    stripped = "\n".join(line.strip() for line in read).rstrip("\n").split("\n")
+    if not any(stripped):
         raise ValueError(f"{'standard input' if str(path) == '-' else path} has no text")
-    return found
+    return [line for line in stripped if line or blank]
 
 
 def sentences(path: Path, check_tree: bool = False) -> list[Any]:
@@ -81,7 +89,7 @@ def load(folder: Path, device: str, kind: str) -> Any:
     return run
 
 
-def say_unknown(run: Any, words: Iterable[str], where: Path) -> None:
+def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words") -> None:
     """Print the share of words that the model of a run does not know on stderr, and warn where it is large.
 
     Parameters
@@ -89,10 +97,12 @@ def say_unknown(run: Any, words: Iterable[str], where: Path) -> None:
     run
         Of `load`.
     words
-        All words.
+        All words, or the lines that a tokenizer divides.
     where
         File they come from.
+    what
+        Tokens that are counted.
     """
     share = run.vocabulary.unknown_share(words)
-    print(f"unknown words: {share:.1%}", file=sys.stderr)
-    options.warn_unknown(share, "standard input" if str(where) == "-" else str(where))
+    print(f"unknown {what}: {share:.1%}", file=sys.stderr)
+    options.warn_unknown(share, "standard input" if str(where) == "-" else str(where), what)

@@ -1,9 +1,10 @@
-"""Train language models, taggers, masked language models and classifiers whose attention is a probability model.
+"""Train language models, taggers, masked language models, classifiers and translation models whose attention is a probability model.
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
   probtx train tagger --data treebank.conllu --out runs/tags       tags of words, from CoNLL-U or from two columns
   probtx train mlm --text novel.txt --out runs/masked              words that are hidden, from those around them
   probtx train classifier --data texts.csv --out runs/texts        categories of texts
+  probtx train translation --data pairs.tsv --out runs/de          translations, from pairs of sentences
   probtx train TASK --help                                         what each takes
 
 On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ...
@@ -16,8 +17,8 @@ from importlib import import_module
 
 from probtx_pyro.cli import _training as training
 
-SUMMARY = "train language models, taggers and classifiers with the models of the library"
-TASKS = ("lm", "tagger", "mlm", "classifier")
+SUMMARY = "train language models, taggers, classifiers and translation models with the models of the library"
+TASKS = ("lm", "tagger", "mlm", "classifier", "translation")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

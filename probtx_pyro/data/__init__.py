@@ -9,9 +9,11 @@ from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
 from probtx_pyro.data.listops import load_listops, read_listops
+from probtx_pyro.data.pairs import Pair, load_pairs, read_pairs
 from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
+from probtx_pyro.data.tokenizer import Tokenizer
 from probtx_pyro.data.treebank import load_treebank
 
 __all__ = [
@@ -22,10 +24,11 @@ __all__ = [
     "Text", "load_text", "Vocabulary", "text_transformer",
     # every corpus of sentences comes in these parts
     "Splits",
-    # dependency trees; a tag for each word; a label for each text; compositional generalisation
+    # dependency trees; a tag for each word; a label for each text; compositional generalisation; translations
     "Sentence", "load_treebank", "read_conllu", "write_conllu",
     "Tagged", "load_entities", "read_tagged",
     "Labelled", "load_labelled", "read_labelled", "tokenize",
     "load_listops", "read_listops",
     "Cogs", "CogsExample", "Tags", "load_cogs", "read_cogs", "tags_of", "logical_form_of",
+    "Pair", "load_pairs", "read_pairs", "Tokenizer",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from probtx_pyro.nn._priors import log_prior_density
 from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, SUMMARIES, Encoder, Summary
 from probtx_pyro.nn.attention import Attention
+from probtx_pyro.nn.decoder import DecoderCache, EncoderDecoder, TransformerDecoder, TransformerDecoderBlock
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
@@ -24,7 +25,7 @@ __all__ = [
     "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
     "HopfieldAttention", "HopfieldRetrieval",
     "ATTENTIONS",
-    "TransformerBlock", "TransformerLM",
+    "TransformerBlock", "TransformerLM", "TransformerDecoderBlock", "TransformerDecoder", "DecoderCache", "EncoderDecoder",
     "ENCODERS", "Encoder", "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
     "SUMMARIES", "Summary", "mean_word", "root_label",
     "log_prior_density", "swap_attention",

@@ -43,6 +43,29 @@ class Units(NamedTuple):
         return Units(self.keys.roll(number, 2), *rest)
 
 
+class Remembered(NamedTuple):
+    """Units that were projected once, without the extra ones, see `Attention.remember`.
+
+    units, values: of every head, the values (B, H, S, D).
+    padding: True at units that no query may attend to, (B, S).
+    """
+
+    units: Units
+    values: Tensor
+    padding: Tensor
+
+    def joined(self, more: "Remembered") -> "Remembered":
+        """Return these units with those of ``more`` behind them."""
+        pairs = zip(self.units, more.units, strict=True)
+        units = Units(*(None if a is None or b is None else torch.cat([a, b], 2) for a, b in pairs))  # type: ignore[arg-type]
+        return Remembered(units, torch.cat([self.values, more.values], 2), torch.cat([self.padding, more.padding], 1))
+
+    def rows(self, index: Tensor) -> "Remembered":
+        """Return the rows of the batch at ``index``, in its order."""
+        units = Units(*(None if x is None else x[index] for x in self.units))  # type: ignore[arg-type]
+        return Remembered(units, self.values[index], self.padding[index])
+
+
 class Heads(WithPriors):
     """Base of `Attention`, where its arguments are explained: the parameters of ``torch.nn.MultiheadAttention``, and what they project."""
 
@@ -158,20 +181,37 @@ class Heads(WithPriors):
         key = query if myself else laid_out(key)
         value = key if packed else laid_out(value)
         self._validate(query, key, value)
-        queries, units, values, extra = self._project(query, key, value)
-        masks = combine(attn_mask, key_padding_mask, is_causal, queries, key.shape[1], extra)
+        queries, units, values = self._project(query, key, value)
+        units, values, masks = self._masked(queries, units, values, attn_mask, key_padding_mask, is_causal)
         if myself and key_padding_mask is not None:
             padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
             masks = masks._replace(padded=padded)
         if answers is not None or observed is not None:
             given, known = self._known(answers, observed, laid_out, query)
             masks = masks._replace(answers=given, observed=known)
+        return queries, units, values, masks
+
+    def _masked(
+        self,
+        queries: Tensor,
+        units: Units,
+        values: Tensor,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> tuple[Units, Tensor, Masks]:
+        """Return units and values with the extra ones behind them and 0 where no query may attend, and the masks."""
+        number, extra = values.shape[2], self.more_units(values)
+        for more, more_values in extra:
+            units = units.extended(more)
+            values = torch.cat([values, more_values.expand(len(values), -1, -1, -1).to(values.dtype)], 2)
+        masks = combine(attn_mask, key_padding_mask, is_causal, queries, number, len(extra))
         present = masks.present()
         if present is not None:
             values = torch.where(present, values, 0.0)
             wide = present.view(*present.shape, *(1,) * (units.keys.dim() - 4))
             units = units._replace(keys=torch.where(wide, units.keys, 0.0))
-        return queries, units, values, masks
+        return units, values, masks
 
     def _validate(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
@@ -220,16 +260,12 @@ class Heads(WithPriors):
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         return list(zip(weights, biases, strict=True))
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor, int]:
-        """Return queries, units and values of every head, and how many units stand behind those of the input."""
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Units, Tensor]:
+        """Return queries, units and values of every head."""
         if self.in_proj_weight is not None and query is key and key is value:
             projected = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         else:
             inputs = zip((query, key, value), self._projections(), strict=True)
             projected = tuple(F.linear(x, *how) for x, how in inputs)
         q, k, v = map(self._split, projected)
-        units, extra = self.units_of(k, key), self.more_units(k)
-        for more, more_values in extra:
-            units = units.extended(more)
-            v = torch.cat([v, more_values.expand(len(v), -1, -1, -1).to(v.dtype)], 2)
-        return q, units, v, len(extra)
+        return q, self.units_of(k, key), v

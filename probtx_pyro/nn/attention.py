@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.models import Formulation
-from probtx_pyro.nn._heads import Heads, Units
+from probtx_pyro.nn._heads import Heads, Remembered, Units
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import options, printed
 from probtx_pyro.nn._torch_layer import settings_of
@@ -161,17 +161,52 @@ class Attention(Heads):
             return self._nested(query, key, value, need_weights, average_attn_weights)
         single = query.dim() == 2
         given = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal, answers, observed)
-        queries, _, _, masks = given
         answered, weights = self._attended(*given, need_weights)
-        output = self.out_proj(answered.transpose(1, 2).flatten(-2))
-        alive = masks.alive(queries.shape[-2])
-        if alive is not None:  # without the bias of out_proj, too
-            output = torch.where(alive.any(1), output, 0.0)
+        output = self._output(answered, given[-1])
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if single:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _output(self, answers: Tensor, masks: Masks) -> Tensor:
+        """Return the output (B, L, E) from the answers of every head; 0 for queries that may attend to nothing."""
+        output = self.out_proj(answers.transpose(1, 2).flatten(-2))
+        alive = masks.alive(answers.shape[-2])
+        return output if alive is None else torch.where(alive.any(1), output, 0.0)  # without the bias of out_proj, too
+
+    def remember(self, key: Tensor, key_padding_mask: Tensor | None = None) -> Remembered:
+        """Return units and values of every head, projected once, to be asked by `recall` as often as wanted.
+
+        Parameters
+        ----------
+        key
+            (B, S, kdim), whatever ``batch_first`` is; the values are projected from it, too.
+        key_padding_mask
+            (B, S), True at units that no query may attend to; None where all may be.
+        """
+        keys, values = (self._split(F.linear(key, *how)) for how in self._projections()[1:])
+        padding = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
+        return Remembered(self.units_of(keys, key), values, padding)
+
+    def recall(self, query: Tensor, memory: Remembered) -> Tensor:
+        """Return the output for queries that may attend to all that is remembered: what ``forward`` returns for its keys.
+
+        Parameters
+        ----------
+        query
+            (B, L, embed_dim), whatever ``batch_first`` is.
+        memory
+            Of `remember`.
+
+        Returns
+        -------
+        (B, L, embed_dim)
+        """
+        queries = self._split(F.linear(query, *self._projections()[0]))
+        padding = memory.padding if memory.padding.any() else None
+        units, values, masks = self._masked(queries, memory.units, memory.values, None, padding)
+        return self._output(self.attend(queries, units, values, masks, False)[0], masks)
 
     def _attended(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Attend. In a fused causal call extra units stand in front, and as many queries that nobody asked: the mask stays causal."""

@@ -1,4 +1,4 @@
-"""A transformer that takes any attention layer: blocks, and a causal language model of them."""
+"""A transformer that takes any attention layer: blocks, and a causal language model of them. Its decoder is in ``decoder.py``."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -10,7 +10,34 @@ from torch.nn import functional as F
 from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
-class TransformerBlock(nn.Module):
+class SelfAttentionBlock(nn.Module):
+    """Base of `TransformerBlock`, where its arguments are explained, and of `TransformerDecoderBlock`: their common branches."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        attention: Callable[..., nn.Module] = SoftmaxAttention,
+        dropout: float = 0.0,
+        **options: Any,
+    ):
+        super().__init__()
+        self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def attended(self, x: Tensor, **masks: Any) -> Tensor:
+        """Return ``x`` (B, L, width) after self-attention."""
+        h = self.attention_norm(x)
+        return x + self.dropout(self.attention(h, h, h, need_weights=False, **masks)[0])
+
+    def fed(self, x: Tensor) -> Tensor:
+        """Return ``x`` (B, L, width) after the feed-forward layer."""
+        return x + self.dropout(self.narrow(F.gelu(self.widen(self.feed_norm(x)))))
+
+
+class TransformerBlock(SelfAttentionBlock):
     """Self-attention and a feed-forward layer four times as wide, each behind a layer norm and added to its input.
 
     Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
@@ -27,20 +54,6 @@ class TransformerBlock(nn.Module):
         Further arguments of ``attention``, such as ``head_dim``.
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        attention: Callable[..., nn.Module] = SoftmaxAttention,
-        dropout: float = 0.0,
-        **options: Any,
-    ):
-        super().__init__()
-        self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-
     def forward(
         self,
         x: Tensor,
@@ -50,10 +63,7 @@ class TransformerBlock(nn.Module):
         is_causal: bool = False,
     ) -> Tensor:
         """Return the block's output, of the shape of ``x``; masks as in ``torch.nn.MultiheadAttention``."""
-        h = self.attention_norm(x)
-        masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
-        x = x + self.dropout(self.attention(h, h, h, need_weights=False, **masks)[0])
-        return x + self.dropout(self.narrow(F.gelu(self.widen(self.feed_norm(x)))))
+        return self.fed(self.attended(x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal))
 
 
 class TransformerLM(nn.Module):

@@ -5,32 +5,33 @@ from typing import Any, NamedTuple
 
 import torch
 
-from probtx_pyro.data import Vocabulary
+from probtx_pyro.data import Tokenizer, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
 from probtx_pyro.train._labelling import ClassifierSettings, LabellingSettings, text_classifier, word_tagger
 from probtx_pyro.train._loop import CHECKPOINT
 from probtx_pyro.train._task import EncoderSettings
 from probtx_pyro.train.language_model import LanguageModelSettings
 from probtx_pyro.train.masked import MaskedSettings
+from probtx_pyro.train.translation import TranslationSettings
 
 
 class LoadedRun(NamedTuple):
     """Model of a finished or interrupted run.
 
     model: with the parameters that the run keeps, in evaluation mode.
-    vocabulary: its tokens.
-    labels: labels of each column; none of a language model.
+    vocabulary: its tokens; of a translation model, the tokenizer of both languages.
+    labels: labels of each column; none of a language or translation model.
     settings: settings of the run.
     """
 
     model: torch.nn.Module
-    vocabulary: Vocabulary
+    vocabulary: Any
     labels: tuple[tuple[str, ...], ...]
-    settings: LanguageModelSettings | EncoderSettings
+    settings: LanguageModelSettings | TranslationSettings | EncoderSettings
 
 
 def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
-    """Load the model that a run left in ``folder``: a language model, tagger, masked language model or classifier.
+    """Load the model that a run left in ``folder``: a language or translation model, tagger, masked language model or classifier.
 
     Parameters
     ----------
@@ -54,7 +55,10 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     settings, weights = state["settings"], state["kept"]["weights"] if state["kept"] else state["model"]
     tokens, labels = tuple(state["tokens"]), tuple(tuple(column) for column in state["labels"])
     made: Any
-    if "encoder" not in settings:
+    if "smoothing" in settings:
+        made = TranslationSettings(**settings)
+        model = made.model(len(tokens))
+    elif "encoder" not in settings:
         made = LanguageModelSettings(**settings)
         model = made.model(len(tokens))
     elif "mask" in settings:
@@ -67,4 +71,6 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         made = kind(**settings)
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
-    return LoadedRun(model.to(device).eval(), Vocabulary(getattr(made, "level", "word"), tokens), labels, made)
+    text = state.get("tokenizer")
+    vocabulary = Tokenizer(text) if text else Vocabulary(getattr(made, "level", "word"), tokens)
+    return LoadedRun(model.to(device).eval(), vocabulary, labels, made)

@@ -72,7 +72,7 @@ def train_task(
     task.ready(model.module)
     digest = hashlib.sha256("\0".join(task.texts).encode()).hexdigest()  # a checkpoint belongs to one text
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": asdict(settings), "step": 0,
-                             "tokens": task.tokens, "labels": task.labels, "text": digest, "losses": [], "validation": [],
+                             "tokens": task.tokens, "labels": task.labels, "tokenizer": task.tokenizer, "text": digest, "losses": [], "validation": [],
                              "kept": None, "seconds": 0.0}  # fmt: skip
     if out is not None:
         _prepare(fabric, out, state, resume)
@@ -99,7 +99,8 @@ def train_task(
         model.module.load_state_dict(state["kept"]["weights"])
     results = _results(task, state, fabric, precision)
     if state["step"] == settings.num_steps and task.parts:
-        results["metrics"] = {part: dict(task.evaluate(model, part, fabric)) for part in task.parts}
+        score = task.score or task.evaluate
+        results["metrics"] = {part: dict(score(model, part, fabric)) for part in task.parts}
     if out is not None and fabric.is_global_zero:
         (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
     return model.module, results

@@ -120,7 +120,8 @@ class Task:
     label: on the progress bar.
     settings, model: the settings, and the untrained model.
     texts: what the run reads; a checkpoint has its digest.
-    tokens, labels: the tokens that the model knows and the labels of each of its outputs, kept in the checkpoint.
+    tokens, labels, tokenizer: the tokens that the model knows, the labels of each of its outputs, and the text of the tokenizer where
+        there is one, kept in the checkpoint.
     batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes share; and how
         many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
@@ -128,6 +129,7 @@ class Task:
     metric, validated: the names of the metric that is validated by, and of the part.
     keep_best: keeps the parameters of the validation with the largest metric, else the last.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
+    score: in the place of ``evaluate`` for these, where they have metrics that take too long to validate by.
     ready: called with the model when it is on its device.
     log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
     unknown: share of the words of each other part of the data that the training part does not have.
@@ -146,6 +148,8 @@ class Task:
     keep_best: bool = False
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()
+    tokenizer: str | None = None
+    score: Callable[[Any, str, Any], Mapping[str, Any]] | None = None
     ready: Callable[[nn.Module], None] = lambda model: None
     log_prior_density: Callable[[nn.Module], Tensor | float] = lambda model: 0.0
     unknown: Mapping[str, float] = field(default_factory=dict)

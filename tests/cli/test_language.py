@@ -1,10 +1,8 @@
 """Commands that use trained models of words: generate, tag, fill, classify and parse, from runs of four steps."""
 
-import io
-import shlex
-
 import pytest
 import torch
+from commands import calls
 
 from probtx_pyro import cli
 from probtx_pyro.data import read_conllu
@@ -48,17 +46,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def call(folder, monkeypatch, capsys):
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.chdir(folder)
-
-    def call(words, given=""):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
-        code = cli.main(shlex.split(words))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return calls(folder, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("run", ["lm", "words"])

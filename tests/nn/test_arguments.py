@@ -10,10 +10,10 @@ from probtx_pyro import nn
 CLASSES = [x for name in nn.__all__ if isinstance(x := getattr(nn, name), type)]
 LAYERS = [x for x in CLASSES if issubclass(x, nn.Attention)]
 FREE = {
-    nn.TransformerBlock,
-    nn.TransformerEncoder,
-    nn.TransformerLM,
-}  # their options are those of the attention class that they are given
+    nn.TransformerBlock, nn.TransformerEncoder, nn.TransformerLM,
+    nn.TransformerDecoderBlock, nn.TransformerDecoder, nn.EncoderDecoder,
+}  # fmt: skip
+# their options are those of the attention class that they are given
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

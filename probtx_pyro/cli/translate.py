@@ -1,0 +1,63 @@
+"""Translate sentences with a trained translation model.
+
+  probtx train translation --data pairs.tsv --out runs/de
+  probtx translate sentences.txt --model runs/de --out translations.txt
+  echo "Where is Tom?" | probtx translate - --model runs/de --log-probability
+
+A sentence a line in, its translation a line out; a blank line stays blank. With --log-probability a tab stands behind each translation,
+and the natural logarithm of the probability that the model gives to it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _texts as texts
+
+SUMMARY = "translations of sentences, by a trained translation model"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``probtx translate``."""
+    parser.add_argument("sentences", type=Path, metavar="FILE", help="text, plain or .gz; - is standard input")
+    parser.add_argument(
+        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train translation"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
+    parser.add_argument("--log-probability", action="store_true", help="a second column with the log probability")
+    parser.add_argument(
+        "--beam", type=options.count, metavar="N", help="sequences followed at a time; 1 is greedy (default: as in the run)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--length-penalty", type=float, metavar="A", help="0 compares probabilities; more favours long translations (default: as in the run)"
+    )  # fmt: skip
+    parser.add_argument("--batch", type=options.count, default=64, metavar="N", help="sentences at once (default 64)")
+    options.add_shared(parser, "--device", "--threads")
+    parser.set_defaults(names={"length_penalty": "--length-penalty"})
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, translate and write."""
+    if arguments.out is not None and arguments.out.resolve() == arguments.sentences.resolve():
+        raise ValueError(f"{arguments.out} is the file to read; choose another name")
+    from probtx_pyro.apps import translate
+
+    loaded = texts.load(arguments.model, arguments.device, "EncoderDecoder")
+    sentences = texts.lines(arguments.sentences, blank=True)
+    how = {
+        name: getattr(loaded.settings, name) if (given := getattr(arguments, name)) is None else given
+        for name in ("beam", "length_penalty")
+    }
+    found = translate(loaded.model, loaded.vocabulary, sentences, batch=arguments.batch, **how)
+    with_log = arguments.log_probability
+    rows = "".join(
+        f"{each.text}\t{each.log_probability:.4f}\n" if with_log and sentence else f"{each.text}\n"
+        for sentence, each in zip(sentences, found, strict=True)
+    )
+    if arguments.out is None:
+        sys.stdout.write(rows)
+    else:
+        arguments.out.write_text(rows, encoding="utf-8")
+        print(arguments.out)
+    texts.say_unknown(loaded, sentences, arguments.sentences, "tokens")

@@ -1,0 +1,210 @@
+"""Translation with any attention layer: an encoder-decoder on sentence pairs, scored by BLEU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probtx_pyro import nn
+from probtx_pyro.apps._translation import translate_rows
+from probtx_pyro.data import Splits, Tokenizer
+from probtx_pyro.data.pairs import Pair
+from probtx_pyro.data.tokenizer import END, LEVELS, START
+from probtx_pyro.train._loop import summed, train_task
+from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
+from probtx_pyro.train._task import COUNT, Batch, LoopSettings, RunOptions, Task, unknown_share
+
+
+@dataclass(frozen=True)
+class TranslationSettings(LoopSettings):
+    """Settings of a translation model, beside those of every run.
+
+    attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer, in the encoder and the decoder.
+    level, vocabulary: ``"subword"`` or ``"word"`` tokens, and most of them; both languages share them.
+    context: most tokens of a sentence.
+    heads, head_dim, layers: of the encoder and of the decoder; ``head_dim=None`` is ``width // heads``.
+    smoothing: of the labels: the share of a target's probability that is spread over the vocabulary in training.
+    beam, length_penalty: of the search for translations that BLEU scores, see `apps.translate`.
+    """
+
+    attention: str = "softmax"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    level: str = "subword"
+    vocabulary: int = 4000
+    context: int = 64
+    heads: int = 8
+    head_dim: int | None = None
+    layers: int = 3
+    smoothing: float = 0.1
+    beam: int = 4
+    length_penalty: float = 0.6
+    batch: int = 128
+    lr: float = 1e-3
+    dropout: float = 0.1
+
+    RULES = {
+        "attention": nn.ATTENTIONS,
+        "level": LEVELS,
+        **LoopSettings.RULES,
+        **dict.fromkeys(("vocabulary", "context", "heads", "layers", "beam"), COUNT),
+        "smoothing": (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+        "length_penalty": (lambda value: value >= 0, "0 or more"),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary < (least := LEVELS[self.level].least):
+            raise ValueError(f"vocabulary must be {least} or more for the level {self.level}, not {self.vocabulary}")
+
+    def model(self, vocabulary: int) -> nn.EncoderDecoder:
+        """The untrained model, the same for the same seed; the random state is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return nn.EncoderDecoder(
+                vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
+                attention=nn.ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
+            )  # fmt: skip
+
+
+class TranslationRun(NamedTuple):
+    """A finished run.
+
+    model, tokenizer: the trained model (on the device it was trained on) and the tokens of both languages.
+    results: as in `LanguageModelRun`, losses with smoothed labels; ``metrics`` of dev and, where there is one, test: ``BLEU`` of the
+        distinct source sentences with all their translations as references, ``perplexity`` of a token, and ``signature`` of BLEU.
+    """
+
+    model: nn.EncoderDecoder
+    tokenizer: Tokenizer
+    results: dict[str, Any]
+
+
+def train_translation(
+    settings: TranslationSettings, pairs: Splits[Pair], out: Path | None = None, **run: Unpack[RunOptions]
+) -> TranslationRun:
+    """Train a translation model; under ``torchrun``, one share of every batch on each process.
+
+    Parameters
+    ----------
+    settings, pairs
+        Settings of the run, and its sentence pairs.
+    out, run
+        As in `train_language_model`.
+
+    Raises
+    ------
+    ValueError
+        A sentence of more tokens than ``context``, a part without pairs, fewer pairs than a batch, and as in `train_language_model`.
+    ModuleNotFoundError
+        Lightning, tokenizers or sacreBLEU is not installed.
+    """
+    _bleu()  # missing, it would be missed after training only
+    for part in ("train", "dev"):
+        if not getattr(pairs, part):
+            raise ValueError(f"the {part} part has no pairs; give some")
+    tokenizer = Tokenizer.of((text for pair in pairs.train for text in pair), settings.level, settings.vocabulary)
+    rows = {part: _rows(tokenizer, items, part, settings.context) for part, items in pairs._asdict().items() if items}
+    model, results = train_task(_task(settings, pairs, tokenizer, rows), out, **run)
+    return TranslationRun(model, tokenizer, results)
+
+
+def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) -> WordRows:
+    """Return source tokens, and target tokens with the end behind them."""
+    end = torch.tensor([END])
+    rows = WordRows(
+        [tokenizer.encode(pair.source) for pair in pairs],
+        [torch.cat([tokenizer.encode(pair.target), end]) for pair in pairs],
+    )
+    lengths = [max(len(source), len(target)) for source, target in zip(*rows, strict=True)]
+    if max(lengths) > context:
+        i = lengths.index(max(lengths))
+        raise ValueError(
+            f"context must be {lengths[i]} or more for the longest pair of the {part} part (pair {i + 1}, {pairs[i].source[:40]!r}), not {context}; or remove it"
+        )
+    return rows
+
+
+def _task(
+    settings: TranslationSettings, pairs: Splits[Pair], tokenizer: Tokenizer, rows: Mapping[str, WordRows]
+) -> Task:
+    """Return the task: every target token, the end among them, is predicted from the source and the target before it."""
+    drawn = drawn_rows(rows["train"], settings)
+
+    def batch(step: int) -> Batch:
+        source, target = rows["train"].pick(drawn(step).tolist())
+        return (source, target), int((target != NO_TARGET).sum())
+
+    def losses(model: Any, source: Tensor, target: Tensor, **how: Any) -> Tensor:
+        before = F.pad(target[:, :-1], (1, 0), value=START).clamp(min=0)
+        logits = model(source.clamp(min=0), before, source == PADDING).flatten(0, 1)
+        return F.cross_entropy(logits.float(), target.flatten(), ignore_index=NO_TARGET, **how)
+
+    def loss(model: Any, source: Tensor, target: Tensor) -> Tensor:
+        return losses(model, source, target, reduction="sum", label_smoothing=settings.smoothing)
+
+    def row_losses(model: Any, source: Tensor, target: Tensor) -> Tensor:
+        return losses(model, source, target, reduction="none").view(target.shape).sum(-1)
+
+    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+        total = answers(
+            model, rows[part], fabric, row_losses, torch.zeros(len(pairs._asdict()[part]), dtype=torch.double)
+        )
+        return {"perplexity": float((total.sum() / sum(map(len, rows[part].targets))).exp())}
+
+    def score(model: Any, part: str, fabric: Any) -> dict[str, Any]:
+        references: dict[str, list[str]] = {}
+        for source, target in getattr(pairs, part):
+            references.setdefault(source, []).append(target)
+        found = _translated(model.module, tokenizer, list(references), settings, fabric)
+        bleu, signature = bleu_score(found, list(references.values()))
+        return {"BLEU": bleu, **evaluate(model, part, fabric), "signature": signature}
+
+    return Task(
+        label=settings.attention, settings=settings, model=settings.model(len(tokenizer.tokens)),
+        texts=(text for part in pairs for pair in part for text in pair), tokens=tokenizer.tokens, tokenizer=tokenizer.text,
+        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", score=score,
+        parts=tuple(part for part in rows if part != "train"),
+        unknown={part: unknown_share([*of.words, *of.targets]) for part, of in rows.items() if part != "train"},
+    )  # fmt: skip
+
+
+def _translated(
+    model: nn.EncoderDecoder, tokenizer: Tokenizer, sentences: Sequence[str], settings: TranslationSettings, fabric: Any
+) -> list[str]:
+    """Return the translations of sentences, a share of them by each process."""
+    own = range(fabric.global_rank, len(sentences), fabric.world_size)
+    tokens = torch.zeros(len(sentences), settings.context, dtype=torch.long)  # 0, the unknown token, is never in one
+    rows = [tokenizer.encode(sentences[i]) for i in own]
+    best = translate_rows(model, rows, beam=settings.beam, length_penalty=settings.length_penalty)
+    for i, hypothesis in zip(own, best, strict=True):
+        tokens[i, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens, dtype=torch.long)
+    return [tokenizer.decode(row[row > 0]) for row in summed(fabric, tokens)]
+
+
+def bleu_score(translations: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    """Return corpus BLEU, from 0 to 100, by sacreBLEU (Post 2018) with its defaults, and its signature.
+
+    Parameters
+    ----------
+    translations
+        One text for each sentence.
+    references
+        One or more for each sentence.
+    """
+    most = max(map(len, references))
+    streams = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
+    metric = _bleu()
+    score = metric.corpus_score(list(translations), streams).score
+    return score, str(metric.get_signature())
+
+
+def _bleu() -> Any:
+    try:
+        from sacrebleu.metrics import BLEU
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("BLEU needs sacrebleu: pip install 'probtx_pyro[train]'") from None
+    return BLEU()
