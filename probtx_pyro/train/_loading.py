@@ -67,4 +67,5 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         made = kind(**settings)
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
-    return LoadedRun(model.to(device).eval(), Vocabulary(getattr(made, "level", "word"), tokens), labels, made)
+    vocabulary = Vocabulary(getattr(made, "level", "word"), tokens, getattr(made, "characters", 0))
+    return LoadedRun(model.to(device).eval(), vocabulary, labels, made)
