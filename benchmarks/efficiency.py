@@ -1,12 +1,14 @@
-"""Time, memory and parameters against the number of tokens: softmax attention, mixtures of Gaussian keys, linear keys.
+"""Time, memory and parameters against the number of tokens and the width: softmax attention, mixtures of Gaussian keys, linear keys.
 
-Run with ``python -m benchmarks.efficiency [--quick] [--figure]``. Whole layers of 512 channels with heads of 64, B = 1, on the
-threads that torch has; and the attention alone, given projected heads, for the two ratios that have a target. Candidates are
-interleaved, ratios are medians over rounds.
+Run with ``python -m benchmarks.efficiency [--quick] [--figure] [--width]``. Whole layers of 512 channels with heads of 64, B = 1, on the
+threads that torch has; and the attention alone, given projected heads, for the two ratios that have a target. With ``--width``
+instead: layers of 128 to 2048 channels, heads of 64 or half as many of them, at 1024 and 4096 tokens. Candidates are interleaved,
+ratios are medians over rounds.
 """
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,35 +21,35 @@ from probtx_pyro import nn
 from probtx_pyro.plots import unit_color
 
 WIDTH, HEADS, HEAD_DIM = 512, 8, 64
-LAYERS: dict[str, tuple[type[nn.Attention], dict[str, Any]]] = {
-    "softmax, 8 heads": (nn.SoftmaxAttention, {}),
-    "softmax, 4 heads": (nn.SoftmaxAttention, {"num_heads": HEADS // 2}),
-    "MGK, 4 heads": (nn.GaussianKeysAttention, {"num_heads": HEADS // 2}),
-    "MGK, 8 heads": (nn.GaussianKeysAttention, {}),
-    "shifted MGK, 8 heads": (nn.GaussianKeysAttention, {"share": "shift"}),
-    "linear, 8 heads": (nn.LinearKeysAttention, {"num_components": 1}),
-    "MLK, 4 heads": (nn.LinearKeysAttention, {"num_heads": HEADS // 2}),
+LAYERS: dict[str, tuple[type[nn.Attention], int, dict[str, Any]]] = {  # what the heads are divided by, and options
+    "softmax, 8 heads": (nn.SoftmaxAttention, 1, {}),
+    "softmax, 4 heads": (nn.SoftmaxAttention, 2, {}),
+    "MGK, 4 heads": (nn.GaussianKeysAttention, 2, {}),
+    "MGK, 8 heads": (nn.GaussianKeysAttention, 1, {}),
+    "shifted MGK, 8 heads": (nn.GaussianKeysAttention, 1, {"share": "shift"}),
+    "linear, 8 heads": (nn.LinearKeysAttention, 1, {"num_components": 1}),
+    "MLK, 4 heads": (nn.LinearKeysAttention, 2, {}),
 }
 LINEAR = ("linear, 8 heads", "MLK, 4 heads")
 REFERENCE, HALF = "softmax, 8 heads", "MGK, 4 heads"
+WIDTHS = {128: 9, 256: 9, 512: 7, 1024: 5, 2048: 3}
 REPEATS = {256: 9, 512: 9, 1024: 7, 2048: 5, 4096: 3, 8192: 1, 16384: 1}
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "efficiency.png"
 Call = Callable[[], object]
 
 
-def layer(name: str) -> nn.Attention:
+def layer(name: str, width: int = WIDTH) -> nn.Attention:
     """One of `LAYERS`, with the same weights every time."""
     torch.manual_seed(0)
-    kind, options = LAYERS[name]
-    return kind(WIDTH, options.get("num_heads", HEADS), batch_first=True, head_dim=HEAD_DIM,
-                **{key: x for key, x in options.items() if key != "num_heads"})  # fmt: skip
+    kind, divided, options = LAYERS[name]
+    return kind(width, width // HEAD_DIM // divided, batch_first=True, head_dim=HEAD_DIM, **options)
 
 
-def whole(name: str, tokens: int, causal: bool, backward: bool) -> Call:
+def whole(name: str, tokens: int, causal: bool, backward: bool, width: int = WIDTH) -> Call:
     """A call of the layer, in self-attention."""
-    module = layer(name)
-    x = torch.randn(1, tokens, WIDTH, requires_grad=backward)
-    leaves, out = [x, *module.parameters()], torch.randn(1, tokens, WIDTH)
+    module = layer(name, width)
+    x = torch.randn(1, tokens, width, requires_grad=backward)
+    leaves, out = [x, *module.parameters()], torch.randn(1, tokens, width)
 
     def run() -> object:
         with torch.set_grad_enabled(backward):
@@ -83,6 +85,25 @@ def against_tokens(sizes: list[int]) -> list[dict[str, object]]:
                 seconds = medians({name: whole(name, tokens, causal, backward) for name in names}, REPEATS[tokens])
                 what = {"N": tokens, "causal": causal, "pass": "forward + backward" if backward else "forward"}
                 rows.append({**what, "milliseconds": {name: round(1e3 * x, 2) for name, x in seconds.items()}})
+                print(" ", rows[-1], flush=True)
+    return rows
+
+
+def against_width(widths: dict[int, int], sizes: tuple[int, ...]) -> list[dict[str, object]]:
+    """Whole causal layers: milliseconds, ratios to softmax with all heads (medians over rounds), parameters."""
+    rows: list[dict[str, object]] = []
+    said = {name: name.replace("8 heads", "all heads").replace("4 heads", "half the heads") for name in LAYERS}
+    for tokens in sizes:
+        for width, repeats in widths.items():
+            parameters = {said[name]: sum(x.numel() for x in layer(name, width).parameters()) for name in LAYERS}
+            rows.append({"width": width, "parameters": parameters})
+            for backward in (False, True):
+                times = rounds({said[name]: whole(name, tokens, True, backward, width) for name in LAYERS}, repeats)
+                found = {name: round(ratio(times, name, said[REFERENCE]), 3) for name in times}
+                milliseconds = {name: round(1e3 * statistics.median(x), 2) for name, x in times.items()}
+                kind = "forward + backward" if backward else "forward"
+                what = {"width": width, "N": tokens, "causal": True, "pass": kind, "rounds": repeats}
+                rows.append({**what, "milliseconds": milliseconds, "over softmax, all heads": found})
                 print(" ", rows[-1], flush=True)
     return rows
 
@@ -162,14 +183,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few tokens, to try the benchmark itself")
     parser.add_argument("--figure", action="store_true", help="only draw the figure from the results that are there")
+    parser.add_argument("--width", action="store_true", help="against the width instead")
     args = parser.parse_args(argv)
+    if args.width:
+        rows = against_width({128: 1} if args.quick else WIDTHS, (64,) if args.quick else (1024, 4096))
+        if not args.quick:
+            print(f"written to {write('efficiency_width_cpu', rows)}")
+        return
     kept = RESULTS / "efficiency_cpu.json"
     if args.figure:
         return draw(json.loads(kept.read_text())["rows"], FIGURE)
     print(f"Layers of {WIDTH} channels, heads of {HEAD_DIM}, B = 1, float32: {machine()}")
-    rows: list[dict[str, object]] = [
-        {"parameters": {name: sum(x.numel() for x in layer(name).parameters()) for name in LAYERS}}
-    ]
+    rows = [{"parameters": {name: sum(x.numel() for x in layer(name).parameters()) for name in LAYERS}}]
     rows += targets(512, 1024, 3) if args.quick else targets(4096, 16384, 5)
     for row in rows[1:]:
         print(f"  {row['what']:110s} {row['ratio']:6.2f}   target {row['target']}", flush=True)

@@ -25,15 +25,17 @@ REMOTE = {
     "wikitext2": (
         Remote("wikitext2/train.txt", _WIKITEXT + "train.txt", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
         Remote("wikitext2/valid.txt", _WIKITEXT + "valid.txt", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+        Remote("wikitext2/test.txt", _WIKITEXT + "test.txt", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
     ),
 }  # fmt: skip
 
 
 class Text(NamedTuple):
-    """A text in two parts: the first to train on, the second to validate on."""
+    """A text in parts: one to train on, one to validate on, and one to test on where it is published (else empty)."""
 
     training: str
     validation: str
+    test: str = ""
 
 
 def topics_text() -> str:
@@ -70,7 +72,7 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     else:
         wanted = f"text file or one of topics, {', '.join(REMOTE)}"
         parts = [topics_text() if source == "topics" else read_text(Path(source), wanted)]
-    if len(parts) == 2:
+    if len(parts) > 1:
         return Text(*parts)
     if not 0 < validation_share < 1:
         raise ValueError(f"validation_share must be between 0 and 1, not {validation_share}")

@@ -83,7 +83,7 @@ def train_task(
             state["losses"].append(_step(fabric, task, model, optimizer, state["step"]))
             state["step"] += 1
             if state["step"] % settings.validate_every == 0 or state["step"] == settings.num_steps:
-                found = task.evaluate(model, "dev", fabric)[task.metric]
+                found = task.evaluate(model, task.validated, fabric)[task.metric]
                 if not math.isfinite(found):
                     raise ValueError(f"the validation {task.metric} is not finite at step {state['step']}; lower lr")
                 bar.set_postfix({task.metric: f"{found:.4g}"})

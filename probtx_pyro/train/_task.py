@@ -125,8 +125,8 @@ class Task:
     batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes share; and how
         many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
-    evaluate: from the model, the name of a part of the data (``"dev"`` to validate) and Fabric, the metrics of the whole part.
-    metric: the name of the metric that is validated by.
+    evaluate: from the model, the name of a part of the data and Fabric, the metrics of the whole part.
+    metric, validated: the names of the metric that is validated by, and of the part.
     keep_best: keeps the parameters of the validation with the largest metric, else the last.
     parts: the parts whose metrics under the kept parameters go to the results when the run is done.
     ready: called with the model when it is on its device.
@@ -143,6 +143,7 @@ class Task:
     loss: Callable[..., Tensor]
     evaluate: Callable[[Any, str, Any], Mapping[str, float]]
     metric: str
+    validated: str = "dev"
     keep_best: bool = False
     parts: tuple[str, ...] = ()
     labels: tuple[tuple[str, ...], ...] = ()

@@ -72,7 +72,7 @@ class LanguageModelRun(NamedTuple):
 
     model, vocabulary: the trained model (on the device it was trained on) and its tokens.
     results: settings, ``losses`` (nats a token at every step), ``validation`` ([step, perplexity] pairs), ``perplexity`` (the
-        last), ``parameters``, ``seconds`` and the machine; as in the results file.
+        last), ``metrics`` of the parts but the first, ``parameters``, ``seconds`` and the machine; as in the results file.
     """
 
     model: nn.TransformerLM
@@ -111,19 +111,17 @@ def train_language_model(
         Lightning is not installed.
     """
     vocabulary = Vocabulary.of(text.training, settings.level, settings.rarest)
-    training, validation = (vocabulary.encode(part) for part in text)
-    for name, tokens in (("training", training), ("validation", validation)):
+    tokens_of = {name: vocabulary.encode(part) for name, part in text._asdict().items() if part or name != "test"}
+    for name, tokens in tokens_of.items():
         if len(tokens) <= settings.context:
             raise ValueError(
                 f"the {name} text has {len(tokens)} tokens; a row needs {settings.context + 1} (context + 1)"
             )
-    model, results = train_task(task(settings, text, vocabulary, training, validation), out, **run)
+    model, results = train_task(task(settings, text, vocabulary, tokens_of), out, **run)
     return LanguageModelRun(model, vocabulary, results)
 
 
-def task(
-    settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, training: Tensor, validation: Tensor
-) -> Task:
+def task(settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, tokens_of: Mapping[str, Tensor]) -> Task:
     """Return the task: rows that start anywhere in the training text, of which every token but the first is predicted.
 
     Parameters
@@ -132,9 +130,10 @@ def task(
         Settings of the run, and its text.
     vocabulary
         Tokens of the text.
-    training, validation
-        (token,) numbers of the tokens of the two parts.
+    tokens_of
+        (token,) numbers of the tokens of each part, ``"training"``, ``"validation"`` and perhaps ``"test"``.
     """
+    training, others = tokens_of["training"], {name: x for name, x in tokens_of.items() if name != "training"}
 
     def set_priors(model: torch.nn.Module) -> None:
         for layer in model.modules() if settings.map_training else ():
@@ -152,12 +151,15 @@ def task(
     def loss(model: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
 
+    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+        return {"perplexity": perplexity(model, others[part], settings.context, fabric=fabric)}
+
     return Task(
         label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text,
         tokens=vocabulary.tokens, batch=batch, loss=loss, metric="perplexity",
-        evaluate=lambda model, _, fabric: {"perplexity": perplexity(model, validation, settings.context, fabric=fabric)},
+        evaluate=evaluate, validated="validation", parts=tuple(others),
         ready=set_priors, log_prior_density=log_prior_density,
-        unknown={"validation": unknown_share([validation])},
+        unknown={name: unknown_share([tokens]) for name, tokens in others.items()},
     )  # fmt: skip
 
 

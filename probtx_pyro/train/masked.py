@@ -46,7 +46,7 @@ class MaskedRun(NamedTuple):
 
     model, vocabulary: the trained model and its words.
     results: as in `LanguageModelRun`; losses in nats a hidden word, ``perplexity`` of the hidden words of the validation part,
-        which are chosen once for a seed.
+        which are chosen once for a seed, as are those of the test part.
     """
 
     model: MaskedLanguageModel
@@ -90,13 +90,15 @@ def train_masked_language_model(
         A text without words or with fewer rows than a batch, and as in `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
-    training, validation = (
-        [row for piece in ROWS[settings.rows](part) for row in vocabulary.encode(piece).split(settings.context)]
-        for part in text
-    )
-    for name, part in (("training", training), ("validation", validation)):
+    rows_of = {
+        name: [row for piece in ROWS[settings.rows](part) for row in vocabulary.encode(piece).split(settings.context)]
+        for name, part in text._asdict().items()
+        if part or name != "test"
+    }
+    for name, part in rows_of.items():
         if not sum(map(len, part)):
             raise ValueError(f"the {name} text has no words; give a longer text")
+    training = rows_of.pop("training")
     rows = WordRows(training, training)
     drawn = drawn_rows(rows, settings)
     model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
@@ -105,9 +107,12 @@ def train_masked_language_model(
         where = hidden(words, settings.mask, draw)
         return words.masked_fill(where, model.mask), words.masked_fill(~where, NO_TARGET)
 
-    draw = settings.draw(-1)
-    pairs = [masked(words[None], draw) for words in validation]
-    asked = WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
+    def questions(rows: list[Tensor]) -> WordRows:
+        draw = settings.draw(-1)
+        pairs = [masked(words[None], draw) for words in rows]
+        return WordRows([words[0] for words, _ in pairs], [targets[0] for _, targets in pairs])
+
+    asked_of = {name: questions(part) for name, part in rows_of.items()}
 
     def batch(step: int) -> Batch:
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
@@ -123,14 +128,16 @@ def train_masked_language_model(
         losses = loss(model, words, targets, "none").float()
         return losses.new_zeros(len(words)).index_add(0, row, losses)
 
-    def evaluate(model: Any, _: str, fabric: Any) -> dict[str, float]:
-        total = answers(model, asked, fabric, row_losses, torch.zeros(len(validation), dtype=torch.float64)).sum()
+    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+        asked = asked_of[part]
+        total = answers(model, asked, fabric, row_losses, torch.zeros(len(asked.words), dtype=torch.float64)).sum()
         number = sum(int((targets != NO_TARGET).sum()) for targets in asked.targets)
         return {"perplexity": float((total / number).exp())}  # infinite, where math.exp would overflow
 
     task = Task(
         label=settings.encoder, settings=settings, model=model, texts=text, tokens=vocabulary.tokens,
-        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", unknown={"validation": unknown_share(validation)},
+        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", validated="validation", parts=tuple(rows_of),
+        unknown={name: unknown_share(part) for name, part in rows_of.items()},
     )  # fmt: skip
     trained, results = train_task(task, out, **run)
     return MaskedRun(trained, vocabulary, results)

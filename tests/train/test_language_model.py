@@ -30,6 +30,18 @@ def _single_precision():
 
 
 @pytest.mark.slow
+def test_a_text_with_a_test_part_is_tested_on_it():
+    """The same text to validate and to test on gives the same perplexity; another, another."""
+    same = train.train_language_model(SMALL, TEXT._replace(test=TEXT.validation), progress=False).results
+    assert same["metrics"] == {part: {"perplexity": same["perplexity"]} for part in ("validation", "test")}
+    other = train.train_language_model(SMALL, TEXT._replace(test="zebra! " * 9), progress=False).results
+    assert other["metrics"]["test"]["perplexity"] > other["perplexity"] == same["perplexity"]
+    assert other["unknown"] == {"validation": 0.0, "test": round(1 / 7, 6)}  # the exclamation mark
+    with pytest.raises(ValueError, match="the test text has 5 tokens"):
+        train.train_language_model(SMALL, TEXT._replace(test="a dog"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", nn.ATTENTIONS)
 def test_learns_what_can_be_known(attention):
     """Ten letters in a circle: the next one is certain, given one of them, so the perplexity of a learner tends to 1."""
@@ -132,7 +144,9 @@ def test_map_training_adds_the_log_prior_density():
     wrapped.forward = model.forward
     tokens = torch.randint(5, (50,), generator=torch.Generator().manual_seed(0))
     settings = replace(SMALL, map_training=True)
-    task = language_model.task(settings, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    task = language_model.task(
+        settings, TEXT, Vocabulary("char", ("?", *"abcd")), dict.fromkeys(("training", "validation"), tokens)
+    )
     loss = loop._step(fabric, task, wrapped, torch.optim.SGD(model.parameters(), 0.0), 0)
     expected = loss - float(model.blocks[0].attention.log_prior_density().detach()) / 50
     assert abs(fabric.objective - expected) <= 64 * EPS32 * abs(expected) and fabric.objective != loss
@@ -183,7 +197,9 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(("at", "what"), [("loss", "loss"), ("gradient", "gradient")])
 def test_what_is_not_finite_stops_before_the_parameters_change(at, what):
     tokens = torch.arange(50) % 5
-    task = language_model.task(SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), tokens, tokens)
+    task = language_model.task(
+        SMALL, TEXT, Vocabulary("char", ("?", *"abcd")), dict.fromkeys(("training", "validation"), tokens)
+    )
     before = [weight.clone() for weight in task.model.parameters()]
     if at == "loss":
         task = replace(task, loss=lambda model, rows: model(rows[:, :-1]).sum() * torch.inf)

@@ -102,9 +102,15 @@ def test_masked_words_are_found_from_their_neighbours(encoder, rows):
     between = {"fixed": " ", "sentence": "\n"}[rows]
     text = between.join(" ".join("abcdefghij"[(8 * row + i) % 10] for i in range(8)) for row in range(400))
     settings = settings_of(MaskedSettings, encoder, num_steps=150, rows=rows, context=8)
-    done = train.train_masked_language_model(settings, Text(text, text[: 16 * 40]), progress=False)
+    done = train.train_masked_language_model(settings, Text(text, *2 * [text[: 16 * 40]]), progress=False)
     assert done.results["losses"][0] > 1.5  # nothing is known: the entropy of ten letters is 2.3
     assert done.results["perplexity"] == done.results["validation"][-1][1] < 1.1
+    # the same rows to validate and to test on have the same words hidden
+    assert (
+        done.results["metrics"]["test"]
+        == done.results["metrics"]["validation"]
+        == {"perplexity": done.results["perplexity"]}
+    )
 
 
 @pytest.mark.slow

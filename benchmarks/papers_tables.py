@@ -1,0 +1,175 @@
+"""Every table of the sources, their figures beside ours: writes the tables of ``docs/reports/the_papers_tables.md`` from the results.
+
+Run with ``python -m benchmarks.papers_tables``. It trains nothing: a row has the figures of the run files of its name that are
+there, one a seed, and a row without files says so. A claim is that one row is better than another. Its verdict is computed: at
+three seeds or more, "reproduced" where every seed says so, "not reproduced" where every seed says the contrary, else "open".
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.timing import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "the_papers_tables.md"
+SEEDS = 3  # at least, for a verdict
+
+
+class Row(NamedTuple):
+    """A model of a table.
+
+    name: of the model.
+    files: of our runs under ``results/``, one a seed.
+    theirs: the figures that the source prints, one for each of its data sets; none for a control that it lacks.
+    """
+
+    name: str
+    files: str
+    theirs: tuple[str, ...] = ()
+
+
+class Table(NamedTuple):
+    """A table of a source.
+
+    sets: the data sets of the source.
+    ours: our data and figure.
+    figure: from the contents of a run file.
+    lower: True if a lower figure is the better.
+    rows, claims: models, and pairs of their names of which the first is said to be better.
+    digits: after the point.
+    """
+
+    sets: tuple[str, ...]
+    ours: str
+    figure: Callable[[dict[str, Any]], float]
+    lower: bool
+    rows: tuple[Row, ...]
+    claims: tuple[tuple[str, str], ...]
+    digits: int = 2
+
+
+def metric(part: str, name: str, scale: float = 1.0) -> Callable[[dict[str, Any]], float]:
+    """A figure of a part of the data."""
+    return lambda run: scale * run["metrics"][part][name]
+
+
+def words(task: str, steps: int, **theirs: tuple[str, ...]) -> tuple[Row, ...]:
+    """The rows of a task on words; of the relative transformer the poster has none."""
+    names = {"crf": "probabilistic transformer (dependency CRF)", "transformer": "transformer", "relative": "transformer, relative positions (control)"}  # fmt: skip
+    return tuple(Row(names[x], f"tasks/{task}-{x}-{steps}-steps-seed-*.json", theirs.get(x, ())) for x in names)
+
+
+CRF, TRANSFORMER = "probabilistic transformer (dependency CRF)", "transformer"
+LM = "language_modelling/wikitext2-{}-2000-steps-seed-*.json"
+TABLES = {
+    "language models": Table(
+        ("WikiText-103, small, test", "WikiText-103, medium, test"),
+        "WikiText-2 by words, 1.9 M parameters, test perplexity",
+        metric("test", "perplexity"), True,
+        (
+            Row("softmax, 8 heads", LM.format("softmax-8-heads"), ("34.29", "29.60")),
+            Row("MGK, 4 heads", LM.format("mgk-4-heads"), ("34.21", "28.86")),
+            Row("shifted MGK, 8 heads", LM.format("shifted-mgk-8-heads"), ("33.99", "-")),
+            Row("MGK, 8 heads", LM.format("mgk-8-heads"), ("33.93", "-")),
+            Row("softmax, 4 heads", LM.format("softmax-4-heads"), ("35.85", "-")),
+            Row("linear, 8 heads", LM.format("linear-8-heads"), ("39.08", "-")),
+            Row("MLK, 4 heads", LM.format("mlk-4-heads"), ("39.46", "-")),
+            Row("MLK, 8 heads", LM.format("mlk-8-heads"), ("38.99", "-")),
+            Row("linear, 4 heads", LM.format("linear-4-heads"), ("40.17", "-")),
+            Row("MGK, 4 heads, hard E-step", LM.format("mgk-4-heads-hard-e-step")),
+            Row("one Gaussian key, 4 heads (control)", LM.format("one-gaussian-key-4-heads")),
+        ),
+        (
+            ("MGK, 4 heads", "softmax, 8 heads"), ("MGK, 8 heads", "softmax, 8 heads"),
+            ("shifted MGK, 8 heads", "softmax, 8 heads"), ("MGK, 4 heads", "softmax, 4 heads"),
+            ("MLK, 8 heads", "linear, 8 heads"), ("linear, 8 heads", "MLK, 4 heads"), ("MLK, 4 heads", "linear, 4 heads"),
+            ("MGK, 4 heads", "one Gaussian key, 4 heads (control)"),
+        ),
+    ),
+    "tags": Table(
+        ("PTB", "UD"), "UD English EWT, universal tags, test accuracy in per cent",
+        metric("test", "accuracy", 100), False,
+        words("upos", 980, transformer=("96.44 ± 0.04", "91.17 ± 0.11"), crf=("96.29 ± 0.03", "90.96 ± 0.10")),
+        ((TRANSFORMER, CRF),),
+    ),
+}  # fmt: skip
+
+
+def seeds_of(row: Row, table: Table) -> dict[int, float]:
+    """The figure of each seed that has been run."""
+    runs = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(row.files))]
+    return {run["settings"]["seed"]: table.figure(run) for run in runs}
+
+
+def spread(values: list[float], digits: int, sign: str = "") -> str:
+    """Mean and standard deviation of the seeds; with ``sign="+"`` the sign of the mean is always shown."""
+    if not values:
+        return "not run yet"
+    mean = f"{statistics.fmean(values):{sign}.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def verdict(gains: list[float]) -> str:
+    """Verdict on a claim, from how much better its first row is in each seed."""
+    if len(gains) < SEEDS:
+        return "open" if gains else "not run yet"
+    return "reproduced" if min(gains) > 0 else "not reproduced" if max(gains) < 0 else "open"
+
+
+def number(text: str) -> float:
+    """The mean that a source prints."""
+    return float(text.split()[0])
+
+
+def gain_of(first: str, second: str, lower: bool) -> str:
+    """How much better the first of two printed figures is."""
+    if "-" in (first, second):
+        return "-"
+    digits = len(first.split()[0].partition(".")[2])
+    return f"{(number(second) - number(first)) * (1 if lower else -1):+.{digits}f}"
+
+
+def lines(table: Table) -> list[str]:
+    """The table and its claims, in Markdown."""
+    found = {row.name: seeds_of(row, table) for row in table.rows}
+    theirs = {row.name: row.theirs or ("-",) * len(table.sets) for row in table.rows}
+    head = ["model", *(f"theirs: {name}" for name in table.sets), f"ours: {table.ours}", "seeds"]
+    made = [head, ["---"] * len(head)]
+    for name, seeds in found.items():
+        made.append([name, *theirs[name], spread(list(seeds.values()), table.digits), str(len(seeds))])
+    sign = 1 if table.lower else -1
+    head = ["claim", "theirs, by", "ours, by", "seeds for it", "verdict"]
+    claims = [head, ["---"] * len(head)]
+    for first, second in table.claims:
+        both = found[first].keys() & found[second].keys()
+        gains = [sign * (found[second][seed] - found[first][seed]) for seed in sorted(both)]
+        by = [gain_of(*pair, table.lower) for pair in zip(theirs[first], theirs[second], strict=True)]
+        said = ", ".join(x for x in by if x != "-") or "no such row"
+        shown = spread(gains, table.digits, "+")
+        claims.append([f"{first}, better than {second}", said, shown, f"{sum(x > 0 for x in gains)} of {len(gains)}", verdict(gains)])  # fmt: skip
+    rows = ["| " + " | ".join(row) + " |" for row in made]
+    return [*rows, "", *("| " + " | ".join(row) + " |" for row in claims)]
+
+
+def page(text: str) -> str:
+    """The page, its tables written anew."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- table: {name} -->", "<!-- end of the table -->"
+        pattern = re.compile(re.escape(start) + r".*?" + re.escape(end), re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{PAGE.name} must have one place for the table {name!r}, between {start} and {end}")
+        made = "\n".join([start, *lines(table), end])
+        text = pattern.sub(lambda _, made=made: made, text)
+    return text
+
+
+def main() -> None:
+    PAGE.write_text(page(PAGE.read_text()))
+    print(f"written to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
