@@ -139,7 +139,9 @@ class WordModel(nn.Module):
         nn.init.normal_(self.words.weight, std=start)
         self.spellings = nn.Embedding(spellings, width) if spellings else None
         if self.spellings is not None:
-            nn.init.normal_(self.spellings.weight, std=0.3 * start)  # a word has about ten, whose sum starts like its own row
+            nn.init.normal_(
+                self.spellings.weight, std=0.3 * start
+            )  # a word has about ten, whose sum starts like its own row
 
     def embedded(self, words: Tensor) -> Tensor:
         """Return the embedded words, (B, N, width), which the encoder reads.

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
-from probtx_pyro.train._loop import train_task
 from probtx_pyro.nn.tasks import is_padding
+from probtx_pyro.train._loop import train_task
 from probtx_pyro.train._rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
 

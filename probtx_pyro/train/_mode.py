@@ -86,7 +86,10 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
     free = {name: torch.zeros_like(centres[name]).requires_grad_() for name in spreads}
     found_at = (torch.searchsorted(used, own) for own in numbers)
     compact = WordRows(
-        [at if at.shape == words.shape else torch.cat([at[:, None], words[:, 1:]], 1) for at, words in zip(found_at, rows.words, strict=True)],
+        [
+            at if at.shape == words.shape else torch.cat([at[:, None], words[:, 1:]], 1)
+            for at, words in zip(found_at, rows.words, strict=True)
+        ],
         rows.targets,
     )
 

@@ -36,9 +36,7 @@ class WordRows(NamedTuple):
         )
 
 
-def known_words(
-    sentences: Iterable[Sequence[str]], rarest: int, spellings: int = 0
-) -> tuple[Vocabulary, Tensor]:
+def known_words(sentences: Iterable[Sequence[str]], rarest: int, spellings: int = 0) -> tuple[Vocabulary, Tensor]:
     """Return the vocabulary of the words, and how often each occurs (0 for the unknown word).
 
     Parameters
