@@ -50,7 +50,7 @@ FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
 CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": "full"}
 TRANSFORMER = {"num_heads": 4, "num_layers": 2}
 SHARED = {"width": 64, "batch": 64, "dropout": 0.15, "weight_decay": 1e-4}
-RATES, TUNING_SEED = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2), 9
+RATES, TUNING_SEED = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 4e-2), 9
 
 
 class Words(nn.Module):

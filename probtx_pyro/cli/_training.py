@@ -43,6 +43,7 @@ NUMBERS = {
     "layers": "transformer blocks",
     "mask": "share of the words of a row that are hidden",
     "unknown": "a word that occurs c times is made unknown with probability N / (N + c)",
+    "characters": "rows of a table of prefixes, suffixes and shapes, which unknown words have, too, such as 16384",
     "prior_spread": "standard deviation of Normal priors, mean 0, on the potentials of crf (default: no priors)",
 }
 

@@ -8,6 +8,7 @@ from probtx_pyro.data.conllu import Sentence, read_conllu, write_conllu
 from probtx_pyro.data.idx import Fashion, load_fashion, read_idx
 from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
+from probtx_pyro.data.spelling import spelling_features
 from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
@@ -18,7 +19,7 @@ __all__ = [
     # rows of numbers
     "Table", "read_table", "read_lines",
     # text, its tokens, and a transformer that was trained on it
-    "Text", "load_text", "Vocabulary", "text_transformer",
+    "Text", "load_text", "Vocabulary", "spelling_features", "text_transformer",
     # every corpus of sentences comes in these parts
     "Splits",
     # dependency trees; a tag for each word; a label for each text; compositional generalisation

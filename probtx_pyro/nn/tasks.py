@@ -105,6 +105,11 @@ def own_numbers(words: Tensor, axes: int = 2) -> Tensor:
     return words if words.dim() == axes else words[..., 0]
 
 
+def with_numbers(words: Tensor, own: Tensor) -> Tensor:
+    """Words whose own numbers are ``own``, with the features of their spelling, if they have them, as they were."""
+    return own if words.dim() == own.dim() else torch.cat([own.unsqueeze(-1), words[..., 1:]], -1)
+
+
 def is_padding(words: Tensor) -> Tensor:
     """Where rows of words end: (B, N), True at the number -1."""
     return own_numbers(words) < 0

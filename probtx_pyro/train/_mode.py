@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from probtx_pyro.nn import WordTagger
-from probtx_pyro.nn.tasks import is_padding, own_numbers
+from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
 from probtx_pyro.train._rows import NO_TARGET, WordRows
 
 ROWS = "words.weight"  # of the parameters of a tagger, the embedding
@@ -79,17 +79,13 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
         Number of new words; those that do not occur in ``rows`` have the row of the unknown word at the mode.
     """
     trained = {name: x.detach() for name, x in tagger.named_parameters()}
-    numbers = [own_numbers(words, 1) for words in rows.words]
+    numbers = [own_numbers(words, 1).contiguous() for words in rows.words]
     used = torch.cat([torch.zeros(1, dtype=torch.long), *numbers]).unique()  # 0, the unknown word, is the first of them
     new = (used >= len(trained[ROWS])).unsqueeze(-1)
     centres = {**trained, ROWS: trained[ROWS][used.masked_fill(new.squeeze(-1), 0)]}
     free = {name: torch.zeros_like(centres[name]).requires_grad_() for name in spreads}
-    found_at = (torch.searchsorted(used, own) for own in numbers)
     compact = WordRows(
-        [
-            at if at.shape == words.shape else torch.cat([at[:, None], words[:, 1:]], 1)
-            for at, words in zip(found_at, rows.words, strict=True)
-        ],
+        [with_numbers(words, torch.searchsorted(used, own)) for words, own in zip(rows.words, numbers, strict=True)],
         rows.targets,
     )
 

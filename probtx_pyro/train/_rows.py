@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data.text import UNKNOWN, Vocabulary
-from probtx_pyro.nn.tasks import own_numbers
+from probtx_pyro.nn.tasks import own_numbers, with_numbers
 from probtx_pyro.train._loop import summed
 from probtx_pyro.train._task import LoopSettings
 
@@ -132,7 +132,7 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
     own = own_numbers(words)
     chance = torch.rand(own.shape, generator=draw, dtype=torch.double)
     dropped = own.masked_fill((chance < rates[own.clamp(min=0)]) & (own != PADDING), 0)
-    return dropped if words.dim() == 2 else torch.cat([dropped.unsqueeze(-1), words[..., 1:]], -1)
+    return with_numbers(words, dropped)
 
 
 @torch.no_grad()

@@ -92,7 +92,7 @@ def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
     ----------
     source
         One of `NAMED`; a CoNLL-U file (``.conllu``, also ``.gz``) or a folder of such; or a file of words and tags, one pair a
-        line, or a folder of such. Tags that are all BIO are named entities.
+        line, or a folder of such (see `data.read_tagged`, also for CoNLL-2003). Tags that are all BIO are named entities.
     column
         The tags of a treebank, ``"upos"`` or ``"xpos"``.
 
