@@ -111,7 +111,7 @@ def with_numbers(words: Tensor, own: Tensor) -> Tensor:
 
 
 def is_padding(words: Tensor) -> Tensor:
-    """Where rows of words end: (B, N), True at the number -1."""
+    """Mask of what is behind the last word of a row: (B, N), True at the number -1."""
     return own_numbers(words) < 0
 
 
