@@ -82,7 +82,7 @@ def load(folder: Path, device: str, kind: str) -> Any:
 
 
 def say_unknown(run: Any, words: Iterable[str], where: Path) -> None:
-    """Print the share of words that the model of a run does not know on stderr, and warn where it is large.
+    """Print the share of words that the model of a run does not know on stderr, and warn where it is large and spellings say nothing.
 
     Parameters
     ----------
@@ -95,4 +95,6 @@ def say_unknown(run: Any, words: Iterable[str], where: Path) -> None:
     """
     share = run.vocabulary.unknown_share(words)
     print(f"unknown words: {share:.1%}", file=sys.stderr)
+    if run.vocabulary.spellings:  # unknown words are told apart
+        return
     options.warn_unknown(share, "standard input" if str(where) == "-" else str(where))

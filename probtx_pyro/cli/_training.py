@@ -379,5 +379,5 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], *uses: str
     for word, use in zip(("Next:", *["or:"] * len(uses)), uses, strict=False):
         print(word, use.replace("RUN", shlex.quote(str(arguments.out))))
     print(f"In Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
-    for part, share in results["unknown"].items():
+    for part, share in () if results["settings"].get("characters") else results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)

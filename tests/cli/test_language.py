@@ -2,12 +2,15 @@
 
 import io
 import shlex
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from probtx_pyro import cli
-from probtx_pyro.data import read_conllu
+from probtx_pyro.cli._texts import say_unknown
+from probtx_pyro.data import Vocabulary, read_conllu
 
 pytestmark = [
     pytest.mark.slow,  # trains
@@ -81,6 +84,14 @@ def test_tag_writes_a_word_a_line_from_a_file_or_standard_input(call, folder):
     assert (
         call("tag new.txt --model tagger --out out.tsv")[1] == "out.tsv\n" and (folder / "out.tsv").read_text() == out
     )
+
+
+@pytest.mark.parametrize(("spellings", "warned"), [(0, True), (16, False)])
+def test_unknown_words_with_spellings_are_counted_without_a_warning(spellings, warned, capsys):
+    run = SimpleNamespace(vocabulary=Vocabulary("word", ("?", "cat"), spellings))
+    say_unknown(run, ["cat", "bird"], Path("new.txt"))
+    err = capsys.readouterr().err
+    assert "unknown words: 50.0%" in err and ("reads them all as the same one" in err) == warned
 
 
 def test_fill_guesses_what_is_hidden(call):
