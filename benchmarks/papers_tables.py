@@ -24,11 +24,13 @@ class Row(NamedTuple):
     name: of the model.
     files: of our runs under ``results/``, one a seed.
     theirs: the figures that the source prints, one for each of its data sets; none for a control that it lacks.
+    figure: in the place of the table's.
     """
 
     name: str
     files: str
     theirs: tuple[str, ...] = ()
+    figure: Callable[[dict[str, Any]], float] | None = None
 
 
 class Table(NamedTuple):
@@ -51,18 +53,37 @@ class Table(NamedTuple):
     digits: int = 2
 
 
+CRF, TRANSFORMER = "probabilistic transformer (dependency CRF)", "transformer"
+RELATIVE, ALONE = "transformer, relative positions (control)", "each word by itself, no encoder (control)"
+
+
 def metric(part: str, name: str, scale: float = 1.0) -> Callable[[dict[str, Any]], float]:
     """A figure of a part of the data."""
     return lambda run: scale * run["metrics"][part][name]
 
 
+def trees(read: str) -> Callable[[dict[str, Any]], float]:
+    """Attachment score of a way to read trees, in per cent."""
+    return lambda run: 100 * run["attachment"][read]
+
+
+def read_trees(encoders: dict[str, str]) -> tuple[Row, ...]:
+    """The rows of trees in attention, and of baselines, which are the same in every run."""
+    files = "tasks/masked-sentences-{}-4000-steps-seed-*.json"
+    ways = {"mean of all channels": "mean of channels, projective", "best channel": "best channel, projective", "any channel": "any channel, projective"}  # fmt: skip
+    rows = [Row(f"{name}: {way}", files.format(x), (), trees(key)) for x, name in encoders.items() for way, key in ways.items()]  # fmt: skip
+    return (
+        *(Row(name, files.format("crf"), (), trees(name)) for name in ("right arc", "left arc", "random heads")),
+        *rows,
+    )
+
+
 def words(task: str, steps: int, **theirs: tuple[str, ...]) -> tuple[Row, ...]:
     """The rows of a task on words; of the relative transformer the poster has none."""
-    names = {"crf": "probabilistic transformer (dependency CRF)", "transformer": "transformer", "relative": "transformer, relative positions (control)"}  # fmt: skip
+    names = {"crf": CRF, "transformer": TRANSFORMER, "relative": RELATIVE}
     return tuple(Row(names[x], f"tasks/{task}-{x}-{steps}-steps-seed-*.json", theirs.get(x, ())) for x in names)
 
 
-CRF, TRANSFORMER = "probabilistic transformer (dependency CRF)", "transformer"
 LM = "language_modelling/wikitext2-{}-2000-steps-seed-*.json"
 TABLES = {
     "language models": Table(
@@ -95,13 +116,55 @@ TABLES = {
         words("upos", 980, transformer=("96.44 ± 0.04", "91.17 ± 0.11"), crf=("96.29 ± 0.03", "90.96 ± 0.10")),
         ((TRANSFORMER, CRF),),
     ),
+    "masked words": Table(
+        ("PTB", "BLLIP"), "UD English EWT by sentences, words that occur 3 times, perplexity of hidden test words",
+        metric("test", "perplexity"), True,
+        words("masked-sentences", 4000, transformer=("58.43 ± 0.58", "101.91 ± 1.40"), crf=("62.86 ± 0.40", "123.18 ± 1.50")),
+        ((TRANSFORMER, CRF), (RELATIVE, CRF)),
+    ),
+    "entities": Table(
+        ("CoNLL-2003",), "WNUT-17, words with their spelling, test F1 of spans in per cent", metric("test", "span_f1", 100), False,
+        (
+            *words("entities", 530, transformer=("74.02 ± 1.11",), crf=("75.47 ± 0.35",)),
+            Row(ALONE, "tasks/entities-words-530-steps-seed-*.json"),
+            Row("dependency CRF without spelling (control)", "tasks/entities-crf-1060-steps-seed-*.json"),
+        ),
+        ((CRF, TRANSFORMER), (CRF, RELATIVE), (CRF, ALONE)),
+    ),
+    "texts": Table(
+        ("SST-2", "SST-5"), "Banking77, 77 intents, test accuracy in per cent", metric("test", "accuracy", 100), False,
+        (
+            Row(CRF, "tasks/intents-crf-700-steps-seed-*.json", ("82.04 ± 0.88", "42.77 ± 1.18")),
+            Row(TRANSFORMER, "tasks/intents-transformer-700-steps-seed-*.json", ("82.51 ± 0.26", "40.13 ± 1.09")),
+            Row(ALONE, "tasks/intents-words-700-steps-seed-*.json"),
+        ),
+        ((CRF, ALONE),),
+    ),
+    "COGS": Table(
+        ("COGS",), "COGS, generalisation part, logical forms right to the letter in per cent",
+        lambda run: 100 * run["forms"]["gen"]["exact_match"], False,
+        (
+            Row(CRF, "tasks/cogs-crf-6000-steps-seed-*.json", ("84.60 ± 2.06",)),
+            Row("transformer, relative positions", "tasks/cogs-relative-6000-steps-seed-*.json", ("82.05 ± 2.18",)),
+            Row("transformer, learned positions (control)", "tasks/cogs-transformer-6000-steps-seed-*.json"),
+        ),
+        ((CRF, "transformer, relative positions"), (CRF, "transformer, learned positions (control)")),
+    ),
+    "induced trees": Table(
+        (), "UD English EWT, attachment without punctuation in per cent", trees("right arc"), False,
+        read_trees({"crf": "CRF", "transformer": "transformer", "relative": "relative transformer"}),
+        (
+            ("CRF: best channel", "transformer: best channel"), ("CRF: best channel", "relative transformer: best channel"),
+            ("CRF: best channel", "right arc"), ("CRF: mean of all channels", "right arc"),
+        ),
+    ),
 }  # fmt: skip
 
 
 def seeds_of(row: Row, table: Table) -> dict[int, float]:
     """The figure of each seed that has been run."""
     runs = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(row.files))]
-    return {run["settings"]["seed"]: table.figure(run) for run in runs}
+    return {run["settings"]["seed"]: (row.figure or table.figure)(run) for run in runs}
 
 
 def spread(values: list[float], digits: int, sign: str = "") -> str:

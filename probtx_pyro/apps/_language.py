@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data import Vocabulary, tokenize
 from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
+from probtx_pyro.nn.tasks import is_padding
 
 HIDDEN = "[MASK]"
 """Stands for a word that `fill_masked` guesses."""
@@ -215,7 +216,7 @@ def _batches(
 
 def _asked(model: torch.nn.Module, words: Tensor, at: Tensor | None = None) -> Any:
     """Call a model of words on (sentence, word) with -1 at padding, and on the places ``at``."""
-    return _called(model, words.clamp(min=0), words < 0, *([] if at is None else [at]))
+    return _called(model, words.clamp(min=0), is_padding(words), *([] if at is None else [at]))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
-from probtx_pyro.nn.tasks import WordModel
+from probtx_pyro.nn.tasks import WordModel, is_padding
 from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
 
 DECODERS: dict[str, Callable[..., Tensor]] = {
@@ -99,7 +99,7 @@ class AttentionParser:
             words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
             x = self.model.embedded(words.clamp(min=0))
             clamped = None if known is None else pad_sequence([known[i] for i in index], True, -1).mT.to(device)
-            marginals = encoder.field(x, words < 0, clamped).head_marginals.cpu().numpy()  # type: ignore[operator]
+            marginals = encoder.field(x, is_padding(words), clamped).head_marginals.cpu().numpy()  # type: ignore[operator]
             for i, row, own in zip(index, rows, marginals, strict=True):
                 found[i] = own[:, : len(row), : len(row) + self._root]
         self.model.train(training)

@@ -90,7 +90,7 @@ def load(folder: Path, device: str, kind: str) -> Any:
 
 
 def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words") -> None:
-    """Print the share of words that the model of a run does not know on stderr, and warn where it is large.
+    """Print the share of words that the model of a run does not know on stderr, and warn where it is large and spellings say nothing.
 
     Parameters
     ----------
@@ -105,4 +105,6 @@ def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words"
     """
     share = run.vocabulary.unknown_share(words)
     print(f"unknown {what}: {share:.1%}", file=sys.stderr)
+    if getattr(run.vocabulary, "spellings", 0):  # unknown words are told apart
+        return
     options.warn_unknown(share, "standard input" if str(where) == "-" else str(where), what)

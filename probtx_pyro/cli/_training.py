@@ -46,6 +46,7 @@ NUMBERS = {
     "smoothing": "share of a target's probability that is spread over the vocabulary in training",
     "beam": "sequences that the search for a translation follows at a time",
     "length_penalty": "0 compares the probabilities of translations; more favours long ones",
+    "characters": "rows of a table of prefixes, suffixes and shapes, which unknown words have, too, such as 16384",
     "prior_spread": "standard deviation of Normal priors, mean 0, on the potentials of crf (default: no priors)",
 }
 
@@ -281,5 +282,5 @@ def report(arguments: argparse.Namespace, results: Mapping[str, Any], *uses: str
     for word, use in zip(("Next:", *["or:"] * len(uses)), uses, strict=False):
         print(word, use.replace("RUN", shlex.quote(str(arguments.out))))
     print(f"In Python: probtx_pyro.train.load_run({str(arguments.out)!r}) loads the model")
-    for part, share in results["unknown"].items():
+    for part, share in () if results["settings"].get("characters") else results["unknown"].items():
         options.warn_unknown(share, f"the {part} part", what)

@@ -140,7 +140,8 @@ def run(arguments: argparse.Namespace) -> None:
     print(arguments.out)
     unknown = loaded.vocabulary.unknown_share(word for sentence in sentences for word in sentence.words)
     print(f"unknown words: {unknown:.1%}")
-    options.warn_unknown(unknown, str(arguments.sentences))
+    if not loaded.vocabulary.spellings:
+        options.warn_unknown(unknown, str(arguments.sentences))
     gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
     if known is not None:
         number, words = sum(head is not None for row in known for head in row), sum(map(len, heads))

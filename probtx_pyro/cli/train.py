@@ -1,7 +1,7 @@
 """Train language models, taggers, masked language models, classifiers and translation models whose attention is a probability model.
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
-  probtx train tagger --data treebank.conllu --out runs/tags       tags of words, from CoNLL-U or from two columns
+  probtx train tagger --data treebank.conllu --out runs/tags       tags of words, from CoNLL-U or from columns
   probtx train mlm --text novel.txt --out runs/masked              words that are hidden, from those around them
   probtx train classifier --data texts.csv --out runs/texts        categories of texts
   probtx train translation --data pairs.tsv --out runs/de          translations, from pairs of sentences

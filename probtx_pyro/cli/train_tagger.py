@@ -2,6 +2,7 @@
 
   probtx train tagger --data treebank.conllu --column upos --out runs/tags    a CoNLL-U file or folder
   probtx train tagger --data entities.tsv --out runs/names                    a word and its BIO tag a line
+  probtx train tagger --data conll2003 --characters 16384 --out runs/ner      a folder of files of columns; unknown words have a spelling
   probtx train tagger --data ewt --column xpos --channels 8 --distances 2,3,4 --out runs/ewt
   probtx train tagger --data ewt --encoder transformer --attention gaussian-keys --components 3 --out runs/mgk
   probtx train tagger --data cogs --rank 16 --out runs/cogs                   five tags a word; the whole sentence must be right

@@ -10,6 +10,7 @@ from probtx_pyro.data.images import Digits, Photograph, load_digits, load_pagoda
 from probtx_pyro.data.labelled import Labelled, load_labelled, read_labelled, tokenize
 from probtx_pyro.data.listops import load_listops, read_listops
 from probtx_pyro.data.pairs import Pair, load_pairs, read_pairs
+from probtx_pyro.data.spelling import spelling_features
 from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text
@@ -21,7 +22,7 @@ __all__ = [
     # rows of numbers
     "Table", "read_table", "read_lines",
     # text, its tokens, and a transformer that was trained on it
-    "Text", "load_text", "Vocabulary", "text_transformer",
+    "Text", "load_text", "Vocabulary", "spelling_features", "text_transformer",
     # every corpus of sentences comes in these parts
     "Splits",
     # dependency trees; a tag for each word; a label for each text; compositional generalisation; translations

@@ -1,4 +1,4 @@
-"""Sentences with a tag for each word: files of two columns, and named entities in BIO tags (see `probtx_pyro.metrics`)."""
+"""Sentences with a tag for each word: files of columns, and named entities in BIO tags (see `probtx_pyro.metrics`)."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,6 +20,9 @@ PUBLISHED: Published = {
 }
 
 
+DOCUMENT = "-DOCSTART-"
+
+
 class Tagged(NamedTuple):
     """A sentence; one tag a word."""
 
@@ -30,7 +33,8 @@ class Tagged(NamedTuple):
 def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[Tagged]:
     r"""The sentences of a file with a word and its tag on each line and blank lines (or lines of spaces) between sentences.
 
-    The two stand between a tab, or, in a line without one, between spaces.
+    Tabs stand between them or, in a line without one, spaces. Where there are more columns, as in CoNLL-2003, the first is the word and
+    the last its tag; those between are passed over. A sentence ``-DOCSTART-``, which begins a document there, is none.
 
     Parameters
     ----------
@@ -42,26 +46,34 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
     Raises
     ------
     ValueError
-        ``FILE, line N: ...``: not two columns, an empty one, or no BIO tag where asked; a file that cannot be read.
+        ``FILE, line N: ...``: one column, not as many as in the first line, an empty one, or no BIO tag where asked; a file that
+        cannot be read.
 
     Examples
     --------
     >>> read_tagged(["In O", "New B-location", "York I-location", "", "Yes O"])[0].tags
     ('O', 'B-location', 'I-location')
     """
+    counts: list[int] = []
 
     def sentence(block: Block) -> Tagged:
         rows = []
         for number, line in block:
             columns = [column.strip(" ") for column in (line.split("\t") if "\t" in line else line.split())]
-            if len(columns) != 2 or not all(columns):
+            if len(columns) < 2 or not all(columns):
                 raise BadLine(number, f"{line!r} is not a word, a tab and its tag; write them so")
-            if bio and not BIO_TAG.fullmatch(columns[1]):
-                raise BadLine(number, f"{columns[1]!r} is no BIO tag; give O, B-type or I-type")
-            rows.append(columns)
+            counts.append(len(columns))
+            if len(columns) != counts[0]:
+                raise BadLine(
+                    number, f"{line!r} has {len(columns)} columns, and lines before it {counts[0]}; give as many"
+                )
+            if bio and not BIO_TAG.fullmatch(columns[-1]):
+                raise BadLine(number, f"{columns[-1]!r} is no BIO tag; give O, B-type or I-type")
+            rows.append((columns[0], columns[-1]))
         return Tagged(*zip(*rows, strict=True))
 
-    return read_blocks(source, "file of words and tags", sentence)
+    found = read_blocks(source, "file of words and tags", sentence)
+    return [row for row in found if row.words != (DOCUMENT,)]
 
 
 def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Splits[Tagged]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_text
+from probtx_pyro.data.spelling import spelling_numbers
 
 UNKNOWN = "�"
 """What stands for a character that the vocabulary does not have."""
@@ -94,10 +95,12 @@ class Vocabulary(NamedTuple):
 
     level: ``"char"`` or ``"word"``.
     tokens: in the order of their numbers, `UNKNOWN` first.
+    spellings: rows of the table that spellings are numbered in, see `spelling_numbers`; 0 leaves spellings out.
     """
 
     level: str
     tokens: tuple[str, ...]
+    spellings: int = 0
 
     @classmethod
     def of(cls, text: str, level: str = "char", rarest: int = 1) -> "Vocabulary":
@@ -128,9 +131,14 @@ class Vocabulary(NamedTuple):
         return cls(level, (UNKNOWN, *sorted(token for token, count in counts.items() if count >= rarest)))
 
     def numbers(self, rows: Iterable[Iterable[str]]) -> list[Tensor]:
-        """Numbers of the tokens of each row, (token,)."""
+        """Numbers of the tokens of each row, (token,); with spellings (token, 1 + features), the token's own number first."""
         number = {token: i for i, token in enumerate(self.tokens)}
-        return [torch.tensor([number.get(token, 0) for token in row], dtype=torch.long) for row in rows]
+
+        def of(token: str) -> int | tuple[int, ...]:
+            own = number.get(token, 0)
+            return (own, *spelling_numbers(token, self.spellings)) if self.spellings else own
+
+        return [torch.tensor([of(token) for token in row], dtype=torch.long) for row in rows]
 
     def encode(self, text: str) -> Tensor:
         """Numbers of the tokens of ``text``, (token,)."""

@@ -114,6 +114,21 @@ class TransformerEncoder(nn.Module):
         return printed(self, {"context": self.context, "num_heads": self.num_heads}, {"max_offset": self.max_offset})
 
 
+def own_numbers(words: Tensor, axes: int = 2) -> Tensor:
+    """The number of each word without the features of its spelling, with ``axes`` axes: (B, N) of (B, N) or (B, N, 1 + features)."""
+    return words if words.dim() == axes else words[..., 0]
+
+
+def with_numbers(words: Tensor, own: Tensor) -> Tensor:
+    """Words whose own numbers are ``own``, with the features of their spelling, if they have them, as they were."""
+    return own if words.dim() == own.dim() else torch.cat([own.unsqueeze(-1), words[..., 1:]], -1)
+
+
+def is_padding(words: Tensor) -> Tensor:
+    """Mask of what is behind the last word of a row: (B, N), True at the number -1."""
+    return own_numbers(words) < 0
+
+
 class WordModel(nn.Module):
     """Base of the models below: an embedding of words with dropout, and an encoder.
 
@@ -125,16 +140,39 @@ class WordModel(nn.Module):
         Encoder, and its channels.
     dropout, start
         Dropout rate of the embedding, and its standard deviation at the start.
+    spellings
+        Rows of a table of features of spellings, whose sum is added to the embedding of a word; 0 has none.
     """
 
-    def __init__(self, vocabulary: int, encoder: nn.Module, width: int, dropout: float = 0.0, start: float = 0.02):
+    def __init__(
+        self,
+        vocabulary: int,
+        encoder: nn.Module,
+        width: int,
+        dropout: float = 0.0,
+        start: float = 0.02,
+        spellings: int = 0,
+    ):
         super().__init__()
         self.words, self.dropout, self.encoder = nn.Embedding(vocabulary, width), nn.Dropout(dropout), encoder
         nn.init.normal_(self.words.weight, std=start)
+        self.spellings = nn.Embedding(spellings, width) if spellings else None
+        if self.spellings is not None:
+            nn.init.normal_(
+                self.spellings.weight, std=0.3 * start
+            )  # a word has about ten, whose sum starts like its own row
 
     def embedded(self, words: Tensor) -> Tensor:
-        """Return the embedded words, (B, N, width), which the encoder reads."""
-        return self.dropout(self.words(words))
+        """Return the embedded words, (B, N, width), which the encoder reads.
+
+        Parameters
+        ----------
+        words
+            (B, N); with spellings (B, N, 1 + features), as `data.Vocabulary` numbers them.
+        """
+        if self.spellings is None:
+            return self.dropout(self.words(words))
+        return self.dropout(self.words(words[..., 0]) + self.spellings(words[..., 1:]).sum(-2))
 
 
 class WordTagger(WordModel):
@@ -146,8 +184,8 @@ class WordTagger(WordModel):
         Number of words, encoder, its channels (of a dependency CRF, its labels).
     num_tags
         Number of tags in each column.
-    dropout, start
-        Dropout rate of the embedding, and its standard deviation at the start.
+    dropout, start, spellings
+        Dropout rate of the embedding, its standard deviation at the start, and rows of the table of spellings (0: none).
 
     Examples
     --------
@@ -164,13 +202,14 @@ class WordTagger(WordModel):
         num_tags: tuple[int, ...],
         dropout: float = 0.0,
         start: float = 0.02,
+        spellings: int = 0,
     ):
-        super().__init__(vocabulary, encoder, width, dropout, start)
+        super().__init__(vocabulary, encoder, width, dropout, start, spellings)
         self.num_tags = tuple(num_tags)
         self.tags = nn.Linear(width, sum(num_tags))
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the logits of each column, (B, N, tags); words (B, N), key_padding_mask (B, N) with True at padding."""
+        """Return the logits of each column, (B, N, tags); words as for `WordModel.embedded`, key_padding_mask (B, N) with True at padding."""
         return self.tags(self.encoder(self.embedded(words), key_padding_mask)).split(self.num_tags, -1)
 
 
@@ -225,7 +264,7 @@ class TextClassifier(WordModel):
 
     Parameters
     ----------
-    vocabulary, encoder, width, dropout, start
+    vocabulary, encoder, width, dropout, start, spellings
         As for `WordTagger`.
     num_categories
         Number of categories.
@@ -243,10 +282,11 @@ class TextClassifier(WordModel):
         dropout: float = 0.0,
         summary: Callable[..., Tensor] = mean_word,
         start: float = 0.02,
+        spellings: int = 0,
     ):
-        super().__init__(vocabulary, encoder, width, dropout, start)
+        super().__init__(vocabulary, encoder, width, dropout, start, spellings)
         self.summary, self.categories = summary, nn.Linear(width, num_categories)
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits, (B, categories); words (B, N), key_padding_mask (B, N) with True at padding."""
+        """Return the logits, (B, categories); words as for `WordModel.embedded`, key_padding_mask (B, N) with True at padding."""
         return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))

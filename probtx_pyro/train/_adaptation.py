@@ -14,12 +14,13 @@ from torch.nn import functional as F
 
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
+from probtx_pyro.nn.tasks import is_padding, own_numbers
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._labelling import Example, TaggerRun
 from probtx_pyro.train._loading import LoadedRun
 from probtx_pyro.train._loop import CHECKPOINT, RESULTS
 from probtx_pyro.train._mode import ROWS, find_mode, nats_of
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, numbered
+from probtx_pyro.train._rows import NO_TARGET, WordRows, numbered
 
 SPREADS = (0.03, 0.1, 0.3)
 NOT_ANNOTATED = "_"
@@ -69,13 +70,13 @@ def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch
     tagger.eval()
     for i in range(0, len(sentences), batch):
         words, targets = (x.to(device) for x in rows.pick(range(i, min(i + batch, len(sentences)))))
-        logits = tagger(words.clamp(min=0), words == PADDING)
+        logits = tagger(words.clamp(min=0), is_padding(words))
         known = targets[..., 0] != NO_TARGET
         log_probs = [x[known].log_softmax(-1) for x in logits]
         given = targets[known]
         right = torch.stack([x.argmax(-1) for x in log_probs], -1) == given
         nats = [F.nll_loss(x, y, reduction="none") for x, y in zip(log_probs, given.unbind(-1), strict=True)]
-        found.append([x.cpu() for x in (right, torch.stack(nats, -1), words[known] == 0)])
+        found.append([x.cpu() for x in (right, torch.stack(nats, -1), own_numbers(words)[known] == 0)])
     tagger.train(training)
     return TagScores(*(torch.cat(x) for x in zip(*found, strict=True)))
 

@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
+from probtx_pyro.nn.tasks import is_padding
 from probtx_pyro.train._loop import train_task
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows, drop_words, known_words, numbered
+from probtx_pyro.train._rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
@@ -46,18 +47,20 @@ class LabellingSettings(EncoderSettings):
     """Settings of a task on words with labels.
 
     unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each draw.
+    characters: rows of the table in which words have features of their spelling, known or not; 0 is words alone.
     select: the metric by which the validation chooses the parameters that are kept.
     prior_spread: standard deviation of Normal priors with mean 0 on the potentials of a dependency CRF, whose log density is
         added to the objective; None adds nothing.
     """
 
     unknown: float = 0.25
+    characters: int = 0
     select: str = "accuracy"
     prior_spread: float | None = None
 
     RULES = {
         **EncoderSettings.RULES,
-        "unknown": (lambda value: value >= 0, "0 or more"),
+        **dict.fromkeys(("unknown", "characters"), (lambda value: value >= 0, "0 or more")),
         "prior_spread": (lambda value: value is None or value > 0, "positive, or None"),
     }
 
@@ -154,7 +157,7 @@ def labelling(
         raise ValueError(f"select must be one of {', '.join({**counted, **metrics})}, not {settings.select!r}")
     if metrics and columns > 1:
         raise ValueError(f"{', '.join(metrics)} is of one column of labels, and there are {columns}; leave it out")
-    vocabulary, counts = known_words([row.words for row in parts["train"]], settings.rarest)
+    vocabulary, counts = known_words([row.words for row in parts["train"]], settings.rarest, settings.characters)
     labels = tuple(tuple(sorted({row[k] for item in parts["train"] for row in item.labels})) for k in range(columns))
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
@@ -174,7 +177,7 @@ def labelling(
         return (words, targets), int((targets[..., 0] != NO_TARGET).sum())
 
     def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
-        return read(model(words.clamp(min=0), words == PADDING))
+        return read(model(words.clamp(min=0), is_padding(words)))
 
     def loss(model: Any, words: Tensor, targets: Tensor) -> Tensor:
         found = (
@@ -260,7 +263,7 @@ class TaggerRun(NamedTuple):
     results: dict[str, Any]
 
 
-def word_tagger(settings: EncoderSettings, words: int, tags: Sequence[int]) -> WordTagger:
+def word_tagger(settings: LabellingSettings, words: int, tags: Sequence[int]) -> WordTagger:
     """Return an untrained tagger.
 
     Parameters
@@ -272,7 +275,7 @@ def word_tagger(settings: EncoderSettings, words: int, tags: Sequence[int]) -> W
     tags
         Number of the tags of each column.
     """
-    return settings.model(WordTagger, words, num_tags=tags)
+    return settings.model(WordTagger, words, num_tags=tags, spellings=settings.characters)
 
 
 def train_tagger(
@@ -311,7 +314,7 @@ def train_tagger(
 
     task = labelling(settings, parts, word_tagger, lambda logits: logits, COUNTED, metrics)
     model, results = train_task(task, out, **run)
-    return TaggerRun(model, Vocabulary("word", task.tokens), task.labels, results)
+    return TaggerRun(model, Vocabulary("word", task.tokens, settings.characters), task.labels, results)
 
 
 class ClassifierRun(NamedTuple):
@@ -345,7 +348,8 @@ def text_classifier(settings: ClassifierSettings, words: int, categories: Sequen
         A summary of the root, of an encoder that has none.
     """
     read, root = SUMMARIES[settings.summary]
-    return settings.model(TextClassifier, words, root=root, num_categories=categories[0], summary=read)
+    head = {"num_categories": categories[0], "summary": read, "spellings": settings.characters}
+    return settings.model(TextClassifier, words, root=root, **head)
 
 
 def train_classifier(
@@ -370,4 +374,4 @@ def train_classifier(
 
     task = labelling(settings, rows, text_classifier, lambda logits: [logits[:, None]], {"accuracy": accuracy})
     model, results = train_task(task, out, **run)
-    return ClassifierRun(model, Vocabulary("word", task.tokens), task.labels[0], results)
+    return ClassifierRun(model, Vocabulary("word", task.tokens, settings.characters), task.labels[0], results)

@@ -71,6 +71,6 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
         made = kind(**settings)
         model = build(made, len(tokens), tuple(map(len, labels)))
     model.load_state_dict(weights)
-    text = state.get("tokenizer")
-    vocabulary = Tokenizer(text) if text else Vocabulary(getattr(made, "level", "word"), tokens)
+    words = Vocabulary(getattr(made, "level", "word"), tokens, getattr(made, "characters", 0))
+    vocabulary = Tokenizer(state["tokenizer"]) if state.get("tokenizer") else words
     return LoadedRun(model.to(device).eval(), vocabulary, labels, made)

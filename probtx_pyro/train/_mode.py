@@ -21,7 +21,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from probtx_pyro.nn import WordTagger
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows
+from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
+from probtx_pyro.train._rows import NO_TARGET, WordRows
 
 ROWS = "words.weight"  # of the parameters of a tagger, the embedding
 TOLERANCE, MOST_STEPS = 1e-2, 100
@@ -54,7 +55,7 @@ def nats_of(tagger: WordTagger, parameters: Parameters, rows: WordRows) -> Tenso
         Sentences; targets that are not known are `NO_TARGET`.
     """
     words, targets = rows.pick(range(len(rows.words)))
-    logits = functional_call(tagger, dict(parameters), (words.clamp(min=0), words == PADDING))
+    logits = functional_call(tagger, dict(parameters), (words.clamp(min=0), is_padding(words)))
     losses = (
         F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=NO_TARGET, reduction="sum")
         for x, y in zip(logits, targets.unbind(-1), strict=True)
@@ -78,13 +79,15 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
         Number of new words; those that do not occur in ``rows`` have the row of the unknown word at the mode.
     """
     trained = {name: x.detach() for name, x in tagger.named_parameters()}
-    used = torch.cat(
-        [torch.zeros(1, dtype=torch.long), *rows.words]
-    ).unique()  # 0, the unknown word, is the first of them
+    numbers = [own_numbers(words, 1).contiguous() for words in rows.words]
+    used = torch.cat([torch.zeros(1, dtype=torch.long), *numbers]).unique()  # 0, the unknown word, is the first of them
     new = (used >= len(trained[ROWS])).unsqueeze(-1)
     centres = {**trained, ROWS: trained[ROWS][used.masked_fill(new.squeeze(-1), 0)]}
     free = {name: torch.zeros_like(centres[name]).requires_grad_() for name in spreads}
-    compact = WordRows([torch.searchsorted(used, words) for words in rows.words], rows.targets)
+    compact = WordRows(
+        [with_numbers(words, torch.searchsorted(used, own)) for words, own in zip(rows.words, numbers, strict=True)],
+        rows.targets,
+    )
 
     def parameters() -> dict[str, Tensor]:
         moved = {name: centres[name] + spreads[name] * z for name, z in free.items()}

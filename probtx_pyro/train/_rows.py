@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.data.text import UNKNOWN, Vocabulary
+from probtx_pyro.nn.tasks import own_numbers, with_numbers
 from probtx_pyro.train._loop import summed
 from probtx_pyro.train._task import LoopSettings
 
@@ -35,7 +36,7 @@ class WordRows(NamedTuple):
         )
 
 
-def known_words(sentences: Iterable[Sequence[str]], rarest: int) -> tuple[Vocabulary, Tensor]:
+def known_words(sentences: Iterable[Sequence[str]], rarest: int, spellings: int = 0) -> tuple[Vocabulary, Tensor]:
     """Return the vocabulary of the words, and how often each occurs (0 for the unknown word).
 
     Parameters
@@ -44,10 +45,12 @@ def known_words(sentences: Iterable[Sequence[str]], rarest: int) -> tuple[Vocabu
         Words of each sentence.
     rarest
         How often a word must occur to be known.
+    spellings
+        As the vocabulary has it.
     """
     counts = Counter(word for words in sentences for word in words)
     known = sorted(word for word, count in counts.items() if count >= rarest)
-    return Vocabulary("word", (UNKNOWN, *known)), torch.tensor([0, *(counts[word] for word in known)])
+    return Vocabulary("word", (UNKNOWN, *known), spellings), torch.tensor([0, *(counts[word] for word in known)])
 
 
 def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: str) -> list[Tensor]:
@@ -117,7 +120,7 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
     Parameters
     ----------
     words
-        (row, word) numbers, `PADDING` behind the last of a row.
+        (row, word) numbers, `PADDING` behind the last of a row; with spellings (row, word, 1 + features), which stay.
     counts
         (vocabulary,) how often each word occurs in training.
     amount
@@ -126,8 +129,10 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
         Random numbers of the step.
     """
     rates = amount / (amount + counts.double()).clamp(min=torch.finfo(torch.double).tiny)
-    chance = torch.rand(words.shape, generator=draw, dtype=torch.double)
-    return words.masked_fill((chance < rates[words.clamp(min=0)]) & (words != PADDING), 0)
+    own = own_numbers(words)
+    chance = torch.rand(own.shape, generator=draw, dtype=torch.double)
+    dropped = own.masked_fill((chance < rates[own.clamp(min=0)]) & (own != PADDING), 0)
+    return with_numbers(words, dropped)
 
 
 @torch.no_grad()

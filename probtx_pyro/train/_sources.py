@@ -1,11 +1,11 @@
 """Data of ``probtx train``, by name or from the user's files, in the form that the training functions take."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probtx_pyro.data._splits import load_splits
-from probtx_pyro.data.cogs import NONE, CogsExample, load_cogs
+from probtx_pyro.data.cogs import NONE, CogsExample, Tags, load_cogs
 from probtx_pyro.data.conllu import read_conllu
 from probtx_pyro.data.labelled import load_labelled, tokenize
 from probtx_pyro.data.listops import is_listops, load_listops
@@ -58,6 +58,31 @@ def _cogs(source: str, column: str) -> TaggedData:
     return TaggedData(_parts(load_cogs(), tags), {}, "sentence_accuracy")
 
 
+def cogs_tags(labels: Sequence[tuple[str, ...]]) -> Tags:
+    """Return the tags of a COGS sentence from the labels that a tagger gives its words, for `data.logical_form_of`.
+
+    Parameters
+    ----------
+    labels
+        Five labels a word, those of ``tagged_sentences("cogs")``: the distance to the parent, role, category, determiner, verb.
+
+    Raises
+    ------
+    ValueError
+        A word that has not five labels, or a distance that is no number.
+
+    Examples
+    --------
+    >>> cogs_tags([("1", "agent", "name", "_", "_"), ("_", "_", "verb", "_", "sleep")]).parents
+    (2, 0)
+    """
+    if any(len(row) != len(Tags._fields) for row in labels):
+        raise ValueError(f"labels of {[len(row) for row in labels]} columns; give {len(Tags._fields)} a word")
+    distances, *others = zip(*labels, strict=True)
+    parents = tuple(0 if distance == NONE else i + 1 + int(distance) for i, distance in enumerate(distances))
+    return Tags(parents, *others)
+
+
 NAMED = {**dict.fromkeys(TREEBANKS, _treebank), **dict.fromkeys(ENTITIES, _two_columns), "cogs": _cogs}
 
 
@@ -68,7 +93,7 @@ def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
     ----------
     source
         One of `NAMED`; a CoNLL-U file (``.conllu``, also ``.gz``) or a folder of such; or a file of words and tags, one pair a
-        line, or a folder of such. Tags that are all BIO are named entities.
+        line, or a folder of such (see `data.read_tagged`, also for CoNLL-2003). Tags that are all BIO are named entities.
     column
         The tags of a treebank, ``"upos"`` or ``"xpos"``.
 

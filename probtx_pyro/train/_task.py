@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probtx_pyro.nn import ENCODERS
+from probtx_pyro.nn.tasks import own_numbers
 
 # of a setting: when it holds, and what it must be in words; or the names that it chooses among
 Rule = tuple[Callable[[Any], bool], str] | Mapping[str, Any]
@@ -168,4 +169,4 @@ class RunOptions(TypedDict, total=False):
 
 def unknown_share(rows: Sequence[Tensor]) -> float:
     """Share of the words of all rows that are unknown, from their numbers."""
-    return float((torch.cat(list(rows)) == 0).double().mean())
+    return float(torch.cat([own_numbers(row, 1) for row in rows]).eq(0).double().mean())

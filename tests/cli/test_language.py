@@ -1,11 +1,15 @@
 """Commands that use trained models of words: generate, tag, fill, classify and parse, from runs of four steps."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from commands import calls
 
 from probtx_pyro import cli
-from probtx_pyro.data import read_conllu
+from probtx_pyro.cli._texts import say_unknown
+from probtx_pyro.data import Vocabulary, read_conllu
 
 pytestmark = [
     pytest.mark.slow,  # trains
@@ -69,6 +73,14 @@ def test_tag_writes_a_word_a_line_from_a_file_or_standard_input(call, folder):
     assert (
         call("tag new.txt --model tagger --out out.tsv")[1] == "out.tsv\n" and (folder / "out.tsv").read_text() == out
     )
+
+
+@pytest.mark.parametrize(("spellings", "warned"), [(0, True), (16, False)])
+def test_unknown_words_with_spellings_are_counted_without_a_warning(spellings, warned, capsys):
+    run = SimpleNamespace(vocabulary=Vocabulary("word", ("?", "cat"), spellings))
+    say_unknown(run, ["cat", "bird"], Path("new.txt"))
+    err = capsys.readouterr().err
+    assert "unknown words: 50.0%" in err and ("reads them all as the same one" in err) == warned
 
 
 def test_fill_guesses_what_is_hidden(call):

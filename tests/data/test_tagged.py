@@ -39,7 +39,6 @@ def test_a_word_may_have_spaces_where_tabs_part_the_columns():
         ("word\t", "is not a word, a tab and its tag"),
         ("\tO", "is not a word, a tab and its tag"),
         ("word\t \tO", "is not a word, a tab and its tag"),
-        ("word NN O", "is not a word, a tab and its tag"),
         ("a b", "'b' is no BIO tag; give O, B-type or I-type"),
         ("word\tB-", "'B-' is no BIO tag"),
         ("word\tE-person", "'E-person' is no BIO tag"),
@@ -54,6 +53,33 @@ def test_bad_lines_are_named(line, message, tmp_path):
         with pytest.raises(ValueError) as error:
             read_tagged(tmp_path / "tags", bio=True)
         assert str(error.value).startswith(f"{tmp_path / 'tags'}, line {place + 1}: ") and message in str(error.value)
+
+
+CONLL_2003 = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Peter NNP I-NP B-PER
+"""
+
+
+def test_of_four_columns_the_first_is_the_word_and_the_last_its_tag(tmp_path):
+    expected = [Tagged(("EU", "rejects", "German"), ("I-ORG", "O", "I-MISC")), Tagged(("Peter",), ("B-PER",))]
+    for name, text in (("spaces", CONLL_2003), ("tabs", CONLL_2003.replace(" ", "\t"))):
+        (tmp_path / name).write_text(text)
+        assert read_tagged(tmp_path / name, bio=True) == expected
+    assert load_entities(tmp_path / "spaces", dev_share=0.5) == (expected[:1], expected[1:], [])
+    gold = [row.tags for row in expected]  # an entity begins where an I follows no tag of its type
+    assert span_f1(gold, gold) == 1.0 and span_f1([("O", "O", "I-MISC"), ("B-PER",)], gold) == pytest.approx(0.8)
+
+
+def test_all_lines_have_as_many_columns():
+    with pytest.raises(
+        ValueError, match=r"line 3: 'New York B-LOC' has 3 columns, and lines before it 2; give as many"
+    ):
+        read_tagged(["in O", "", "New York B-LOC"])
 
 
 def test_entities_of_the_users_own_are_read(tmp_path):

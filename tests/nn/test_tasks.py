@@ -166,3 +166,25 @@ def test_bad_input_is_one_clear_error():
         nn.ENCODERS["transformer"].build(8, context=4, dropout=0.0, root=False, attention="warm")
     with pytest.raises(ValueError, match=r"max_offset must be positive, not 0"):
         transformer(max_offset=0)
+
+
+@pytest.mark.parametrize("head", ["tagger", "classifier"])
+def test_spellings_are_added_to_the_words(head):
+    """The embedding by hand; the model with a mask is the model of the shorter row."""
+    torch.manual_seed(0)
+    make = {
+        "tagger": lambda: nn.WordTagger(5, crf(), WIDTH, num_tags=(3,), spellings=7),
+        "classifier": lambda: nn.TextClassifier(5, crf(), WIDTH, 3, spellings=7),
+    }[head]
+    model = make().eval()
+    words = torch.tensor([[[1, 0, 6], [0, 2, 2], [-1, -1, -1]]])
+    found = model.embedded(words.clamp(min=0))[0]
+    table, own = model.spellings.weight, model.words.weight
+    assert_equal(found[0], own[1] + table[0] + table[6])
+    assert_equal(found[1], own[0] + 2 * table[2])
+    mask = nn.tasks.is_padding(words)
+    assert mask.tolist() == [[False, False, True]] and nn.tasks.is_padding(words[..., 0]).equal(mask)
+    long, short = model(words.clamp(min=0), mask), model(words[:, :2])
+    for a, b in [(long, short)] if head == "classifier" else zip(long, short, strict=True):
+        assert_equal(a[:, :2], b[:, :2], operations=64)
+    assert nn.WordTagger(5, crf(), WIDTH, num_tags=(3,)).spellings is None

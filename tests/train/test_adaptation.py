@@ -119,6 +119,21 @@ def test_words_that_do_not_occur_stay_and_new_ones_lean_on_the_unknown_row():
     assert ((after[0] - before[0]) - pulled).abs().max() <= 3 * 0.3 * _mode.TOLERANCE
 
 
+def test_a_tagger_with_spellings_adapts_and_keeps_them(tmp_path):
+    settings = train.LabellingSettings(options={"num_channels": 2}, width=L, characters=16)
+    model = settings.model(nn.WordTagger, len(TOKENS), num_tags=(len(TAGS),), spellings=16).eval()
+    run = LoadedRun(model, data.Vocabulary("word", TOKENS, 16), (TAGS,), settings)
+    adapted = train.adapt_tagger(run, SENTENCES, tmp_path / "run", move=["words"], spread=0.3)
+    assert adapted.results["after"] < adapted.results["before"] and adapted.results["new_words"] == 2
+    assert torch.equal(adapted.model.spellings.weight, run.model.spellings.weight)
+    loaded = train.load_run(tmp_path / "run")
+    for of in (adapted, loaded):
+        scores = train.score_tagger(of, SENTENCES)
+        assert float(scores.nats.mean()) == pytest.approx(adapted.results["after"], rel=1e-9)
+        assert not scores.unknown.any()
+    assert train.score_tagger(run, SENTENCES).unknown.sum() == 2  # new twice; other has no tag
+
+
 @pytest.mark.slow
 def test_a_tiny_spread_moves_nothing_and_a_wide_one_fits():
     run = tagger_run()

@@ -74,3 +74,10 @@ def test_the_share_of_hidden_words(share):
     first = Counter(where[lengths == 20].nonzero()[:, 1].tolist())  # no place is preferred
     for place in range(20):
         assert_frequency(first[place], 1000, expected[20] / 20)
+
+
+def test_a_dropped_word_keeps_its_spelling():
+    words = torch.tensor([[[1, 7, 8], [2, 9, 9], [PADDING] * 3]]).repeat(50, 1, 1)
+    found = drop_words(words, torch.tensor([0, 1, 10**9]), 1e6, torch.Generator().manual_seed(0))
+    assert (found[:, 0, 0] == 0).all() and (found[:, 1, 0] == 2).all()  # all but certain, and one in a thousand at most
+    assert torch.equal(found[..., 1:], words[..., 1:]) and (found[:, 2] == PADDING).all()

@@ -1,12 +1,13 @@
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 from commands import Training
 
-from probtx_pyro import cli, nn, train
+from probtx_pyro import apps, cli, nn, train
 from probtx_pyro.data import Text
 from probtx_pyro.train import (
     ClassifierSettings,
@@ -199,6 +200,43 @@ def test_unknown_words_and_labels_of_other_parts():
     assert done.results["metrics"]["gen"] == {"accuracy": 0.5, "sentence_accuracy": 0.0}
 
 
+def spelt(number, seed):
+    """Words that no other part has; whether one ends in s is its tag."""
+    draw = random.Random(seed)
+    words = [["".join(draw.choices(LETTERS, k=9)) + draw.choice("rs") for _ in range(4)] for _ in range(number)]
+    return [Example(tuple(row), tuple(("plural" if word[-1] == "s" else "singular",) for word in row)) for row in words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", OPTIONS)
+def test_unknown_words_are_tagged_by_their_spelling(encoder, tmp_path):
+    parts = {name: spelt(n, n) for name, n in (("train", 300), ("dev", 60), ("test", 61))}
+    settings = settings_of(LabellingSettings, encoder, num_steps=100, validate_every=50)
+    alone = train.train_tagger(settings, parts, progress=False).results["metrics"]["test"]["accuracy"]
+    done = train.train_tagger(replace(settings, characters=256), parts, tmp_path, progress=False)
+    assert done.results["unknown"]["test"] == 1.0
+    assert alone < 0.65 and done.results["metrics"]["test"]["accuracy"] > 0.95  # 244 words of two tags
+    loaded = train.load_run(tmp_path)
+    assert loaded.vocabulary == done.vocabulary and loaded.settings.characters == 256
+    sentences = [["gggggs", "hhhhhr"], ["aas"]]
+    for run, labels in ((done, done.tags), (loaded, loaded.labels)):
+        found = apps.tag_words(run.model, run.vocabulary, labels, sentences)
+        assert [[guess.label for (guess,) in row] for row in found] == [["plural", "singular"], ["plural"]]
+
+
+@pytest.mark.slow
+def test_a_classifier_reads_spellings_too():
+    texts = {
+        name: [(row.words[:1], tag) for row in spelt(n, n) for (tag,) in row.labels[:1]]
+        for name, n in (("train", 600), ("dev", 60), ("test", 61))
+    }
+    settings = settings_of(ClassifierSettings, "transformer", num_steps=100, characters=256)
+    done = train.train_classifier(settings, texts, progress=False)
+    assert done.results["metrics"]["test"]["accuracy"] > 0.95
+    found = apps.classify_texts(done.model, done.vocabulary, done.categories, ["gggggs", "hhhhhr"])
+    assert [best[0].label for best in found] == ["plural", "singular"]
+
+
 @pytest.mark.slow
 def test_further_metrics_choose_what_is_kept():
     calls = []
@@ -258,6 +296,7 @@ def test_bad_settings_and_data_are_one_clear_error():
     for kind, change, message in (
         (LabellingSettings, {"encoder": "lstm"}, "encoder must be one of crf, transformer, not 'lstm'"),
         (LabellingSettings, {"unknown": -1.0}, "unknown must be 0 or more"),
+        (LabellingSettings, {"characters": -1}, "characters must be 0 or more"),
         (ClassifierSettings, {"summary": "last"}, "summary must be one of mean, root, not 'last'"),
         (LabellingSettings, {"prior_spread": 0.0}, "prior_spread must be positive, or None"),
         (LabellingSettings, {"rarest": 0}, "rarest must be 1 or more"),
