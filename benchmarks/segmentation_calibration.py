@@ -115,7 +115,9 @@ def table(found: Sequence[Answer]) -> np.ndarray:
             right = (answer.belief > 0.5) == answer.pet
             counts = np.bincount((steps * 32 + answer.stood) * 2 + right)
             cells = np.flatnonzero(counts)
-            rows.append(np.stack([cells // 64 * _GRID, cells // 2 % 32, cells % 2, counts[cells] / len(sure) / len(own)]))
+            rows.append(
+                np.stack([cells // 64 * _GRID, cells // 2 % 32, cells % 2, counts[cells] / len(sure) / len(own)])
+            )
     return np.hstack(rows)
 
 
@@ -172,7 +174,9 @@ CONDITIONS: dict[str, Shown] = {
 }  # fmt: skip
 
 
-def judge(games: dict[str, list[Answer]], constants: dict[str, tuple[float, float]], which: str) -> list[dict[str, Any]]:
+def judge(
+    games: dict[str, list[Answer]], constants: dict[str, tuple[float, float]], which: str
+) -> list[dict[str, Any]]:
     """Score each photograph by its constants, before calibration, too."""
     rows = []
     for name, shown in CONDITIONS.items():
@@ -186,12 +190,34 @@ def judge(games: dict[str, list[Answer]], constants: dict[str, tuple[float, floa
         before = [np.concatenate([a.belief for a in some]) for some in found.values()]
         after = [np.concatenate([said(a, *constants[key]) for a in some]) for key, some in found.items()]
         for stage, predicted in (("before", before), ("calibrated", after)):
-            brier, nll = (float(np.mean(x)) for x in zip(*(scores(p, t) for p, t in zip(predicted, pet, strict=True)), strict=True))
+            brier, nll = (
+                float(np.mean(x))
+                for x in zip(*(scores(p, t) for p, t in zip(predicted, pet, strict=True)), strict=True)
+            )
             for equal_mass in (False, True):
                 row = curve(predicted, pet, equal_mass)
                 bins = "equal mass" if equal_mass else "equal width"
-                rows.append({"pictures": which, "marks": name, "stage": stage, "bins": bins, "brier": round(brier, 4), "log_loss": round(nll, 4), **row})
-                print(which, name, stage, bins, {key: row[key] for key in ("largest_gap", "mean_gap", "gap", "standard_error")}, round(brier, 4), round(nll, 4), flush=True)
+                rows.append(
+                    {
+                        "pictures": which,
+                        "marks": name,
+                        "stage": stage,
+                        "bins": bins,
+                        "brier": round(brier, 4),
+                        "log_loss": round(nll, 4),
+                        **row,
+                    }
+                )
+                print(
+                    which,
+                    name,
+                    stage,
+                    bins,
+                    {key: row[key] for key in ("largest_gap", "mean_gap", "gap", "standard_error")},
+                    round(brier, 4),
+                    round(nll, 4),
+                    flush=True,
+                )
     return rows  # fmt: skip
 
 

@@ -5,9 +5,7 @@ import numpy as np
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
 
 
-def calibrated(
-    belief: np.ndarray, found: np.ndarray, stood: np.ndarray, settings: SegmentationSettings
-) -> np.ndarray:
+def calibrated(belief: np.ndarray, found: np.ndarray, stood: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
     """Return probabilities (H, W, class) for what the rules of the mask believe; the most probable class stays the same.
 
     With probability ε the region of a pixel is one of which the answer knows nothing, so that its class may be any:

@@ -147,9 +147,7 @@ class InteractiveSegmenter:
         y, x = np.nonzero(marks)
         # a mark is kept, whatever its unit says
         belief[y, x] = probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
-        return Segmentation(
-            classes[belief.argmax(-1)].astype(marks.dtype), probabilities, classes, belief, stood
-        )
+        return Segmentation(classes[belief.argmax(-1)].astype(marks.dtype), probabilities, classes, belief, stood)
 
     def _marks(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Return marked pixels, thinned where a class has very many: features, class numbers, and how many each stands for."""

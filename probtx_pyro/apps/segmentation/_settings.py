@@ -103,8 +103,8 @@ class SegmentationSettings:
     learned_hop: float = 30.0
     previous_weight: float = 0.5
     middle_ratio: float = 1.2
-    region_error: float = 0.1
-    review_gain: float = 0.4
+    region_error: float = 0.05
+    review_gain: float = 0.5
 
     def __post_init__(self) -> None:
         for field in fields(self):
