@@ -282,7 +282,10 @@ def draw(rows: list[dict[str, Any]]) -> None:
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1)
     ax.fill_between([0, 1], [-0.05, 0.95], [0.05, 1.05], color="#dddddd", linewidth=0)
     for (kind, row), marker in zip(found[0]["result"].items(), "osv^", strict=False):
-        ax.plot(row["predicted"], row["share"], marker + "-", markersize=4, label=kind)
+        shown = np.array(row["pixels"]) > 0
+        ax.plot(
+            np.array(row["predicted"])[shown], np.array(row["share"])[shown], marker + "-", markersize=4, label=kind
+        )
     ax.set(xlabel="predicted probability of the pet", ylabel="share of pixels that are pet", xlim=(0, 1), ylim=(0, 1))
     ax.legend(frameon=False)
     figure.savefig(FIGURE, dpi=110)
