@@ -227,7 +227,7 @@ def reliability(name: str, half: str, options: dict[str, Any] | None = None) -> 
             "share": share.round(4).tolist(),
             "largest_gap": round(float(gap[count > 0].max()), 4),
             "mean_gap": round(float((gap * count).sum() / count.sum()), 4),
-            "standard_error_of_gap": np.nanstd(spread, axis=0).round(4).tolist(),
+            "standard_error_of_gap": [None if np.isnan(x) else round(float(x), 4) for x in np.nanstd(spread, axis=0)],
             "mean_gap_of_pictures": [
                 round(float((abs(m - s) * c).sum() / c.sum()), 4) for c, m, s in map(_curve, by_picture[:, None])
             ],
