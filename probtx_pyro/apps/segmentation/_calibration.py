@@ -1,4 +1,4 @@
-"""How far an answer is to be believed: whole regions may be wrong, and every review that a class survives speaks for it."""
+"""The calibration of an answer: whole regions may be wrong, and every review that a class survives speaks for it."""
 
 import numpy as np
 
