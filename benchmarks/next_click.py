@@ -9,7 +9,7 @@ prior of the next, as on the page of ``probtx segment``. Score: intersection ove
 mean over pictures, after 2 to 10 clicks. From the middles ``any pixel`` draws with 5 seeds; the others have no chance in them. The
 last rule, clicks in the middle of the largest error, sees the truth: it is the click protocol, no rule but what a rule may hope for.
 
-The rule of `suggest_click` was chosen among seventeen on the tuning half (shares of .1 to .75 of the largest uncertainty and two fixed ones,
+Least sure is the belief before calibration. The rule of `suggest_click` was chosen among seventeen on the tuning half (shares of .1 to .75 of the largest uncertainty and two fixed ones,
 pieces across labels or of one label, the deepest pixel weighted by uncertainty, blurred uncertainty), so its figures there flatter it; all
 marks were given at once then.
 """
@@ -38,7 +38,8 @@ def suggested(answer: segmentation.Segmentation, marks: np.ndarray, truth: np.nd
 
 
 def least_sure(answer: segmentation.Segmentation, marks: np.ndarray, truth: np.ndarray) -> tuple[int, int]:
-    doubt = np.where(marks == 0, segmentation.uncertainty(answer), -1)
+    assert answer.belief is not None
+    doubt = np.where(marks == 0, 1 - answer.belief.max(-1), -1)
     y, x = np.unravel_index(np.argmax(doubt), doubt.shape)
     return int(y), int(x)
 

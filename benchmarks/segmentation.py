@@ -227,7 +227,7 @@ def reliability(name: str, half: str, options: dict[str, Any] | None = None) -> 
             "share": share.round(4).tolist(),
             "largest_gap": round(float(gap[count > 0].max()), 4),
             "mean_gap": round(float((gap * count).sum() / count.sum()), 4),
-            "standard_error_of_gap": np.nanstd(spread, axis=0).round(4).tolist(),
+            "standard_error_of_gap": [None if np.isnan(x) else round(float(x), 4) for x in np.nanstd(spread, axis=0)],
             "mean_gap_of_pictures": [
                 round(float((abs(m - s) * c).sum() / c.sum()), 4) for c, m, s in map(_curve, by_picture[:, None])
             ],
@@ -282,7 +282,10 @@ def draw(rows: list[dict[str, Any]]) -> None:
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1)
     ax.fill_between([0, 1], [-0.05, 0.95], [0.05, 1.05], color="#dddddd", linewidth=0)
     for (kind, row), marker in zip(found[0]["result"].items(), "osv^", strict=False):
-        ax.plot(row["predicted"], row["share"], marker + "-", markersize=4, label=kind)
+        shown = np.array(row["pixels"]) > 0
+        ax.plot(
+            np.array(row["predicted"])[shown], np.array(row["share"])[shown], marker + "-", markersize=4, label=kind
+        )
     ax.set(xlabel="predicted probability of the pet", ylabel="share of pixels that are pet", xlim=(0, 1), ylim=(0, 1))
     ax.legend(frameon=False)
     figure.savefig(FIGURE, dpi=110)

@@ -23,6 +23,9 @@ unit j. Hops learn from it: between j and k one costs ``γ/2 Σ_c (L_jc - L_kc)�
 **Marks one after another** (`_online.after`). ``segment(marks, previous=answer)`` takes the answer before as the prior of the new
 one and bounds what a mark changes: to its own class, in one piece with it, and as far as it lies in the middle of that piece.
 
+**Calibration** (`_calibration.calibrated`). The mask is the mode of that belief; ``probabilities`` say how far to believe it: with probability ε a
+region is one of which the answer knows nothing, and each review that a class survives multiplies its odds by ``exp(κ)``.
+
 Where it is not exact EM, on purpose: units adapt in blocks, the hops' mean is capped, n_k counts at most once, L is normalised over classes with small
 classes shrunken and a floor added, and there are two rounds. Where marks of two classes meet in one unit, that unit has no answer of
 its own: whoever attends to it asks the marked pixels themselves (attention one pixel wide). A marked pixel keeps its mark.

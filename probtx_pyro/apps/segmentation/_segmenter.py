@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probtx_pyro import models
+from probtx_pyro.apps.segmentation._calibration import calibrated
 from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
 from probtx_pyro.apps.segmentation._online import after
 from probtx_pyro.apps.segmentation._settings import SegmentationSettings
@@ -26,13 +27,18 @@ class Segmentation(NamedTuple):
     """The answer.
 
     mask: the most probable label of each pixel, in the marks' own values, shape (H, W).
-    probabilities: p(class | picture, marks) of each pixel, shape (H, W, class), float32, rows on the simplex.
+    probabilities: calibrated p(class | picture, marks) of each pixel, shape (H, W, class), float32, rows on the simplex.
     classes: the label of each class, ascending, shape (class,).
+    belief: what the mask is the mode of, before calibration, and the prior of the next answer, shape (H, W, class);
+        without it the probabilities are.
+    stood: how many reviews the label of a pixel has survived, shape (H, W); without it none.
     """
 
     mask: np.ndarray
     probabilities: np.ndarray
     classes: np.ndarray
+    belief: np.ndarray | None = None
+    stood: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,23 +126,28 @@ class InteractiveSegmenter:
             raise ValueError(f"marks need two classes or more, not {len(classes)}; mark a pixel of another class")
         numbers = np.searchsorted(classes, marks)
         given = self._marks(np.where(marks > 0, numbers, -1))
-        probabilities = self._answer(*given, len(classes)).numpy()
+        belief = found = self._answer(*given, len(classes)).numpy()
+        stood = np.zeros(self.shape, np.int32)
         if previous is not None:
             if previous.mask.shape != self.shape or not np.isin(previous.classes, classes).all():
                 raise ValueError(
                     f"previous is an answer of shape {previous.mask.shape} with classes {previous.classes.tolist()}, the marks have "
                     f"{self.shape} and {classes.tolist()}; give the answer to some of these marks, or leave previous out"
                 )
-            before = np.zeros_like(probabilities)
-            before[..., np.searchsorted(classes, previous.classes)] = previous.probabilities
+            before = np.zeros_like(found)
+            believed = previous.probabilities if previous.belief is None else previous.belief
+            before[..., np.searchsorted(classes, previous.classes)] = believed
             # a mark of before has probability 1
             told = np.take_along_axis(before, numbers.clip(0, len(classes) - 1)[..., None], -1)[..., 0] == 1
             fresh = np.where((marks > 0) & ~told, numbers, -1)
-            probabilities = after(before, probabilities, fresh, self.settings)
+            belief = after(before, found, fresh, self.settings)
+            reviews = (0 if previous.stood is None else previous.stood) + int((fresh >= 0).any())
+            stood = np.where(classes[belief.argmax(-1)] == previous.mask, reviews, stood)
+        probabilities = calibrated(belief, found, stood, self.settings)
         y, x = np.nonzero(marks)
         # a mark is kept, whatever its unit says
-        probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
-        return Segmentation(classes[probabilities.argmax(-1)].astype(marks.dtype), probabilities, classes)
+        belief[y, x] = probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
+        return Segmentation(classes[belief.argmax(-1)].astype(marks.dtype), probabilities, classes, belief, stood)
 
     def _marks(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Return marked pixels, thinned where a class has very many: features, class numbers, and how many each stands for."""

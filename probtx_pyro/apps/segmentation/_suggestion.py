@@ -10,7 +10,7 @@ _SHARE = 0.5  # of the largest uncertainty; from so much on a pixel belongs to a
 
 
 def uncertainty(answer: Segmentation) -> np.ndarray:
-    """Probability that the label of each pixel is wrong, ``u_i = 1 - max_c p_ic``, shape (H, W)."""
+    """Calibrated probability that the label of each pixel is wrong, ``u_i = 1 - max_c p_ic``, shape (H, W)."""
     return 1 - answer.probabilities.max(-1)
 
 
@@ -18,7 +18,7 @@ def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | 
     """Return the pixel (y, x) whose class is most worth asking for; None where every pixel is marked.
 
     It is the middle of the piece in which most pixels are expected to be wrong: pixels of one label with at least half of the
-    largest ``u_i = 1 - max_c p_ic`` make pieces (4-connected), and the piece with the largest ``Σ_i u_i``, which is the expected number of
+    largest ``u_i = 1 - max_c p_ic``, of the belief before calibration, by which the rule was chosen, make pieces (4-connected), and the piece with the largest ``Σ_i u_i``, which is the expected number of
     its wrong labels, is chosen; its middle is its pixel farthest from its border, as in the click protocol. `benchmarks.next_click`
     compares this with the least sure pixel, and with any.
 
@@ -42,7 +42,8 @@ def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | 
     >>> suggest_click(answer, np.zeros((3, 5), int))
     (1, 3)
     """
-    doubt, free = uncertainty(answer), np.asarray(marks) == 0
+    doubt = 1 - (answer.probabilities if answer.belief is None else answer.belief).max(-1)
+    free = np.asarray(marks) == 0
     if free.shape != doubt.shape:
         raise ValueError(f"marks must have the answer's shape {doubt.shape}, not {free.shape}")
     if not free.any():
