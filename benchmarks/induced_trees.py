@@ -41,7 +41,7 @@ def transformer_heads(model: WordModel, words: Tensor) -> Tensor:
         found.append(layer.forward(*args, **given)[1][0].detach())  # type: ignore[operator]
 
     layers: Any = model.encoder.layers
-    hooks = [block.self_attn.register_forward_hook(keep, with_kwargs=True) for block in layers.layers]
+    hooks = [block.self_attn.register_forward_hook(keep, with_kwargs=True) for block in layers]
     training = model.training
     model.eval()
     try:

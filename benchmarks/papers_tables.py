@@ -85,6 +85,7 @@ def words(task: str, steps: int, **theirs: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 LM = "language_modelling/wikitext2-{}-2000-steps-seed-*.json"
+MT = "translation/{}-seed-*.json"
 TABLES = {
     "language models": Table(
         ("WikiText-103, small, test", "WikiText-103, medium, test"),
@@ -108,6 +109,31 @@ TABLES = {
             ("shifted MGK, 8 heads", "softmax, 8 heads"), ("MGK, 4 heads", "softmax, 4 heads"),
             ("MLK, 8 heads", "linear, 8 heads"), ("linear, 8 heads", "MLK, 4 heads"), ("MLK, 4 heads", "linear, 4 heads"),
             ("MGK, 4 heads", "one Gaussian key, 4 heads (control)"),
+        ),
+    ),
+    "translation": Table(
+        ("IWSLT'14, 4 and 2 heads",), "Tatoeba English-German, 8 and 4 heads, test BLEU", metric("test", "BLEU"), False,
+        (
+            Row("softmax, all heads", MT.format("softmax-8-heads"), ("34.42",)),
+            Row("MGK, half the heads", MT.format("mgk-4-heads"), ("34.34",)),
+            Row("shifted MGK, half the heads", MT.format("shifted-mgk-4-heads"), ("34.69",)),
+            Row("softmax, half the heads (control)", MT.format("softmax-4-heads")),
+            Row("one Gaussian key, half the heads (control)", MT.format("one-gaussian-key-4-heads")),
+        ),
+        (
+            ("shifted MGK, half the heads", "softmax, all heads"), ("softmax, all heads", "MGK, half the heads"),
+            ("MGK, half the heads", "softmax, half the heads (control)"),
+            ("MGK, half the heads", "one Gaussian key, half the heads (control)"),
+        ),
+    ),
+    "long range": Table(
+        (), "ListOps, test accuracy in per cent", metric("test", "accuracy", 100), False,
+        tuple(Row(name, f"long_range/listops-{name.replace(', ', '-').replace(' ', '-').lower()}-4000-steps-seed-*.json")
+              for name in ("softmax, 8 heads", "softmax, 4 heads", "one Gaussian key, 4 heads", "MGK, 4 heads", "linear, 8 heads",
+                           "MLK, 4 heads", "dependency CRF", "words")),
+        (
+            ("MGK, 4 heads", "softmax, 8 heads"), ("MGK, 4 heads", "one Gaussian key, 4 heads"),
+            ("MLK, 4 heads", "linear, 8 heads"), ("dependency CRF", "softmax, 8 heads"),
         ),
     ),
     "tags": Table(

@@ -72,7 +72,7 @@ def test_attention_of_a_transformer_is_its_own(max_offset):
     found = induced_trees.transformer_heads(model, words)
     assert found.shape == (4, 4, 4)
     torch.testing.assert_close(found.sum(-1), torch.ones(4, 4), rtol=0, atol=4 * torch.finfo(found.dtype).eps)
-    block = encoder.layers.layers[0]
+    block = encoder.layers[0]
     x = model.words.weight[words] + (0.0 if max_offset else encoder.positions[:4])
     q, k, _ = torch.nn.functional.linear(
         block.norm1(x), block.self_attn.in_proj_weight, block.self_attn.in_proj_bias

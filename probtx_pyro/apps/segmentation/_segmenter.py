@@ -117,8 +117,8 @@ class InteractiveSegmenter:
         """
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
-            found = f"{marks.dtype} {marks.shape}"
-            raise ValueError(f"marks must be integers of the picture's shape {self.shape}, not {found}")
+            given_as = f"{marks.dtype} {marks.shape}"
+            raise ValueError(f"marks must be integers of the picture's shape {self.shape}, not {given_as}")
         if (marks < 0).any():
             raise ValueError("marks must be 0 (unmarked) or positive labels")
         classes = np.unique(marks[marks > 0])
