@@ -61,7 +61,14 @@ class Words(nn.Module):
         return x
 
 
-RECIPES["words"] = Encoder(lambda width, context, dropout, root: Words(), lambda encoder: 0, RECIPES["crf"].start)
+def words_alone(width: int, *, context: int, dropout: float, root: bool) -> nn.Module:
+    """Build no encoder."""
+    if root:
+        raise ValueError("words alone have no root; give the summary mean, or the encoder crf")
+    return Words()
+
+
+RECIPES["words"] = Encoder(words_alone, lambda encoder: 0, RECIPES["crf"].start)
 RECIPES["transformer, wide start"] = RECIPES["transformer"]._replace(start=0.125)  # 1 / sqrt(width)
 
 
