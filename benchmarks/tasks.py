@@ -68,8 +68,10 @@ def words_alone(width: int, *, context: int, dropout: float, root: bool) -> nn.M
     return Words()
 
 
-RECIPES["words"] = Encoder(words_alone, lambda encoder: 0, RECIPES["crf"].start)
-RECIPES["transformer, wide start"] = RECIPES["transformer"]._replace(start=0.125)  # 1 / sqrt(width)
+OWN_ENCODERS = {
+    "words": Encoder(words_alone, lambda encoder: 0, RECIPES["crf"].start),
+    "transformer, wide start": RECIPES["transformer"]._replace(start=0.125),  # 1 / sqrt(width)
+}
 
 
 def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
@@ -203,6 +205,7 @@ BEFORE = {"rank": "full"}  # what the CRF of a file without a rank had
 
 def settings_of(task: str, encoder: str, seed: int, **changes: Any) -> Any:
     """The settings of a run; its rate is the best of the trials, where the task has them."""
+    RECIPES.update(OWN_ENCODERS)
     benchmark = TASKS[task]
     given = {**SHARED, **ENCODERS[encoder], "seed": seed}
     given = {**given, **benchmark.settings, **OWN.get((task, encoder), {}), **changes}
