@@ -144,7 +144,7 @@ def corpus(size: Size, quick: bool) -> Corpus:
     """The texts; in a quick run the help of Python alone, a little of it."""
     from pydoc_data.topics import topics
 
-    training, rest = load_text() if quick else load_text("tinyshakespeare")
+    training, rest, _ = load_text() if quick else load_text("tinyshakespeare")
     if quick:
         training, rest = training[:20_000], rest[:2_000]
     half, context = len(rest) // 2, size.settings.context

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace, how: dict[str, Any]) -> None:
     from probtx_pyro import train
     from probtx_pyro.data import load_pairs
 
-    pairs = load_pairs(arguments.data)
     settings = training.settings(train.TranslationSettings, arguments)
+    pairs = load_pairs(arguments.data)
     with training.threads(arguments, settings, fmean(len(pair.target.split()) for pair in pairs.train)):
         results = train.train_translation(settings, pairs, **how).results
     training.report(arguments, results, "probtx translate sentences.txt --model RUN")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 SMALL = (
     "--encoder transformer --heads 2 --layers 1 --width 8 --steps 4 --batch 4 --context 20 --validate-every 2".split()
 )
-TASK_FILES = {"lm": "--text", "mlm": "--text", "tagger": "--data", "classifier": "--data"}
+TASK_FILES = {"lm": "--text", "mlm": "--text", "tagger": "--data", "classifier": "--data", "translation": "--data"}
 USES = {"lm": "generate", "mlm": "fill", "tagger": "tag", "classifier": "classify"}
 SENTENCES = "The DET\ncat NOUN\nsleeps VERB\n\nA DET\ndog NOUN\n\n" * 10
 TEXTS = "text,category\n" + 'the cat sleeps,animal\n"rain, and wind",weather\n' * 10
@@ -232,12 +232,13 @@ def test_numbers_out_of_range_are_one_line_that_names_the_option(words, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_learning_rate_that_is_too_high_is_one_line_and_keeps_the_checkpoint(task, tmp_path, capsys):
-    content = {"lm": PROSE, "mlm": PROSE, "tagger": SENTENCES, "classifier": TEXTS}[task]
-    file = tmp_path / {"tagger": "a.tsv", "classifier": "a.csv"}.get(task, "a.txt")
+    pairs = "".join(f"the {name} sleeps\tdie {name} schläft\n" for name in "abcdefghijklmnopqrstuvwxyz" * 2)
+    content = {"lm": PROSE, "mlm": PROSE, "tagger": SENTENCES, "classifier": TEXTS, "translation": pairs}[task]
+    file = tmp_path / {"tagger": "a.tsv", "classifier": "a.csv", "translation": "a.tsv"}.get(task, "a.txt")
     file.write_text(content)
     words = ["train", task, TASK_FILES[task], str(file), "--out", str(tmp_path / "run"), "--no-progress", "--lr", "1e6"]
     small = "--heads 2 --layers 1 --width 8 --batch 4 --context 20 --steps 60 --checkpoint-every 1".split()
-    small += [] if task == "lm" else ["--encoder", "transformer"]
+    small += [] if task in ("lm", "translation") else ["--encoder", "transformer"]
     assert cli.main([*words, *small]) == 2
     error = capsys.readouterr().err
     assert error.startswith("probtx: error: the ") and error.count("\n") == 1

@@ -70,8 +70,8 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     assert links.count() == len(found)
     for number in range(links.count()):
         links.nth(number).click()
+        one.until("(id) => explorer.view() === id", found[number])
         assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 9 else "")
-        assert one.page.evaluate("explorer.view()") == found[number]
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 
