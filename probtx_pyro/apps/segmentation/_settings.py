@@ -75,7 +75,7 @@ class SegmentationSettings:
     Chosen on 8 pictures (the even half of the click benchmark's 16), the older ones also on 40 crops of them with other colours,
     contrast and noise, by pet-only IoU over 2 to 10 clicks and on scribbles; ``middle_ratio`` by the largest fall of that score in
     20 clicks, on those 8 and on 16 crops. No number was fitted on the other half, though a first look at it prompted the crops.
-    ``region_error`` and ``review_gain`` have the least log loss on those 8 and on 40 crops (`benchmarks.segmentation_calibration`).
+    ``region_error`` and ``review_gain`` have the least log loss on those 8 and on 40 crops (``benchmarks.segmentation_calibration``).
     Told apart on those data are neither 1 to 5 ECM steps nor 4 or 8 pixels a side of a cell in the adaptation.
     """
 
