@@ -41,6 +41,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from benchmarks.reports import rows_of, write_table
 from benchmarks.tasks import OWN_ENCODERS
 from benchmarks.timing import RESULTS, machine, peak_memory, rounds, write
 from probtx_pyro import nn, train
@@ -245,18 +246,18 @@ def speed(rows: list[str], sizes: list[int]) -> list[dict[str, Any]]:
     return made
 
 
-def show(rows: list[dict[str, Any]], known: dict[str, dict[str, float]]) -> None:
-    """Print the table, as Markdown."""
+def printed(rows: list[dict[str, Any]], known: dict[str, dict[str, float]]) -> list[str]:
+    """The table as the report has it."""
     bins = [name for name in known["commonest answer"] if name != "test"]
-    heads = " | ".join(name.removeprefix("test ") for name in bins)
-    print(f"| row | rate | test, mean | seeds | {heads} | parameters | s |")
-    print("| --- " * (6 + len(bins)) + "|")
+    heads = [name.removeprefix("test ") for name in bins]
+    lines = [["row", "rate", "test, mean", "seeds", *heads, "parameters", "s"]]
     for name, scores in known.items():
-        print(f"| {name} | | {scores['test']:.3f} | | " + " | ".join(f"{scores[b]:.3f}" for b in bins) + " | | |")
+        lines.append([name, "", f"{scores['test']:.3f}", "", *(f"{scores[b]:.3f}" for b in bins), "", ""])
     for row in rows:
         mean, each = row["mean"], ", ".join(f"{x:.3f}" for x in row["test"])
         cells = [row["row"], f"{row['rate']:g}", f"{mean['test']:.3f}", each, *(f"{mean[b]:.3f}" for b in bins)]
-        print("| " + " | ".join([*cells, f"{row['parameters']:,}", str(row["seconds"])]) + " |")
+        lines.append([*cells, f"{row['parameters']:,}", str(row["seconds"])])
+    return rows_of(*lines)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -289,10 +290,12 @@ def main(argv: list[str] | None = None) -> None:
             scores = {name: round(of["accuracy"], 4) for name, of in done["metrics"].items()}
             print(f"{row}, seed {seed}: {scores}, {done['seconds']:.0f} s", flush=True)
     rows, known = table(args.data, args.only, args.seeds), baselines(parts)
-    show(rows, known)
+    print("\n".join(printed(rows, known)))
     if rows and args.only == list(ROWS) and args.data in PRESETS:
         path = RESULTS / f"long_range_{args.data}.json"
         path.write_text(json.dumps({"dropped": dropped, "baselines": known, "rows": rows}, indent=1) + "\n")
+        if args.data == "listops":
+            write_table("long_range.md", "accuracy", printed(rows, known))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ three seeds or more, "reproduced" where every seed says so, "not reproduced" whe
 """
 
 import json
-import re
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.reports import REPORTS, filled, rows_of
 from benchmarks.timing import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "reports" / "the_papers_tables.md"
+PAGE = REPORTS / "the_papers_tables.md"
 SEEDS = 3  # at least, for a verdict
 
 
@@ -226,12 +225,12 @@ def lines(table: Table) -> list[str]:
     found = {row.name: seeds_of(row, table) for row in table.rows}
     theirs = {row.name: row.theirs or ("-",) * len(table.sets) for row in table.rows}
     head = ["model", *(f"theirs: {name}" for name in table.sets), f"ours: {table.ours}", "seeds"]
-    made = [head, ["---"] * len(head)]
+    made = [head]
     for name, seeds in found.items():
         made.append([name, *theirs[name], spread(list(seeds.values()), table.digits), str(len(seeds))])
     sign = 1 if table.lower else -1
     head = ["claim", "theirs, by", "ours, by", "seeds for it", "verdict"]
-    claims = [head, ["---"] * len(head)]
+    claims = [head]
     for first, second in table.claims:
         both = found[first].keys() & found[second].keys()
         gains = [sign * (found[second][seed] - found[first][seed]) for seed in sorted(both)]
@@ -239,19 +238,13 @@ def lines(table: Table) -> list[str]:
         said = ", ".join(x for x in by if x != "-") or "no such row"
         shown = spread(gains, table.digits, "+")
         claims.append([f"{first}, better than {second}", said, shown, f"{sum(x > 0 for x in gains)} of {len(gains)}", verdict(gains)])  # fmt: skip
-    rows = ["| " + " | ".join(row) + " |" for row in made]
-    return [*rows, "", *("| " + " | ".join(row) + " |" for row in claims)]
+    return [*rows_of(*made), "", *rows_of(*claims)]
 
 
 def page(text: str) -> str:
     """The page, its tables written anew."""
     for name, table in TABLES.items():
-        start, end = f"<!-- table: {name} -->", "<!-- end of the table -->"
-        pattern = re.compile(re.escape(start) + r".*?" + re.escape(end), re.DOTALL)
-        if len(pattern.findall(text)) != 1:
-            raise ValueError(f"{PAGE.name} must have one place for the table {name!r}, between {start} and {end}")
-        made = "\n".join([start, *lines(table), end])
-        text = pattern.sub(lambda _, made=made: made, text)
+        text = filled(text, name, lines(table))
     return text
 
 

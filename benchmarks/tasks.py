@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.induced_trees import attachment
+from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
 from probtx_pyro.apps import tag_words
@@ -286,17 +287,42 @@ def table(tasks: list[str], encoders: list[str] | None) -> list[dict[str, Any]]:
             found = [json.loads(path.read_text()) for path in files]
             if not found:
                 continue
-            figures = [round(figure(task, x), 5) for x in found]
+            figures = [round(figure(task, x), 7) for x in found]
             row = {
                 "task": task,
                 "figure": " ".join(TASKS[task].figure[-2:]),
                 "encoder": encoder,
+                "steps": steps,
                 "rate": found[0]["settings"]["lr"],
             }
-            row |= {"mean": round(statistics.fmean(figures), 5), "seeds": figures, "parameters": found[0]["parameters"]}
-            row["sd"] = round(statistics.stdev(figures), 5) if len(figures) > 1 else None
+            row |= {"mean": round(statistics.fmean(figures), 7), "seeds": figures, "parameters": found[0]["parameters"]}
+            row["sd"] = round(statistics.stdev(figures), 7) if len(figures) > 1 else None
             rows.append({**row, "seconds": round(statistics.median(x["seconds"] for x in found))})
     return rows
+
+
+def printed(rows: list[dict[str, Any]]) -> list[str]:
+    """The table as the report has it."""
+    lines = []
+    for row in rows:
+        digits = 1 if row["mean"] > 1 else 4  # perplexities, and shares
+        sd = "" if row["sd"] is None else f" ± {row['sd']:.{digits}f}"
+        seeds = ", ".join(f"{x:.{digits}f}" for x in row["seeds"])
+        lines.append([row["task"], row["figure"], row["encoder"], f"{row['steps']:,}", f"{row['rate']:g}", f"{row['mean']:.{digits}f}{sd}", seeds, f"{row['parameters']:,}", f"{row['seconds']:,}"])  # fmt: skip
+    return rows_of(
+        [
+            "task",
+            "figure",
+            "encoder",
+            "steps",
+            "rate",
+            "mean ± sd",
+            "seeds",
+            "parameters, words and all",
+            "seconds a run",
+        ],
+        *lines,
+    )
 
 
 def kinds_of_generalisation(encoders: list[str] | None) -> list[str]:
@@ -335,15 +361,12 @@ def main(argv: list[str] | None = None) -> None:
             done = run(task, encoder, seed)
             print(f"{task}, {encoder}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.only, args.encoder)
-    for row in rows:
-        sd = "" if row["sd"] is None else f"± {row['sd']:.4f}"
-        print(
-            f"  {row['task']:16s} {row['figure']:22s} {row['encoder']:12s} {row['mean']:9.4f} {sd:9s} {row['seeds']}  {row['parameters']:8d}  {row['seconds']} s"
-        )
+    print("\n".join(printed(rows)))
     for line in kinds_of_generalisation(args.encoder) if "cogs" in args.only else ():
         print(line)
     if set(args.only) == set(TASKS) and not args.encoder:
         (RESULTS / "tasks.json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        write_table("dependency_crf.md", "tasks", printed(rows))
 
 
 if __name__ == "__main__":

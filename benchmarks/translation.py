@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from benchmarks.language_modelling import HALF, read
+from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro.data import load_pairs
 from probtx_pyro.train import TranslationSettings, train_translation
@@ -131,10 +132,10 @@ def table(seeds: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def printed(rows: list[dict[str, Any]]) -> str:
+def printed(rows: list[dict[str, Any]]) -> list[str]:
     """The table as the report has it."""
     names = ["model", "parameters", *(f"{part} {metric}" for part, metric in COLUMNS), "test BLEU by seed", "to softmax, 8 heads", "seconds"]  # fmt: skip
-    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+    lines = []
     for row in rows:
         cells = {
             **row,
@@ -143,9 +144,9 @@ def printed(rows: list[dict[str, Any]]) -> str:
             "to softmax, 8 heads": ", ".join(f"{difference:+.2f}" for difference in row["to softmax, 8 heads"]),
             "seconds": f"{row['seconds']:,}",
         }
-        lines.append(f"| {' | '.join(str(cells[name]) for name in names)} |")
+        lines.append([str(cells[name]) for name in names])
     signatures = sorted({row["signature"] for row in rows})
-    return "\n".join([*lines, "", *(f"sacreBLEU: `{signature}`" for signature in signatures)])
+    return [*rows_of(names, *lines), "", *(f"sacreBLEU: `{signature}`" for signature in signatures)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -165,8 +166,9 @@ def main(argv: list[str] | None = None) -> None:
             test = done["metrics"]["test"]
             print(f"{name}, seed {seed}: test BLEU {test['BLEU']:.2f}, perplexity {test['perplexity']:.3f}, {done['seconds']:.0f} s", flush=True)  # fmt: skip
     rows = table([0, 1, 2])
-    print(printed(rows) if rows else "no run is finished")
+    print("\n".join(printed(rows) if rows else ["no run is finished"]))
     if rows:
+        write_table("translation.md", "BLEU", printed(rows))
         (RESULTS / "translation.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import papers_tables
+from benchmarks import language_modelling, papers_tables, reports, tasks, translation
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -40,3 +40,21 @@ def test_differences_are_paired_by_seed(tmp_path, monkeypatch):
     table = Table(("theirs",), "ours", lambda run: run["loss"], True, rows, (("A", "B"),))
     assert lines(table)[-1] == "| A, better than B | +0.5 | +1.33 ± 0.58 | 3 of 3 | reproduced |"
     assert lines(table)[2] == "| A | 1.0 | 6.00 ± 1.00 | 3 |"
+
+
+def summary(name):
+    return json.loads((papers_tables.RESULTS / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("report", "name", "made"),
+    [
+        ("language_models.md", "tinyshakespeare", lambda: language_modelling.printed(summary("language_modelling_tinyshakespeare")["rows"])),
+        ("language_models.md", "wikitext2", lambda: language_modelling.printed(summary("language_modelling_wikitext2")["rows"])),
+        ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
+        ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
+    ],
+)  # fmt: skip
+def test_tables_of_reports_are_what_the_files_say(report, name, made):
+    text = (reports.REPORTS / report).read_text()
+    assert reports.filled(text, name, made()) == text
