@@ -16,6 +16,7 @@ from matplotlib import pyplot
 from numpy.typing import NDArray
 
 from benchmarks.approximation import approximation, draw_approximation
+from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, write
 from probtx_pyro.inspection import attention_rank, effective_keys, effective_rank, head_distances
 from probtx_pyro.plots import unit_color
@@ -52,16 +53,29 @@ def runs(text: str) -> dict[str, dict[int, dict[str, list[float]]]]:
     return found
 
 
-def rows_of(found: dict[str, dict[int, dict[str, list[float]]]]) -> list[dict[str, Any]]:
+def means(found: dict[str, dict[int, dict[str, list[float]]]]) -> list[dict[str, Any]]:
     """Mean over the layers, for each model: mean over the seeds, and each seed."""
     rows = []
-    for model, seeds in found.items():
+    for model, seeds in sorted(found.items(), key=lambda each: (each[0].partition(",")[0], each[0])):
         row: dict[str, Any] = {"model": model, "seeds": sorted(seeds)}
         for name, what in MEASURES.items():
             of_seeds = [round(statistics.fmean(seeds[seed][name]), 4) for seed in sorted(seeds)]
             row |= {what: round(statistics.fmean(of_seeds), 4), f"{what}, each seed": of_seeds}
         rows.append(row)
     return rows
+
+
+def printed(rows: list[dict[str, Any]]) -> list[str]:
+    """The table as the report has it: the mean, and the range of the seeds."""
+    lines = []
+    for row in rows:
+        cells = [row["model"]]
+        for what in MEASURES.values():
+            digits = 2 if row[what] < 1 else 1
+            ends = f"{min(row[f'{what}, each seed']):.{digits}f} - {max(row[f'{what}, each seed']):.{digits}f}"
+            cells.append(f"{row[what]:.{digits}f}" + (f" ({ends})" if len(row["seeds"]) > 1 else ""))
+        lines.append([*cells, str(len(row["seeds"]))])
+    return rows_of(["model", *MEASURES.values(), "seeds"], *lines)
 
 
 def draw(rows: list[dict[str, Any]], approximated: list[dict[str, Any]]) -> None:
@@ -87,12 +101,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--text", default="wikitext2")
     parser.add_argument("--quick", action="store_true", help="a coarse approximation; writes nothing")
     args = parser.parse_args(argv)
-    rows, approximated = rows_of(runs(args.text)), approximation(args.quick)
+    rows, approximated = means(runs(args.text)), approximation(args.quick)
     for row in rows + approximated:
         print(" ", row)
     if not args.quick:
         print(f"written to {write('redundancy', [{'text': args.text, **row} for row in rows] + approximated)}")
         draw(rows, approximated)
+        write_table("performance.md", "redundancy", printed(rows))
 
 
 if __name__ == "__main__":

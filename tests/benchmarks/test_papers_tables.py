@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import language_modelling, papers_tables, reports, tasks, translation
+from benchmarks import language_modelling, papers_tables, redundancy, reports, tasks, translation
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -51,6 +51,7 @@ def summary(name):
     [
         ("language_models.md", "tinyshakespeare", lambda: language_modelling.printed(summary("language_modelling_tinyshakespeare")["rows"])),
         ("language_models.md", "wikitext2", lambda: language_modelling.printed(summary("language_modelling_wikitext2")["rows"])),
+        ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
         ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
     ],
