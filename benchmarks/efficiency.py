@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from matplotlib import pyplot
 
+from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, Largest, machine, medians, peak_memory, ratio, rounds, write
 from probtx_pyro import nn
 from probtx_pyro.plots import unit_color
@@ -108,6 +109,22 @@ def against_width(widths: dict[int, int], sizes: tuple[int, ...]) -> list[dict[s
     return rows
 
 
+def width_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Time of each layer over that of softmax with all heads, forward / forward and backward, as the report has it."""
+    timed = [row for row in rows if "N" in row]
+    names = list(timed[0]["milliseconds"])
+    lines = []
+    for tokens, width in dict.fromkeys((row["N"], row["width"]) for row in timed):
+        forward, training = (row for row in timed if (row["N"], row["width"]) == (tokens, width))
+        softmax = " / ".join(f"{row['milliseconds'][names[0]]:,.3g}" for row in (forward, training))
+        over = (
+            " / ".join(f"{row['over softmax, all heads'][name]:.2f}" for row in (forward, training))
+            for name in names[1:]
+        )
+        lines.append([f"{tokens:,}", f"{width:,}", softmax, *over])
+    return rows_of(["N", "width", f"{names[0]}, ms", *names[1:]], *lines)
+
+
 def targets(tokens: int, long: int, repeats: int) -> list[dict[str, object]]:
     """The rows that have one."""
     rows: list[dict[str, object]] = []
@@ -189,6 +206,7 @@ def main(argv: list[str] | None = None) -> None:
         rows = against_width({128: 1} if args.quick else WIDTHS, (64,) if args.quick else (1024, 4096))
         if not args.quick:
             print(f"written to {write('efficiency_width_cpu', rows)}")
+            write_table("performance.md", "width", width_table(rows))
         return
     kept = RESULTS / "efficiency_cpu.json"
     if args.figure:
