@@ -116,7 +116,7 @@ def width_table(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for tokens, width in dict.fromkeys((row["N"], row["width"]) for row in timed):
         forward, training = (row for row in timed if (row["N"], row["width"]) == (tokens, width))
-        softmax = " / ".join(f"{row['milliseconds'][names[0]]:,.3g}" for row in (forward, training))
+        softmax = " / ".join(f"{row['milliseconds'][names[0]]:,.1f}" for row in (forward, training))
         over = (
             " / ".join(f"{row['over softmax, all heads'][name]:.2f}" for row in (forward, training))
             for name in names[1:]

@@ -2,7 +2,8 @@
 
 Run with ``python -m benchmarks.papers_tables``. It trains nothing: a row has the figures of the run files of its name that are
 there, one a seed, and a row without files says so. A claim is that one row is better than another. Its verdict is computed: at
-three seeds or more, "reproduced" where every seed says so, "not reproduced" where every seed says the contrary, else "open".
+three seeds or more, "reproduced" where every seed says so, "not reproduced" where every seed says the contrary, else "open"; where the
+source has no such rows, "holds here" and "does not hold here".
 """
 
 import json
@@ -200,11 +201,12 @@ def spread(values: list[float], digits: int, sign: str = "") -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-def verdict(gains: list[float]) -> str:
-    """Verdict on a claim, from how much better its first row is in each seed."""
+def verdict(gains: list[float], printed: bool = True) -> str:
+    """Verdict on a claim, from how much better its first row is in each seed; of our own, where the source has not ``printed`` both rows."""
+    holds, fails = ("reproduced", "not reproduced") if printed else ("holds here", "does not hold here")
     if len(gains) < SEEDS:
         return "open" if gains else "not run yet"
-    return "reproduced" if min(gains) > 0 else "not reproduced" if max(gains) < 0 else "open"
+    return holds if min(gains) > 0 else fails if max(gains) < 0 else "open"
 
 
 def number(text: str) -> float:
@@ -237,7 +239,7 @@ def lines(table: Table) -> list[str]:
         by = [gain_of(*pair, table.lower) for pair in zip(theirs[first], theirs[second], strict=True)]
         said = ", ".join(x for x in by if x != "-") or "no such row"
         shown = spread(gains, table.digits, "+")
-        claims.append([f"{first}, better than {second}", said, shown, f"{sum(x > 0 for x in gains)} of {len(gains)}", verdict(gains)])  # fmt: skip
+        claims.append([f"{first}, better than {second}", said, shown, f"{sum(x > 0 for x in gains)} of {len(gains)}", verdict(gains, any(x != "-" for x in by))])  # fmt: skip
     return [*rows_of(*made), "", *rows_of(*claims)]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import language_modelling, papers_tables, redundancy, reports, tasks, translation
+from benchmarks import efficiency, language_modelling, papers_tables, redundancy, reports, tasks, translation
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -22,6 +22,8 @@ def test_the_page_is_what_the_files_say():
 )  # fmt: skip
 def test_a_verdict_needs_three_seeds_that_agree(gains, says):
     assert verdict(gains) == says
+    own = {"reproduced": "holds here", "not reproduced": "does not hold here"}
+    assert verdict(gains, printed=False) == own.get(says, says)
 
 
 def test_a_printed_difference_has_the_digits_of_the_source():
@@ -51,6 +53,7 @@ def summary(name):
     [
         ("language_models.md", "tinyshakespeare", lambda: language_modelling.printed(summary("language_modelling_tinyshakespeare")["rows"])),
         ("language_models.md", "wikitext2", lambda: language_modelling.printed(summary("language_modelling_wikitext2")["rows"])),
+        ("performance.md", "width", lambda: efficiency.width_table(summary("efficiency_width_cpu")["rows"])),
         ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
         ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
