@@ -309,20 +309,8 @@ def printed(rows: list[dict[str, Any]]) -> list[str]:
         sd = "" if row["sd"] is None else f" ± {row['sd']:.{digits}f}"
         seeds = ", ".join(f"{x:.{digits}f}" for x in row["seeds"])
         lines.append([row["task"], row["figure"], row["encoder"], f"{row['steps']:,}", f"{row['rate']:g}", f"{row['mean']:.{digits}f}{sd}", seeds, f"{row['parameters']:,}", f"{row['seconds']:,}"])  # fmt: skip
-    return rows_of(
-        [
-            "task",
-            "figure",
-            "encoder",
-            "steps",
-            "rate",
-            "mean ± sd",
-            "seeds",
-            "parameters, words and all",
-            "seconds a run",
-        ],
-        *lines,
-    )
+    head = ["task", "figure", "encoder", "steps", "rate", "mean ± sd", "seeds", "parameters, words and all", "seconds a run"]  # fmt: skip
+    return rows_of(head, *lines)
 
 
 def kinds_of_generalisation(encoders: list[str] | None) -> list[str]:

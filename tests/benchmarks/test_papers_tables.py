@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from benchmarks import efficiency, language_modelling, papers_tables, redundancy, reports, tasks, translation
+from benchmarks import (
+    efficiency,
+    language_modelling,
+    long_range,
+    papers_tables,
+    redundancy,
+    reports,
+    tasks,
+    translation,
+)
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -56,6 +65,7 @@ def summary(name):
         ("performance.md", "width", lambda: efficiency.width_table(summary("efficiency_width_cpu")["rows"])),
         ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
         ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
+        ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
     ],
 )  # fmt: skip
