@@ -153,6 +153,7 @@ TABLES = {
         (
             *words("entities", 530, transformer=("74.02 ± 1.11",), crf=("75.47 ± 0.35",)),
             Row(ALONE, "tasks/entities-words-530-steps-seed-*.json"),
+            Row("dependency CRF at a rate of 0.02, not 0.08 (control)", "tasks/earlier_rates/entities-crf-530-steps-rate-0.02-seed-*.json"),
             Row("dependency CRF without spelling (control)", "tasks/entities-crf-1060-steps-seed-*.json"),
         ),
         ((CRF, TRANSFORMER), (CRF, RELATIVE), (CRF, ALONE)),
