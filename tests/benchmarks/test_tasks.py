@@ -31,25 +31,32 @@ def test_a_logical_form_is_right_to_the_letter_or_wrong():
         cogs_tags([LABELS[0], LABELS[1][1:]])
 
 
-def test_the_best_trial_gives_the_rate(tmp_path, monkeypatch):
+def test_the_best_trial_gives_the_rate_round_by_round(tmp_path, monkeypatch):
+    """In the first round 0.005 is best; of the three best there, the second round likes the smallest."""
     monkeypatch.setattr(tasks, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match="run --tune first"):
         tasks.settings_of("entities", "crf", 0)
     asked = []
 
     def made(settings, tuning, out, resume):
-        asked.append((settings.lr, settings.seed, tuning))
+        asked.append((settings.num_steps, settings.lr, settings.seed, tuning))
         out.mkdir(parents=True)
-        score = math.exp(-abs(settings.lr - 5e-3))
+        score = math.exp(-abs(settings.lr - 5e-3)) if settings.num_steps == 10 else -settings.lr
         return {"settings": json.loads(json.dumps(tasks.asdict(settings))), "validation": [[1, score]], "losses": [1.0]}
 
     monkeypatch.setattr(tasks, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(tasks.TASKS, "entities", tasks.TASKS["entities"]._replace(run=made))
+    monkeypatch.setitem(tasks.TASKS, "entities", tasks.TASKS["entities"]._replace(run=made, tuning=(10,)))
     tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
-    assert asked == [(rate, tasks.TUNING_SEED, True) for rate in tasks.RATES]
+    assert asked == [(10, rate, tasks.TUNING_SEED, True) for rate in tasks.RATES]
     assert tasks.settings_of("entities", "crf", 0).lr == 5e-3 and tasks.settings_of("entities", "crf", 0).seed == 0
+    monkeypatch.setitem(tasks.TASKS, "entities", tasks.TASKS["entities"]._replace(tuning=(10, 20)))
+    with pytest.raises(ValueError, match=r"20-steps-rate-0\.005\.json; run --tune first"):
+        tasks.settings_of("entities", "crf", 0)
     tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
-    assert len(asked) == len(tasks.RATES)  # the files are read
+    assert asked[len(tasks.RATES) :] == [(20, rate, tasks.TUNING_SEED, True) for rate in (5e-3, 2e-3, 1e-3)]
+    assert tasks.settings_of("entities", "crf", 0).lr == 1e-3
+    tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
+    assert len(asked) == len(tasks.RATES) + 3  # the files are read
 
 
 @pytest.fixture(autouse=True)
