@@ -13,7 +13,7 @@ How the rates were chosen, before any test figure of these runs was seen:
   "low rank" is today's default. ``intents``: its dev part, see `benchmarks.text_classification`.
 - ``masked sentences``, ``entities``, ``cogs``, ``upos, spelling`` (24 November 2026): ``--tune``, the same for every encoder: one
   short run (`Benchmark.tuning` steps) with each of `RATES`, seed 9, no test part; the best figure on dev decides. For masked sentences
-  the three best go on to a second round of longer runs. Each is a file of ``results/tasks/tuning/``. The rates went from 0.001 to 0.02
+  the three best go on to a second round of longer runs, with the next rate beyond them as long as the best is at an end. Each is a file of ``results/tasks/tuning/``. The rates went from 0.001 to 0.02
   at first; the first trials on entities were best at either end, and both ends were moved out for all: to 0.0005 and 0.04. Of the
   first runs with these rates the test figures were seen. Three rates were still at an end, so both ends were moved out once more for
   all tasks and encoders, to 0.00025 and 0.08, and, as the CRF was best at 0.08 on masked sentences, to 0.16. What has another best
@@ -153,7 +153,7 @@ class Benchmark(NamedTuple):
     run: trains and evaluates. settings: beyond `SHARED`.
     figure: the way to the figure shown, in the file of a run.
     kind: of the settings.
-    tuning: steps of the trials that choose the rate, round by round: in the first of all `RATES`, then of the `KEPT` best.
+    tuning: steps of the trials that choose the rate, round by round: of all `RATES`, then of the `KEPT` best and those beyond while they are better.
     encoders: which, by default.
     """
 
@@ -218,7 +218,7 @@ def settings_of(task: str, encoder: str, seed: int, **changes: Any) -> Any:
     given = {**SHARED, **ENCODERS[encoder], "seed": seed}
     given = {**given, **benchmark.settings, **OWN.get((task, encoder), {}), **changes}
     if benchmark.tuning and "lr" not in changes:
-        given["lr"] = best_rates(task, encoder)[0]
+        given["lr"] = best_rate(task, encoder)
     return benchmark.kind(**given)
 
 
@@ -268,16 +268,37 @@ def trial(task: str, encoder: str, rate: float, steps: int) -> float:
     return -found["perplexity"] if "perplexity" in found else max(score for _, score in found["validation"])
 
 
-def best_rates(task: str, encoder: str, rounds: int | None = None) -> tuple[float, ...]:
-    """The rates that the first rounds of trials leave, all or so many, the best first; their trials must have been run."""
+def known_trial(task: str, encoder: str, rate: float, steps: int) -> float:
+    """`trial`, of those that have been run."""
+    path = trial_file(task, encoder, rate, steps)
+    if not path.exists():
+        raise ValueError(f"there is no {path}; run --tune first")
+    return trial(task, encoder, rate, steps)
+
+
+def shown_trial(task: str, encoder: str, rate: float, steps: int) -> float:
+    """`trial`, and a line that says what it found."""
+    score = trial(task, encoder, rate, steps)
+    print(f"{task}, {encoder}, {steps} steps, rate {rate:g}: {score:.4f}", flush=True)
+    return score
+
+
+def best_rate(task: str, encoder: str, score: Callable[[str, str, float, int], float] = known_trial) -> float:
+    """The rate that the rounds of trials choose; ``score`` gives the figure of each, larger is better."""
     rates = RATES
-    for steps in TASKS[task].tuning[:rounds]:
-        for path in (trial_file(task, encoder, rate, steps) for rate in rates):
-            if not path.exists():
-                raise ValueError(f"there is no {path}; run --tune first")
-        scores = {rate: trial(task, encoder, rate, steps) for rate in rates}
-        rates = tuple(sorted(rates, key=scores.__getitem__, reverse=True)[:KEPT])
-    return rates
+    for steps in TASKS[task].tuning:
+        scores = {rate: score(task, encoder, rate, steps) for rate in rates}
+        while (beside := beyond(scores)) is not None:
+            scores[beside] = score(task, encoder, beside, steps)
+        rates = tuple(sorted(scores, key=scores.__getitem__, reverse=True)[:KEPT])
+    return rates[0]
+
+
+def beyond(scores: dict[float, float]) -> float | None:
+    """The next rate of `RATES` beyond those tried, where the best of them is the smallest or the largest; else None."""
+    best = max(scores, key=scores.__getitem__)
+    place = RATES.index(best) + (-1 if best == min(scores) else 1 if best == max(scores) else len(RATES))
+    return RATES[place] if 0 <= place < len(RATES) else None
 
 
 def figure(task: str, found: dict[str, Any]) -> float:
@@ -353,12 +374,7 @@ def main(argv: list[str] | None = None) -> None:
         else [(task, encoder) for task in args.only for encoder in args.encoder or TASKS[task].encoders]
     )
     for task, encoder in todo if args.tune else []:
-        for done, steps in enumerate(TASKS[task].tuning):
-            for rate in best_rates(task, encoder, done):
-                print(
-                    f"{task}, {encoder}, {steps} steps, rate {rate:g}: {trial(task, encoder, rate, steps):.4f}",
-                    flush=True,
-                )
+        best_rate(task, encoder, shown_trial)
     for seed in [] if args.tune else args.seeds:
         for task, encoder in todo:
             done = run(task, encoder, seed)

@@ -32,7 +32,7 @@ def test_a_logical_form_is_right_to_the_letter_or_wrong():
 
 
 def test_the_best_trial_gives_the_rate_round_by_round(tmp_path, monkeypatch):
-    """In the first round 0.005 is best; of the three best there, the second round likes the smallest."""
+    """In the first round 0.005 is best; of the three best there, the second round likes the smallest, and looks beyond them."""
     monkeypatch.setattr(tasks, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match="run --tune first"):
         tasks.settings_of("entities", "crf", 0)
@@ -41,7 +41,7 @@ def test_the_best_trial_gives_the_rate_round_by_round(tmp_path, monkeypatch):
     def made(settings, tuning, out, resume):
         asked.append((settings.num_steps, settings.lr, settings.seed, tuning))
         out.mkdir(parents=True)
-        score = math.exp(-abs(settings.lr - 5e-3)) if settings.num_steps == 10 else -settings.lr
+        score = math.exp(-abs(settings.lr - 5e-3)) if settings.num_steps == 10 else -abs(settings.lr - 1e-3)
         return {"settings": json.loads(json.dumps(tasks.asdict(settings))), "validation": [[1, score]], "losses": [1.0]}
 
     monkeypatch.setattr(tasks, "CACHE", tmp_path / "cache")
@@ -53,10 +53,17 @@ def test_the_best_trial_gives_the_rate_round_by_round(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"20-steps-rate-0\.005\.json; run --tune first"):
         tasks.settings_of("entities", "crf", 0)
     tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
-    assert asked[len(tasks.RATES) :] == [(20, rate, tasks.TUNING_SEED, True) for rate in (5e-3, 2e-3, 1e-3)]
+    assert asked[len(tasks.RATES) :] == [(20, rate, tasks.TUNING_SEED, True) for rate in (5e-3, 2e-3, 1e-3, 5e-4)]
     assert tasks.settings_of("entities", "crf", 0).lr == 1e-3
     tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
-    assert len(asked) == len(tasks.RATES) + 3  # the files are read
+    assert len(asked) == len(tasks.RATES) + 4  # the files are read
+
+
+def test_a_search_stops_at_the_ends_of_the_grid_and_inside_them():
+    first, *_, last = tasks.RATES
+    assert tasks.beyond({first: 1.0, 1e-3: 0.0}) is None and tasks.beyond({last: 1.0, 1e-3: 0.0}) is None
+    assert tasks.beyond({5e-3: 0.0, 1e-2: 1.0, 2e-2: 0.5}) is None
+    assert tasks.beyond({5e-3: 1.0, 1e-2: 0.0}) == 2e-3 and tasks.beyond({5e-3: 0.0, 1e-2: 1.0}) == 2e-2
 
 
 @pytest.fixture(autouse=True)
