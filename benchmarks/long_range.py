@@ -246,6 +246,13 @@ def speed(rows: list[str], sizes: list[int]) -> list[dict[str, Any]]:
     return made
 
 
+def speed_table(sizes: list[dict[str, Any]]) -> list[str]:
+    """Milliseconds and MiB of each row by length, as the report has them."""
+    cells = [[f"{of['milliseconds'][row]:,.0f}, {of['MiB'][row]:,.0f}" for of in sizes] for row in sizes[0]["MiB"]]
+    head = ["ms, MiB", *(f"{of['N']:,} tokens" for of in sizes)]
+    return rows_of(head, *([row, *of] for row, of in zip(sizes[0]["MiB"], cells, strict=True)))
+
+
 def printed(rows: list[dict[str, Any]], known: dict[str, dict[str, float]]) -> list[str]:
     """The table as the report has it."""
     bins = [name for name in known["commonest answer"] if name != "test"]
@@ -273,7 +280,10 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_flush_denormal(True)
     if args.speed:
         rows = [row for row in args.only if row != "words"]
-        print(f"written to {write(SPEED, speed(rows, list(SIZES)))}")
+        measured = speed(rows, list(SIZES))
+        if args.only == list(ROWS):
+            print(f"written to {write(SPEED, measured)}")
+            write_table("long_range.md", "time and memory", speed_table(measured))
         return
     parts, dropped = parts_of(args.data)
     print(f"{len(parts['train'])} training expressions, {dropped} longer ones dropped; {len(parts['test'])} to test")

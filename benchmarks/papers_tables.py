@@ -139,7 +139,10 @@ TABLES = {
     "tags": Table(
         ("PTB", "UD"), "UD English EWT, universal tags, test accuracy in per cent",
         metric("test", "accuracy", 100), False,
-        words("upos", 980, transformer=("96.44 ± 0.04", "91.17 ± 0.11"), crf=("96.29 ± 0.03", "90.96 ± 0.10")),
+        (
+            *words("upos", 980, transformer=("96.44 ± 0.04", "91.17 ± 0.11"), crf=("96.29 ± 0.03", "90.96 ± 0.10")),
+            Row("dependency CRF, potentials of low rank (control)", "tasks/upos-low-rank-980-steps-seed-*.json"),
+        ),
         ((TRANSFORMER, CRF),),
     ),
     "masked words": Table(

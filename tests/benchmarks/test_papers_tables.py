@@ -66,6 +66,7 @@ def summary(name):
         ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
         ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
         ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
+        ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
     ],
 )  # fmt: skip
