@@ -142,7 +142,15 @@ class Vocabulary(NamedTuple):
 
     def encode(self, text: str) -> Tensor:
         """Numbers of the tokens of ``text``, (token,)."""
-        return self.numbers([LEVELS[self.level](text)])[0]
+        return self.encode_each([text])[0]
+
+    def encode_each(self, texts: Iterable[str]) -> list[Tensor]:
+        """Numbers of the tokens of each text, (token,).
+
+        >>> [x.tolist() for x in Vocabulary.of("to be", "word").encode_each(["be", "to see"])]
+        [[1], [2, 0]]
+        """
+        return self.numbers(map(LEVELS[self.level], texts))
 
     def unknown_share(self, tokens: Iterable[str]) -> float:
         """Share of ``tokens`` that the vocabulary does not have; 0 if there are none.

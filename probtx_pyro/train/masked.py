@@ -91,7 +91,9 @@ def train_masked_language_model(
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     rows_of = {
-        name: [row for piece in ROWS[settings.rows](part) for row in vocabulary.encode(piece).split(settings.context)]
+        name: [
+            row for piece in vocabulary.encode_each(ROWS[settings.rows](part)) for row in piece.split(settings.context)
+        ]
         for name, part in text._asdict().items()
         if part or name != "test"
     }
