@@ -1,6 +1,6 @@
 """The dependency CRF beside a transformer of matched size on tagging, named entities, classification, masked words and COGS.
 
-Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf transformer ...] [--seeds 0 1 2] [--tune] [--table]``, with
+Run with ``python -m benchmarks.tasks [--only TASK ...] [--encoder crf ...] [--seeds 0 1 2] [--steps N] [--tune] [--table]``, with
 $PROBTX_DATA set or a connection. Every finished run is a file of ``results/tasks/`` and is not run again; one that was interrupted
 goes on from its checkpoint in ``benchmarks/cache``. These are small settings, for two CPU cores: not those of the paper. All
 encoders of a task have the same recipe (steps, batches, schedule, dropout, word dropout) and a learning rate each. "relative" is a
@@ -20,12 +20,14 @@ How the rates were chosen, on dev alone:
   masked sentences, to 0.16; the second round came last. What has another best rate was run again.
 
 ``masked sentences``: the sentences of EWT, words that occur 3 times, 15 % of each hidden, the last parameters, perplexity of hidden
-test words, and the trees in the attention (`benchmarks.induced_trees`). Small, so that runs of ten minutes see it 40 times. Whether
-runs have converged: what twice the steps bring. The first runs had 4,000 steps (`masked-sentences-*-4000-steps-*`) and took less than
-5 minutes; their dev perplexity still fell, in every encoder. They were to be run again with 12,000 steps, but the first of these
-showed, on dev, that the best rate of 600 steps, 0.08 for the CRF, is far too high for long runs (`earlier_rates/`: 109, no better than
-4,000 steps at 0.04), and took 16 minutes beside other work. So 8,000 steps for all, and the second round of trials. Trials on dev before the protocol
-(one seed, 400 steps, rate 0.002): the relative transformer starts better from an embedding of 0.125 (dev perplexity 292) than from
+test words, and the trees in the attention (`benchmarks.induced_trees`). Small, so that the 15 minutes that a run may take see it 60
+times. Whether runs have converged: what more steps bring, so the runs of 4,000 and of 8,000 steps stay beside those of 12,000
+(`masked-sentences-*-steps-*`). The first had 4,000 steps; their dev perplexity still fell, in every encoder. They were to be run again
+with 12,000, but the first of these showed, on dev, that the best rate of 600 steps, 0.08 for the CRF, is far too high for long runs
+(`earlier_rates/`: 109, no better than 4,000 steps at 0.04). The second round of trials and runs of 8,000 steps followed, in which dev
+perplexity still fell. So 12,000 for all, what the slowest of them, the CRF, does in the time, at the rates of the second round. For
+how far the transformers are from the end, they also do what they can in the time: ``--steps 16000`` (relative) and ``--steps 18000``
+(positions), decided before any run of 12,000 was seen. Trials on dev before the protocol (one seed, 400 steps, rate 0.002): the relative transformer starts better from an embedding of 0.125 (dev perplexity 292) than from
 0.02 (331), and has it; the one with positions does not (310 after 400 steps; from 0.02, 291 at step 400 of 600), and keeps 0.02.
 ``entities``: WNUT-17, words with the features of their spelling (prefixes, suffixes, shape: `data.spelling_features`), the parameters
 of the best dev F1. ``cogs``: encoders as in the authors' configurations (CRF: 4 channels, 2 sweeps, distances 2 to 9, rank 16;
@@ -43,17 +45,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
-from benchmarks.induced_trees import attachment
 from benchmarks.reports import rows_of, write_table
+from benchmarks.task_runs import classifier, cogs, masked, tagger, words_alone
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
-from probtx_pyro.apps import tag_words
-from probtx_pyro.data import Text, load_cogs, load_treebank, logical_form_of
 from probtx_pyro.nn import ENCODERS as RECIPES
 from probtx_pyro.nn import Encoder
-from probtx_pyro.train import classified_texts, cogs_tags, tagged_sentences
 
 FOLDER, CACHE = RESULTS / "tasks", Path(__file__).parent / "cache"
 CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": "full"}
@@ -62,89 +60,10 @@ SHARED = {"width": 64, "batch": 64, "dropout": 0.15, "weight_decay": 1e-4}
 RATES, TUNING_SEED, KEPT = (2.5e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 0.16), 9, 3
 
 
-class Words(nn.Module):
-    """No encoder: words as they are."""
-
-    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:  # noqa: D102
-        return x
-
-
-def words_alone(width: int, *, context: int, dropout: float, root: bool) -> nn.Module:
-    """Build no encoder."""
-    if root:
-        raise ValueError("words alone have no root; give the summary mean, or the encoder crf")
-    return Words()
-
-
 OWN_ENCODERS = {
     "words": Encoder(words_alone, lambda encoder: 0, RECIPES["crf"].start),
     "transformer, wide start": RECIPES["transformer"]._replace(start=0.125),  # 1 / sqrt(width)
 }
-
-
-def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
-    """A task of tags."""
-
-    def run(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[str, Any]:
-        data = tagged_sentences(source, column)
-        settings = replace(settings, select=data.select)
-        return train.train_tagger(settings, without_test(data.parts, tuning), metrics=data.metrics, **where).results
-
-    return run
-
-
-def without_test(parts: Any, tuning: bool) -> dict[str, Any]:
-    """The parts of the data that a run may see."""
-    return {name: part for name, part in parts.items() if not tuning or name in ("train", "dev")}
-
-
-def classifier(settings: train.ClassifierSettings, tuning: bool, **where: Any) -> dict[str, Any]:
-    """Banking77."""
-    return train.train_classifier(settings, without_test(classified_texts("banking77"), tuning), **where).results
-
-
-def masked(settings: train.MaskedSettings, tuning: bool, **where: Any) -> dict[str, Any]:
-    """A masked language model of the sentences of EWT, and the trees in its attention."""
-    bank = load_treebank("ewt")
-    parts = ["\n".join(" ".join(sentence.words) for sentence in part) for part in bank]
-    done = train.train_masked_language_model(settings, Text(*parts[: 2 if tuning else 3]), **where)
-    trees = {} if tuning else {"attachment": attachment(done.model, done.vocabulary, bank.dev, bank.test)}
-    return {**done.results, **trees}
-
-
-def cogs(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[str, Any]:
-    """COGS, by the logical forms that are right to the letter."""
-    data, rows = tagged_sentences("cogs"), load_cogs()._asdict()
-    done = train.train_tagger(replace(settings, select=data.select), without_test(data.parts, tuning), **where)
-    if tuning:
-        return done.results
-    forms: dict[str, Any] = {}
-    for name in ("dev", "test", "gen"):
-        right = right_forms(done, rows[name])
-        forms[name] = {"exact_match": statistics.fmean(right)}
-        kinds = sorted({row.category for row in rows[name]})
-        forms[name]["by category"] = {
-            kind: statistics.fmean(ok for ok, row in zip(right, rows[name], strict=True) if row.category == kind)
-            for kind in kinds
-        }
-    return {**done.results, "forms": forms}
-
-
-def right_forms(done: train.TaggerRun, rows: list) -> list[bool]:
-    """Whether the logical form that the predicted tags of a row spell is its own."""
-    tagged = tag_words(done.model, done.vocabulary, done.tags, [row.words for row in rows], batch=256)
-    return [
-        same_form(row, [tuple(guess.label for guess in word) for word in found])
-        for row, found in zip(rows, tagged, strict=True)
-    ]
-
-
-def same_form(row: Any, labels: list[tuple[str, ...]]) -> bool:
-    """Whether labels spell the logical form of a row; a parent outside the sentence spells none."""
-    try:
-        return logical_form_of(row.words, cogs_tags(labels)) == row.logical_form
-    except ValueError:
-        return False
 
 
 class Benchmark(NamedTuple):
@@ -173,8 +92,8 @@ MASKED = {
     "mask": 0.15,
     "dropout": 0.1,
     "rows": "sentence",
-    "num_steps": 8000,
-    "validate_every": 400,
+    "num_steps": 12000,
+    "validate_every": 600,
 }
 TASKS = {
     "upos": Benchmark(tagger("ewt"), TAGS, ACCURACY, encoders=("crf", "low-rank", "transformer", "relative")),
@@ -248,9 +167,12 @@ def read_or_run(path: Path, task: str, settings: Any, tuning: bool) -> dict[str,
     return found
 
 
-def run(task: str, encoder: str, seed: int) -> dict[str, Any]:
-    """The results of a run: read, or made."""
+def run(task: str, encoder: str, seed: int, steps: int | None = None) -> dict[str, Any]:
+    """The results of a run: read, or made. With other steps than the task's it validates as often."""
     settings = settings_of(task, encoder, seed)
+    if steps is not None:
+        every = max(1, settings.validate_every * steps // settings.num_steps)
+        settings = replace(settings, num_steps=steps, validate_every=every)
     path = FOLDER / f"{name_of(task, encoder)}-{settings.num_steps}-steps-seed-{seed}.json"
     return read_or_run(path, task, settings, tuning=False)
 
@@ -343,6 +265,33 @@ def printed(rows: list[dict[str, Any]]) -> list[str]:
     return rows_of(head, *lines)
 
 
+def table_of_steps(task: str) -> list[str]:
+    """What more steps bring, by encoder: perplexity on test, and by how much that on dev falls over the last fifth of the steps."""
+    lines = []
+    for encoder in TASKS[task].encoders:
+        by_steps: dict[int, list[dict[str, Any]]] = {}
+        for path in sorted(FOLDER.glob(f"{name_of(task, encoder)}-*-steps-seed-*.json")):
+            found = json.loads(path.read_text())
+            by_steps.setdefault(found["steps"], []).append(found)
+        before = None
+        for steps, runs in sorted(by_steps.items()):
+            test = [figure(task, x) for x in runs]
+            falls = [fall(x["validation"]) for x in runs]
+            mean, sd = statistics.fmean(test), f" ± {statistics.stdev(test):.1f}" if len(test) > 1 else ""
+            brought = "" if before is None else f"{mean / before - 1:+.0%}"
+            seconds = statistics.median(x["seconds"] for x in runs)
+            lines.append([encoder, f"{steps:,}", f"{runs[0]['settings']['lr']:g}", f"{mean:.1f}{sd}", brought, ", ".join(f"{x:.1%}" for x in falls), f"{seconds:,.0f}"])  # fmt: skip
+            before = mean
+    return rows_of(["encoder", "steps", "rate", "test perplexity", "with the row above", "fall on dev over the last fifth", "seconds a run"], *lines)  # fmt: skip
+
+
+def fall(validation: list[tuple[int, float]]) -> float:
+    """By which share of itself the figure on dev falls from the validation nearest to four fifths of the steps to the last."""
+    last, end = validation[-1]
+    _, start = min(validation, key=lambda at: abs(at[0] - 0.8 * last))
+    return 1 - end / start
+
+
 def kinds_of_generalisation(encoders: list[str] | None) -> list[str]:
     """Exact match of each kind of COGS's generalisation part, mean and standard deviation of the seeds, by encoder."""
     task = TASKS["cogs"]
@@ -362,6 +311,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK")
     parser.add_argument("--encoder", nargs="+", choices=ENCODERS, help="instead of those of each task")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="instead of those of each task")
     parser.add_argument("--tune", action="store_true", help="only the trials that choose the rates")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
@@ -375,15 +325,18 @@ def main(argv: list[str] | None = None) -> None:
         best_rate(task, encoder, shown_trial)
     for seed in [] if args.tune else args.seeds:
         for task, encoder in todo:
-            done = run(task, encoder, seed)
+            done = run(task, encoder, seed, args.steps)
             print(f"{task}, {encoder}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.only, args.encoder)
     print("\n".join(printed(rows)))
+    steps = table_of_steps("masked sentences") if "masked sentences" in args.only else []
+    print("\n".join(steps))
     for line in kinds_of_generalisation(args.encoder) if "cogs" in args.only else ():
         print(line)
     if set(args.only) == set(TASKS) and not args.encoder:
         (RESULTS / "tasks.json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
         write_table("dependency_crf.md", "tasks", printed(rows))
+        write_table("dependency_crf.md", "steps", steps)
 
 
 if __name__ == "__main__":

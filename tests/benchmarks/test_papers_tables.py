@@ -68,6 +68,7 @@ def summary(name):
         ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
         ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
+        ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
     ],
 )  # fmt: skip
 def test_tables_of_reports_are_what_the_files_say(report, name, made):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import induced_trees, tasks
+from benchmarks import induced_trees, task_runs, tasks
 from probtx_pyro import nn
 from probtx_pyro.data import Vocabulary, read_cogs
 from probtx_pyro.train import cogs_tags
@@ -22,11 +22,11 @@ LABELS = [
 def test_a_logical_form_is_right_to_the_letter_or_wrong():
     (row,) = read_cogs([LINE])
     assert cogs_tags(LABELS) == row.tags
-    assert tasks.same_form(row, LABELS)
+    assert task_runs.same_form(row, LABELS)
     for i, wrong in [(0, ("-1", *LABELS[0][1:])), (4, ("1", "agent", *LABELS[4][2:])), (0, ("_",) * 5), (5, ("7", *LABELS[5][1:]))]:  # fmt: skip
-        assert not tasks.same_form(row, [*LABELS[:i], wrong, *LABELS[i + 1 :]])
+        assert not task_runs.same_form(row, [*LABELS[:i], wrong, *LABELS[i + 1 :]])
     # a category that nothing in the form shows is no error of the form
-    assert tasks.same_form(row, [*LABELS[:6], ("_", "_", "noun", "_", "_")])
+    assert task_runs.same_form(row, [*LABELS[:6], ("_", "_", "noun", "_", "_")])
     with pytest.raises(ValueError, match=r"labels of \[5, 4\] columns; give 5 a word"):
         cogs_tags([LABELS[0], LABELS[1][1:]])
 
@@ -57,6 +57,28 @@ def test_the_best_trial_gives_the_rate_round_by_round(tmp_path, monkeypatch):
     assert tasks.settings_of("entities", "crf", 0).lr == 1e-3
     tasks.main(["--only", "entities", "--encoder", "crf", "--tune"])
     assert len(asked) == len(tasks.RATES) + 4  # the files are read
+
+
+def test_what_more_steps_bring(tmp_path, monkeypatch):
+    """Runs with other steps than the task's validate as often, and the table sets the steps of each encoder one below the other."""
+    monkeypatch.setattr(tasks, "FOLDER", tmp_path)
+    monkeypatch.setattr(tasks, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(tasks, "best_rate", lambda task, encoder: 0.01)
+
+    def made(settings, tuning, out, resume):
+        out.mkdir(parents=True)
+        assert settings.num_steps == 20 * settings.validate_every
+        test = 1e6 / settings.num_steps + 10 * settings.seed
+        dev = [[20, 120.0], [80, 100.0], [90, 99.0], [100, 95.0]]
+        given = json.loads(json.dumps(tasks.asdict(settings)))
+        return {"settings": given, "steps": settings.num_steps, "metrics": {"test": {"perplexity": test}}, "validation": dev, "losses": [1.0], "seconds": 3.0}  # fmt: skip
+
+    monkeypatch.setitem(tasks.TASKS, "masked sentences", tasks.TASKS["masked sentences"]._replace(run=made))
+    for steps in ("10000", "5000"):
+        tasks.main(["--only", "masked sentences", "--encoder", "crf", "--seeds", "0", "1", "2", "--steps", steps])
+    _, _, first, second = tasks.table_of_steps("masked sentences")
+    assert first == "| crf | 5,000 | 0.01 | 210.0 ± 10.0 |  | 5.0%, 5.0%, 5.0% | 3 |"
+    assert second == "| crf | 10,000 | 0.01 | 110.0 ± 10.0 | -48% | 5.0%, 5.0%, 5.0% | 3 |"
 
 
 def test_a_search_stops_at_the_ends_of_the_grid_and_inside_them():
