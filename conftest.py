@@ -6,6 +6,7 @@ wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test wi
 
 import os
 import platform
+import warnings
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
@@ -34,6 +35,9 @@ def pytest_configure(config):
     torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     platform.processor()  # asks a command, once for all: h5py does so when it is imported, in whatever test that is
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        with warnings.catch_warnings(action="ignore"):
+            import arviz  # noqa: F401 - once before the workers: 0.23 fails where two processes are a day's first at once
 
 
 def pytest_itemcollected(item):
