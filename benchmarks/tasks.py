@@ -336,8 +336,8 @@ def main(argv: list[str] | None = None) -> None:
     rows = table(args.only, args.encoder)
     print("\n".join(printed(rows)))
     steps = table_of_steps("masked sentences") if "masked sentences" in args.only else []
-    print("\n".join(steps))
-    for line in kinds_of_generalisation(args.encoder) if "cogs" in args.only else ():
+    kinds = kinds_of_generalisation(args.encoder) if "cogs" in args.only else []
+    for line in [*steps, *kinds]:
         print(line)
     if set(args.only) == set(TASKS) and not args.encoder:
         (RESULTS / "tasks.json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
