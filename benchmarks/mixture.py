@@ -71,6 +71,29 @@ def candidates(units: int, device: str, dtype: torch.dtype) -> dict[str, Callabl
     }
 
 
+def far_apart(units: int, device: str, dtype: torch.dtype) -> dict[str, float]:
+    """Ratios to SDPA where points lie so far apart that logits are made from differences, not from a product."""
+    torch.manual_seed(0)
+    queries, keys, values = (torch.randn(1, HEADS, units, WIDTH, device=device, dtype=dtype) for _ in range(3))
+    near, far = models.GaussianMixture(keys, values, WIDTH**-0.5), models.GaussianMixture(1e3 * keys, values, 1.0)
+    leaves = [x.clone().requires_grad_() for x in (queries, keys, values)]
+
+    def backward(attention: Callable[..., torch.Tensor]) -> None:
+        torch.autograd.grad(attention(*leaves).sum(), leaves)
+
+    found = medians({
+        "SDPA": lambda: sdpa(queries, keys, values), "SDPA backward": lambda: backward(sdpa),
+        "near": lambda: near.expected_outputs(queries),
+        "far": lambda: far.expected_outputs(1e3 * queries),
+        "far backward": lambda: backward(lambda q, k, v: models.GaussianMixture(1e3 * k, v, 1.0).expected_outputs(1e3 * q)),
+    }, repeats=3)  # fmt: skip
+    return {
+        f"forward from products, N = {units}": found["near"] / found["SDPA"],
+        f"forward from differences, N = {units}": found["far"] / found["SDPA"],
+        f"forward + backward from differences, N = {units}": found["far backward"] / found["SDPA backward"],
+    }
+
+
 MEMORY = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -165,6 +188,8 @@ def main(argv: list[str] | None = None) -> None:
                 "target": ">= 20",
             }
         )
+    apart = far_apart(512, args.device, torch.float32)
+    rows += [{"what": what, "ratio": round(ratio, 2), "target": "-"} for what, ratio in apart.items()]
     for row in rows:
         print(f"  {row['what']:66s} {row['ratio']:8.2f}   target {row['target']}")
     if not args.quick:

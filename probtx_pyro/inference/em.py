@@ -74,13 +74,9 @@ def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Te
         The new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
     """
     formulation = joint.formulation.with_parameters(state)
-    seen = formulation.expect(joint.data)
-    counts, sums = joint.together.sum(seen.counts, seen.sums)
-
-    def scatter(per_unit: Tensor, columns: int) -> Tensor:
-        return joint.together.sum(seen.scatter(per_unit, columns))[0]
-
-    new = update(joint.sites, formulation, state, seen._replace(counts=counts, sums=sums, scatter=scatter), MODE)
+    alone = joint.together.group is None
+    seen = formulation.expect(joint.data) if alone else formulation.expect(joint.data, total=joint.together.sum)
+    new = update(joint.sites, formulation, state, seen, MODE)
     return new, joint.of_evidence(state, seen.log_evidence)
 
 

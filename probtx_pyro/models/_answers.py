@@ -11,10 +11,9 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._gaussian_units import GaussianUnits
-from probtx_pyro.ops import attend, fixed_point, gaussian_factor, isotropic_factor, joint
+from probtx_pyro.ops import attend, fixed_point, joint
 from probtx_pyro.ops._gaussian_attention import key_factor
 from probtx_pyro.ops._numerics import center_of, common_shape, known
-from probtx_pyro.ops.attention import gaussian_statistics, isotropic_statistics
 
 
 class OutputModes(NamedTuple):
@@ -94,22 +93,13 @@ class GaussianAnswers(GaussianUnits):
 
     def _ascend(self, queries: Tensor, start: Tensor, num_steps: int, tol: float | None) -> Tensor:
         keys = key_factor(queries, self.locations, self.key_precision, self.wide_root())
-        precision = self.value_precision
-        shared = precision.dim() == 0 or precision.shape[-1] == 1
-        answer_factor = isotropic_factor if shared else gaussian_factor
-        answer_statistics = isotropic_statistics if shared else gaussian_statistics
-        values = self.unit_answers()
-        center = center_of(values)
-        if not shared:  # attention weights proportional to w_j β_j
+        precision, values = self.value_precision, self.unit_answers()
+        if precision.dim() and precision.shape[-1] > 1:  # attention weights proportional to w_j β_j
             keys = keys._replace(bias=keys.bias + precision.log())
 
-        factor = joint(keys, answer_factor(start - center, values - center, precision))
-        fixed = factor.statistics[..., : keys.statistics.shape[-1]]
-
-        def step(state):  # only the answers' columns change
-            moving = answer_statistics(state["outputs"] - center, precision)
-            updated = factor._replace(statistics=torch.cat([fixed, moving], -1))
-            return {"outputs": attend(updated, values, self.log_prior)}, None
+        def step(state):
+            factor = joint(keys, key_factor(state["outputs"], values, precision))
+            return {"outputs": attend(factor, values, self.log_prior)}, None
 
         return fixed_point(
             step, {"outputs": start}, problems=start.shape[:-1], num_steps=num_steps, tol=tol, progress=False
@@ -176,7 +166,8 @@ class GaussianAnswers(GaussianUnits):
         _, hessian, _ = each._curvature(asked, points)
         maxima = torch.linalg.eigvalsh(hessian)[..., -1] < 0
         spread = (self.values - center_of(self.values)).norm(dim=-1).amax()
-        equal = torch.cdist(points, points) <= max(tol, torch.finfo(points.dtype).eps) ** 0.5 * spread
+        apart = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        equal = apart <= max(tol, torch.finfo(points.dtype).eps) ** 0.5 * spread
         earlier = (equal & maxima.unsqueeze(-2)).tril(-1).any(-1)
         density = each.log_evidence(asked, points) - each.log_evidence(asked)
         return OutputModes(points, density, maxima & ~earlier)

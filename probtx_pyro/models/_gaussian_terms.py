@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models.formulation import CorrelatedTerms, GammaTerms, NormalTerms, Terms, WishartTerms
+from probtx_pyro.ops import safe_ratio
 from probtx_pyro.ops._numerics import common_shape
 
 
@@ -28,6 +29,25 @@ def gaussian_terms(
     at = location - center
     scatter = -2 * sums[..., -1] - 2 * (at * first).sum(-1) + counts * at.square().sum(-1)
     return GammaTerms(0.5 * first.shape[-1] * counts, 0.5 * scatter.clamp_min(0))
+
+
+def about_one_center(seen: Any, name: str, block: slice) -> Any:
+    """Return what an E-step left with a unit's sums about one center, the mean of those of its components, (..., U, R, T).
+
+    ``name`` is that of the centers, ``block`` where their sums ``Σw (x, -|x|²/2)`` stand; nothing cancels.
+    """
+    sums, centers = seen.sums[..., block], seen.centers[name]
+    counts = seen.sums[..., -1:] if seen.answers == "some" else seen.counts.unsqueeze(-1)
+    away = centers - centers[..., :1, :]
+    mean = safe_ratio(
+        (counts * away).sum(-2, keepdim=True), counts.sum(-2, keepdim=True), torch.zeros_like(away[..., :1, :])
+    )
+    offset = away - mean
+    first = sums[..., :-1] + counts * offset
+    second = sums[..., -1:] - (offset * (sums[..., :-1] + 0.5 * counts * offset)).sum(-1, keepdim=True)
+    moved = torch.cat([seen.sums[..., : block.start], first, second, seen.sums[..., block.stop :]], -1)
+    common = (centers[..., :1, :] + mean).squeeze(-2)
+    return seen._replace(sums=moved, centers={**seen.centers, name: common})
 
 
 def key_terms(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models.mixture import Maybe
+from probtx_pyro.ops._factor import squared_distances
 from probtx_pyro.ops._numerics import common_shape
 
 
@@ -30,10 +31,7 @@ def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_
     batch = x.shape[:-2] if point_weights is None else common_shape(x.shape[:-2], point_weights.shape[:-1])
     x = x.expand(*batch, *x.shape[-2:])
     weights = x.new_ones(x.shape[:-1]) if point_weights is None else point_weights.to(x).expand(x.shape[:-1])
-    points = x - x.mean(-2, keepdim=True)
-    squares = points.square().sum(-1)
-    noise = 16 * x.shape[-1] * torch.finfo(x.dtype).eps * squares.amax(-1, keepdim=True)  # of a distance that is 0
-    least, chosen = torch.ones_like(squares), []
+    least, chosen = torch.ones_like(weights), []
     for number in range(num_centers):
         mass = (weights * least).cumsum(-1)
         spent = mass[..., -1:] <= 0
@@ -46,9 +44,8 @@ def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_
         uniform = torch.rand(trials if number else 1, generator=generator, dtype=torch.float64).to(x)
         candidates = torch.searchsorted(mass, (1 - uniform) * mass[..., -1:])  # in (0, total]: of positive mass
         candidates = candidates.clamp_max(x.shape[-2] - 1)
-        rows = points.gather(-2, candidates.unsqueeze(-1).expand(*candidates.shape, x.shape[-1]))
-        distances = squares.unsqueeze(-2) + rows.square().sum(-1, keepdim=True) - 2 * rows @ points.mT
-        distances = torch.where(distances > noise.unsqueeze(-1), distances, 0.0)
+        rows = x.gather(-2, candidates.unsqueeze(-1).expand(*candidates.shape, x.shape[-1]))
+        distances = squared_distances(rows, x)
         tried = distances if number == 0 else torch.minimum(distances, least.unsqueeze(-2))
         best = (weights.unsqueeze(-2) * tried).sum(-1).argmin(-1, keepdim=True)
         chosen.append(candidates.gather(-1, best))

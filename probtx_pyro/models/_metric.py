@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 
 
 class Metric(NamedTuple):
@@ -30,6 +30,10 @@ class Metric(NamedTuple):
     def wide(self) -> Tensor:
         """The root as `ops._gaussian_attention.key_factor` takes it: (..., D, D), or (..., 1, D) of a diagonal."""
         return self.root.unsqueeze(-2) if self.diagonal else self.root
+
+    def flat(self) -> Tensor:
+        """The root as `ops` takes it: flat, (..., 1, D²), or (..., 1, D) of a diagonal."""
+        return (self.root if self.diagonal else self.root.flatten(-2)).unsqueeze(-2)
 
     def restore(self, whitened: Tensor) -> Tensor:
         """``L x`` of whitened points (..., n, D): ``Λ x`` of the points themselves."""

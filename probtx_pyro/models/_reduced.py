@@ -1,7 +1,7 @@
 """Mixtures in other words: a formulation with parameters of its own that is, for inference, a `GaussianMixture`."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -88,10 +88,10 @@ class ReducedMixture(Mixture):
         return self.mixture.origins()
 
     def lowered(
-        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None, **how: Any
     ) -> tuple[Factor, Tensor]:
         """The factor and the log weights of the mixture."""
-        return self.mixture.lowered(queries, outputs, observed, centers)
+        return self.mixture.lowered(queries, outputs, observed, centers, **how)
 
     def emission(self, unit: Tensor) -> TorchDistribution:
         """Return the distribution of a query given its unit."""

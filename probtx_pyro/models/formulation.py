@@ -340,8 +340,13 @@ class Formulation:
         """Points that the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""
         return {}
 
-    def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> Any:
-        """The sums of an E-step, for `conditional`."""
+    def expect(
+        self,
+        data: Data,
+        centers: Mapping[str, Tensor] | None = None,
+        total: Callable[..., tuple[Tensor, ...]] | None = None,
+    ) -> Any:
+        """The sums of an E-step, for `conditional`; over all processes, if ``total`` adds tensors up over them."""
         self.refuse("expect")
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:

@@ -43,11 +43,12 @@ from torch.distributions import constraints
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._gaussian_checks import validate_units
+from probtx_pyro.models._gaussian_terms import about_one_center
 from probtx_pyro.models._gaussian_units import OF_KEYS, GaussianUnits
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen
+from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, attention_of
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
@@ -250,11 +251,11 @@ class GaussianKeys(GaussianUnits):
         return own if self.values is None else own | {"values": center_of(self.values)}
 
     def lowered(
-        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None, **how: Any
     ) -> tuple[Factor, Tensor]:
         """The factor of the flat view and its log weights (..., Q or 1, U·R): all that an E-step needs."""
-        flat = None if centers is None else {**centers, "keys": centers["keys"].squeeze(-2)}
-        return self.mixture.lowered(queries, outputs, observed, centers=flat)
+        flat = None if centers is None else {**centers, "keys": centers["keys"].flatten(-3, -2)}
+        return self.mixture.lowered(queries, outputs, observed, flat, **how)
 
     def responsibilities(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10.
@@ -278,7 +279,7 @@ class GaussianKeys(GaussianUnits):
         ``π_jr α_jr^{D/2} exp(-α_jr|q - k_jr|²/2)`` (MGK's hard E-step, erratum 21); a callable maps log joints
         (..., R) to (...).
         """
-        return safe_softmax(reduction(assignment)(self.log_joint(queries, outputs, observed)))[0]
+        return attention_of(reduction(assignment)(self.log_joint(queries, outputs, observed)))[0]
 
     def log_evidence(  # type: ignore[override]
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, *, assignment: str | Reduction = "soft"
@@ -306,7 +307,7 @@ class GaussianKeys(GaussianUnits):
 
     def explicit_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> tuple[Tensor, Tensor, Tensor]:
         """Output (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
-        attention, evidence = safe_softmax(reduction(assignment)(self.log_joint(queries)))
+        attention, evidence = attention_of(reduction(assignment)(self.log_joint(queries)))
         return attention @ self.unit_answers(), attention, evidence
 
     def output_distribution(self, queries: Tensor) -> MixtureDensity | Categorical:
@@ -320,8 +321,11 @@ class GaussianKeys(GaussianUnits):
         if name == "weights":
             return super().conditional(name, seen)
         if name not in OF_KEYS:
+            if seen.each and seen.answers != "none" and self.answer_probs is None:
+                first = self.keys.shape[-1] + 1
+                seen = about_one_center(seen, "values", slice(first, first + self.unit_answers().shape[-1] + 1))
             return super().conditional(name, seen._replace(counts=seen.counts.sum(-1), sums=seen.sums.sum(-2)))
-        centers = {**seen.centers, "keys": seen.centers["keys"].squeeze(-2)}
+        centers = {**seen.centers, "keys": seen.centers["keys"].flatten(-3, -2)}
         seen = seen._replace(counts=seen.counts.flatten(-2), sums=seen.sums.flatten(-3, -2), centers=centers)
         terms = self._flat_keys().conditional(name, seen)
         return terms if name in ("shift", "metric") else self._of_components(terms)
@@ -332,7 +336,8 @@ class GaussianKeys(GaussianUnits):
             type(terms)
         ]  # axes of what one unit has
         laid = [x.unflatten(-1 - n, self.unit_shape) for x, n in zip(terms, after, strict=False)]
-        return type(terms)(*laid, *(x.unsqueeze(-2) for x in terms[2:]))
+        centers = (x.unflatten(-2, (1, 1) if x.shape[-2] == 1 else self.unit_shape) for x in terms[2:])
+        return type(terms)(*laid, *centers)
 
 
 def _per_component(name: str, x: Tensor, keys: Tensor, repair: str) -> None:

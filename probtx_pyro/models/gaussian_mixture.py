@@ -40,8 +40,8 @@ from probtx_pyro.models._gaussian_checks import validate_each, validate_units
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.mixture import Centers, Maybe, Number
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
+from probtx_pyro.ops._factor import beside, expands
 from probtx_pyro.ops._numerics import center_of, common_shape
-from probtx_pyro.ops.attention import beside
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,22 +224,33 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         own = {"keys": center_of(self.locations)}
         return own if self.values is None else own | {"values": center_of(self.values)}
 
-    def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
-        """``log p(q_i, v_i | unit=j)`` as statistics, parameters and bias, centred on ``centers`` (those of the mixture if None)."""
+    def factor(
+        self,
+        queries: Tensor,
+        outputs: Maybe = None,
+        observed: Maybe = None,
+        centers: Centers = None,
+        expanded: bool = True,
+    ) -> Factor:
+        """``log p(q_i, v_i | unit=j)``: a product centred on ``centers`` (those of the mixture if None), or squares of keys and answers."""
         centers = self.origins() if centers is None else centers
-        factor = gaussian_factor(*self.whitened(queries, centers["keys"]), self.key_precision)
+        root = None if self.metric is None else self._root().flat()
+        asked = queries, self.locations, self.key_precision
+        real = outputs is not None and self.answer_probs is None
+        expanded = expanded and expands(*asked, root, centers["keys"])
+        if real:
+            known = outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, centers["values"])
+            answered = known, self.unit_answers(), self.value_precision
+            expanded = expanded and expands(*answered, None, centers["values"])
+        factor = gaussian_factor(*asked, root=root, origin=centers["keys"], expanded=expanded)
         if self.metric is not None:
             factor = factor._replace(base=self._root().log_root().unsqueeze(-1))
         if outputs is None:
             return factor
-        if self.answer_probs is not None:
+        if not real:
             labels = outputs if observed is None else torch.where(observed, outputs, 0)
-            return joint(factor, categorical_factor(labels, self.answer_probs, observed))
-        points = outputs - centers["values"]
-        points = points if observed is None else torch.where(observed.unsqueeze(-1), points, 0.0)
-        return joint(
-            factor, gaussian_factor(points, self.unit_answers() - centers["values"], self.value_precision, observed)
-        )
+            return joint(factor, categorical_factor(labels, self.unit_answers(), observed))
+        return joint(factor, gaussian_factor(*answered, observed, origin=centers["values"], expanded=expanded))
 
     def expected_outputs(self, queries: Tensor) -> Tensor:
         """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, (..., Q, M); label probabilities (..., Q, K).

@@ -31,8 +31,8 @@ from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, linked_units
 from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops import FixedPoint
+from probtx_pyro.ops._chunks import by_chunks
 from probtx_pyro.ops._retrieval import POOLING, Pooling, iterate
-from probtx_pyro.ops.statistics import by_chunks
 
 
 class Retrieval(NamedTuple):

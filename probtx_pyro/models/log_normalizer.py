@@ -47,6 +47,7 @@ from probtx_pyro.models._tilted_checks import validate_data, validate_measure, v
 from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import Factor, attend, log_evidence, log_joint, safe_log, safe_softmax
+from probtx_pyro.ops._factor import Squares, expands
 from probtx_pyro.ops._numerics import center_of, common_shape
 
 Maybe = Tensor | None  # an argument that may be left out
@@ -197,6 +198,7 @@ class LogNormalizer(Formulation):
         """Scores ``μ_n'η + ½ η'Σ_nη`` but for ``c'η`` (c the mean location) and for what all locations share."""
         validate_queries(self, eta)
         centered = self.locations - center_of(self.locations)
+        self._require_room(eta, centered)
         statistics, parameters = eta, centered
         if self.each:
             spread = self._spread()
@@ -205,6 +207,20 @@ class LogNormalizer(Formulation):
             statistics = torch.cat([eta, self._products(eta)], -1)
             parameters = torch.cat([centered.expand(*shape, -1), spread.expand(*shape, -1)], -1)
         return Factor(statistics, parameters, parameters.new_zeros(parameters.shape[:-1]))
+
+    def _require_room(self, eta: Tensor, centered: Tensor) -> None:
+        """Refuse queries whose scores may overflow: their softmax would be NaN."""
+        if not eta.numel():
+            return
+        with torch.no_grad():
+            largest, spread = eta.abs().amax(), self._spread()
+            top = eta.shape[-1] * largest * centered.abs().amax()
+            if spread is not None:
+                top = top + 0.5 * eta.shape[-1] ** 2 * largest * (largest * spread.abs().amax())
+        if check.violated(~top.isfinite()):
+            raise ValueError(
+                f"eta: scores of queries as large as {float(largest):.3g} overflow {eta.dtype}; divide eta, or the locations, by their scale"
+            )
 
     # -- log Z, its gradient and its Hessian -----------------------------------------------------------------------------
 
@@ -297,14 +313,23 @@ class LogNormalizer(Formulation):
             root = torch.linalg.cholesky(self.covariances)
             precision = torch.cholesky_inverse(root).flatten(-2)
             size = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+            identity = torch.eye(features, dtype=root.dtype, device=root.device)
+            whitening = torch.linalg.solve_triangular(root, identity.expand_as(root), upper=False).mT.flatten(-2)
         else:
             assert self.variance is not None
             precision = self.variance.reciprocal()
             size = 0.5 * self.variance.log().expand(*self.variance.shape[:-1], features).sum(-1)
-        pull = self._applied(precision, means)
-        bias = -0.5 * (means * pull).sum(-1) - size - 0.5 * features * math.log(2 * math.pi)
-        parameters = torch.cat([pull, -precision.expand(*pull.shape[:-1], -1)], -1)
+            whitening = precision.sqrt().expand(*precision.shape[:-1], features)
         tilt = (x * eta).sum(-1) - self._centered_log_normalizer(eta)
+        normalizer = -size - 0.5 * features * math.log(2 * math.pi)
+        one = torch.ones_like(means[..., :1])
+        if not expands(points, self.locations, one, whitening, center):
+            squares = Squares(points, self.locations, one, whitening)
+            bias = normalizer.expand(common_shape(normalizer.shape, means.shape[:-1]))
+            return Factor(points[..., :0], means[..., :0], bias, tilt, (squares,))
+        pull = self._applied(precision, means)
+        bias = normalizer - 0.5 * (means * pull).sum(-1)
+        parameters = torch.cat([pull, -precision.expand(*pull.shape[:-1], -1)], -1)
         return Factor(torch.cat([x, self._products(x)], -1), parameters, bias, tilt)
 
     # -- entropy, its dual and the bound ---------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ from probtx_pyro.ops import (
     safe_softmax,
     sampled_statistics,
 )
+from probtx_pyro.ops.attention import require_reached
+from probtx_pyro.ops.statistics import Total
 
 if TYPE_CHECKING:
 
@@ -69,8 +71,8 @@ class Seen(NamedTuple):
 
     log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
     (..., U, T). assigned: makes w_ij, (..., Q, U). scatter: of numbers a (..., U) makes ``Σ_i (Σ_j a_j w_ij) t_i t_i'`` of the first
-    so many statistics. centers: what the statistics are centred on. answers: which answers are known, "none", "some" (a
-    statistic counts them) or "all".
+    so many statistics. centers: what the statistics are centred on. answers: which answers are known, "none", "some" (a statistic
+    counts them) or "all". each: whether each unit has centers of its own, (..., U, T), as where points lie far apart.
     """
 
     log_evidence: Tensor
@@ -80,6 +82,7 @@ class Seen(NamedTuple):
     scatter: Callable[[Tensor, int], Tensor]
     centers: Mapping[str, Tensor]
     answers: str
+    each: bool = False
 
 
 class Mixture(MixtureProgram):
@@ -112,7 +115,10 @@ class Mixture(MixtureProgram):
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
     def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
-        """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units, the closed form."""
+        """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units, the closed form.
+
+        Where it has squares, ``expanded=False`` asks for them.
+        """
         raise NotImplementedError
 
     @property
@@ -248,10 +254,10 @@ class Mixture(MixtureProgram):
     # -- closed forms -----------------------------------------------------------------------------------------------------
 
     def lowered(
-        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None
+        self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None, **how: Any
     ) -> tuple[Factor, Tensor]:
         """`factor` and log weights (..., Q or 1, units): all that an E-step needs."""
-        return self.factor(queries, outputs, observed, centers), self.log_weights()
+        return self.factor(queries, outputs, observed, centers, **how), self.log_weights()
 
     def log_joint(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p(x_i, unit=j)``, (..., Q, U): the log density of the Pyro program at every unit.
@@ -263,7 +269,7 @@ class Mixture(MixtureProgram):
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``p(unit=j | x_i)``, (..., Q, U): the exact E-step."""
-        return safe_softmax(self.log_joint(queries, outputs, observed))[0]
+        return attention_of(self.log_joint(queries, outputs, observed))[0]
 
     def log_evidence(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p(x_i)`` with the unit summed out, (..., Q), in chunks of queries."""
@@ -285,17 +291,21 @@ class Mixture(MixtureProgram):
 
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Expected outputs (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
-        attention, evidence = safe_softmax(self.log_joint(queries))
+        attention, evidence = attention_of(self.log_joint(queries))
         return attention @ self.unit_answers(), attention, evidence
 
     # -- one step of EM or of Gibbs: sums, and conditionals from them ---------------------------------------------------------
 
-    def expect(self, data: Data, centers: Centers = None) -> Seen:
-        """The sums of an E-step."""
+    def expect(self, data: Data, centers: Centers = None, total: Total | None = None) -> Seen:
+        """The sums of an E-step; over all processes, if ``total`` adds tensors up over them."""
         centers = self.origins() if centers is None else centers
         queries, outputs, observed, query_weights = data
         factor, log_weights = self.lowered(queries, outputs, observed, centers)
-        statistics = expected_statistics(factor, log_weights, query_weights)
+        if total is not None and not factor.squares and total(queries.new_zeros(()))[0] > 0:
+            factor, log_weights = self.lowered(queries, outputs, observed, centers, expanded=False)
+        elif total is not None and factor.squares:
+            total(queries.new_ones(()))
+        statistics = expected_statistics(factor, log_weights, query_weights, total)
 
         def mean(per_unit: Tensor) -> Tensor:
             return attend(factor, per_unit.unsqueeze(-1), log_weights).squeeze(-1)
@@ -304,7 +314,9 @@ class Mixture(MixtureProgram):
             attention = self.attention(queries, outputs, observed)
             return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
+        scatter = partial(_scatter, factor, mean, query_weights)
+        added = scatter if total is None else lambda a, columns: total(scatter(a, columns))[0]
+        return self._seen(data, statistics, assigned, added, centers)
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
         """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""
@@ -334,6 +346,10 @@ class Mixture(MixtureProgram):
         counts = statistics.counts.unflatten(-1, self.unit_shape)
         sums = statistics.sums.unflatten(-2, self.unit_shape)
         known = "none" if outputs is None else "all" if observed is None else "some"
+        if statistics.scatter is not None:
+            each, own = statistics.scatter, zip(centers, statistics.centers, strict=False)
+            own = {**centers, **{name: x.unflatten(-2, self.unit_shape) for name, x in own}}
+            return Seen(statistics.log_evidence, counts, sums, assigned, lambda a, _: each(a), own, known, True)
         return Seen(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
@@ -344,6 +360,13 @@ class Mixture(MixtureProgram):
             return DirichletTerms(seen.assigned())
         counts = seen.counts.flatten(-len(self.unit_shape)).unflatten(-1, (self.num_units, -1)).sum(-1)
         return DirichletTerms(counts.unsqueeze(-2))
+
+
+def attention_of(log_joint: Tensor) -> tuple[Tensor, Tensor]:
+    """Return attention over the last axis and the log evidence; refuse rows without either (no prior masks a whole row)."""
+    attention, evidence = safe_softmax(log_joint)
+    require_reached(evidence)
+    return attention, evidence
 
 
 def _scatter(

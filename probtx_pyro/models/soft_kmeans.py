@@ -33,8 +33,9 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import GammaTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Maybe, Number, Seen
-from probtx_pyro.ops._numerics import center_of
+from probtx_pyro.models.mixture import Maybe, Number, Seen, attention_of
+from probtx_pyro.ops._factor import squared_distances
+from probtx_pyro.ops.attention import require_reached
 
 
 class Clustering(NamedTuple):
@@ -131,18 +132,16 @@ class SoftKMeans(ReducedMixture):
     def distances(self, x: Tensor) -> Tensor:
         """``|x_i - r_j|²``, shape (..., N, K)."""
         self._fits(x)
-        middle = center_of(self.centers)
-        points, centers = x - middle, self.centers - middle
-        squares = points.square().sum(-1, keepdim=True) + centers.square().sum(-1).unsqueeze(-2)
-        return (squares - 2 * points @ centers.mT).clamp_min(0.0)
+        return squared_distances(x, self.centers)
 
     def assign(self, x: Tensor) -> Tensor:
         """``α_ij``, how much each center explains each point, (..., N, K); in Lloyd's limit 1 for the nearest, the first of several."""
         distances = self.distances(x)
         if self.hard:
+            require_reached(-distances.amin(-1))
             nearest = distances.argmin(-1, keepdim=True)
             return torch.zeros_like(distances).scatter(-1, nearest, 1.0)
-        return (-self._sharpness * distances).softmax(-1)
+        return attention_of(-self._sharpness * distances)[0]
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """``Σ_j α_ij r_j``, attention with values = keys, (..., N, D); fused where γ is finite: no N x K tensor."""

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.softmax import explicit
+from probtx_pyro.ops._numerics import single
 from probtx_pyro.ops._retrieval import POOLING, iterate
-from probtx_pyro.ops.attention import single
 
 
 class StateUpdate(nn.Module):

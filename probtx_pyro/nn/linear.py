@@ -12,7 +12,7 @@ from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
-from probtx_pyro.ops.attention import single
+from probtx_pyro.ops._numerics import single
 
 
 class LinearKeysAttention(SeveralKeys):

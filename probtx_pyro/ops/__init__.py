@@ -4,6 +4,7 @@ The mean field of the dependency CRF, to be read, is the module `probtx_pyro.ops
 """
 
 from probtx_pyro.ops import dependency_crf
+from probtx_pyro.ops._factor import Factor
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
 from probtx_pyro.ops._gaussian_attention import gaussian_attention
 from probtx_pyro.ops._linear_attention import (
@@ -15,7 +16,6 @@ from probtx_pyro.ops._linear_attention import (
 )
 from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels  # noqa: F401 (for the package alone)
 from probtx_pyro.ops.attention import (
-    Factor,
     attend,
     categorical_factor,
     explicit_attention,

@@ -4,14 +4,13 @@
 largest term the hard E-step. Chunked over queries, and recomputed in the backward pass, as `probtx_pyro.ops.statistics`.
 """
 
-import math
 from collections.abc import Callable
 
 from torch import Tensor
 
+from probtx_pyro.ops._chunks import by_scores
+from probtx_pyro.ops._factor import Factor
 from probtx_pyro.ops._numerics import log_sum, safe_softmax
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor
-from probtx_pyro.ops.statistics import as_product, by_chunks
 from probtx_pyro.typing import LogPrior, Outputs, PerQuery
 
 Reduction = Callable[[Tensor], Tensor]
@@ -59,7 +58,7 @@ def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: in
     def evidence(scores: Tensor) -> Tensor:
         return log_sum(_of_units(scores, components, reduce)).unsqueeze(-1)
 
-    found = by_chunks(evidence, *as_product(factor, log_prior)).squeeze(-1)
+    found = by_scores(evidence, factor, log_prior).squeeze(-1)
     return found if factor.base is None else found + factor.base
 
 
@@ -86,9 +85,8 @@ def assigned_outputs(
     def outputs(scores: Tensor, values: Tensor) -> Tensor:
         return safe_softmax(_of_units(scores, components, reduce))[0].to(values.dtype) @ values
 
-    return by_chunks(outputs, *as_product(factor, log_prior), values)
+    return by_scores(outputs, factor, log_prior, values)
 
 
 def _of_units(scores: Tensor, components: int, reduce: Reduction) -> Tensor:
-    masked = scores.masked_fill(scores <= MASKED_COLUMN / 2, -math.inf)
-    return reduce(masked.unflatten(-1, (-1, components)))
+    return reduce(scores.unflatten(-1, (-1, components)))

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._factor import Factor, Squares, expands, whiten
 from probtx_pyro.ops._numerics import center_of, common_shape, single
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, attend, gaussian_factor, isotropic_factor
+from probtx_pyro.ops.attention import attend, gaussian_factor, isotropic_factor
 from probtx_pyro.typing import LogPrior, Outputs
 
 ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
@@ -59,7 +60,7 @@ def gaussian_attention(
     def lowered(q: Tensor, k: Tensor, v: Tensor, row: Tensor, prior: Any, weights: Any, root: Any) -> Tensor:
         factor = key_factor(q, k, row.squeeze(-2) if row.dim() else row, root)
         if weights is not None:
-            factor = factor._replace(bias=(factor.bias + weights.squeeze(-2)).clamp_min(MASKED_COLUMN))
+            factor = factor._replace(bias=factor.bias + weights.squeeze(-2))
         return attend(factor, v, prior, components=components)
 
     given = [x for x in tensors if x is not None]
@@ -98,18 +99,21 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
         An `isotropic_factor` or a `gaussian_factor`, less what is equal for all units.
     """
     center = center_of(keys)
-    queries, keys = queries - center, keys - center
+    flat = root if root is None or root.shape[-2] == 1 else root.flatten(-2).unsqueeze(-2)
     shared = precision.dim() == 0 or precision.shape[-1] == 1
-    if root is None:
-        return (isotropic_factor if shared else gaussian_factor)(queries, keys, precision)
-    whitened = _times(keys, root)
+    near, around = queries - center, keys - center
+    if not expands(near, around, precision, flat):
+        bias = keys.new_zeros(()) if shared else 0.5 * keys.shape[-1] * precision.log()
+        precision = precision.expand(common_shape(precision.shape, keys.shape[-2:-1])).unsqueeze(-1)
+        far = Squares(*map(single, (queries, keys, precision)), flat)
+        return Factor(
+            far.points[..., :0], far.centers[..., :0], single(bias).expand(precision.shape[:-1]), squares=(far,)
+        )
     if not shared:
-        return gaussian_factor(_times(queries, root), whitened, precision)
-    plain = isotropic_factor(queries, whitened, precision)
+        return gaussian_factor(near, around, precision, root=flat, expanded=True)
+    if root is None:
+        return isotropic_factor(near, around, precision)
+    whitened = whiten(single(around), flat)
+    plain = isotropic_factor(near, whitened, precision)
     back = root.mT if root.shape[-2] > 1 else root
-    return plain._replace(parameters=_times(whitened, back))  # the queries stay as they are
-
-
-def _times(points: Tensor, root: Tensor) -> Tensor:
-    points = single(points)
-    return points @ root if root.shape[-2] > 1 else points * root
+    return plain._replace(parameters=whitened @ back if root.shape[-2] > 1 else whitened * back)  # the queries stay

@@ -15,39 +15,36 @@ Factors multiply by joining their statistics. An unobserved answer has statistic
 0 for it, too. `attend` gives this product to ``scaled_dot_product_attention``; `explicit_attention` builds the Q x U matrix
 and also returns it with its log normaliser, which is the log evidence of the query. The same statistics, weighted by the
 attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
+
+Where points lie so far apart that expanded squares would lose their digits, a Gaussian factor holds points and centers instead of
+a product (`probtx_pyro.ops._factor`), and everything here computes its logits from their differences.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout as drop
 from torch.nn.functional import one_hot
 
+from probtx_pyro.ops._chunks import by_scores
+from probtx_pyro.ops._factor import Factor, Squares, beside, expands, scores_of, whiten
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import HALF, common_shape, safe_log, safe_softmax, single
-from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
-
-MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
+from probtx_pyro.ops._numerics import HALF, common_shape, known, safe_softmax, single
+from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, Values
 
 
-class Factor(NamedTuple):
-    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j + base_i`` (up to a constant of the query where that is said).
-
-    ``base`` is the log base measure of the query, which attention does not see; None is 0.
-
-    Half-precision inputs are held in float32 here; `attend` rounds statistics and parameters, as the inputs were rounded,
-    and keeps the bias, a large number that cancels, to 24 bits.
-    """
-
-    statistics: QueryStatistics
-    parameters: UnitParameters
-    bias: PerUnit
-    base: PerQuery | None = None
-
-
-def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed: Tensor | None = None) -> Factor:
-    """Return ``N(points; centers, I/precision)`` with its normaliser.
+def gaussian_factor(
+    points: Tensor,
+    centers: Tensor,
+    precision: Tensor,
+    observed: Tensor | None = None,
+    *,
+    root: Tensor | None = None,
+    origin: Tensor | None = None,
+    expanded: bool | None = None,
+) -> Factor:
+    """Return ``N(points; centers, I/precision)`` with its normaliser; with a root ``N(points; centers, (precision LL')⁻¹)`` less ``log|L|``.
 
     Parameters
     ----------
@@ -59,33 +56,36 @@ def gaussian_factor(points: Tensor, centers: Tensor, precision: Tensor, observed
         Scalar or (..., U or 1).
     observed
         (..., Q); the factor is 1 where it is False. None observes every point.
+    root
+        L of a metric, as in `Squares`.
+    origin
+        (..., 1, D), subtracted from both before squares are expanded; None is 0.
+    expanded
+        Whether they are; None asks `expands`.
 
     Returns
     -------
     factor
-        Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U).
+        Expanded: statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U). Else ``squares``.
     """
     points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(common_shape(precision.shape, (centers.shape[-2],)))
-    statistics = gaussian_statistics(points)
-    square = (centers * centers).sum(-1)
-    bias = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi)) - 0.5 * precision * square
+    normalizer = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi))
+    if not (expands(points, centers, precision, root, origin) if expanded is None else expanded):
+        none = Factor(points[..., :0], centers[..., :0], normalizer)
+        seen = None if observed is None else observed.unsqueeze(-1)
+        return _switched(none, observed)._replace(
+            squares=(Squares(points, centers, precision.unsqueeze(-1), root, seen),)
+        )
+    points, centers = (whiten(x if origin is None else x - origin, root) for x in (points, centers))
+    statistics = torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
+    bias = normalizer - 0.5 * precision * (centers * centers).sum(-1)
     parameters = beside(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
     return _switched(Factor(statistics, parameters, bias), observed)
 
 
-def gaussian_statistics(points: Tensor, precision: Tensor | None = None) -> Tensor:
-    """Return ``x, -|x|²/2``: the sufficient statistic of `gaussian_factor` for points (..., Q, D), whatever the precision; (..., Q, D + 1)."""
-    return torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
-
-
-def isotropic_statistics(points: Tensor, precision: Tensor) -> Tensor:
-    """Return ``αx``: the statistic of `isotropic_factor`; (..., Q, D)."""
-    return points * (precision.unsqueeze(-1) if precision.dim() else precision)
-
-
 def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:
-    """Return `gaussian_factor` for a precision that the units share, less what is equal for all units.
+    """Return `gaussian_factor` for a precision that the units share, less what is equal for all units; always expanded.
 
     Attention under it is the same; it is D wide instead of D + 1, and its log-sum-exp is not an evidence.
 
@@ -104,7 +104,8 @@ def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Fact
         Statistics (..., Q, D), parameters (..., U, D), bias (..., U).
     """
     points, centers, precision = map(single, (points, centers, precision))
-    return Factor(isotropic_statistics(points, precision), centers, -0.5 * precision * (centers * centers).sum(-1))
+    scaled = points * (precision.unsqueeze(-1) if precision.dim() else precision)
+    return Factor(scaled, centers, -0.5 * precision * (centers * centers).sum(-1))
 
 
 def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = None) -> Factor:
@@ -125,23 +126,20 @@ def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = 
         Statistics (..., Q, K), one wider with ``observed``, parameters to match, bias (..., U).
     """
     statistics = one_hot(labels, probs.shape[-1]).to(probs.dtype)
-    parameters = safe_log(probs).clamp_min(MASKED_COLUMN)
-    return _switched(Factor(statistics, parameters, probs.new_zeros(probs.shape[:-1])), observed)
+    parameters, never = torch.where(probs > 0, probs, 1.0).log(), (probs == 0).to(probs.dtype)
+    some = known((never > 0).any(), otherwise=True)
+    bias = probs.new_zeros(probs.shape[:-1])
+    return _switched(Factor(statistics, parameters, bias, never=never if some else None), observed)
 
 
 def _switched(factor: Factor, observed: Tensor | None) -> Factor:
     if observed is None:
         return factor
-    statistics, parameters, bias, _ = factor
+    statistics, parameters, bias, never = factor.statistics, factor.parameters, factor.bias, factor.never
     switch = observed.unsqueeze(-1).to(statistics.dtype)
     statistics = beside(torch.where(observed.unsqueeze(-1), statistics, 0.0), switch)
-    return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias))
-
-
-def beside(left: Tensor, right: Tensor) -> Tensor:
-    """Return (..., A) and (..., B), whose leading axes broadcast, as (..., A + B)."""
-    shape = common_shape(left.shape[:-1], right.shape[:-1])
-    return torch.cat([left.expand(*shape, left.shape[-1]), right.expand(*shape, right.shape[-1])], -1)
+    never = None if never is None else beside(never, never.new_zeros(1))
+    return Factor(statistics, beside(parameters, bias.unsqueeze(-1)), torch.zeros_like(bias), never=never)
 
 
 def joint(first: Factor, second: Factor) -> Factor:
@@ -157,11 +155,16 @@ def joint(first: Factor, second: Factor) -> Factor:
     factor
         As wide as both together.
     """
+    none = first.never is second.never is None
     return Factor(
         beside(first.statistics, second.statistics),
         beside(first.parameters, second.parameters),
         first.bias + second.bias,
         first.base if second.base is None else second.base if first.base is None else first.base + second.base,
+        first.squares + second.squares,
+        None
+        if none
+        else beside(*(torch.zeros_like(x.parameters) if x.never is None else x.never for x in (first, second))),
     )
 
 
@@ -180,7 +183,7 @@ def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
     log_joint
         (..., Q, U).
     """
-    scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
+    scores = scores_of(factor)
     scores = scores if factor.base is None else scores + factor.base.unsqueeze(-1)
     return scores if log_prior is None else scores + log_prior
 
@@ -217,7 +220,7 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Outputs:
-    """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix.
+    """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix; in chunks of queries where the factor has squares.
 
     A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
     without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included.
@@ -242,21 +245,25 @@ def attend(
     outputs
         (..., Q, M).
     """
-    statistics, parameters, bias, _ = factor
+    if factor.squares or factor.never is not None:
+        return _attend_in_chunks(factor, values, log_prior, components, causal, dropout)
+    statistics, parameters, bias = factor[:3]
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
-    mask, allowed = None, None
+    mask, allowed, each = None, None, bias > -math.inf if components > 1 else None
     if log_prior is not None:
         if causal and log_prior.shape[-2] > 1:
             log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
         allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior > -math.inf).any(-2)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
-        each = present.repeat_interleave(components, -1)
-        parameters = torch.where(each.unsqueeze(-1), parameters, 0.0)
+        here = present.repeat_interleave(components, -1)
+        each = here if each is None else each & here
         if log_prior.shape[-2] == 1:
-            bias = torch.where(each, bias + log_prior.squeeze(-2).repeat_interleave(components, -1), MASKED_COLUMN)
+            bias = bias + log_prior.squeeze(-2).masked_fill(~present, 0.0).repeat_interleave(components, -1)
         else:
-            bias = torch.where(each, bias, 0.0)
             mask = log_prior.masked_fill(~allowed, 0.0)
+    if each is not None:
+        parameters, bias = torch.where(each.unsqueeze(-1), parameters, 0.0), torch.where(each, bias, 0.0)
+        bias = torch.where(each, bias, _below(statistics, parameters, bias))
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (statistics, parameters, bias, values))
     if values.dtype in HALF:
         statistics, parameters = statistics.to(values.dtype), parameters.to(values.dtype)
@@ -270,6 +277,62 @@ def attend(
         mask = bias.unsqueeze(-2)
     output = fused_attention(statistics, parameters, values, mask, components, causal, dropout)
     return output if allowed is None else torch.where(allowed, output, 0.0)
+
+
+@torch.no_grad()
+def _below(statistics: Tensor, parameters: Tensor, bias: Tensor) -> Tensor:
+    """Return a bias at which a unit has weight 0 exactly: 10,000 nats below all logits, by Cauchy and Schwarz.
+
+    It takes the place of -inf in a product, whose gradient would be NaN (0 times -inf), so far as the dtype has such a number.
+    """
+    largest = [x.norm(dim=-1).amax() if x.numel() else x.new_zeros(()) for x in (statistics, parameters)]
+    low = -1e4 - 2 * (largest[0] * largest[1] + bias.abs().amax() if bias.numel() else bias.new_zeros(()))
+    return low.to(bias.dtype).clamp_min(torch.finfo(bias.dtype).min)
+
+
+def _attend_in_chunks(
+    factor: Factor, values: Tensor, log_prior: Tensor | None, components: int, causal: bool, dropout: float
+) -> Tensor:
+    """Return `attend` of a factor whose logits are no product, some queries at a time, recomputed in the backward pass."""
+    if causal:
+        log_prior = causal_prior(log_prior, factor.statistics.shape[-2], values.shape[-2], factor.bias)
+    each = factor.bias > -math.inf
+    if log_prior is not None:
+        present = (log_prior > -math.inf).any(-2)
+        values = torch.where(present.unsqueeze(-1), values, 0.0)
+        log_prior, each = log_prior.repeat_interleave(components, -1), each & present.repeat_interleave(components, -1)
+    log_prior = torch.where(
+        each.unsqueeze(-2), factor.bias.new_zeros(()) if log_prior is None else log_prior, -math.inf
+    )
+    kept = (x._replace(centers=torch.where(each.unsqueeze(-1), x.centers, 0.0)) for x in factor.squares)
+    parameters, bias = torch.where(each.unsqueeze(-1), factor.parameters, 0.0), torch.where(each, factor.bias, 0.0)
+    factor = factor._replace(parameters=parameters, bias=bias, squares=tuple(kept))
+    empty = (log_prior == -math.inf).all(-1, keepdim=True)
+
+    def pooled(scores: Tensor, values: Tensor) -> Tensor:
+        weights, evidence = safe_softmax(scores)
+        weights = drop(weights.unflatten(-1, (-1, components)).sum(-1), dropout).to(values.dtype)
+        return torch.cat([weights @ values, evidence.detach().unsqueeze(-1).to(values.dtype)], -1)
+
+    found = by_scores(pooled, factor, log_prior, values)
+    require_reached(found[..., -1:], empty)
+    return found[..., :-1]
+
+
+def require_reached(log_evidence: Tensor, masked: Tensor | bool = False) -> None:
+    """Refuse queries whose log density overflows under every unit, so that no attention is known; ``masked`` are those that see none.
+
+    Raises
+    ------
+    ValueError
+        Naming the dtype and the repair.
+    """
+    if known(
+        ((log_evidence == -math.inf) & ~torch.as_tensor(masked, device=log_evidence.device)).any(), otherwise=False
+    ):
+        raise ValueError(
+            f"queries: some lie so far from every unit that their log densities overflow {log_evidence.dtype}, or have an answer that no unit gives, and there is no attention; drop those with log_evidence -inf, or divide queries and keys by their scale"
+        )
 
 
 def dot_product_attention(

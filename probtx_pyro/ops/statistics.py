@@ -1,22 +1,23 @@
 """E-step and M-step sums in one pass over the queries: ``W' [T, 1]``, chunked so that the Q x U matrix never exists.
 
-Each chunk of queries sees every unit, so its softmax is exact. With gradients, where there are several chunks they are recomputed
-in the backward pass: the memory stays O(chunk x U) there, too.
+Where a factor holds squares (`probtx_pyro.ops._factor`), sums of them about a common center would lose their digits, too. They are
+then about the mean of what each unit is given, which takes a second pass.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import common_shape, known, single
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
+from probtx_pyro.ops._chunks import Parts, log_joint_of, over_chunks, sides, squares_of
+from probtx_pyro.ops._factor import Factor, Squares, differences, whiten
+from probtx_pyro.ops._numerics import known, safe_ratio
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
-CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
+Scatter = Callable[[Tensor], Tensor]
+Total = Callable[..., tuple[Tensor, ...]]
 
 
 class Statistics(NamedTuple):
@@ -24,16 +25,20 @@ class Statistics(NamedTuple):
 
     log_evidence: log p(x_i), shape (..., Q).
     counts: Σ_i w_ij, shape (..., U).
-    sums: Σ_i w_ij t(x_i), shape (..., U, T).
+    sums: Σ_i w_ij t(x_i), shape (..., U, T). Of a factor with squares first, for each of them, ``z = root'(x - center)`` and ``-½|z|²``.
+    centers: of a factor with squares, what each unit's sums are about, (..., U, D) each.
+    scatter: of a factor with squares, from numbers a (..., U) to ``Σ_i (Σ_j a_j w_ij) z_ij z_ij'`` of the first, (..., D, D).
     """
 
     log_evidence: PerQuery
     counts: PerUnit
     sums: Tensor
+    centers: tuple[Tensor, ...] = ()
+    scatter: Scatter | None = None
 
 
 def expected_statistics(
-    factor: Factor, log_prior: LogPrior | None, query_weights: PerQuery | None = None
+    factor: Factor, log_prior: LogPrior | None, query_weights: PerQuery | None = None, total: Total | None = None
 ) -> Statistics:
     """Return the posterior-weighted sums of the sufficient statistics (PT eq. 29, 30, 35, 37, 38 are ratios of them).
 
@@ -45,16 +50,47 @@ def expected_statistics(
         (..., Q or 1, U), or None for 0.
     query_weights
         (..., Q), factors of the queries' rows: 0 is an absent query. None is 1.
+    total
+        Adds tensors up over the processes that hold the queries, all of which call with a factor of the same kind; None is one process.
 
     Returns
     -------
     statistics
         Log evidence (..., Q), counts (..., U), sums (..., U, T).
     """
-    statistics, parameters, row_prior = as_product(factor, log_prior)
-    collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
-    evidence, sums = over_chunks(_moments, (statistics, row_prior, collected), (parameters,))
-    return Statistics(_based(evidence.squeeze(-1), factor), sums[..., -1, :], sums[..., :-1, :].transpose(-1, -2))
+    queries, units, width = sides(factor, log_prior)
+    weights, total = None if query_weights is None else query_weights.unsqueeze(-1), total or _alone
+
+    def summed(of: Callable[[Tensor, Parts, Parts], Tensor], *more: Tensor) -> tuple[Tensor, Tensor]:
+        """The log evidence, and what ``of`` makes of attention times the weights of the queries, summed over these."""
+
+        def chunk(queries: list, given: list) -> tuple[Tensor, Tensor]:
+            (weights, *queries), units = queries, given[: len(given) - len(more)]
+            attention, total, evidence = _weights(queries, units)
+            attention = attention.mul_(total.reciprocal() if weights is None else weights / total)
+            return evidence.unsqueeze(-1), of(attention, queries, given)
+
+        evidence, sums = over_chunks(chunk, [weights, *queries], [*units, *more], width)
+        return evidence.squeeze(-1), *total(sums)
+
+    if not factor.squares:
+        statistics = queries[0] if weights is None else queries[0] * weights
+        evidence, sums = over_chunks(_moments, [statistics, *queries], units, width)
+        (sums,) = total(sums.mT)
+        return Statistics(_based(evidence.squeeze(-1), factor), sums[..., -1], sums[..., :-1])
+    evidence, first = summed(_first)
+    counts, linear, means = _means(factor.squares, first)
+    _, second = summed(_about, *means)
+    sums = torch.cat([second, linear], -1)
+
+    def scatter(per_unit: Tensor) -> Tensor:
+        return summed(_crossed, means[0], per_unit.unsqueeze(-1))[1]
+
+    return Statistics(_based(evidence, factor), counts, sums, tuple(means), scatter)
+
+
+def _alone(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
 
 
 def sampled_statistics(
@@ -80,11 +116,94 @@ def sampled_statistics(
     units
         (..., Q), the units drawn. A row that is masked everywhere draws unit 0 and counts for nobody.
     """
-    statistics, parameters, row_prior = as_product(factor, log_prior)
-    collected = statistics if query_weights is None else statistics * query_weights.unsqueeze(-1)
-    by_query = (statistics, row_prior, collected, uniforms.unsqueeze(-1))
-    found, sums = over_chunks(_sampled, by_query, (parameters,))
-    return Statistics(_based(found[..., 0], factor), sums[..., -1], sums[..., :-1]), found[..., 1].long()
+    queries, units, width = sides(factor, log_prior)
+    assert queries[0] is not None
+    collected = queries[0] if query_weights is None else queries[0] * query_weights.unsqueeze(-1)
+    found, sums = over_chunks(_sampled, [collected, uniforms.unsqueeze(-1), *queries], units, width)
+    counts, sums, evidence, chosen = sums[..., -1], sums[..., :-1], found[..., 0], found[..., 1].long()
+    if not factor.squares:
+        return Statistics(_based(evidence, factor), counts, sums), chosen
+    present = (evidence > -math.inf).to(evidence.dtype) * (1.0 if query_weights is None else query_weights)
+    drawn = [x._replace(root=_of_drawn(x.root, chosen)) for x in factor.squares]
+    seen = [present if x.observed is None else present * x.observed.squeeze(-1) for x in drawn]
+
+    def added(rows: Tensor, weights: Tensor) -> Tensor:
+        """Rows (..., Q, X) times weights (..., Q), added up for each unit drawn."""
+        rows = (rows * weights.unsqueeze(-1)).expand(*chosen.shape, rows.shape[-1])
+        place = chosen.unsqueeze(-1).expand(rows.shape)
+        return rows.new_zeros(*counts.shape, rows.shape[-1]).scatter_add(-2, place, rows)
+
+    means = []
+    for x, weights in zip(drawn, seen, strict=True):
+        away = x.points - _of_drawn(x.centers, chosen)
+        shift = added(torch.cat([away, torch.ones_like(away[..., :1])], -1), weights)
+        means.append(x.centers + safe_ratio(shift[..., :-1], shift[..., -1:], torch.zeros_like(shift[..., :-1])))
+    around = [whiten(x.points - _of_drawn(mean, chosen), x.root) for x, mean in zip(drawn, means, strict=True)]
+    blocks = [added(_with_square(z), weights) for z, weights in zip(around, seen, strict=True)]
+
+    def scatter(per_unit: Tensor) -> Tensor:
+        strength = seen[0] * per_unit.expand(*chosen.shape[:-1], -1).gather(-1, chosen)
+        return (strength.unsqueeze(-1) * around[0]).mT @ around[0]
+
+    found = Statistics(_based(evidence, factor), counts, torch.cat([*blocks, sums], -1), tuple(means), scatter)
+    return found, chosen
+
+
+def _of_drawn(per_unit: Tensor | None, chosen: Tensor) -> Tensor | None:
+    """Rows (..., U, X) of the units chosen, (..., Q, X); a single row, or None, is that of all."""
+    if per_unit is None or per_unit.shape[-2] == 1:
+        return per_unit
+    rows = per_unit.expand(*chosen.shape[:-1], *per_unit.shape[-2:])
+    return rows.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, per_unit.shape[-1]))
+
+
+def _with_square(z: Tensor) -> Tensor:
+    """``z, -½|z|²``, (..., D + 1)."""
+    return torch.cat([z, -0.5 * z.square().sum(-1, keepdim=True)], -1)
+
+
+def _observing(attention: Tensor, x: Squares) -> Tensor:
+    return attention if x.observed is None else attention * x.observed
+
+
+def _first(attention: Tensor, queries: Parts, units: Parts) -> Tensor:
+    """Sums of 1, of the linear statistics, and for each of the squares of ``x - ξ`` and of 1, (..., U, X)."""
+    assert queries[0] is not None
+    blocks = [attention.mT @ queries[0]]
+    for x in squares_of(queries, units):
+        weights = _observing(attention, x).unsqueeze(-1)
+        blocks += [(weights * differences(x._replace(root=None))).sum(-3), weights.sum(-3)]
+    return torch.cat(blocks, -1)
+
+
+def _means(squares: tuple[Squares, ...], first: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Counts, sums of the linear statistics, and the mean of the points that each unit is given, from `_first`."""
+    sizes = [x.points.shape[-1] + 1 for x in squares]
+    linear, *blocks = first.split([first.shape[-1] - sum(sizes), *sizes], -1)
+    means = []
+    for x, block in zip(squares, blocks, strict=True):
+        away, count = block[..., :-1].detach(), block[..., -1:].detach()
+        means.append(x.centers.detach() + safe_ratio(away, count, torch.zeros_like(away)))
+    return linear[..., -1], linear[..., :-1], means
+
+
+def _about(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
+    """Sums of ``z = root'(x - mean)`` and of ``-½|z|²`` for each of the squares, (..., U, X); the means come last in ``given``."""
+    squares = squares_of(queries, given[: len(given) - (len(queries) - 2) // 2])
+    blocks = []
+    for x, mean in zip(squares, given[len(given) - len(squares) :], strict=True):
+        z = _with_square(differences(x._replace(centers=mean)))
+        blocks.append((_observing(attention, x).unsqueeze(-1) * z).sum(-3))
+    return torch.cat(blocks, -1)
+
+
+def _crossed(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
+    """``Σ_ij a_j w_ij z_ij z_ij'`` of the first squares, (..., D, D); their means and a (..., U, 1) come last in ``given``."""
+    *units, mean, per_unit = given
+    x = squares_of(queries, units)[0]
+    z = differences(x._replace(centers=mean))
+    weights = (attention * per_unit.mT).unsqueeze(-1)
+    return (weights * z).flatten(-3, -2).mT @ z.flatten(-3, -2)
 
 
 def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
@@ -102,25 +221,21 @@ def log_evidence(factor: Factor, log_prior: LogPrior | None = None) -> PerQuery:
     log_evidence
         (..., Q); -inf for a fully masked row.
     """
-    statistics, parameters, row_prior = as_product(factor, log_prior)
-    return _based(over_chunks(_evidence, (statistics, row_prior), (parameters,))[0].squeeze(-1), factor)
+    return _based(over_chunks(_evidence, *sides(factor, log_prior))[0].squeeze(-1), factor)
 
 
 def _based(evidence: Tensor, factor: Factor) -> Tensor:
     return evidence if factor.base is None else evidence + factor.base
 
 
-def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _weights(queries: Parts, units: Parts) -> tuple[Tensor, Tensor, Tensor]:
     """Attention before its division by the row sums, those sums (1 for an empty row), and the log evidence.
 
     In place, because each pass over a chunk costs as much as its matrix product.
     """
-    scores = statistics @ parameters.transpose(-1, -2)
-    if row_prior is not None:
-        wide = common_shape(scores.shape, row_prior.shape)
-        scores = scores.add_(row_prior) if scores.shape == wide else scores + row_prior
+    scores = log_joint_of(queries, units)
     peak = scores.detach().amax(-1, keepdim=True)
-    empty = peak <= MASKED_COLUMN / 2
+    empty = peak == -math.inf
     shifted = scores.sub_(peak.masked_fill(empty, 0.0))
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
     subnormal = not scores.is_cuda and known(shifted.detach().amin() < lowest, otherwise=True)
@@ -134,21 +249,18 @@ def _weights(statistics: Tensor, parameters: Tensor, row_prior: Tensor | None) -
     return weights, total, (peak + total.log()).masked_fill(empty, -math.inf).squeeze(-1)
 
 
-def _moments(
-    statistics: Tensor, row_prior: Tensor | None, collected: Tensor, parameters: Tensor
-) -> tuple[Tensor, Tensor]:
-    weights, total, evidence = _weights(statistics, parameters, row_prior)
+def _moments(queries: list, units: list) -> tuple[Tensor, Tensor]:
+    collected, *queries = queries
+    weights, total, evidence = _weights(queries, units)
     return evidence.unsqueeze(-1), (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
 
 
-def _sampled(
-    statistics: Tensor, row_prior: Tensor | None, collected: Tensor, uniforms: Tensor, parameters: Tensor
-) -> tuple[Tensor, Tensor]:
+def _sampled(queries: list, units: list) -> tuple[Tensor, Tensor]:
     """Queries last, so that every pass over the units runs along contiguous memory, and in place. Sums are (..., U, T)."""
-    scores = parameters @ statistics.mT
-    scores = scores if row_prior is None else scores + row_prior.mT
+    collected, uniforms, *queries = queries
+    scores = log_joint_of(queries, units, units_first=True)
     peak = scores.amax(-2, keepdim=True)
-    empty = peak <= MASKED_COLUMN / 2
+    empty = peak == -math.inf
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
     shifted = scores.sub_(peak.masked_fill(empty, 0.0)).clamp_min_(lowest)
     cumulated = shifted.exp_().cumsum_(-2)
@@ -167,113 +279,5 @@ def _wide(x: Tensor, like: Tensor) -> Tensor:
     return x if x.shape[:-2] == like.shape[:-2] else x.expand(*like.shape[:-2], *x.shape[-2:]).clone()
 
 
-def _evidence(statistics: Tensor, row_prior: Tensor | None, parameters: Tensor) -> tuple[Tensor, None]:
-    return _weights(statistics, parameters, row_prior)[2].unsqueeze(-1), None
-
-
-def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the two sides of the log joint; the bias and a prior with one row ride along as a last column, against ones.
-
-    There log 0 is `MASKED_COLUMN`.
-
-    Parameters
-    ----------
-    factor
-        Of Q queries and U units.
-    log_prior
-        (..., Q or 1, U), or None for 0.
-
-    Returns
-    -------
-    statistics, parameters
-        (..., Q, T + 1) and (..., U, T + 1), whose product is the log joint.
-    row_prior
-        A prior with a row for each query, as it is, or None.
-    """
-    bias, row_prior = factor.bias, None
-    if log_prior is not None and log_prior.shape[-2] == 1:
-        bias = bias + log_prior.squeeze(-2)
-    elif log_prior is not None:
-        row_prior = log_prior
-    parameters = beside(factor.parameters, bias.clamp_min(MASKED_COLUMN).unsqueeze(-1))
-    return beside(factor.statistics, factor.statistics.new_ones(1)), parameters, row_prior
-
-
-def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
-    """Return ``function(*by_query, *shared)``, computed in pieces: of the batch, and within a problem of the queries.
-
-    Parameters
-    ----------
-    function
-        Returns a tensor (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose pieces are added.
-    by_query
-        Tensors with the queries at axis -2, or None.
-    shared
-        Tensors for all queries; the first has the units at axis -2.
-
-    Returns
-    -------
-    joined, total
-        The two tensors of ``function`` for all queries.
-    """
-    tensors = [x for x in (*by_query, *shared) if x is not None]
-    queries, units = tensors[0].shape[-2], shared[0].shape[-2]
-    batch = common_shape(*(x.shape[:-2] for x in tensors))
-    if batch.numel() > 1 and batch.numel() * queries * units > CHUNK_ELEMENTS:
-        axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
-        size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * units))
-        pieces = []
-        for start in range(0, batch[axis], size):
-            parts = [[_slice(x, axis - 2, start, size) for x in given] for given in (by_query, shared)]
-            pieces.append(over_chunks(function, *parts))
-        joined, sums = zip(*pieces, strict=True)
-        return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
-    size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * units))
-    recompute = queries > size and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    found, total = [], None
-    for start in range(0, queries, size):
-        part = (*(_slice(x, -2, start, size) for x in by_query), *shared)
-        piece, sums = checkpoint(function, *part, use_reentrant=False) if recompute else function(*part)
-        found.append(piece)
-        total = sums if total is None else (total + sums if recompute else total.add_(sums))
-    return torch.cat(found, -2), total
-
-
-def by_chunks(
-    function: Callable[..., Tensor],
-    states: Tensor,
-    patterns: Tensor,
-    log_prior: Tensor | None = None,
-    *shared: Tensor,
-) -> Tensor:
-    """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
-
-    Parameters
-    ----------
-    function
-        From scores (..., Q, N) to (..., Q, X).
-    states, patterns
-        (..., Q, D) and (..., N, D).
-    log_prior
-        (..., Q or 1, N); None is 0.
-    shared
-        Further arguments of ``function``.
-
-    Returns
-    -------
-    found
-        (..., Q, X).
-    """
-
-    def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
-        scores = single(states @ patterns.mT)
-        return function(scores if log_prior is None else scores + log_prior, *shared), None
-
-    return over_chunks(rows, (states, log_prior), (patterns, *shared))[0]
-
-
-def _slice(x: Any, axis: int, start: int, size: int) -> Any:
-    """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
-    if x is None or x.dim() < -axis or x.shape[axis] == 1:
-        return x
-    return x.narrow(axis, start, min(size, x.shape[axis] - start))
+def _evidence(queries: Parts, units: Parts) -> tuple[Tensor, None]:
+    return _weights(queries, units)[2].unsqueeze(-1), None

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._factor import beside
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops._tree_solvers import best_projective_tree, best_tree
-from probtx_pyro.ops.attention import beside
 
 Solver = Callable[[np.ndarray, bool], np.ndarray | None]
 

@@ -305,21 +305,22 @@ def test_the_browser_is_opened_at_the_address_unless_told(words, photo, capsys, 
 
 
 @pytest.mark.slow
-def test_an_answer_takes_less_than_300_ms(tmp_path):
-    """500 x 375 pixels, in processor time: other programs on this machine do not lengthen it; the page paints in some 15 ms more."""
+def test_a_further_answer_takes_a_fraction_of_the_first(tmp_path):
+    """The layers are made once. In processor time, so that other programs do not count: a further answer takes some 1/20 of the first."""
     rng = np.random.default_rng(0)
     small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
     small.resize((500, 375), Image.Resampling.BICUBIC).save(tmp_path / "photo.png")
+    begun = time.process_time()
     photograph = page.Photograph(tmp_path / "photo.png", None, None)
     photograph.answer(MARKS)  # waits for the layers
-    seconds = []
+    first, seconds = time.process_time() - begun, []
     for x in range(100, 400, 60):
         given = {"strokes": [*MARKS["strokes"], {"label": 1, "points": [[x, 200]]}]}
         before = time.process_time()
         photograph.answer(given)
         seconds.append(time.process_time() - before)
     photograph.worker.shutdown()
-    assert sorted(seconds)[2] < 0.25
+    assert sorted(seconds)[2] < first / 4
 
 
 @pytest.mark.slow
