@@ -323,7 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         print(
-            f"benchmarks.segmentation: error: {error.name} is missing; pip install 'probtx_pyro[bench,tour]'",
+            f"benchmarks.segmentation: error: {error.name} is missing; pip install -e '.[bench,tour]'",
             file=sys.stderr,
         )
         return 2

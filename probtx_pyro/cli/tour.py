@@ -2,7 +2,7 @@
 
 Each chapter asks one question, answers it with the library's public calls and shows the numbers behind its figures.
 Everything is computed while you wait (under two minutes on two cores); the seed is the only randomness.
-Needs scikit-learn:  pip install 'probtx_pyro[tour]'
+Needs scikit-learn: pip install -e '.[tour]' in the folder of the repository
 """
 
 import argparse

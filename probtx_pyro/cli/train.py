@@ -9,7 +9,8 @@
 
 On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ...
 With --resume a run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to --out:
-checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning: pip install 'probtx_pyro[train]'
+checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning:
+pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse
