@@ -183,7 +183,7 @@ def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") ->
     Parameters
     ----------
     source
-        A path, plain or ``.gz``, ``-`` for standard input, or the lines themselves.
+        A path, plain or ``.gz``, ``-`` for standard input, or the lines themselves, such as an open file.
     wanted
         What errors ask for.
 
@@ -200,7 +200,7 @@ def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") ->
     if isinstance(source, (str, Path)):
         return named(source), read_text(Path(source), wanted).split("\n")
     lines = [line.removesuffix("\n").removesuffix("\r") for line in source]
-    return "the lines", [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
+    return str(getattr(source, "name", "the lines")), [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -58,7 +58,7 @@ def test_options(files, more):
     [
         (("--label", "sides"), "train.csv, line 1: the header has no column sides"),
         (("--skip", "c"), "the header has no column c; name one of ['a', 'b', 'side']"),
-        (("--out", "new.csv"), "is a file to read; choose another name"),
+        (("--out", "new.csv"), "is the file to read; choose another name"),
     ],
 )
 def test_bad_input_is_one_line(files, more, message, capsys, monkeypatch):

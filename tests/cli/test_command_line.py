@@ -61,12 +61,12 @@ def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["train"], ["adapt"]])
-def test_a_bare_command_that_has_commands_prints_its_help(words, capsys):
-    assert cli.main(words) == 0
+def test_a_bare_command_that_has_commands_is_wrong_usage_and_prints_its_help(words, capsys):
+    assert cli.main(words) == 2
     bare = capsys.readouterr()
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
-    assert (bare.out, bare.err) == (capsys.readouterr().out, "")
+    assert (bare.out, bare.err) == ("", capsys.readouterr().out)
 
 
 @pytest.mark.slow
