@@ -152,9 +152,9 @@ def _require_rows(path: Path, labels: Any, whole: Any) -> None:
 
     counts = Counter(labels.tolist())
     if max(counts.values(), default=0) < 2:
-        have = f"{sum(counts.values())} complete rows of {len(counts)} classes"
         raise ValueError(
-            f"{named(path)} has {have}, and no class has two, as the spread of a class needs; give more rows"
+            f"{named(path)}: no class has two complete rows, as the spread of a class needs "
+            f"(rows: {sum(counts.values())}, classes: {len(counts)}); give more"
         )
     if len(counts) == 1:
         options.warn(

@@ -21,6 +21,7 @@ def test_columns_are_found_by_name_in_the_order_asked_for(tmp_path):
     ("content", "options"),
     [
         (b"\xef\xbb\xbfa,b,side\n1.5,-2,left\n", {}),
+        (b'\xef\xbb\xbf"a","b","side"\n1.5,-2,left\n', {}),  # pandas#4793, #13497: the mark before a quote
         (b"a,b,side\r\n1.5,-2,left\r\n", {}),
         (b"a,b,side\r1.5,-2,left\r", {}),
         (b'"a", "b", "side"\n"1.5", "-2", "left"\n\n', {}),  # a space behind each comma
@@ -55,6 +56,27 @@ def test_missing_numbers_are_refused_or_nan_as_asked(tmp_path):
         ValueError, match=r"line 2: a is 'x', .*; fill it, remove the line or leave out the column \(skip a\)"
     ):
         read_table(path, "side", incomplete=True)
+
+
+def test_threads_of_pandas_and_csvkit_on_cells_that_were_read_as_something_else(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,side\n   0,x\n   1,None\n   0,NA\n")  # pandas#9710 lost the zeros, csvkit#206 the town of None
+    table = read_table(path, "side")
+    assert table.numbers.tolist() == [[0.0], [1.0], [0.0]] and table.labels.tolist() == ["x", "None", "NA"]
+    for decimal, cells in (
+        (".", ["1,2", ", ,, 123", "1,234"]),
+        (",", ["1a.2,3", "1,2,3", "1.2,3", "1.5"]),
+    ):  # csvkit#805, #795; pandas#38420
+        for cell in cells:
+            path.write_text(f'a;side\n1;x\n"{cell}";x\n')
+            with pytest.raises(ValueError, match="line 3: a is .*which is no finite number"):
+                read_table(path, "side", delimiter=";", decimal=decimal)
+    path.write_text("a,b,side\n1,4,x,\n2,5,y,\n")  # pandas#14124, #15203 shift the columns
+    with pytest.raises(ValueError, match="line 2: 4 columns instead of 3"):
+        read_table(path, "side")
+    path.write_text("a,side\n1,te\0st\n")  # pandas#19886 cuts the cell there
+    with pytest.raises(ValueError, match="line 2: this is no text: it has a NUL character"):
+        read_table(path, "side")
 
 
 def test_only_a_point_or_a_comma_is_before_decimals(tmp_path):
