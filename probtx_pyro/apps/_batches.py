@@ -43,7 +43,7 @@ def channels_of(model: Any) -> int:
     model
         A model of words.
     """
-    encoder = getattr(model, "encoder", None)
+    encoder: Any = getattr(model, "encoder", None)
     if isinstance(encoder, DependencyCRFEncoder):
         return encoder.num_channels
     return encoder.num_heads if getattr(encoder, "max_offset", None) else 1

@@ -183,8 +183,8 @@ def fill_masked(
     ValueError
         A sentence without a hidden word, or with more words than the model takes or the machine has room for.
     """
-    for number, words in enumerate(sentences, 1):
-        if words and HIDDEN not in words:
+    for number, sentence in enumerate(sentences, 1):
+        if sentence and HIDDEN not in sentence:
             raise BadRow("sentence", number, f"has no {HIDDEN}; write it in the place of the words to guess")
     found: list[list[list[Guess]]] = [[] for _ in sentences]
     for index, words in _batches(model, vocabulary, sentences, batch):

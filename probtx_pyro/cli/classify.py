@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
     from sklearn.preprocessing import StandardScaler
 
     how = {name: getattr(arguments, name) for name in ("delimiter", "decimal", "incomplete")}
-    train = read_table(arguments.train, arguments.label, skip=arguments.skip, **how)
+    train: Any = read_table(arguments.train, arguments.label, skip=arguments.skip, **how)
     new = read_table(arguments.new, arguments.label, features=train.features, **how)
     said = options.beside(out)
     kept, whole = (np.isfinite(table.numbers).all(1) for table in (train, new))

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import batches, channels_of, require_room
+from probtx_pyro.data._fetch import write_bytes
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._labelling import Example, TaggerRun
 from probtx_pyro.train._loading import LoadedRun
-from probtx_pyro.train._loop import CHECKPOINT, RESULTS
+from probtx_pyro.train._loop import CHECKPOINT, RESULTS, new_file
 from probtx_pyro.train._mode import ROWS, find_mode, nats_of
 from probtx_pyro.train._rows import NO_TARGET, WordRows, numbered
 
@@ -258,5 +259,7 @@ def _save(out: Path, run: Any, adapted: TaggerRun) -> None:
         "model": adapted.model.state_dict(), "kept": None, "settings": asdict(run.settings), "text": None,
         "tokens": adapted.vocabulary.tokens, "labels": adapted.tags,
     }  # fmt: skip
-    torch.save(state, out / CHECKPOINT)
-    (out / RESULTS).write_text(json.dumps(adapted.results, indent=1) + "\n")
+    with new_file(out / CHECKPOINT) as new:
+        torch.save(state, new)
+    new.replace(out / CHECKPOINT)
+    write_bytes(out / RESULTS, (json.dumps(adapted.results, indent=1) + "\n").encode())

@@ -10,8 +10,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from probtx_pyro._lazy import install_advice
 from probtx_pyro.apps._batches import BUDGET, channels_of
+from probtx_pyro.data._fetch import write_bytes
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._task import Task
 
@@ -106,7 +107,7 @@ def train_task(
         score = task.score or task.evaluate
         results["metrics"] = {part: dict(score(model, part, fabric)) for part in task.parts}
     if out is not None and fabric.is_global_zero:
-        (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
+        write_bytes(out / RESULTS, (json.dumps(results, indent=1) + "\n").encode())
     return model.module, results
 
 
@@ -209,16 +210,35 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     state.update(saved, settings=state["settings"])
 
 
-def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Give the block another name to write under, whole or not at all: after an error nothing of it stays.
+
+    Parameters
+    ----------
+    path
+        File that the block moves it to.
+
+    Raises
+    ------
+    ValueError
+        It cannot be written, as on a full disk.
+    """
     new = path.with_suffix(".new")
     try:
-        fabric.save(new, state)
-    except BaseException as error:  # a full disk, or Ctrl-C: leave no half of a file
+        yield new
+    except BaseException as error:  # Ctrl-C, too
         new.unlink(missing_ok=True)
         if isinstance(error, (OSError, RuntimeError)):  # torch has no class of its own for a file
-            raise ValueError(f"{path} cannot be written ({str(error).splitlines()[0]}); the one before stays") from None
+            why = str(error).splitlines()[0]
+            raise ValueError(f"{path} cannot be written ({why}); what was there before stays") from None
         raise
+
+
+def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+    with new_file(path) as new:
+        fabric.save(new, state)
     if fabric.is_global_zero:
         new.replace(path)
     fabric.barrier()

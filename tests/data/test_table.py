@@ -69,7 +69,7 @@ def test_threads_of_pandas_and_csvkit_on_cells_that_were_read_as_something_else(
     ):  # csvkit#805, #795; pandas#38420
         for cell in cells:
             path.write_text(f'a;side\n1;x\n"{cell}";x\n')
-            with pytest.raises(ValueError, match="line 3: a is .*which is no finite number"):
+            with pytest.raises(ValueError, match=r"line 3: a is .*which is no finite number"):
                 read_table(path, "side", delimiter=";", decimal=decimal)
     path.write_text("a,b,side\n1,4,x,\n2,5,y,\n")  # pandas#14124, #15203 shift the columns
     with pytest.raises(ValueError, match="line 2: 4 columns instead of 3"):

@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(tmp_path):
     path = tmp_path / CHECKPOINT
     path.write_bytes(b"whole")
     with pytest.raises(
-        ValueError, match=r"checkpoint.pt cannot be written \(.*No space left.*\); the one before stays"
+        ValueError, match=r"checkpoint.pt cannot be written \(.*No space left.*\); what was there before stays"
     ):
         loop._save(FullDisk(), path, {})
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"whole"
