@@ -33,8 +33,7 @@ import numpy as np
 from benchmarks.scribbles import scribbles
 from benchmarks.segmentation_peers import PEERS, Method
 from benchmarks.timing import RESULTS, write
-from probtx_pyro.apps import segmentation
-from probtx_pyro.apps.segmentation import InteractiveSegmenter, Segmentation, SegmentationSettings
+from probtx_pyro.apps import InteractiveSegmenter, Segmentation, SegmentationSettings, segmentation
 from probtx_pyro.metrics import intersection_over_union
 
 SHOWN = (2, 3, 5, 10)
@@ -323,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         print(
-            f"benchmarks.segmentation: error: {error.name} is missing; pip install 'probtx_pyro[bench,tour]'",
+            f"benchmarks.segmentation: error: {error.name} is missing; pip install -e '.[bench,tour]'",
             file=sys.stderr,
         )
         return 2

@@ -35,8 +35,7 @@ from scipy.special import expit, logit
 from benchmarks.scribbles import scribbles
 from benchmarks.segmentation import SEEDS, STROKES, Photograph, photographs
 from benchmarks.timing import write
-from probtx_pyro.apps import segmentation
-from probtx_pyro.apps.segmentation import InteractiveSegmenter, Segmentation, SegmentationSettings
+from probtx_pyro.apps import InteractiveSegmenter, Segmentation, SegmentationSettings, segmentation
 
 CROPS, CROP_SEEDS = 5, 2
 _GRID = 0.05  # log odds are rounded to this for the fit

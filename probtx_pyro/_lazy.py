@@ -1,7 +1,8 @@
-"""Packages whose names load on first use."""
+"""Packages whose names load on first use, and what to install where they need more than is there."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import requires
 from typing import Any
 
 
@@ -17,6 +18,17 @@ def lazily(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return list(home), get, lambda: sorted(home)
+
+
+def install_advice(extra: str) -> str:
+    """Return how to install an extra: in a clone, by its name; with a wheel, which is on no index, by the packages themselves."""
+    wanted = [line.partition(";") for line in requires("probtx_pyro") or ()]
+    packages = [
+        f"'{name.strip()}'"
+        for name, _, marker in wanted
+        if marker.strip() in (f"extra == '{extra}'", f'extra == "{extra}"')
+    ]
+    return f"pip install -e '.[{extra}]' in the folder of the repository, or pip install {' '.join(packages)}"
 
 
 def with_extra(package: str, homes: Mapping[str, str], needs: str, extra: str) -> Callable[[str], Any]:
@@ -42,7 +54,7 @@ def with_extra(package: str, homes: Mapping[str, str], needs: str, extra: str) -
             if error.name is None or error.name.partition(".")[0] != module:
                 raise
             raise ModuleNotFoundError(
-                f"{name} needs {called}, which is not installed: pip install 'probtx_pyro[{extra}]'"
+                f"{name} needs {called}, which is not installed: {install_advice(extra)}"
             ) from None
 
     return get

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from probtx_pyro._lazy import install_advice
+
 Heads = NDArray[np.int64]
 Decoder = Callable[[NDArray[np.floating[Any]]], ArrayLike]
 BIO_TAG = re.compile(r"O|[BI]-\S+")
@@ -220,7 +222,7 @@ def span_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -
     try:
         from nervaluate import Evaluator
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("entities are scored by nervaluate: pip install 'probtx_pyro[train]'") from None
+        raise ModuleNotFoundError(f"entities are scored by nervaluate: {install_advice('train')}") from None
     if len(predicted) != len(gold):
         raise ValueError(f"{len(predicted)} predicted sentences for {len(gold)}; give the tags of the same sentences")
     for number, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):

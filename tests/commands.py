@@ -20,7 +20,8 @@ def calls(folder, monkeypatch, capsys):
 
     def call(words, given=""):
         capsys.readouterr()
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        content = given if isinstance(given, bytes) else given.encode()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         code = cli.main(shlex.split(words))
         return code, *capsys.readouterr()
 

@@ -160,7 +160,7 @@ def test_scores_of_what_does_not_fit(monkeypatch):
         with pytest.raises(ValueError, match=message):
             span_f1(predicted, gold)
     monkeypatch.setitem(sys.modules, "nervaluate", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'probtx_pyro\[train\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install -e '\.\[train\]' in the folder"):
         span_f1(tags("O"), tags("O"))
 
 

@@ -7,6 +7,22 @@ from probtx_pyro.apps import memory, segmentation
 from probtx_pyro.apps._language import HIDDEN, Guess, classify_texts, fill_masked, generate, tag_words
 from probtx_pyro.apps._parsing import DECODERS, AttentionParser
 from probtx_pyro.apps._translation import Translation, translate
+from probtx_pyro.apps.segmentation import (
+    LABEL_COLOURS,
+    Click,
+    ClickGame,
+    InteractiveSegmenter,
+    Segmentation,
+    SegmentationSettings,
+    first_clicks,
+    lab_colours,
+    marks_from_clicks,
+    next_click,
+    overlay,
+    play_clicks,
+    suggest_click,
+    uncertainty,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from probtx_pyro.apps.memory._classifier import MemoryClassifier as MemoryClassifier
@@ -18,4 +34,7 @@ __all__ = [
     "memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier",
     "generate", "tag_words", "classify_texts", "fill_masked", "Guess", "HIDDEN",
     "translate", "Translation",
+    "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
+    "Click", "marks_from_clicks", "suggest_click", "uncertainty", "LABEL_COLOURS", "overlay",
+    "ClickGame", "first_clicks", "next_click", "play_clicks",
 ]  # fmt: skip

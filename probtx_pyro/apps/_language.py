@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from probtx_pyro.apps._batches import BadRow, batches, channels_of, require_room
 from probtx_pyro.data import Vocabulary, tokenize
 from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
-from probtx_pyro.nn.tasks import is_padding
+from probtx_pyro.nn.tasks import WordModel, is_padding
 
 HIDDEN = "[MASK]"
 """Stands for a word that `fill_masked` guesses."""
@@ -113,17 +114,17 @@ def tag_words(
     model, vocabulary, labels
         A tagger, its words, and the tags of each column, such as those of a run.
     sentences
-        Words of each sentence.
+        Words of each sentence; one without words has no tags.
     batch
-        Sentences that are computed at once.
+        Sentences that are computed at once, at most; fewer where they are long.
 
     Raises
     ------
     ValueError
-        More words in a sentence than the encoder of the model takes.
+        More words in a sentence than the model takes, or than the machine has room for.
     """
     found: list[list[tuple[Guess, ...]]] = [[] for _ in sentences]
-    for index, words in _batches(vocabulary, sentences, batch):
+    for index, words in _batches(model, vocabulary, sentences, batch):
         columns = [_best(logits.softmax(-1), names) for logits, names in zip(_asked(model, words), labels, strict=True)]
         for row, i in enumerate(index):
             found[i] = list(zip(*(column[row][: len(sentences[i])] for column in columns), strict=True))
@@ -140,21 +141,19 @@ def classify_texts(
     model, vocabulary, labels
         A classifier, its words, and its categories, such as those of a run.
     texts
-        Read as `data.tokenize` does, which knows the words of the vocabulary; at least one word each.
+        Read as `data.tokenize` does, which knows the words of the vocabulary; one without words has no categories.
     batch
-        Texts that are computed at once.
+        Texts that are computed at once, at most; fewer where they are long.
 
     Raises
     ------
     ValueError
-        A text without words, or with more than the encoder of the model takes.
+        More words in a text than the model takes, or than the machine has room for.
     """
     known = frozenset(vocabulary.tokens)
     rows = [tokenize(text, known) for text in texts]
-    if not all(rows):
-        raise ValueError(f"text {[bool(row) for row in rows].index(False) + 1} has no words; leave it out")
     found: list[list[Guess]] = [[] for _ in rows]
-    for index, words in _batches(vocabulary, rows, batch):
+    for index, words in _batches(model, vocabulary, rows, batch, "text"):
         ordered = _asked(model, words).softmax(-1).sort(dim=-1, descending=True, stable=True)
         for i, chances, kinds in zip(index, ordered.values.tolist(), ordered.indices.tolist(), strict=True):
             found[i] = [Guess(labels[kind], chance) for kind, chance in zip(kinds, chances, strict=True)]
@@ -173,21 +172,22 @@ def fill_masked(
     model, vocabulary
         A masked language model and its words, such as those of a run.
     sentences
-        Words of each sentence.
+        Words of each sentence; one without words has no guesses.
     top
         How many guesses.
     batch
-        Sentences that are computed at once.
+        Sentences that are computed at once, at most; fewer where they are long.
 
     Raises
     ------
     ValueError
-        A sentence without a hidden word, or with more words than the encoder of the model takes.
+        A sentence without a hidden word, or with more words than the model takes or the machine has room for.
     """
-    if missing := [i for i, words in enumerate(sentences, 1) if HIDDEN not in words]:
-        raise ValueError(f"sentence {missing[0]} has no {HIDDEN}; write it in the place of the words to guess")
+    for number, sentence in enumerate(sentences, 1):
+        if sentence and HIDDEN not in sentence:
+            raise BadRow("sentence", number, f"has no {HIDDEN}; write it in the place of the words to guess")
     found: list[list[list[Guess]]] = [[] for _ in sentences]
-    for index, words in _batches(vocabulary, sentences, batch):
+    for index, words in _batches(model, vocabulary, sentences, batch):
         for row, i in enumerate(index):
             hidden = [word == HIDDEN for word in sentences[i]]
             words[row, : len(hidden)].masked_fill_(torch.tensor(hidden), model.mask)
@@ -205,12 +205,12 @@ def fill_masked(
 
 
 def _batches(
-    vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], batch: int
+    model: WordModel, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], batch: int, kind: str = "sentence"
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of sentences of like length and their words (sentence, word), -1 behind the last."""
-    order = sorted((i for i in range(len(sentences)) if sentences[i]), key=lambda i: len(sentences[i]))
-    for start in range(0, len(order), batch):
-        index = order[start : start + batch]
+    lengths = [len(words) for words in sentences]
+    require_room(model, lengths, kind)
+    for index in batches(lengths, batch, channels_of(model)):
         yield index, pad_sequence(vocabulary.numbers(sentences[i] for i in index), batch_first=True, padding_value=-1)
 
 

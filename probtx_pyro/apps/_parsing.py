@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from probtx_pyro.apps._batches import batches, channels_of, require_room
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.nn.tasks import WordModel, is_padding
@@ -72,9 +73,9 @@ class AttentionParser:
         Parameters
         ----------
         sentences
-            Words of each sentence.
+            Words of each sentence; one without words has marginals of size 0.
         batch
-            Sentences that are computed at once.
+            Sentences that are computed at once, at most; fewer where they are long.
         heads
             Heads of each sentence that are known, numbered as CoNLL-U does, None where they are not. They are evidence in the
             channels that are read. A CRF without a root has no slot for a known 0, which is then no evidence.
@@ -82,19 +83,20 @@ class AttentionParser:
         Raises
         ------
         ValueError
-            Heads that are not one a word, or that are no other word of the sentence.
+            Heads that are not one a word, or that are no other word of the sentence; a sentence that is longer than the machine
+            has room for.
         """
         numbers = self.vocabulary.numbers(sentences)
         if heads is not None and len(heads) != len(sentences):
             raise ValueError(f"{len(heads)} rows of heads for {len(sentences)} sentences; give one a sentence")
         known = None if heads is None else [self._slots(i, heads[i], len(x)) for i, x in enumerate(numbers)]
         device, encoder = next(self.model.parameters()).device, self.model.encoder
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # of like length together
-        found: list[Any] = [None] * len(sentences)
+        lengths, channels = [len(words) for words in sentences], channels_of(self.model)
+        require_room(self.model, lengths)
+        found: list[Any] = [np.zeros((channels, 0, int(self._root)), np.float32)] * len(sentences)
         training = self.model.training
         self.model.eval()
-        for start in range(0, len(order), batch):
-            index = order[start : start + batch]
+        for index in batches(lengths, batch, channels):
             rows = [numbers[i] for i in index]
             words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
             x = self.model.embedded(words.clamp(min=0))
@@ -152,6 +154,8 @@ class AttentionParser:
             No tree has the known heads.
         """
         chosen = marginals.mean(0) if self.channel is None else marginals[self.channel]
+        if not len(chosen):
+            return np.zeros(0, int)
         p = torch.as_tensor(chosen, dtype=torch.float64)
         arcs = p.clamp_min(torch.finfo(torch.float32).eps ** 2).log()  # below it, marginals are zero
         if not self._root:  # trees choose one root by the other arcs; word by word there is none to choose

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from probtx_pyro.apps._batches import BadRow, batches
 from probtx_pyro.apps._beam_search import Hypothesis, beam_search
 from probtx_pyro.data import Tokenizer
 from probtx_pyro.data.tokenizer import END, START, UNKNOWN_NUMBER
@@ -41,7 +42,7 @@ def translate(
     length_penalty
         α of ``log p / ((5 + n) / 6)^α``, by which sequences of n tokens compare; 0 compares probabilities.
     batch
-        Sentences that are computed at once.
+        Sentences that are computed at once, at most; fewer where they are long.
 
     Raises
     ------
@@ -57,14 +58,12 @@ def translate(
     >>> found.log_probability < 0
     True
     """
-    if batch < 1:
-        raise ValueError(f"batch must be 1 or more, not {batch}")
     rows = [tokenizer.encode(sentence.strip()) for sentence in sentences]
     for number, row in enumerate(rows, 1):
         if len(row) > model.context:
-            raise ValueError(
-                f"sentence {number} has {len(row)} tokens, and the model takes {model.context}; divide it, or train with a longer context"
-            )
+            raise BadRow(
+                "sentence", number, f"has {len(row):,} tokens, and there is room for {model.context:,} (context); divide it, or train with more"
+            )  # fmt: skip
     found = translate_rows(model, rows, beam=beam, length_penalty=length_penalty, batch=batch)
     return [Translation(tokenizer.decode(each.tokens), each.log_probability) for each in found]
 
@@ -78,7 +77,6 @@ def translate_rows(
     A target has at most ten tokens more than twice those of its source, and no more than the model takes.
     """
     found = [Hypothesis((), 0.0, 0.0)] * len(rows)
-    order = sorted((i for i in range(len(rows)) if len(rows[i])), key=lambda i: len(rows[i]))
     training, device = model.training, model.tokens.weight.device
 
     def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
@@ -87,7 +85,7 @@ def translate_rows(
 
     model.eval()
     try:
-        for part in (order[at : at + batch] for at in range(0, len(order), batch)):
+        for part in batches([len(row) for row in rows], batch, beam):
             words = pad_sequence([rows[i] for i in part], batch_first=True, padding_value=-1).to(device)
             cache = model.remember(words.clamp(min=0), words < 0)
             longest = [min(model.context, 2 * len(rows[i]) + 10) for i in part]

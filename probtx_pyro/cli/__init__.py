@@ -44,8 +44,8 @@ In Python:  from probtx_pyro import models, inference, nn, results, plots
 
 # A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments) -> None or an exit code, its docstring the description in
 # its help, and one entry of COMMANDS; its default "names" has the options of names in errors. Command files import what is heavy inside the two functions, and only the chosen
-# command's are called, so that probtx --help answers at once. Exit codes: 0 done (bare probtx prints its help), 1 done in part (segment names the
-# pictures of a folder that failed), 2 wrong usage
+# command's are called, so that probtx --help answers at once. Exit codes: 0 done, 1 done in part (segment names the
+# pictures of a folder that failed), 2 wrong usage (bare probtx, too, with its help)
 # or input (one line on stderr), 130 interrupted, 141 if whoever reads the output stops reading, as in probtx ... | head -1.
 
 import os
@@ -64,7 +64,7 @@ def parser() -> options.Parser:
     """Return the parser of all commands; it imports neither torch nor matplotlib."""
     top = options.Parser(prog="probtx", description=__doc__)
     top.add_argument("--version", action="version", version=f"probtx {version('probtx_pyro')}")
-    top.set_defaults(run=lambda _: top.print_help(), threads=None, names={})
+    top.set_defaults(run=lambda _: options.no_command(top), threads=None, names={})
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"{__name__}.{name}")

@@ -17,8 +17,8 @@ def distances(text: str) -> tuple[int, ...]:
     (2, 3, 4)
     """
     try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
+        return tuple(options.count(part) for part in text.split(","))
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} are no distances; give whole numbers like 2,3,4") from None
 
 

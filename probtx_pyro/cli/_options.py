@@ -1,13 +1,17 @@
 """Parsers of commands, options that several commands share, and errors in the words of the command line."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from probtx_pyro._lazy import install_advice
 
 MANY_UNKNOWN = 0.3
 
@@ -55,7 +59,7 @@ def seed(text: str) -> int:
     >>> seed("7")
     7
     """
-    if not text.isdecimal() or int(text) >= 2**32:
+    if not (text.isascii() and text.isdecimal()) or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give a whole number from 0 to 4294967295")
     return int(text)
 
@@ -75,7 +79,7 @@ def whole(text: str, least: int) -> int:
     >>> whole("3", 1)
     3
     """
-    if not text.isdecimal() or int(text) < least:
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
     return int(text)
 
@@ -115,11 +119,97 @@ def folder(path: Path) -> Path:
     Raises
     ------
     ValueError
-        It is a file.
+        It is a file, or ``-``.
     """
+    if str(path) == "-":
+        raise ValueError("--out - is standard output, and several files are written; give the name of a folder")
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out {path} is a file; give the name of a folder")
     return path
+
+
+def out_file(path: Path | None, *sources: Path) -> Path | None:
+    """Return the file that is to be written, checked before anything is computed; None, also for ``-``, is standard output.
+
+    Parameters
+    ----------
+    path
+        File that an option names.
+    sources
+        Files that are read.
+
+    Raises
+    ------
+    ValueError
+        It is one of these, a folder, in none, or cannot be written.
+    """
+    if path is None or str(path) == "-":
+        return None
+    if any(path.resolve() == source.resolve() for source in sources):
+        raise ValueError(f"{path} is the file to read; choose another name")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} to write {path.name} in; make it, or choose another")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{path} may not be written here; choose another place")
+    return path
+
+
+def write(path: Path | None, content: str) -> None:
+    """Write answers to a file, whole or not at all, and print its name; or to standard output.
+
+    Parameters
+    ----------
+    path
+        Of `out_file`.
+    content
+        The answers.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be written.
+    """
+    if path is None:
+        sys.stdout.write(content)
+        return
+    from probtx_pyro.data._fetch import write_bytes
+
+    write_bytes(path, content.encode())
+    print(path)
+
+
+def beside(path: Path | None) -> TextIO:
+    """Return where to say what is no answer: stderr where the answers are on standard output."""
+    return sys.stderr if path is None else sys.stdout
+
+
+def require(module: str, called: str, what: str, extra: str) -> None:
+    """Refuse to begin where a package is missing.
+
+    Parameters
+    ----------
+    module, called
+        Its import name, and its English one.
+    what
+        What needs it.
+    extra
+        Extra that installs it.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed.
+    """
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(f"{what} needs {called}, which is not installed: {install_advice(extra)}")
+
+
+def no_command(parser: argparse.ArgumentParser) -> int:
+    """Print the help of a parser that needs a command and was given none, on stderr; return the exit code of wrong usage."""
+    parser.print_help(sys.stderr)
+    return 2
 
 
 def device(name: str) -> str:
@@ -217,5 +307,5 @@ def warn_unknown(share: float, where: str, what: str = "words") -> None:
     if share > MANY_UNKNOWN:
         warn(
             f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same one; "
-            "is it the same language, in the same spelling?"
+            "it was trained on other text, or on too little"
         )

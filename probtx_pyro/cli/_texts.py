@@ -1,9 +1,16 @@
-"""Lines of a file or of standard input, and the run they need: shared by commands that use a trained model of words."""
+"""Lines of a file or of standard input, and the run they need: shared by commands that use a trained model of words.
 
+Every line in is told in what comes out. Where the answers are one for each line (``classify``, ``translate``, ``tag``) a blank line has
+an empty one; where they are not (``fill``, ``parse``) they have the number of their line, and a blank line has none.
+"""
+
+import json
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probtx_pyro.cli import _options as options
 
@@ -14,36 +21,65 @@ KINDS = {
     "TextClassifier": "probtx train classifier",
     "EncoderDecoder": "probtx train translation",
 }
+CONLLU = re.compile(r"(1|1-[0-9]+|0\.1)\t")  # how the first line of words begins
 
 
-def lines(path: Path, blank: bool = False) -> list[str]:
-    """Return the lines that are not blank, of a text file, plain or .gz, or of standard input where the path is ``-``.
+class Lines(list[str]):
+    """Lines of a file that is called ``name`` in errors."""
+
+    name = ""
+
+
+class Sentences(NamedTuple):
+    """Sentences of a file.
+
+    items: a `data.Sentence`, or None for a blank line of plain text.
+    kind: what an item is in the file, ``"line"`` of plain text or ``"sentence"`` of CoNLL-U.
+    """
+
+    items: list[Any]
+    kind: str
+
+    @property
+    def words(self) -> list[tuple[str, ...]]:
+        """Words of each item; none of a blank line."""
+        return [() if item is None else item.words for item in self.items]
+
+
+def lines(path: Path) -> list[str]:
+    """Return every line of a text file, plain or .gz, or of standard input where the path is ``-``, without spaces about it.
 
     Parameters
     ----------
     path
         File, or ``-``.
-    blank
-        Keep blank lines, as empty texts, but for what stands behind the last that is not.
 
     Raises
     ------
     ValueError
-        There is none.
+        All are blank, or what `data.read_lines` refuses.
     """
+    return _stripped(*_read(path))
+
+
+def _read(path: Path) -> tuple[str, list[str]]:
     from probtx_pyro.data import read_lines
 
-    read = read_lines(sys.stdin.read().split("\n") if str(path) == "-" else path)[1]
-    stripped = "\n".join(line.strip() for line in read).rstrip("\n").split("\n")
-    if not any(stripped):
-        raise ValueError(f"{'standard input' if str(path) == '-' else path} has no text")
-    return [line for line in stripped if line or blank]
+    return read_lines(path)
 
 
-def sentences(path: Path, check_tree: bool = False) -> list[Any]:
-    """Return the sentences of a file.
+def _stripped(name: str, read: list[str]) -> list[str]:
+    found = [line.strip() for line in (read if read[-1] else read[:-1])]  # behind the last line end there is no line
+    if not any(found):
+        raise ValueError(f"{name} has no text")
+    return found
 
-    Where it is ``-`` or ends in ``.txt`` or ``.txt.gz`` it is plain text, a sentence a line and words between spaces; else CoNLL-U.
+
+def sentences(path: Path, check_tree: bool = False) -> Sentences:
+    """Return the sentences of a file of plain text, a sentence a line and words between spaces, or of CoNLL-U.
+
+    A name that ends in ``.txt`` is of plain text, one in ``.conllu`` of CoNLL-U, both also with ``.gz``; any other file is what its first
+    line of words looks like, which is said on stderr, and so is standard input.
 
     Parameters
     ----------
@@ -57,15 +93,49 @@ def sentences(path: Path, check_tree: bool = False) -> list[Any]:
     """
     from probtx_pyro.data import read_conllu
 
-    if str(path) != "-" and not path.name.endswith((".txt", ".txt.gz")):
-        return read_conllu(path, check_tree=check_tree)
-    rows = []
-    for line in lines(path):
-        rows += ["\t".join([str(number), word, *"_" * 8]) for number, word in enumerate(line.split(), 1)] + [""]
-    return read_conllu(rows)
+    name, read = _read(path)
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    conllu = ending == "conllu"
+    if ending not in ("txt", "conllu"):
+        first = next((line for line in read if line.strip() and not line.startswith("#")), "")
+        conllu = bool(CONLLU.match(first))
+        if conllu or str(path) != "-":
+            why = "begins with 1 and a tab" if conllu else "is none of CoNLL-U, which begins with 1 and a tab"
+            what = "CoNLL-U" if conllu else "plain text, a sentence a line"
+            print(f"probtx: {name} is read as {what}: its first line of words {why}", file=sys.stderr)
+    if conllu:
+        named = Lines(read)
+        named.name = name
+        return Sentences(read_conllu(named, check_tree=check_tree), "sentence")
+    items = []
+    for number, line in enumerate(_stripped(name, read), 1):
+        words = enumerate(line.split(), 1)
+        rows = [f"# sent_id = {number}", *("\t".join([str(place), word, *"_" * 8]) for place, word in words)]
+        items.append(read_conllu(rows)[0] if line else None)
+    return Sentences(items, "line")
 
 
-def load(folder: Path, device: str, kind: str) -> Any:
+@contextmanager
+def named_rows(path: Path, kind: str = "line") -> Iterator[None]:
+    """Name the file, and the line or sentence, in an error of one of several rows.
+
+    Parameters
+    ----------
+    path
+        File, or ``-``.
+    kind
+        What a row is in the file.
+    """
+    from probtx_pyro.apps._batches import BadRow
+    from probtx_pyro.data._fetch import named
+
+    try:
+        yield
+    except BadRow as error:
+        raise ValueError(f"{named(path)}, {kind} {error.number} {error.wrong}") from None
+
+
+def load(folder: Path, device: str, kind: str | None = None) -> Any:
     """Return the run in a folder.
 
     Parameters
@@ -73,7 +143,7 @@ def load(folder: Path, device: str, kind: str) -> Any:
     folder, device
         As for `train.load_run`.
     kind
-        Name of the class that its model needs, of `KINDS`.
+        Name of the class that its model needs, of `KINDS`; None takes any.
 
     Raises
     ------
@@ -84,9 +154,29 @@ def load(folder: Path, device: str, kind: str) -> Any:
 
     run = load_run(folder, options.device(device))
     found = type(run.model).__name__
-    if found != kind:
+    if kind is not None and found != kind:
         raise ValueError(f"{folder} is a run of {KINDS.get(found, found)}; give one of {KINDS[kind]}")
     return run
+
+
+def say_unfinished(folder: Path, run: Any) -> None:
+    """Warn on stderr where a run has stopped before its end.
+
+    Parameters
+    ----------
+    folder, run
+        Of `load`.
+    """
+    from probtx_pyro.train import RESULTS
+
+    steps = run.settings.num_steps
+    try:
+        done = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8")).get("steps", steps)
+    except (OSError, ValueError):
+        done = 0  # killed before it could write them
+    if done < steps:
+        how = f"{KINDS[type(run.model).__name__]} --resume --out {folder} goes on"
+        options.warn(f"warning: {folder} is a run that stopped before its {steps} steps were done; {how}")
 
 
 def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words") -> None:
@@ -103,8 +193,10 @@ def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words"
     what
         Tokens that are counted.
     """
+    from probtx_pyro.data._fetch import named
+
     share = run.vocabulary.unknown_share(words)
     print(f"unknown {what}: {share:.1%}", file=sys.stderr)
     if getattr(run.vocabulary, "spellings", 0):  # unknown words are told apart
         return
-    options.warn_unknown(share, "standard input" if str(where) == "-" else str(where), what)
+    options.warn_unknown(share, named(where), what)

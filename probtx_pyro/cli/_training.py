@@ -89,7 +89,9 @@ def remember(arguments: argparse.Namespace) -> None:
         if Path(kept[name]).is_file():  # and no corpus by name: it is found from another folder, too
             kept[name] = str(Path(kept[name]).resolve())
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / COMMAND).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    from probtx_pyro.data._fetch import write_bytes
+
+    write_bytes(arguments.out / COMMAND, (json.dumps(kept, indent=1) + "\n").encode())
 
 
 def _is_plain(value: Any) -> bool:

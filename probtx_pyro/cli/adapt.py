@@ -9,6 +9,7 @@ The adapted tagger stays near the trained one: a parameter moves as far as the s
 
 import argparse
 
+from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import adapt_tagger
 
 SUMMARY = "adapt a trained tagger with a few annotated sentences"
@@ -16,7 +17,7 @@ SUMMARY = "adapt a trained tagger with a few annotated sentences"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``probtx adapt tagger``."""
-    parser.set_defaults(run=lambda _: parser.print_help(), names=adapt_tagger.NAMES)
+    parser.set_defaults(run=lambda _: options.no_command(parser), names=adapt_tagger.NAMES)
     tasks = parser.add_subparsers(title="models", metavar="MODEL")
     tagger = tasks.add_parser(
         "tagger", help=adapt_tagger.SUMMARY, description=adapt_tagger.__doc__, fill=adapt_tagger.add_arguments

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli import _texts as texts
 
 SUMMARY = "a tagger of words, of probtx train tagger"
 NAMES = {"move": "--move", "spread": "--spread", "folds": "--folds"}
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from probtx_pyro import train
 
-    before = train.load_run(arguments.model)
+    before = texts.load(arguments.model, "cpu")
     sentences = train.annotated_sentences(arguments.sentences, arguments.column)
     test = train.annotated_sentences(arguments.test, arguments.column) if arguments.test else []
     chosen: dict[str, Any] = {name: getattr(arguments, name) for name in ("move", "spread", "folds", "seed")}
@@ -80,3 +81,4 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"test {name}: accuracy {scores.right.double().mean():.4f}, {scores.nats.double().mean():.4f} nats a tag")
     print(out / train.RESULTS)
     print(f"Next: in Python: probtx_pyro.train.load_run({str(out)!r}) loads the tagger")
+    texts.say_unfinished(arguments.model, before)

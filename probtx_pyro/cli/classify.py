@@ -5,16 +5,26 @@
   probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
   probtx classify train.csv --label species new.csv --out classes.csv --adapt auto
 
-Texts, by a run of probtx train classifier in the place of the labelled rows (a line for each text in; its category and the probability out):
+Texts, by a run of probtx train classifier in the place of the labelled rows (a text a line in; CSV out, a row for every line, blank
+ones too: its number, its category, the probability of that, and the text):
 
   probtx classify runs/intents questions.txt --out classes.csv
 
 CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
 for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
 which happens to rows of the same kind at the rate of false alarms. Where the new rows have labels, the share that is right is printed.
+As some spreadsheets write it:
+
+  probtx classify train.csv --label species new.csv --out classes.csv --delimiter ';' --decimal ,
+
+Tables need scikit-learn: pip install -e '.[tour]' in the folder of the repository
 """
 
 import argparse
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +44,40 @@ def units(text: str) -> int | str:
     return text if text == "all" else options.count(text)
 
 
+def delimiter(text: str) -> str:
+    r"""Read a character that stands between columns.
+
+    >>> delimiter(";"), delimiter("tab")
+    (';', '\t')
+    """
+    found = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(found) != 1 or found in '\r\n"':
+        raise argparse.ArgumentTypeError(f"{text!r} is no delimiter; give one character, or tab")
+    return found
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx classify``."""
     parser.add_argument(
         "train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv, plain or .gz; or folder of a run"
     )
     parser.add_argument(
-        "new", type=Path, metavar="NEW", help="rows, or lines of text, to classify; of text, - is standard input"
+        "new", type=Path, metavar="NEW", help="rows, or lines of text, to classify; - is standard input"
     )
     parser.add_argument("--label", metavar="COLUMN", help="column of the labels in TRAIN")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="CSV with the classes")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="CSV with the classes; - is standard output"
+    )
     parser.add_argument("--skip", action="append", default=[], metavar="COLUMN", help="a column that is no feature")
+    parser.add_argument(
+        "--incomplete",
+        action="store_true",
+        help="pass over rows without a number or label in TRAIN; those in NEW get no answer",
+    )
+    parser.add_argument(
+        "--delimiter", type=delimiter, metavar="C", help="what stands between columns: , ; tab (default: by the ending)"
+    )
+    parser.add_argument("--decimal", choices=(".", ","), default=".", help="what stands before decimals (default .)")
     parser.add_argument("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
     parser.add_argument("--metric", choices=METRICS, default="full", help="what units share (default full)")
     parser.add_argument("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
@@ -57,83 +90,113 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what adapts to the new rows: prevalence,shift,scale,metric,keys, or auto, by their evidence (default nothing)",
     )
     options.add_shared(parser, "--seed", "--threads")
-    parser.set_defaults(names={"false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units"})
+    parser.set_defaults(
+        names={
+            "false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units",
+            **{name: f"--{name}" for name in ("skip", "incomplete", "delimiter", "decimal")},
+        }
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, learn, adapt where asked to, classify and write."""
-    for source in (arguments.train, arguments.new):
-        if arguments.out.resolve() == source.resolve():
-            raise ValueError(f"{arguments.out} is a file to read; choose another name")
+    out = options.out_file(arguments.out, arguments.train, arguments.new)
+    if str(arguments.train) == str(arguments.new) == "-":
+        raise ValueError("TRAIN and NEW are both standard input, which is read once; give a file")
     if arguments.train.is_dir():
-        return _texts(arguments)
+        return _texts(arguments, out)
     if arguments.label is None:
         raise ValueError("--label is missing; name the column of the labels")
+    import numpy as np
+
     from probtx_pyro import apps
     from probtx_pyro.data import read_table
 
     make = apps.MemoryClassifier  # says what to install where scikit-learn is missing
     from sklearn.preprocessing import StandardScaler
 
-    train = read_table(arguments.train, arguments.label, skip=arguments.skip)
-    new = read_table(arguments.new, arguments.label, features=train.features)
-    x, asked = train.numbers, new.numbers
+    how = {name: getattr(arguments, name) for name in ("delimiter", "decimal", "incomplete")}
+    train: Any = read_table(arguments.train, arguments.label, skip=arguments.skip, **how)
+    new = read_table(arguments.new, arguments.label, features=train.features, **how)
+    said = options.beside(out)
+    kept, whole = (np.isfinite(table.numbers).all(1) for table in (train, new))
+    kept &= train.labels != ""
+    if arguments.incomplete:
+        print(f"incomplete: {(~kept).sum()} rows of {arguments.train}, {(~whole).sum()} of {arguments.new}", file=said)
+    x, labels, asked = train.numbers[kept], train.labels[kept], new.numbers[whole]
+    _require_rows(arguments.train, labels, whole)
     if not arguments.no_scale:
         scaler = StandardScaler().fit(x)
         x, asked = scaler.transform(x), scaler.transform(asked)
     classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
-    classifier.fit(x, train.labels)
+    classifier.fit(x, labels)
     if arguments.adapt is not None:
         named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
         classifier = classifier.adapt(asked, named)
-        print(f"moved: {', '.join(classifier.moved_) or 'nothing'}")
+        print(f"moved: {', '.join(classifier.moved_) or 'nothing'}", file=said)
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
     unlike = evidence < classifier.threshold(arguments.false_alarm)
     classes = classifier.classes_[probabilities.argmax(1)]
-    write(arguments.out, zip(classes, probabilities.max(1), evidence, unlike, strict=True))
-    print(arguments.out)
-    print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows")
-    if new.labels is not None and (known := new.labels != "").any():
-        print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
+    found = zip(classes, probabilities.max(1), evidence, unlike, strict=True)
+    rows = ([name, f"{p:.6g}", f"{log:.6g}", "yes" if odd else "no"] for name, p, log, odd in found)
+    answers = (next(rows) if there else [""] * 4 for there in whole)
+    options.write(out, table(["class", "probability", "log_evidence", "seen_nothing_like_it"], answers))
+    print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows", file=said)
+    if new.labels is not None and (known := new.labels[whole] != "").any():
+        print(f"right: {(classes == new.labels[whole])[known].mean():.3f} of {int(known.sum())}", file=said)
 
 
-def _texts(arguments: argparse.Namespace) -> None:
+def _require_rows(path: Path, labels: Any, whole: Any) -> None:
+    """Refuse labelled rows that say nothing of the spread within a class, and new ones of which none can be classified."""
+    from probtx_pyro.data._fetch import named
+
+    counts = Counter(labels.tolist())
+    if max(counts.values(), default=0) < 2:
+        raise ValueError(
+            f"{named(path)}: no class has two complete rows, as the spread of a class needs "
+            f"(rows: {sum(counts.values())}, classes: {len(counts)}); give more"
+        )
+    if len(counts) == 1:
+        options.warn(
+            f"warning: all rows of {named(path)} are of the class {next(iter(counts))}, and so will be all answers"
+        )
+    if not whole.any():
+        raise ValueError("no new row is complete; fill some")
+
+
+def _texts(arguments: argparse.Namespace, out: Path | None) -> None:
     """Classify lines of text by the classifier of a run."""
-    for name in ("label", "skip", "adapt"):
+    for name in ("label", "skip", "adapt", "incomplete", "delimiter"):
         if getattr(arguments, name):
             raise ValueError(f"--{name} means nothing to a run of probtx train classifier; leave it out")
-    import csv
-
     from probtx_pyro.apps import classify_texts
     from probtx_pyro.data import tokenize
 
     loaded = texts.load(arguments.train, "cpu", "TextClassifier")
     lines = texts.lines(arguments.new)
     (labels,) = loaded.labels
-    found = classify_texts(loaded.model, loaded.vocabulary, labels, lines)
-    with arguments.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["class", "probability"])
-        writer.writerows([best.label, f"{best.probability:.6g}"] for best, *_ in found)
-    print(arguments.out)
+    with texts.named_rows(arguments.new):
+        found = classify_texts(loaded.model, loaded.vocabulary, labels, lines)
+    best = ([guesses[0].label, f"{guesses[0].probability:.6g}"] if guesses else ["", ""] for guesses in found)
+    rows = ([number, *answer, line] for number, (answer, line) in enumerate(zip(best, lines, strict=True), 1))
+    options.write(out, table(["line", "class", "probability", "text"], rows))
+    texts.say_unfinished(arguments.train, loaded)
     known = frozenset(loaded.vocabulary.tokens)
     texts.say_unknown(loaded, (word for line in lines for word in tokenize(line, known)), arguments.new)
 
 
-def write(path: Path, rows: Any) -> None:
-    """Write class, probability, log evidence and "yes" or "no" a line.
+def table(header: list[str], rows: Iterable[list[Any]]) -> str:
+    """Return CSV.
 
     Parameters
     ----------
-    path
-        The file.
+    header
+        Names of the columns.
     rows
-        Class, probability, log evidence and a boolean of each row.
+        Cells of each row.
     """
-    import csv
-
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["class", "probability", "log_evidence", "seen_nothing_like_it"])
-        for name, probability, evidence, unlike in rows:
-            writer.writerow([name, f"{probability:.6g}", f"{evidence:.6g}", "yes" if unlike else "no"])
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return made.getvalue()

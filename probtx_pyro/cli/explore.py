@@ -7,12 +7,13 @@ With a FILE that models.write_explorer_json wrote, the view for it opens with yo
 
   probtx explore mixture.json
 
-The page is one file that asks nothing of the network. It is written to --out, or to a temporary file that stays, since the browser
+The page is one file that asks nothing of the network. It is written to --out (- is standard output), or to a temporary file that stays, since the browser
 reads it after the command has ended. A browser that may not read the folder of temporary files (a snap) needs --out in your own.
 """
 
 import argparse
 import json
+import sys
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -73,6 +74,7 @@ def read(path: Path) -> dict:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the page, say where, and open it."""
+    out = options.out_file(arguments.out, *filter(None, [arguments.file]))
     text = page(None if arguments.file is None else read(arguments.file))
     if arguments.out is None:
         with tempfile.NamedTemporaryFile(
@@ -80,9 +82,14 @@ def run(arguments: argparse.Namespace) -> None:
         ) as file:
             file.write(text)
         written = Path(file.name)
+    elif out is None:
+        sys.stdout.write(text)
+        return
     else:
-        written = arguments.out
-        written.write_text(text, encoding="utf-8")
+        from probtx_pyro.data._fetch import write_bytes
+
+        write_bytes(out, text.encode())
+        written = out
     print(written.resolve(), flush=True)
     if arguments.no_browser:
         return

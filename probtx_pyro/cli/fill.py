@@ -4,8 +4,8 @@
   echo "the [MASK] sat on the mat ." | probtx fill - --model runs/masked
   probtx fill sentences.txt --model runs/masked --top 3
 
-A sentence a line in, words between spaces, [MASK] in the place of those to guess. A line out for each of them: number of the sentence, number of
-the word, and the guesses with their probabilities, tabs between them. Words of one sentence are guessed each by itself.
+A sentence a line in, words between spaces, [MASK] in the place of those to guess; blank lines are passed over. A line out for each hidden word:
+number of the line, number of the word, and the guesses with their probabilities, tabs between them. Words of one sentence are guessed each by itself.
 """
 
 import argparse
@@ -32,11 +32,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     loaded = texts.load(arguments.model, arguments.device, "MaskedLanguageModel")
     sentences = [line.split() for line in texts.lines(arguments.sentences)]
-    filled = fill_masked(loaded.model, loaded.vocabulary, sentences, arguments.top)
+    with texts.named_rows(arguments.sentences):
+        filled = fill_masked(loaded.model, loaded.vocabulary, sentences, arguments.top)
     for number, (words, guesses) in enumerate(zip(sentences, filled, strict=True), 1):
         places = [place for place, word in enumerate(words, 1) if word == HIDDEN]
         for place, best in zip(places, guesses, strict=True):
             said = (f"{guess.label}\t{guess.probability:.4f}" for guess in best)
             sys.stdout.write("\t".join([str(number), str(place), *said]) + "\n")
     given = (word for words in sentences for word in words if word != HIDDEN)
+    texts.say_unfinished(arguments.model, loaded)
     texts.say_unknown(loaded, given, arguments.sentences)

@@ -57,3 +57,4 @@ def run(arguments: argparse.Namespace) -> None:
             sys.stdout.write("\n" if token == "<eos>" else f" {token}" if by_word else token)
             sys.stdout.flush()
         sys.stdout.write("\n" + "-" * 20 * (number + 1 < arguments.number) + "\n" * (number + 1 < arguments.number))
+    texts.say_unfinished(arguments.model, loaded)

@@ -7,7 +7,9 @@
 
   echo "the cat sleeps ." | probtx parse - --model runs/masked --out trees.conllu
 
-Plain text in (a sentence a line, words between spaces) where the name ends in .txt or .txt.gz or is -, standard input; else CoNLL-U. CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay. The share of words that the model
+Plain text in (a sentence a line, words between spaces) where the name ends in .txt; CoNLL-U where it ends in .conllu (both also .gz); any other file,
+and standard input, is what its first line of words looks like. CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay; of
+text, sent_id is the number of the line, and blank lines have no sentence. The share of words that the model
 does not know is printed. Where the sentences come with heads, the unlabelled attachment score is printed beside those of left
 arcs, right arcs and random heads.
 
@@ -37,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="CoNLL-U with the heads")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="CoNLL-U with the heads; - is standard output"
+    )
     parser.add_argument(
         "--decoder",
         choices=DECODERS,
@@ -113,50 +117,58 @@ def require_no_tags(keep: tuple[str, ...], model: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, parse and write; score the heads where the file has some to compare with."""
-    for target in (arguments.out, arguments.draw):
-        if target is not None and target.resolve() == arguments.sentences.resolve():
-            raise ValueError(f"{target} is the file to read; choose another name")
+    out = options.out_file(arguments.out, arguments.sentences)
+    options.out_file(arguments.draw, arguments.sentences)
+    said = options.beside(out)
     device = options.device(arguments.device)
 
     from probtx_pyro.apps import AttentionParser
     from probtx_pyro.data import write_conllu
     from probtx_pyro.metrics import attachment_score, baseline_scores
-    from probtx_pyro.train import load_run
 
     keep = "head" in arguments.keep
-    sentences = texts.sentences(arguments.sentences, check_tree=not keep)
+    read = texts.sentences(arguments.sentences, check_tree=not keep)
+    sentences = [item for item in read.items if item is not None]
     if not sentences:
         raise ValueError(f"{arguments.sentences} has no sentences")
-    if not 1 <= arguments.sentence <= len(sentences):
-        raise ValueError(f"--sentence {arguments.sentence}: the file has sentences 1 to {len(sentences)}")
-    loaded: Any = load_run(arguments.model, device)
+    if not 1 <= arguments.sentence <= len(read.items) or read.items[arguments.sentence - 1] is None:
+        raise ValueError(
+            f"--sentence {arguments.sentence}: the file has sentences 1 to {len(read.items)}, and none in blank lines"
+        )
+    loaded: Any = texts.load(arguments.model, device)
     parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
     require_no_tags(arguments.keep, loaded.model)
     known = known_heads(sentences, arguments.sentences) if keep else None
     length, settings = fmean(len(sentence.words) for sentence in sentences), loaded.settings
-    with options.threads_for(arguments.threads, BATCH * length * settings.width * settings.columns()):
-        heads = parser.parse([sentence.words for sentence in sentences], known)
-    write_conllu(sentences, arguments.out, heads)
-    print(arguments.out)
+    with (
+        options.threads_for(arguments.threads, BATCH * length * settings.width * settings.columns()),
+        texts.named_rows(arguments.sentences, read.kind),
+    ):
+        heads = parser.parse(read.words, known)
+    heads = [row for row, item in zip(heads, read.items, strict=True) if item is not None]
+    write_conllu(sentences, "-" if out is None else out, heads)
+    if out is not None:
+        print(out)
+    texts.say_unfinished(arguments.model, loaded)
     unknown = loaded.vocabulary.unknown_share(word for sentence in sentences for word in sentence.words)
-    print(f"unknown words: {unknown:.1%}")
+    print(f"unknown words: {unknown:.1%}", file=said)
     if not loaded.vocabulary.spellings:
         options.warn_unknown(unknown, str(arguments.sentences))
     gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
     if known is not None:
         number, words = sum(head is not None for row in known for head in row), sum(map(len, heads))
-        print(f"heads kept: {number} of {words}, none is scored")
+        print(f"heads kept: {number} of {words}, none is scored", file=said)
     elif any(head >= 0 for row in gold for head in row):
         scores = {"attention": attachment_score(heads, gold), **baseline_scores(gold, seed=0)}
-        print("unlabelled attachment: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+        print("unlabelled attachment: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()), file=said)
     if arguments.draw is not None:
         import matplotlib
 
         matplotlib.use("agg")
         from probtx_pyro.plots import dependency_arcs
 
-        index = arguments.sentence - 1
+        index = sum(item is not None for item in read.items[: arguments.sentence - 1])
         right = gold[index] if max(gold[index]) >= 0 else None
         axes: Any = dependency_arcs(sentences[index].words, heads[index], gold=right)
         axes.figure.savefig(arguments.draw, bbox_inches="tight", dpi=150)
-        print(arguments.draw)
+        print(arguments.draw, file=said)

@@ -1,6 +1,6 @@
 """Segment a picture from a few marks: every pixel gets a class, with a probability.
 
-Click in the browser, on a page that this machine serves to itself alone (pip install 'probtx_pyro[page]'):
+Click in the browser, on a page that this machine serves to itself alone (pip install -e '.[page]' in the folder of the repository):
 
   probtx segment cat.jpg                   a button downloads the mask; with --out mask.png it writes it there
 
@@ -29,6 +29,7 @@ pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
 import argparse
 from pathlib import Path
 
+from probtx_pyro._lazy import install_advice
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _pictures as pictures
 from probtx_pyro.cli._segment_file import segment_picture, shares
@@ -102,7 +103,7 @@ def _page(arguments: argparse.Namespace) -> int:
         if error.name not in ("starlette", "uvicorn"):
             raise
         raise ModuleNotFoundError(
-            "no marks: to mark in the browser pip install 'probtx_pyro[page]', or give --click y,x,label (at least two "
+            f"no marks: to mark in the browser {install_advice('page')}; or give --click y,x,label (at least two "
             "classes) or --scribbles MARKS"
         ) from None
     paths = None

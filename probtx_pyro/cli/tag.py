@@ -4,12 +4,12 @@
   probtx tag sentences.txt --model runs/tags --out tags.tsv
   echo "the cat sleeps ." | probtx tag - --model runs/tags
 
-In: a sentence a line, words between spaces, where the name ends in .txt or .txt.gz or is -, standard input; else CoNLL-U. Out: a word a line, its tag
-and the tag's probability behind it, tabs between them, an empty line after each sentence: on standard output, or in the file of --out.
+In: a sentence a line, words between spaces, where the name ends in .txt; CoNLL-U where it ends in .conllu (both also .gz); any other file, and
+standard input, is what its first line of words looks like. Out: a word a line, its tag and the tag's probability behind it, tabs between them,
+an empty line after each sentence (a blank line in is one of no words): on standard output, or in the file of --out.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from probtx_pyro.cli import _options as options
@@ -26,19 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train tagger"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
     options.add_shared(parser, "--device", "--threads")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, tag and write."""
-    if arguments.out is not None and arguments.out.resolve() == arguments.sentences.resolve():
-        raise ValueError(f"{arguments.out} is the file to read; choose another name")
+    out = options.out_file(arguments.out, arguments.sentences)
     from probtx_pyro.apps import tag_words
 
     loaded = texts.load(arguments.model, arguments.device, "WordTagger")
-    sentences = [sentence.words for sentence in texts.sentences(arguments.sentences)]
-    tagged = tag_words(loaded.model, loaded.vocabulary, loaded.labels, sentences)
+    read = texts.sentences(arguments.sentences)
+    sentences = read.words
+    with texts.named_rows(arguments.sentences, read.kind):
+        tagged = tag_words(loaded.model, loaded.vocabulary, loaded.labels, sentences)
     rows = "".join(
         "".join(
             "\t".join([word, *(f"{guess.label}\t{guess.probability:.4f}" for guess in guesses)]) + "\n"
@@ -47,9 +48,6 @@ def run(arguments: argparse.Namespace) -> None:
         + "\n"
         for words, found in zip(sentences, tagged, strict=True)
     )
-    if arguments.out is None:
-        sys.stdout.write(rows)
-    else:
-        arguments.out.write_text(rows, encoding="utf-8")
-        print(arguments.out)
+    options.write(out, rows)
+    texts.say_unfinished(arguments.model, loaded)
     texts.say_unknown(loaded, (word for words in sentences for word in words), arguments.sentences)

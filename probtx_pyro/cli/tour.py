@@ -2,7 +2,7 @@
 
 Each chapter asks one question, answers it with the library's public calls and shows the numbers behind its figures.
 Everything is computed while you wait (under two minutes on two cores); the seed is the only randomness.
-Needs scikit-learn:  pip install 'probtx_pyro[tour]'
+Needs scikit-learn: pip install -e '.[tour]' in the folder of the repository
 """
 
 import argparse
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the tour and say where its results are."""
+    options.require("sklearn", "scikit-learn", "the tour", "tour")
     out = options.folder(arguments.out or OUT)
     device = options.device(arguments.device)
     if arguments.out is None:
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     matplotlib.use("agg")  # no window, no display needed
     with options.threads_for(arguments.threads, LARGEST_PRODUCT):
-        written = tour.run(out, seed=arguments.seed, device=device, progress=not arguments.no_progress)
+        written = tour.run(out, seed=arguments.seed, device=device, progress=False if arguments.no_progress else None)
     print(
         f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"
         "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"

@@ -9,15 +9,21 @@
 
 On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ...
 With --resume a run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to --out:
-checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning: pip install 'probtx_pyro[train]'
+checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning:
+pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse
 from importlib import import_module
 
+from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _training as training
 
 SUMMARY = "train language models, taggers, classifiers and translation models with the models of the library"
+NEEDS = {  # packages of the extra train, by import name
+    "lm": {"lightning": "Lightning"},
+    "translation": {"lightning": "Lightning", "tokenizers": "tokenizers", "sacrebleu": "sacreBLEU"},
+}
 TASKS = ("lm", "tagger", "mlm", "classifier", "translation")
 
 
@@ -26,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     The ``run`` of a task also takes the options of the run, from `run_options`.
     """
-    parser.set_defaults(run=lambda _: parser.print_help(), names=training.OPTION_NAMES)
+    parser.set_defaults(run=lambda _: options.no_command(parser), names=training.OPTION_NAMES)
     tasks = parser.add_subparsers(title="tasks", metavar="TASK")
     for name in TASKS:
         module = import_module(f"probtx_pyro.cli.train_{name}")
@@ -38,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, and say where the results are."""
+    for module, called in NEEDS.get(arguments.task, NEEDS["lm"]).items():
+        options.require(module, called, "training", "train")
     import torch
     from torch import distributed
 

@@ -8,7 +8,7 @@
 
 Written to --out: checkpoint.pt, and results.json with the settings, the loss of every step, the validation perplexities, and
 the machine. The text is the help that comes with Python unless --text names another. Needs Lightning:
-pip install 'probtx_pyro[train]'
+pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse

@@ -9,7 +9,7 @@
 test; or tatoeba, 50,001 short English-German pairs. Written to --out: checkpoint.pt, and results.json with the settings, the loss of
 every step, the validation perplexities, and in the end perplexity and BLEU (sacreBLEU, with its signature) of dev and test.
 --preset iwslt has the sizes that are usual for IWSLT'14 (the task of the paper's table): it was never run for this library.
-Needs Lightning, tokenizers and sacreBLEU: pip install 'probtx_pyro[train]'
+Needs Lightning, tokenizers and sacreBLEU: pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse

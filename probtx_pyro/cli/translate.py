@@ -4,12 +4,11 @@
   probtx translate sentences.txt --model runs/de --out translations.txt
   echo "Where is Tom?" | probtx translate - --model runs/de --log-probability
 
-A sentence a line in, its translation a line out; a blank line stays blank. With --log-probability a tab stands behind each translation,
+A sentence a line in, its translation a line out; a blank line stays one. With --log-probability a tab stands behind each translation,
 and the natural logarithm of the probability that the model gives to it.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from probtx_pyro.cli import _options as options
@@ -24,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train translation"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
     parser.add_argument("--log-probability", action="store_true", help="a second column with the log probability")
     parser.add_argument(
         "--beam", type=options.count, metavar="N", help="sequences followed at a time; 1 is greedy (default: as in the run)"
@@ -39,25 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, translate and write."""
-    if arguments.out is not None and arguments.out.resolve() == arguments.sentences.resolve():
-        raise ValueError(f"{arguments.out} is the file to read; choose another name")
+    out = options.out_file(arguments.out, arguments.sentences)
     from probtx_pyro.apps import translate
 
     loaded = texts.load(arguments.model, arguments.device, "EncoderDecoder")
-    sentences = texts.lines(arguments.sentences, blank=True)
+    sentences = texts.lines(arguments.sentences)
     how = {
         name: getattr(loaded.settings, name) if (given := getattr(arguments, name)) is None else given
         for name in ("beam", "length_penalty")
     }
-    found = translate(loaded.model, loaded.vocabulary, sentences, batch=arguments.batch, **how)
+    with texts.named_rows(arguments.sentences):
+        found = translate(loaded.model, loaded.vocabulary, sentences, batch=arguments.batch, **how)
     with_log = arguments.log_probability
     rows = "".join(
         f"{each.text}\t{each.log_probability:.4f}\n" if with_log and sentence else f"{each.text}\n"
         for sentence, each in zip(sentences, found, strict=True)
     )
-    if arguments.out is None:
-        sys.stdout.write(rows)
-    else:
-        arguments.out.write_text(rows, encoding="utf-8")
-        print(arguments.out)
+    options.write(out, rows)
+    texts.say_unfinished(arguments.model, loaded)
     texts.say_unknown(loaded, sentences, arguments.sentences, "tokens")

@@ -1,13 +1,18 @@
-"""Published files: from the folder ``$PROBTX_DATA`` or the network, always with their checksum; and text from disk."""
+"""Published files: from the folder ``$PROBTX_DATA`` or the network, always with their checksum; and text from disk and to it."""
 
+import errno
 import gzip
 import hashlib
 import os
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from probtx_pyro._lazy import install_advice
 
 GITHUB = "https://raw.githubusercontent.com/"
 Block = list[tuple[int, str]]
@@ -103,7 +108,7 @@ def download(url: str, names: str, sha256: str | None) -> Path:
     try:
         import pooch
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("downloads need pooch: pip install 'probtx_pyro[tour]', or set PROBTX_DATA") from None
+        raise ModuleNotFoundError(f"downloads need pooch: {install_advice('tour')}; or set PROBTX_DATA") from None
     try:
         return Path(pooch.retrieve(url, sha256 and f"sha256:{sha256}", path=pooch.os_cache("probtx_pyro")))
     except OSError as error:
@@ -112,8 +117,13 @@ def download(url: str, names: str, sha256: str | None) -> Path:
         ) from None
 
 
+def named(path: str | Path) -> str:
+    """Return the name of a source in errors; ``-`` is standard input."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
 def read_bytes(path: Path, wanted: str = "file") -> bytes:
-    """Return the content of a file, plain or ``.gz``.
+    """Return the content of a file, plain or ``.gz``, or of standard input where the path is ``-``.
 
     Parameters
     ----------
@@ -127,6 +137,8 @@ def read_bytes(path: Path, wanted: str = "file") -> bytes:
     ValueError
         No such file, a folder, or a damaged ``.gz``.
     """
+    if str(path) == "-":
+        return sys.stdin.buffer.read()
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -139,7 +151,7 @@ def read_bytes(path: Path, wanted: str = "file") -> bytes:
 
 
 def read_text(path: Path, wanted: str = "text file") -> str:
-    """Return the content of a UTF-8 text file, plain or ``.gz``, with its line ends as they are.
+    """Return UTF-8 text, of what `read_bytes` takes, without a byte-order mark; every line, ended by CR LF, CR or LF, ends in LF.
 
     Parameters
     ----------
@@ -151,27 +163,34 @@ def read_text(path: Path, wanted: str = "text file") -> str:
     Raises
     ------
     ValueError
-        As in `read_bytes`; not UTF-8 (the line is named).
+        As in `read_bytes`; not UTF-8, or a NUL character, which no text has (the line is named).
     """
     content = read_bytes(path, wanted)
     try:
-        return content.decode("utf-8")
+        text = content.decode("utf-8")
+        wrong, place = "no text: it has a NUL character", content.find(b"\0")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}, line {line}: this is not UTF-8 text (byte {error.start}); convert the file first"
-        ) from None
+        wrong, place = "not UTF-8 text", error.start
+    if place >= 0:
+        line = len(re.findall(rb"\r\n|\r|\n", content[:place])) + 1
+        raise ValueError(f"{named(path)}, line {line}: this is {wrong} (byte {place}); convert the file first")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") -> tuple[str, list[str]]:
-    r"""Return a name of the source for errors, and its lines without their ends; CRLF and a byte-order mark are dropped.
+    r"""Return a name of the source for errors, and its lines without their ends; a byte-order mark is dropped.
 
     Parameters
     ----------
     source
-        A path, plain or ``.gz``, or the lines themselves.
+        A path, plain or ``.gz``, ``-`` for standard input, or the lines themselves, such as an open file.
     wanted
         What errors ask for.
+
+    Raises
+    ------
+    ValueError
+        A file that cannot be read, or that is not UTF-8 text (the line is named).
 
     Examples
     --------
@@ -179,10 +198,39 @@ def read_lines(source: str | Path | Iterable[str], wanted: str = "text file") ->
     ('the lines', ['a', 'b'])
     """
     if isinstance(source, (str, Path)):
-        name, lines = str(source), read_text(Path(source), wanted).removeprefix("\ufeff").split("\n")
-    else:
-        name, lines = "the lines", list(source)
-    return name, [line.removesuffix("\n").removesuffix("\r") for line in lines]
+        return named(source), read_text(Path(source), wanted).split("\n")
+    lines = [line.removesuffix("\n").removesuffix("\r") for line in source]
+    return str(getattr(source, "name", "the lines")), [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    content
+        What.
+
+    Raises
+    ------
+    ValueError
+        It cannot be written, as on a full disk: what was written of it is removed.
+    """
+    try:
+        with path.open("wb") as file:
+            try:
+                file.write(content)
+                file.flush()
+            except OSError:
+                if path.is_file():  # and no device or pipe
+                    path.unlink()
+                raise
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever reads it has stopped
+            raise
+        raise ValueError(f"{path} cannot be written ({error.strerror}); mend that, or give another place") from None
 
 
 class BadLine(ValueError):

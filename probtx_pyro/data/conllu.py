@@ -8,12 +8,13 @@ written as one; spaces stand only in FORM, LEMMA and MISC; comments between word
 
 import gzip
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probtx_pyro.data._fetch import BadLine, Block, read_blocks
+from probtx_pyro.data._fetch import BadLine, Block, read_blocks, write_bytes
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _MAY_HAVE_SPACES = {"FORM", "LEMMA", "MISC"}
@@ -99,7 +100,7 @@ def read_conllu(source: str | Path | Iterable[str], check_tree: bool = True) -> 
 
 
 def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequence[Sequence[int]] | None = None) -> None:
-    r"""Write a CoNLL-U file, gzipped if ``path`` ends in ``.gz``.
+    r"""Write a CoNLL-U file, gzipped if ``path`` ends in ``.gz``, or standard output where it is ``-``.
 
     Parameters
     ----------
@@ -113,16 +114,19 @@ def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequenc
     Raises
     ------
     ValueError
-        Not one row of heads a sentence, and those of `Sentence.with_heads`.
+        Not one row of heads a sentence, and those of `Sentence.with_heads`; a file that cannot be written.
     """
     if heads is not None:
         if len(heads) != len(sentences):
             raise ValueError(f"{len(heads)} rows of heads for {len(sentences)} sentences; give one a sentence")
         sentences = [sentence.with_heads(row) for sentence, row in zip(sentences, heads, strict=True)]
     lines = (line for sentence in sentences for line in (*sentence.comments, *sentence.lines, ""))
-    content = "".join(f"{line}\n" for line in lines).encode()
+    content = "".join(f"{line}\n" for line in lines)
     path = Path(path)
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    if str(path) == "-":
+        sys.stdout.write(content)
+    else:
+        write_bytes(path, gzip.compress(content.encode(), mtime=0) if path.suffix == ".gz" else content.encode())
 
 
 def _sentence(block: Block, check_tree: bool) -> Sentence:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from probtx_pyro._lazy import install_advice
+
 
 class Digits(NamedTuple):
     """Handwritten digits.
@@ -60,6 +62,6 @@ def _sklearn_datasets():
         from sklearn import datasets
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "these pictures come with scikit-learn, which is not installed: pip install 'probtx_pyro[tour]'"
+            f"these pictures come with scikit-learn, which is not installed: {install_advice('tour')}"
         ) from None
     return datasets

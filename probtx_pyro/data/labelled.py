@@ -26,7 +26,9 @@ class Labelled(NamedTuple):
     label: str
 
 
-def read_labelled(path: str | Path, text: str = "text", label: str = "category") -> list[Labelled]:
+def read_labelled(
+    path: str | Path, text: str = "text", label: str = "category", delimiter: str | None = None
+) -> list[Labelled]:
     """The rows of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns.
 
     Parameters
@@ -35,17 +37,24 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
         The file.
     text, label
         Names of the two columns; others are passed over.
+    delimiter
+        Character between columns, such as ``";"``; None goes by the ending.
 
     Raises
     ------
     ValueError
-        Another ending, a column missing in the header; ``FILE, line N: ...`` for a row of another length than the header, an
+        Another ending, a column missing in the header or named twice; ``FILE, line N: ...`` for a row of another length than the header, an
         empty text or label, or broken quotes; a file that cannot be read.
     """
 
     def reader_of(header: list[str]) -> Callable[[list[str]], Labelled]:
         if missing := {text, label} - set(header):
-            raise ValueError(f"the header has no column {', '.join(sorted(missing))}; name one of {header}")
+            raise ValueError(
+                f"the header is {', '.join(header)}, without {' and '.join(sorted(missing))}; name the column of the texts {text} "
+                f"and that of their labels {label}"
+            )
+        if twice := [name for name in (text, label) if header.count(name) > 1]:
+            raise ValueError(f"the header has the column {twice[0]} twice; rename one of them")
         columns = header.index(text), header.index(label)
 
         def read(row: list[str]) -> Labelled:
@@ -56,7 +65,7 @@ def read_labelled(path: str | Path, text: str = "text", label: str = "category")
 
         return read
 
-    return read_columns(path, reader_of)
+    return read_columns(path, reader_of, delimiter)
 
 
 def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed: int = 0) -> Splits[Labelled]:

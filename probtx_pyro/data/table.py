@@ -1,6 +1,7 @@
 """Tables of numbers: files with a header, a column for each feature and perhaps one with labels."""
 
 import math
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -8,13 +9,20 @@ from typing import NamedTuple
 import numpy as np
 
 from probtx_pyro.data._columns import read_columns
+from probtx_pyro.data._fetch import named
+
+# digits of ASCII alone: Python's float also reads 1_000 and the digits of every script
+_NUMBER = r"[+-]?(?:[0-9]+(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?"
+POINTS = {".": re.compile(_NUMBER.format(point=r"\.")), ",": re.compile(_NUMBER.format(point=","))}
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
+"""What stands for a number that is missing, in small or large letters, where those are let in."""
 
 
 class Table(NamedTuple):
     """Rows of numbers.
 
     features: the names of the columns, D.
-    numbers: (N, D).
+    numbers: (N, D), NaN where one is missing and may be.
     labels: (N,) texts, None where the file has no such column.
     """
 
@@ -24,27 +32,42 @@ class Table(NamedTuple):
 
 
 def read_table(
-    path: str | Path, label: str | None = None, *, features: Collection[str] | None = None, skip: Collection[str] = ()
+    path: str | Path,
+    label: str | None = None,
+    *,
+    features: Collection[str] | None = None,
+    skip: Collection[str] = (),
+    delimiter: str | None = None,
+    decimal: str = ".",
+    incomplete: bool = False,
 ) -> Table:
     """The numbers of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns.
 
     Parameters
     ----------
     path
-        The file.
+        The file; ``-`` is standard input, read as CSV.
     label
         Name of the column with labels; it need not be there where ``features`` are given.
     features
         Names of the columns of numbers, in the order wanted; others are passed over. None takes all but the label.
     skip
         Columns to pass over where ``features`` is None.
+    delimiter
+        Character between columns, such as ``";"``; None goes by the ending.
+    decimal
+        ``"."`` or ``","``, before the decimals of a number.
+    incomplete
+        Whether numbers may be missing: a cell of `MISSING` is NaN, and a label may be empty.
 
     Raises
     ------
     ValueError
-        A column missing, named twice, or none left; ``FILE, line N: ...`` for a cell that is no finite number, an empty label, and
-        what else is wrong with a line; no rows; a file that cannot be read.
+        A column missing, without a name, named twice, or none left; ``FILE, line N: ...`` for a cell that is no finite number, an empty
+        label, and what else is wrong with a line; no rows; a file that cannot be read; another ``decimal``.
     """
+    if decimal not in POINTS:
+        raise ValueError(f"decimal must be one of {' '.join(POINTS)}, not {decimal!r}")
     names: list[str] = []
     labelled = False
 
@@ -55,7 +78,11 @@ def read_table(
         wanted = [*names, *skip, label or ""] if features is None else names
         if missing := [name for name in wanted if name and name not in header]:
             raise ValueError(f"the header has no column {', '.join(missing)}; name one of {header}")
-        if twice := [name for name in names if header.count(name) > 1]:
+        if "" in names:
+            raise ValueError(
+                f"column {header.index('') + 1} of the header has no name; name it, or remove it (a delimiter at the end of a line makes one)"
+            )
+        if twice := [name for name in (*names, label) if header.count(name or "") > 1]:
             raise ValueError(f"the header has the column {twice[0]} twice; rename one of them")
         if not names:
             raise ValueError("there is no column of numbers; give at least one besides the label")
@@ -63,26 +90,33 @@ def read_table(
         own = header.index(label) if label is not None and labelled else None
 
         def read(row: list[str]) -> tuple[list[float], str]:
-            numbers = [_number(row[place], name) for place, name in zip(places, names, strict=True)]
+            numbers = [number(row[place].strip(), name) for place, name in zip(places, names, strict=True)]
             text = "" if own is None else row[own].strip()
-            if own is not None and not text and features is None:
+            if own is not None and not text and features is None and not incomplete:
                 raise ValueError(f"the label in {label} is empty; fill it or remove the line")
             return numbers, text
 
         return read
 
-    rows = read_columns(path, reader_of)
+    def number(text: str, name: str) -> float:
+        if incomplete and text.lower() in MISSING:
+            return math.nan
+        found = float(text.replace(",", ".")) if POINTS[decimal].fullmatch(text) else math.nan
+        if not math.isfinite(found):
+            other, repairs = "," if decimal == "." else ".", ["fill it", "remove the line"]
+            if other in text and POINTS[other].fullmatch(text):
+                repairs = [f"write {decimal!r} before decimals", f"say what stands there (decimal {other!r})"]
+            elif text.lower() in MISSING:
+                repairs.append("pass over all such lines (incomplete)")
+            if features is None:
+                repairs.append(f"leave out the column (skip {name})")
+            raise ValueError(
+                f"{name} is {text!r}, which is no finite number; {', '.join(repairs[:-1])} or {repairs[-1]}"
+            )
+        return found
+
+    rows = read_columns(path, reader_of, delimiter)
     if not rows:
-        raise ValueError(f"{path} has no rows; give a header and at least one line below it")
+        raise ValueError(f"{named(path)} has no rows; give a header and at least one line below it")
     labels = np.array([text for _, text in rows]) if labelled else None
     return Table(tuple(names), np.array([numbers for numbers, _ in rows]), labels)
-
-
-def _number(text: str, name: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {text!r}, which is no finite number; fill it, remove the line or skip the column")
-    return number

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from probtx_pyro._lazy import install_advice
+
 UNKNOWN_NUMBER, START, END = 0, 1, 2
 SPECIAL = ["<unknown>", "<start>", "<end>"]
 
@@ -14,7 +16,7 @@ def _library() -> Any:
     try:
         import tokenizers
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("translation needs tokenizers: pip install 'probtx_pyro[train]'") from None
+        raise ModuleNotFoundError(f"translation needs tokenizers: {install_advice('train')}") from None
     return tokenizers
 
 

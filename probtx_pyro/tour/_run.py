@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 def run(
-    out: str | Path, *, seed: int, device: str = "cpu", progress: bool = True, smoke: bool | None = None
+    out: str | Path, *, seed: int, device: str = "cpu", progress: bool | None = True, smoke: bool | None = None
 ) -> Written:
     """Run the tour's chapters and write figures/*.png, tour.nc (adapted keys), posterior.nc (draws) and report.html.
 
@@ -52,7 +52,7 @@ def run(
     device
         Where the tensors live.
     progress
-        Whether to show a bar.
+        Whether to show a bar; None shows it on a terminal.
     smoke
         Small sizes, to test the plumbing; None asks the environment variable PROBTX_SMOKE (1 is small).
 
@@ -70,7 +70,7 @@ def run(
     smoke = os.environ.get("PROBTX_SMOKE") == "1" if smoke is None else smoke
     context = Context(seed, device, smoke)
     done, figures, data = list[tuple[Chapter, float]](), list[Path](), list[Path]()
-    for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=not progress):
+    for name in tqdm(CHAPTERS, desc="tour", unit="chapter", disable=None if progress is None else not progress):
         start = time.perf_counter()
         chapter = import_module(f"probtx_pyro.tour._chapters.{name}").chapter(context)
         done.append((chapter, time.perf_counter() - start))

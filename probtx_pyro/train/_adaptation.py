@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.apps._batches import batches, channels_of, require_room
+from probtx_pyro.data._fetch import write_bytes
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._labelling import Example, TaggerRun
 from probtx_pyro.train._loading import LoadedRun
-from probtx_pyro.train._loop import CHECKPOINT, RESULTS
+from probtx_pyro.train._loop import CHECKPOINT, RESULTS, new_file
 from probtx_pyro.train._mode import ROWS, find_mode, nats_of
 from probtx_pyro.train._rows import NO_TARGET, WordRows, numbered
 
@@ -57,26 +59,32 @@ def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch
     sentences
         Sentences with tags that the tagger has, ``"_"`` where one is not known.
     batch
-        Sentences at once.
+        Sentences at once, at most; fewer where they are long.
 
     Raises
     ------
     ValueError
-        A sentence without words, or with tags that do not fit them or the tagger.
+        A sentence without words, with tags that do not fit them or the tagger, or with more words than there is room for.
     """
     tagger, tags = _tagger(run)
     rows = _rows(tags, run.vocabulary, sentences)
-    training, device, found = tagger.training, tagger.words.weight.device, []
+    training, device = tagger.training, tagger.words.weight.device
+    found: list[Any] = [None] * len(sentences)
+    lengths = [len(words) for words in rows.words]
+    require_room(tagger, lengths)
     tagger.eval()
-    for i in range(0, len(sentences), batch):
-        words, targets = (x.to(device) for x in rows.pick(range(i, min(i + batch, len(sentences)))))
+    for index in batches(lengths, batch, channels_of(tagger)):
+        words, targets = (x.to(device) for x in rows.pick(index))
         logits = tagger(words.clamp(min=0), is_padding(words))
         known = targets[..., 0] != NO_TARGET
         log_probs = [x[known].log_softmax(-1) for x in logits]
         given = targets[known]
         right = torch.stack([x.argmax(-1) for x in log_probs], -1) == given
         nats = [F.nll_loss(x, y, reduction="none") for x, y in zip(log_probs, given.unbind(-1), strict=True)]
-        found.append([x.cpu() for x in (right, torch.stack(nats, -1), own_numbers(words)[known] == 0)])
+        answers = right, torch.stack(nats, -1), own_numbers(words)[known] == 0
+        of_rows = zip(*(x.cpu().split(known.sum(-1).tolist()) for x in answers), strict=True)
+        for i, row in zip(index, of_rows, strict=True):
+            found[i] = row
     tagger.train(training)
     return TagScores(*(torch.cat(x) for x in zip(*found, strict=True)))
 
@@ -128,7 +136,8 @@ def adapt_tagger(
     ------
     ValueError
         A run that is no tagger's, or one to be saved that was not loaded; an encoder without potentials where ``move`` is not
-        given; no such part or tag; a spread that is not positive; too few sentences; a folder with a checkpoint.
+        given; no such part or tag; a spread that is not positive; too few sentences; a sentence with more words than there is room
+        for; a folder with a checkpoint.
     """
     tagger, tags = _tagger(run)
     if out is not None and (Path(out) / CHECKPOINT).exists():
@@ -137,6 +146,7 @@ def adapt_tagger(
         raise ValueError(
             "out is given with a run that was not loaded; give train.load_run(folder), which has the settings"
         )
+    require_room(tagger, [len(words) for words, _ in sentences])
     begin, tagger = time.perf_counter(), copy.deepcopy(tagger).cpu().eval()
     choices = _choices(tagger, move, spread)
     fresh = sorted({word for words, _ in sentences for word in words}.difference(run.vocabulary.tokens))
@@ -249,5 +259,7 @@ def _save(out: Path, run: Any, adapted: TaggerRun) -> None:
         "model": adapted.model.state_dict(), "kept": None, "settings": asdict(run.settings), "text": None,
         "tokens": adapted.vocabulary.tokens, "labels": adapted.tags,
     }  # fmt: skip
-    torch.save(state, out / CHECKPOINT)
-    (out / RESULTS).write_text(json.dumps(adapted.results, indent=1) + "\n")
+    with new_file(out / CHECKPOINT) as new:
+        torch.save(state, new)
+    new.replace(out / CHECKPOINT)
+    write_bytes(out / RESULTS, (json.dumps(adapted.results, indent=1) + "\n").encode())

@@ -5,7 +5,6 @@ mean word, or from the root of a dependency CRF.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.apps._batches import require_room
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
@@ -163,7 +163,8 @@ def labelling(
     drawn = drawn_rows(rows["train"], settings)
 
     model: Any = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
-    _require_room(model.encoder, rows)
+    for name, part in rows.items():
+        require_room(model, [len(words) for words in part.words], f"in the {name} part, sentence")
     if settings.prior_spread is not None:
         model.encoder.priors = potential_priors(model.encoder, settings.prior_spread)
     things = sum(map(len, rows["train"].targets))
@@ -208,16 +209,6 @@ def labelling(
         parts=tuple(name for name in rows if name != "train"),
         unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
     )  # fmt: skip
-
-
-def _require_room(encoder: Any, rows: Mapping[str, WordRows]) -> None:
-    """Refuse rows that are longer than an encoder with positions takes, before a step is done."""
-    context = getattr(encoder, "context", math.inf)
-    for name, part in rows.items():
-        if (longest := max(map(len, part.words))) > context:
-            raise ValueError(
-                f"there are {longest} words in a sentence of the {name} part, and room for {context} (context); give more"
-            )
 
 
 def _columns(parts: Parts) -> int:

@@ -10,6 +10,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probtx_pyro._lazy import install_advice
+from probtx_pyro.apps._batches import BUDGET, channels_of
+from probtx_pyro.data._fetch import write_bytes
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._task import Task
 
@@ -102,7 +107,7 @@ def train_task(
         score = task.score or task.evaluate
         results["metrics"] = {part: dict(score(model, part, fabric)) for part in task.parts}
     if out is not None and fabric.is_global_zero:
-        (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
+        write_bytes(out / RESULTS, (json.dumps(results, indent=1) + "\n").encode())
     return model.module, results
 
 
@@ -110,7 +115,7 @@ def _fabric(device: str, precision: Any) -> Any:
     try:
         from lightning.fabric import Fabric
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("training needs Lightning: pip install 'probtx_pyro[train]'") from None
+        raise ModuleNotFoundError(f"training needs Lightning: {install_advice('train')}") from None
     import logging
 
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
@@ -140,22 +145,42 @@ def summed(fabric: Any, x: Tensor) -> Tensor:
 def _step(fabric: Any, task: Task, model: Any, optimizer: Any, step: int) -> float:
     """One AdamW step; the loss of a target of the whole batch, before it."""
     settings, (tensors, targets) = task.settings, task.batch(step)
-    own = (fabric.to_device(x.chunk(fabric.world_size)[fabric.global_rank]) for x in tensors)
+    own = [x.chunk(fabric.world_size)[fabric.global_rank] for x in tensors]
+    parts = divided(own, channels_of(model.module))
     if settings.dropout:
         torch.manual_seed((settings.seed * 1_000_003 + step) * fabric.world_size + fabric.global_rank)
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(step)
     optimizer.zero_grad()
-    # the mean over the processes is that over targets
-    loss = task.loss(model, *own) * fabric.world_size / targets
-    fabric.backward(loss - task.log_prior_density(model.module))
+    loss = torch.zeros(())
+    for i, part in enumerate(parts, 1):
+        with fabric.no_backward_sync(model) if i < len(parts) else nullcontext():
+            # the mean over the processes is that over targets
+            value = task.loss(model, *map(fabric.to_device, part)) * fabric.world_size / targets
+            fabric.backward(value - task.log_prior_density(model.module) if i == len(parts) else value)
+        loss = loss.to(value) + value.detach()
     norm = fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
-    value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))
-    for name, number in (("loss", value), ("gradient", float(norm))):
+    mean = float(fabric.all_reduce(loss, reduce_op="mean"))
+    for name, number in (("loss", mean), ("gradient", float(norm))):
         if not math.isfinite(number):
             raise ValueError(f"the {name} is not finite at step {step + 1}; lower lr")
     optimizer.step()
-    return value
+    return mean
+
+
+def divided(tensors: Sequence[Tensor], channels: int) -> list[tuple[Tensor, ...]]:
+    """Return the rows of a batch in parts whose pairs of words are within `BUDGET`, or of one row.
+
+    Parameters
+    ----------
+    tensors
+        Each (row, word, ...).
+    channels
+        Of `channels_of`.
+    """
+    rows, longest = len(tensors[0]), max(x.shape[1] for x in tensors)
+    size = max(1, BUDGET // (longest**2 * channels))
+    return list(zip(*(x.chunk(math.ceil(rows / size)) for x in tensors), strict=True))
 
 
 def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> None:
@@ -185,14 +210,35 @@ def _prepare(fabric: Any, out: Path, state: dict[str, Any], resume: bool) -> Non
     state.update(saved, settings=state["settings"])
 
 
-def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Give the block another name to write under, whole or not at all: after an error nothing of it stays.
+
+    Parameters
+    ----------
+    path
+        File that the block moves it to.
+
+    Raises
+    ------
+    ValueError
+        It cannot be written, as on a full disk.
+    """
     new = path.with_suffix(".new")
     try:
-        fabric.save(new, state)
-    except BaseException:  # a full disk, or Ctrl-C: leave no half of a file
+        yield new
+    except BaseException as error:  # Ctrl-C, too
         new.unlink(missing_ok=True)
+        if isinstance(error, (OSError, RuntimeError)):  # torch has no class of its own for a file
+            why = str(error).splitlines()[0]
+            raise ValueError(f"{path} cannot be written ({why}); what was there before stays") from None
         raise
+
+
+def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+    with new_file(path) as new:
+        fabric.save(new, state)
     if fabric.is_global_zero:
         new.replace(path)
     fabric.barrier()

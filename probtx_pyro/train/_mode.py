@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from probtx_pyro.apps._batches import batches, channels_of
 from probtx_pyro.nn import WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
 from probtx_pyro.train._rows import NO_TARGET, WordRows
@@ -54,6 +55,17 @@ def nats_of(tagger: WordTagger, parameters: Parameters, rows: WordRows) -> Tenso
     rows
         Sentences; targets that are not known are `NO_TARGET`.
     """
+    return sum((_nats(tagger, parameters, part) for part in _parts(tagger, rows)), start=torch.zeros(()))
+
+
+def _parts(tagger: WordTagger, rows: WordRows) -> list[WordRows]:
+    """Return rows of like length together, as many as there is room for at once."""
+    index = batches([len(words) for words in rows.words], len(rows.words), channels_of(tagger))
+    return [WordRows(*([of[i] for i in part] for of in rows)) for part in index]
+
+
+def _nats(tagger: WordTagger, parameters: Parameters, rows: WordRows) -> Tensor:
+    """Return what `nats_of` does, all rows at once."""
     words, targets = rows.pick(range(len(rows.words)))
     logits = functional_call(tagger, dict(parameters), (words.clamp(min=0), is_padding(words)))
     losses = (
@@ -100,11 +112,15 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = nats_of(tagger, parameters(), compact) + distance()
+        value = distance()
         value.backward()
+        for part in parts:  # one graph at a time
+            nats = _nats(tagger, parameters(), part)
+            nats.backward()
+            value = value.detach() + nats.detach()
         return value
 
-    slope = 0.0
+    slope, parts = 0.0, _parts(tagger, compact)
     if free:
         optimizer = torch.optim.LBFGS(
             [*free.values()], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0.01 * TOLERANCE**2, history_size=20,

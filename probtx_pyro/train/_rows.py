@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from probtx_pyro.apps._batches import batches, channels_of
 from probtx_pyro.data.text import UNKNOWN, Vocabulary
 from probtx_pyro.nn.tasks import own_numbers, with_numbers
 from probtx_pyro.train._loop import summed
@@ -159,14 +160,12 @@ def answers(
     into
         Zeros (row, ...) that the answers are put into.
     batch
-        Rows at once.
+        Rows at once, at most; fewer where they are long.
     """
     training = model.training
     model.eval()
-    order = sorted(range(len(rows.words)), key=lambda i: -len(rows.words[i]))
-    starts = range(0, len(order), batch)
-    for start in starts[fabric.global_rank :: fabric.world_size]:
-        index = order[start : start + batch]
+    parts = batches([len(words) for words in rows.words], batch, channels_of(getattr(model, "module", model)))
+    for index in parts[fabric.global_rank :: fabric.world_size]:
         found = answer(model, *(fabric.to_device(x) for x in rows.pick(index))).to("cpu", into.dtype)
         place: tuple[Any, ...] = (torch.tensor(index), *map(slice, found.shape[1:]))
         into[place] = found

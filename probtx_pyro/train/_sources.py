@@ -108,7 +108,7 @@ def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
     if not path.exists():
         raise ValueError(f"there is no file or folder {source}; give one, or one of {', '.join(NAMED)}")
     files = path.iterdir() if path.is_dir() else [path]
-    return (_treebank if any(".conllu" in file.name for file in files) else _two_columns)(source, column)
+    return (_treebank if any(".conllu" in file.name.lower() for file in files) else _two_columns)(source, column)
 
 
 def annotated_sentences(source: str | Path, column: str = "upos") -> list[Example]:
@@ -126,8 +126,9 @@ def annotated_sentences(source: str | Path, column: str = "upos") -> list[Exampl
     ValueError
         No sentences, or what the readers refuse.
     """
-    rows: Any = read_conllu(source, check_tree=False) if ".conllu" in Path(source).name else read_tagged(source)
-    tags = column if ".conllu" in Path(source).name else "tags"
+    conllu = ".conllu" in Path(source).name.lower()
+    rows: Any = read_conllu(source, check_tree=False) if conllu else read_tagged(source)
+    tags = column if conllu else "tags"
     if not rows:
         raise ValueError(f"{source} has no sentences; give some, annotated with tags")
     return [Example(row.words, tuple((tag,) for tag in getattr(row, tags))) for row in rows]

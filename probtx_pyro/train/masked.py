@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probtx_pyro.apps._batches import room_of
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
 from probtx_pyro.train._loop import train_task
@@ -87,7 +88,7 @@ def train_masked_language_model(
     Raises
     ------
     ValueError
-        A text without words or with fewer rows than a batch, and as in `train_language_model`.
+        A text without words or with fewer rows than a batch, rows of more words than there is room for, and as in `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     rows_of = {
@@ -104,6 +105,11 @@ def train_masked_language_model(
     rows = WordRows(training, training)
     drawn = drawn_rows(rows, settings)
     model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
+    longest = max(len(row) for part in (training, *rows_of.values()) for row in part)
+    if longest > (most := room_of(model)):
+        raise ValueError(
+            f"context must be at most {most}, for which there is room, not {settings.context}: a row has {longest} words"
+        )
 
     def masked(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         where = hidden(words, settings.mask, draw)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro import nn
+from probtx_pyro._lazy import install_advice
 from probtx_pyro.apps._translation import translate_rows
 from probtx_pyro.data import Splits, Tokenizer
 from probtx_pyro.data.pairs import Pair
@@ -206,5 +207,5 @@ def _bleu() -> Any:
     try:
         from sacrebleu.metrics import BLEU
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("BLEU needs sacrebleu: pip install 'probtx_pyro[train]'") from None
+        raise ModuleNotFoundError(f"BLEU needs sacrebleu: {install_advice('train')}") from None
     return BLEU()

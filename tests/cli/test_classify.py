@@ -1,6 +1,8 @@
 """``probtx classify``: from labelled rows and new rows to classes, probabilities, evidence and a flag."""
 
 import csv
+import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +46,91 @@ def test_it_is_the_classifier_on_files(files, capsys):
     assert capsys.readouterr().out.splitlines()[1:] == ["3 rows, 1 unlike the labelled rows", "right: 1.000 of 2"]
 
 
+def answers(path):
+    with path.open(newline="") as file:
+        return [tuple(row.values()) for row in csv.DictReader(file)]
+
+
+def test_standard_input_and_output_are_tables_and_nothing_else_is_on_it(files, capsys, monkeypatch):
+    assert cli.main(words(files)) == 0
+    capsys.readouterr()
+    train, new = str(files / "train.csv"), str(files / "new.csv")
+    for which, given in (("new", new), ("train", train)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(given).read_bytes())))
+        sources = [train, "-"] if which == "new" else ["-", new]
+        assert cli.main(["classify", *sources, "--label", "side", "--out", "-"]) == 0
+        shown = capsys.readouterr()
+        assert shown.out == (files / "out.csv").read_text()
+        assert shown.err.splitlines() == ["3 rows, 1 unlike the labelled rows", "right: 1.000 of 2"]
+    assert cli.main(["classify", "-", "-", "--label", "side", "--out", "-"]) == 2
+    assert "TRAIN and NEW are both standard input, which is read once; give a file" in capsys.readouterr().err
+
+
+def test_semicolons_and_decimal_commas_are_another_writing_of_the_same_table(files):
+    assert cli.main(words(files)) == 0
+    expected = answers(files / "out.csv")
+    for name in ("train.csv", "new.csv"):
+        text = (files / name).read_text()
+        (files / name).write_text(text.replace(",", ";").replace(".", ","))
+    assert cli.main(words(files, "--delimiter", ";", "--decimal", ",")) == 0
+    assert answers(files / "out.csv") == expected
+    for name in ("train.csv", "new.csv"):
+        (files / name).write_text((files / name).read_text().replace(";", "\t"))
+    assert cli.main(words(files, "--delimiter", "tab", "--decimal", ",")) == 0
+    assert answers(files / "out.csv") == expected
+
+
+def test_incomplete_rows_are_passed_over_in_train_and_have_an_empty_answer_in_new(files, capsys):
+    assert cli.main(words(files)) == 0
+    expected = answers(files / "out.csv")
+    train, new = ((files / name).read_text() for name in ("train.csv", "new.csv"))
+    (files / "train.csv").write_text(train + "NA,1,left\n2,3,\n,,right\n")
+    lines = new.splitlines()
+    (files / "new.csv").write_text("\n".join([*lines[:2], "x,,1,left", *lines[2:], "y,nan,NaN,"]) + "\n")
+    capsys.readouterr()
+    assert cli.main(words(files)) == 2
+    assert "(--incomplete)" in capsys.readouterr().err
+    assert cli.main(words(files, "--incomplete")) == 0
+    nothing = ("",) * 4
+    assert answers(files / "out.csv") == [expected[0], nothing, *expected[1:], nothing]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"incomplete: 3 rows of {files / 'train.csv'}, 2 of {files / 'new.csv'}"
+    assert shown[2:] == ["3 rows, 1 unlike the labelled rows", "right: 1.000 of 2"]
+    (files / "new.csv").write_text("a,b\n,\n")
+    assert cli.main(words(files, "--incomplete")) == 2
+    assert "no new row is complete; fill some" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("1,2,left\n", "train.csv: no class has two complete rows, as the spread of a class needs (rows: 1, classes: 1); give more"),
+        ("1,2,left\n3,4,right\n5,6,top\n", "needs (rows: 3, classes: 3); give more"),
+    ],
+)  # fmt: skip
+def test_rows_that_say_nothing_of_a_spread_are_refused(files, train, said, capsys):
+    (files / "train.csv").write_text("a,b,side\n" + train)
+    assert cli.main(words(files)) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_single_class_is_said(files, capsys):
+    (files / "train.csv").write_text("a,b,side\n" + "\n".join(f"{x},{y},None" for x, y in NEAR))  # a text like another
+    assert cli.main(words(files)) == 0
+    assert (
+        f"all rows of {files / 'train.csv'} are of the class None, and so will be all answers"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("text", ["", ";;", "\n", '"'])
+def test_a_delimiter_is_one_character(files, text, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(words(files, "--delimiter", text))
+    assert "is no delimiter; give one character, or tab" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [("--units", "all"), ("--adapt", "prevalence,shift"), ("--adapt", "auto"), ("--false-alarm", "0")]
@@ -58,7 +145,19 @@ def test_options(files, more):
     [
         (("--label", "sides"), "train.csv, line 1: the header has no column sides"),
         (("--skip", "c"), "the header has no column c; name one of ['a', 'b', 'side']"),
-        (("--out", "new.csv"), "is a file to read; choose another name"),
+        (
+            ("--label", "a"),
+            "line 2: side is 'left', which is no finite number; fill it, remove the line or leave out the column (--skip side)",
+        ),
+        (
+            ("--delimiter", ";"),
+            "line 1: the header has no ';' but ','; write ';' between columns, or say what stands there (--delimiter ',')",
+        ),
+        (
+            ("--decimal", ","),
+            "line 2: a is '0.0', which is no finite number; write ',' before decimals, say what stands there (--decimal '.')",
+        ),
+        (("--out", "new.csv"), "is the file to read; choose another name"),
     ],
 )
 def test_bad_input_is_one_line(files, more, message, capsys, monkeypatch):

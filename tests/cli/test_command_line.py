@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 from probtx_pyro import cli, tour
+from probtx_pyro._lazy import install_advice
 from probtx_pyro.cli import _options
 from probtx_pyro.cli.train import TASKS
 
@@ -50,6 +53,8 @@ def test_top_level_help_names_every_command(capsys):
         (["tour", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
         (["tour", "--seed", "a"], "argument --seed: 'a' is not a seed"),
         (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),
+        (["tour", "--threads", "\u0663"], "argument --threads: '\u0663' is not a whole number from 1"),
+        (["tour", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
@@ -61,12 +66,12 @@ def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["train"], ["adapt"]])
-def test_a_bare_command_that_has_commands_prints_its_help(words, capsys):
-    assert cli.main(words) == 0
+def test_a_bare_command_that_has_commands_is_wrong_usage_and_prints_its_help(words, capsys):
+    assert cli.main(words) == 2
     bare = capsys.readouterr()
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
-    assert (bare.out, bare.err) == (capsys.readouterr().out, "")
+    assert (bare.out, bare.err) == ("", capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -95,6 +100,67 @@ def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys
         with pytest.raises(SystemExit):
             cli.main([*words, "--help"])
         assert "--threads N" in (shown := capsys.readouterr().out) and "Give 1 when" in " ".join(shown.split()), words
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "message"),
+    [
+        ("tour", "sklearn", "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder"),
+        ("classify a.csv b.csv --label x --out out", "sklearn", "MemoryClassifier needs scikit-learn, which is not installed: pip install -e '.[tour]'"),
+        *((f"train {task} --out out", "lightning", "training needs Lightning, which is not installed: pip install -e '.[train]'") for task in TASKS),
+        ("train translation --out out", "tokenizers", "training needs tokenizers, which is not installed"),
+        ("train translation --out out", "sacrebleu", "training needs sacreBLEU, which is not installed"),
+    ],
+)  # fmt: skip
+def test_a_missing_extra_is_said_before_anything_is_begun(words, module, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name in sys.modules if name.startswith("probtx_pyro.apps.memory._classifier")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert cli.main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["tour"], ["classify"], *(["train", task] for task in ("lm", "translation"))])
+def test_help_says_which_extra_a_command_needs(words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    extra = "train" if words[0] == "train" else "tour"
+    assert f"pip install -e '.[{extra}]' in the folder of the repository" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_advice_for_an_extra_names_its_packages_as_they_are_declared():
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra in ("tour", "page", "train"):
+        packages = [each.strip("'") for each in re.findall("'[^']+'", install_advice(extra).partition(", or ")[2])]
+        assert sorted(packages) == sorted(extras[extra])
+
+
+def test_no_advice_asks_the_index_for_this_package():
+    folder = Path(cli.__file__).parents[1]
+    assert not [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".html") and "install 'probtx_pyro" in path.read_text()
+    ]
+
+
+@pytest.mark.parametrize(("words", "asked"), [([], None), (["--no-progress"], False)])
+def test_the_bar_of_a_tour_is_for_terminals(words, asked, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tour, "run", lambda *_, progress, **__: seen.append(progress) or WRITTEN)
+    assert cli.main(["tour", "--out", str(tmp_path), *words]) == 0
+    assert seen == [asked]
+
+
+def test_out_that_is_standard_output_is_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tour", "--out", "-"]) == 2
+    assert "--out - is standard output, and several files are written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -66,7 +66,7 @@ def test_tag_writes_a_word_a_line_from_a_file_or_standard_input(call, folder):
     (folder / "new.txt").write_text("The cat\n\nA bird sings\n")
     code, out, err = call("tag new.txt --model tagger")
     rows = [line.split("\t") for line in out.splitlines()]
-    assert code == 0 and [row[0] for row in rows] == ["The", "cat", "", "A", "bird", "sings", ""]
+    assert code == 0 and [row[0] for row in rows] == ["The", "cat", "", "", "A", "bird", "sings", ""]
     assert all(row[1] in {"DET", "NOUN", "VERB"} and 1 / 3 <= float(row[2]) <= 1 for row in rows if row != [""])
     assert "unknown words: 40.0%" in err and "warning" in err
     assert call("tag - --model tagger", given="The cat\n\nA bird sings\n")[1] == out
@@ -94,8 +94,9 @@ def test_fill_guesses_what_is_hidden(call):
 def test_classify_takes_the_run_of_a_classifier(call, folder):
     code, out, _ = call("classify classifier - --out classes.csv", given="The cat!\nwind\n")
     header, *rows = [line.split(",") for line in (folder / "classes.csv").read_text().splitlines()]
-    assert code == 0 and out == "classes.csv\n" and header == ["class", "probability"]
-    assert len(rows) == 2 and all(row[0] in {"animal", "weather"} and 0.5 <= float(row[1]) <= 1 for row in rows)
+    assert code == 0 and out == "classes.csv\n" and header == ["line", "class", "probability", "text"]
+    assert [(row[0], row[3]) for row in rows] == [("1", "The cat!"), ("2", "wind")]
+    assert all(row[1] in {"animal", "weather"} and 0.5 <= float(row[2]) <= 1 for row in rows)
 
 
 def test_parse_reads_plain_text(call, folder):
@@ -113,7 +114,7 @@ def test_parse_reads_plain_text(call, folder):
         ("tag - --model tagger", "standard input has no text"),
         ("tag nothing.txt --model tagger", "nothing.txt"),
         ("tag prose.txt --model tagger --out prose.txt", "prose.txt is the file to read"),
-        ("fill prose.txt --model mlm", "sentence 1 has no [MASK]; write it"),
+        ("fill prose.txt --model mlm", "prose.txt, line 1 has no [MASK]; write it"),
         ("classify classifier prose.txt --out c.csv --label x", "--label means nothing to a run"),
         ("classify texts.csv texts.csv --out c.csv", "--label is missing; name the column"),
     ],

@@ -77,7 +77,7 @@ def test_unknown_words_are_counted_and_a_foreign_vocabulary_is_warned_of(run, ca
     assert "unknown words: 33.3%\n" in shown.out  # ca and Sleep, of six
     assert shown.err == (
         f"probtx: warning: 33% of the words of {run / 'in.conllu'} are unknown to the model, which reads them all as the "
-        "same one; is it the same language, in the same spelling?\n"
+        "same one; it was trained on other text, or on too little\n"
     )
     (run / "in.conllu").write_text(CONLLU.replace("\tca\t", "\tcan\t"))
     assert cli.main(words.split()) == 0
@@ -141,6 +141,7 @@ def untrained(tmp_path, monkeypatch):
         }
         (tmp_path / name).mkdir()
         torch.save(state, tmp_path / name / "checkpoint.pt")
+        (tmp_path / name / train.RESULTS).write_text(f'{{"steps": {settings.num_steps}}}')
     (tmp_path / "in.conllu").write_text(HALF)
     return tmp_path
 

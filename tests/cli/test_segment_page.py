@@ -276,7 +276,7 @@ def test_a_missing_extra_is_one_line(photo, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["segment", str(photo)]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'probtx_pyro[page]'" in error and error.count("\n") == 1
+    assert "pip install -e '.[page]' in the folder of the repository" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [("--out", "photo.png"), ("--out", "mask.jpg"), ("--overwrite",)])

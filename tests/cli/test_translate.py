@@ -60,7 +60,7 @@ def test_translate_gives_a_line_for_a_line_from_a_file_or_standard_input(call, f
     text = "the cat saw two of six\n\nthe bird saw one of one\n\n"
     (folder / "new.txt").write_text(text)
     code, out, err = call("translate new.txt --model run")
-    assert code == 0 and len(out.split("\n")) == 4 and out.split("\n")[1] == ""
+    assert code == 0 and len(out.split("\n")) == 5 and out.split("\n")[1] == ""
     assert "unknown tokens: 8.3%" in err  # the bird, of twelve words
     assert call("translate - --model run", given=text)[1] == out
     assert call("translate new.txt --model run --batch 1 --threads 1")[1] == out

@@ -27,5 +27,5 @@ def test_pagoda_and_its_mask():
 
 def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'probtx_pyro\[tour\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install -e '\.\[tour\]' in the folder"):
         data.load_digits()

@@ -49,8 +49,12 @@ def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "text,label\na,b\n", "line 1: the header has no column category; name one of"),
-        ("a.csv", "a,b\n", "line 1: the header has no column category, text"),
+        (
+            "a.csv",
+            "text,label\na,b\n",
+            "line 1: the header is text, label, without category; name the column of the texts text and that of their labels category",
+        ),
+        ("a.csv", "a,b\n", "line 1: the header is a, b, without category and text"),
         ("a.csv", CSV + "one, two,card\n", "line 4: 3 columns instead of 2; quote a text"),
         ("a.csv", CSV + "\n\nalone\n", "line 6: 1 columns instead of 2"),
         ("a.csv", CSV + " ,card\n", "line 4: the text or its label is empty"),
@@ -58,7 +62,13 @@ def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
         ("a.csv", CSV + '"never closed,card\n', "line 4: unexpected end of data"),
         ("a.csv", CSV + '"a"b,card\n', "line 4: ',' expected after '\"'"),
         ("a.tsv", TSV + "a b\n", "line 4: 1 columns instead of 2"),
-        ("a.tsv", CSV, "line 1: the header has no column"),
+        (
+            "a.tsv",
+            CSV,
+            r"line 1: the header has no '\t' but ','; write '\t' between columns, or say what stands there (delimiter ',')",
+        ),
+        ("a.csv", "text;category\na;b\n", "line 1: the header has no ',' but ';'"),
+        ("a.csv", "text,category,text\na,b,c\n", "line 1: the header has the column text twice; rename one of them"),
         ("a.txt", CSV, "ends in none of .csv, .tsv; rename or convert it"),
         ("csv", CSV, "ends in none of .csv, .tsv"),
     ],

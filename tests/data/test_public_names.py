@@ -35,7 +35,7 @@ def not_public(code):
     for node in ast.walk(ast.parse(lines)):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[1:2] and node.module.split(".")[1] in PACKAGES:
             public = getattr(import_module(node.module), "__all__", [])
-            deep = node.module.count(".") > 1 and node.module != "probtx_pyro.apps.segmentation"
+            deep = node.module.count(".") > 1
             yield from (f"{node.module}.{x.name}" for x in node.names if deep or x.name not in public)
         elif isinstance(node, ast.Import):
             yield from (x.name for x in node.names if x.name.split(".")[1:2] and x.name.split(".")[1] in PACKAGES)
@@ -51,6 +51,9 @@ def test_the_check_sees_deep_imports_and_private_names():
         "from probtx_pyro.data.text import load_text\nfrom probtx_pyro.train import (\n    load_run,\n    digest,\n)\n"
     )
     assert list(not_public(code)) == ["probtx_pyro.data.text.load_text", "probtx_pyro.train.digest"]
+    assert list(not_public("from probtx_pyro.apps.segmentation import overlay")) == [
+        "probtx_pyro.apps.segmentation.overlay"
+    ]
 
 
 @pytest.mark.parametrize("name", ["data", "apps", "apps.segmentation", "train", "metrics"])

@@ -69,6 +69,9 @@ def test_folders_that_do_not_tell(tmp_path):
 def test_lines_without_their_ends(tmp_path):
     (tmp_path / "dos.txt").write_bytes(b"\xef\xbb\xbfa\r\n\nb ")
     assert read_lines(tmp_path / "dos.txt") == (str(tmp_path / "dos.txt"), ["a", "", "b "])
+    assert read_lines(["\ufeffa\r\n", "\n", "b "]) == ("the lines", ["a", "", "b "])
+    with (tmp_path / "dos.txt").open(encoding="utf-8") as file:  # as it is opened, with the mark
+        assert read_lines(file) == (str(tmp_path / "dos.txt"), ["a", "", "b "])
     (tmp_path / "latin.txt").write_bytes(b"a\nb\n\xe4\n")
     with pytest.raises(ValueError, match=r"latin.txt, line 3: this is not UTF-8 text \(byte 4\)"):
         read_lines(str(tmp_path / "latin.txt"))

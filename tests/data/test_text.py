@@ -94,6 +94,6 @@ def test_vocabularies_number_characters_and_words():
         Vocabulary.of("a", "syllable")
 
 
-def test_reading_leaves_the_text_as_it_is(tmp_path):
-    (tmp_path / "dos.txt").write_bytes(b"a\r\nb")
-    assert read_text(tmp_path / "dos.txt") == "a\r\nb"
+def test_every_line_of_a_text_ends_alike_and_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "dos.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\r\r\n")
+    assert read_text(tmp_path / "dos.txt") == "a\nb\nc\n\n"

@@ -107,7 +107,7 @@ models.SoftKMeans
 try:
     models.SoftKMeansEstimator
 except ModuleNotFoundError as error:
-    assert "pip install 'probtx_pyro[tour]'" in str(error), error
+    assert "pip install -e '.[tour]' in the folder of the repository" in str(error), error
 else:
     raise AssertionError("no error")
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sphinx", reason="sphinx is missing: pip install 'probtx_pyro[site]'")
+pytest.importorskip("sphinx", reason="sphinx is missing: pip install -e '.[site]'")
 ROOT = Path(__file__).parents[2]
 
 

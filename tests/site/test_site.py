@@ -22,7 +22,7 @@ needs_site = pytest.mark.skipif(not PAGES, reason="there is no site in site/_bui
 def watch(chromium):
     found = importlib.util.find_spec("axe_playwright_python")
     if found is None:
-        pytest.skip("axe is missing: pip install 'probtx_pyro[site]'")
+        pytest.skip("axe is missing: pip install -e '.[site]'")
     return Watch(chromium, (Path(found.origin).parent / "axe.min.js").read_text())
 
 

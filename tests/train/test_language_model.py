@@ -1,5 +1,6 @@
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -172,6 +173,38 @@ class Recorder:
         return x
 
 
+class Quiet(Recorder):
+    """Recorder that counts backward passes whose gradients the processes do not exchange."""
+
+    quiet = 0
+
+    def no_backward_sync(self, model):
+        self.quiet += 1
+        return nullcontext()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(rows, monkeypatch):
+    tokens = torch.arange(60) % 5
+    settings = replace(SMALL, map_training=True, attention="gaussian-keys", batch=8)
+    vocabulary = Vocabulary("char", ("?", *"abcd"))
+    found = []
+    for budget in (2**40, rows * (settings.context + 1) ** 2):
+        task = language_model.task(settings, TEXT, vocabulary, dict.fromkeys(("training", "validation"), tokens))
+        task.ready(task.model)
+        wrapped, seen, fabric = torch.nn.ModuleDict({"module": task.model}), [], Quiet()
+        wrapped.forward = lambda x, model=task.model, seen=seen: seen.append(len(x)) or model(x)
+        monkeypatch.setattr(loop, "BUDGET", budget)
+        loss = loop._step(fabric, task, wrapped, torch.optim.SGD(task.model.parameters(), 0.0), 0)
+        found.append((loss, [p.grad for p in task.model.parameters()]))
+        assert max(seen) <= rows or budget == 2**40
+        assert sum(seen) == 8 and fabric.quiet == len(seen) - 1
+    (whole, gradients), (parts, others) = found
+    assert abs(whole - parts) <= 64 * EPS32 * whole
+    for a, b in zip(gradients, others, strict=True):  # eight sums in another order
+        assert (a - b).abs().max() <= 64 * EPS32 * max(1.0, float(a.abs().max()))
+
+
 class TwoProcesses:
     world_size, global_rank = 2, 0
 
@@ -189,7 +222,9 @@ class FullDisk:
 def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(tmp_path):
     path = tmp_path / CHECKPOINT
     path.write_bytes(b"whole")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint.pt cannot be written \(.*No space left.*\); what was there before stays"
+    ):
         loop._save(FullDisk(), path, {})
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"whole"
 

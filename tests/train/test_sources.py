@@ -14,7 +14,7 @@ SENTENCE = ("a", "cat")
 @pytest.mark.parametrize(("column", "tags"), [("upos", ("DET", "NOUN")), ("xpos", ("DT", "NN"))])
 def test_a_folder_of_treebanks(column, tags, tmp_path):
     for name, number in (("train", 5), ("dev", 2), ("test", 1)):
-        (tmp_path / f"en-ud-{name}.conllu").write_text((ROWS + "\n") * number)
+        (tmp_path / f"en-ud-{name}.CoNLLU").write_text((ROWS + "\n") * number)
     found = tagged_sentences(str(tmp_path), column)
     assert {name: len(part) for name, part in found.parts.items()} == {"train": 5, "dev": 2, "test": 1}
     assert found.parts["test"][0] == (SENTENCE, tuple((tag,) for tag in tags))

@@ -312,7 +312,7 @@ def test_bad_settings_and_data_are_one_clear_error():
         (
             {"context": 7},
             parts,
-            r"there are 8 words in a sentence of the train part, and room for 7 \(context\); give more",
+            r"in the train part, sentence 6 has 8 words, and there is room for 7 \(context\); divide it, or train with more",
         ),
         ({}, {**parts, "dev": []}, "the dev part is empty; give at least one row"),
         ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part lacks the 1 columns of labels"),
