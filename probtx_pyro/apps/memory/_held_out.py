@@ -197,6 +197,11 @@ def root_of(memory: GaussianMixture) -> Tensor:
     return root * memory.key_precision.reshape(-1)[0].sqrt()
 
 
+def lowest_rate(held_out: np.ndarray) -> float:
+    """Return the lowest rate of false alarms, above 0, for which held-out evidence (N,) has a threshold: ``1 / (n + 1)``."""
+    return 1 / (1 + int((~np.isnan(held_out)).sum()))
+
+
 def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
     """Return the evidence below which a point is unlike the training points.
 
