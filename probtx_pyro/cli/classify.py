@@ -11,7 +11,8 @@ Texts, by a run of probtx train classifier in the place of the labelled rows (a 
 
 CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
 for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
-which happens to rows of the same kind at the rate of false alarms. Where the new rows have labels, the share that is right is printed.
+which happens to rows of the same kind at the rate of false alarms; that cell is empty where there are too few labelled rows to tell (19 are
+needed at the rate of .05). Where the new rows have labels, the share that is right is printed.
 """
 
 import argparse
@@ -69,6 +70,10 @@ def run(arguments: argparse.Namespace) -> None:
         return _texts(arguments)
     if arguments.label is None:
         raise ValueError("--label is missing; name the column of the labels")
+    import warnings
+
+    import numpy as np
+
     from probtx_pyro import apps
     from probtx_pyro.data import read_table
 
@@ -78,23 +83,49 @@ def run(arguments: argparse.Namespace) -> None:
     train = read_table(arguments.train, arguments.label, skip=arguments.skip)
     new = read_table(arguments.new, arguments.label, features=train.features)
     x, asked = train.numbers, new.numbers
+    _check(arguments.train, train)
     if not arguments.no_scale:
-        scaler = StandardScaler().fit(x)
-        x, asked = scaler.transform(x), scaler.transform(asked)
+        scaler, largest = StandardScaler().fit(x), np.finfo(x.dtype).max
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is as far as numbers go
+            x, asked = scaler.transform(x), scaler.transform(asked).clip(-largest, largest)
     classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
-    classifier.fit(x, train.labels)
-    if arguments.adapt is not None:
-        named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
-        classifier = classifier.adapt(asked, named)
-        print(f"moved: {', '.join(classifier.moved_) or 'nothing'}")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        classifier.fit(x, train.labels)
+        if arguments.adapt is not None:
+            named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
+            classifier = classifier.adapt(asked, named)
+            print(f"moved: {', '.join(classifier.moved_) or 'nothing'}")
+    for warning in said:
+        options.warn(f"warning: {warning.message}")
+    rate = arguments.false_alarm
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
-    unlike = evidence < classifier.threshold(arguments.false_alarm)
+    known = not 0 < rate < classifier.lowest_rate_
+    unlike = classifier.reject(asked, rate) if known else [None] * len(asked)
     classes = classifier.classes_[probabilities.argmax(1)]
     write(arguments.out, zip(classes, probabilities.max(1), evidence, unlike, strict=True))
     print(arguments.out)
-    print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows")
+    print(f"{len(classes)} rows, {sum(unlike) if known else 'nobody knows how many'} unlike the labelled rows")
     if new.labels is not None and (known := new.labels != "").any():
         print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
+
+
+def _check(path: Path, train: Any) -> None:
+    """Refuse labelled rows that no memory can be made of, and say where they are of one class."""
+    import numpy as np
+
+    from probtx_pyro.apps.memory._checks import check_spread
+
+    if len(train.numbers) < 2:
+        raise ValueError(f"{path} has one row; give two that differ, or more")
+    if (train.numbers == train.numbers[0]).all():
+        raise ValueError(f"all rows of {path} are equal; give two that differ, or more")
+    try:
+        check_spread(train.numbers, np.arange(1, 1 + len(train.numbers)), train.features)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if len(set(train.labels)) == 1:
+        options.warn(f"warning: all rows of {path} have the label {train.labels[0]}, which every new row gets")
 
 
 def _texts(arguments: argparse.Namespace) -> None:
@@ -128,7 +159,7 @@ def write(path: Path, rows: Any) -> None:
     path
         The file.
     rows
-        Class, probability, log evidence and a boolean of each row.
+        Class, probability, log evidence, and a boolean of each row, None where nobody knows.
     """
     import csv
 
@@ -136,4 +167,5 @@ def write(path: Path, rows: Any) -> None:
         writer = csv.writer(file)
         writer.writerow(["class", "probability", "log_evidence", "seen_nothing_like_it"])
         for name, probability, evidence, unlike in rows:
-            writer.writerow([name, f"{probability:.6g}", f"{evidence:.6g}", "yes" if unlike else "no"])
+            said = "" if unlike is None else "yes" if unlike else "no"
+            writer.writerow([name, f"{probability:.6g}", f"{evidence:.6g}", said])

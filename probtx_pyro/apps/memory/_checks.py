@@ -164,7 +164,8 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None) -> N
         name = column if names is None else repr(names[column])
         raise ValueError(
             f"X has {data[row, column]:g} in row {rows[row - old]}, column {name}, more than a million times as far from the others "
-            "as they are from each other; if it stands for a missing value, fill it or leave the row out"
+            "as they are from each other; if it stands for a missing value, fill it or leave the row out; "
+            "a column of such a range needs its logarithm"
         )
     check_squares(data, "X")
 
