@@ -100,12 +100,12 @@ def run(arguments: argparse.Namespace) -> None:
         options.warn(f"warning: {warning.message}")
     rate = arguments.false_alarm
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
-    known = not 0 < rate < classifier.lowest_rate_
-    unlike = classifier.reject(asked, rate) if known else [None] * len(asked)
+    told = not 0 < rate < classifier.lowest_rate_
+    unlike = classifier.reject(asked, rate) if told else [None] * len(asked)
     classes = classifier.classes_[probabilities.argmax(1)]
     write(arguments.out, zip(classes, probabilities.max(1), evidence, unlike, strict=True))
     print(arguments.out)
-    print(f"{len(classes)} rows, {sum(unlike) if known else 'nobody knows how many'} unlike the labelled rows")
+    print(f"{len(classes)} rows, {sum(unlike) if told else 'nobody knows how many'} unlike the labelled rows")
     if new.labels is not None and (known := new.labels != "").any():
         print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
 
@@ -120,10 +120,7 @@ def _check(path: Path, train: Any) -> None:
         raise ValueError(f"{path} has one row; give two that differ, or more")
     if (train.numbers == train.numbers[0]).all():
         raise ValueError(f"all rows of {path} are equal; give two that differ, or more")
-    try:
-        check_spread(train.numbers, np.arange(1, 1 + len(train.numbers)), train.features)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    check_spread(train.numbers, np.arange(1, 1 + len(train.numbers)), train.features, str(path))
     if len(set(train.labels)) == 1:
         options.warn(f"warning: all rows of {path} have the label {train.labels[0]}, which every new row gets")
 

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from probtx_pyro.models._spread import check_squares
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 
@@ -45,7 +46,12 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse.
+        Parameters out of range, and data that scikit-learn's own checks refuse; in `fit` numbers whose squares overflow or vanish.
+
+    Notes
+    -----
+    A row that is asked for may hold any finite number. Where it is so far from all centers that its squared distances overflow, its `score` is
+    -inf, it belongs to the centers with equal probabilities, and `predict` names the first of them.
 
     Examples
     --------
@@ -87,7 +93,11 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X (N, D), counted ``sample_weight`` (N,) times."""
         self._validate_params()
-        data = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of sums of large numbers by which scikit-learn looks for NaN
+            data = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        check_squares(data, "X")
         if len(data) < self.n_clusters:
             raise ValueError(f"n_samples={len(data)} should be >= n_clusters={self.n_clusters}")
         weights = None
@@ -137,11 +147,13 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """The nearest center of each row, (N,)."""
-        return self.model_.distances(self._rows(X)).argmin(-1).numpy().astype(np.int32)
+        return _finite(self.model_.distances(self._rows(X))).argmin(-1).numpy().astype(np.int32)
 
     def predict_proba(self, X: ArrayLike) -> NDArray:
         """Attention of each row over the centers, (N, K)."""
-        return self.model_.assign(self._rows(X)).numpy()
+        assigned = self.model_.assign(self._rows(X))
+        told = assigned.sum(-1, keepdim=True) > 0  # NaN is not
+        return torch.where(told, assigned, 1 / len(self.cluster_centers_)).numpy()
 
     def transform(self, X: ArrayLike) -> NDArray:
         """Distances of each row to the centers, (N, K), as of ``KMeans``."""
@@ -151,12 +163,13 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the free energy, summed over rows: with an infinite gamma, the score of ``KMeans``."""
         x = self._rows(X)
-        energy = self.model_.free_energy(x).numpy()
+        energy = _finite(self.model_.free_energy(x)).numpy()
         return -float((energy if sample_weight is None else energy * np.asarray(sample_weight)).sum())
 
     def _rows(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
-        return _tensor(validate_data(self, X, reset=False, dtype=self.cluster_centers_.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _tensor(validate_data(self, X, reset=False, dtype=self.cluster_centers_.dtype))
 
     @property
     def _n_features_out(self) -> int:
@@ -171,6 +184,11 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 def _tensor(array: NDArray) -> torch.Tensor:
     """Shares memory with the array, unless that is read-only, which torch does not know."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _finite(distances: torch.Tensor) -> torch.Tensor:
+    """Put infinity in the place of NaN, the difference of squares that overflow."""
+    return torch.where(distances.isnan(), torch.inf, distances)
 
 
 def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

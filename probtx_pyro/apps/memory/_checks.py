@@ -12,6 +12,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from probtx_pyro.apps.memory._adapt import ANCHORS
+from probtx_pyro.models._spread import away_from_middle, check_squares, middle
 
 _FAR = 1e6  # times the typical distance from the middle, from which a row is no other row's like
 
@@ -136,12 +137,12 @@ def inside(name: str, value: float, low: float, high: float = np.inf) -> None:
 
 def far_rows(data: NDArray) -> NDArray[np.bool_]:
     """Return True for each row (N, D) whose largest distance from the median is over a million times the typical one, (N,)."""
-    away = _away(data)
+    away = away_from_middle(data)
     typical = np.median(away[away > 0]) if (away > 0).any() else 0.0
     return (away > 0) & ~(away <= _FAR * typical)
 
 
-def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None) -> None:
+def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None, given: str = "X") -> None:
     """Refuse rows to learn from that one metric cannot hold.
 
     Parameters
@@ -152,6 +153,8 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None) -> N
         Numbers by which the new ones are called, (n,).
     names
         Of the columns, None for their numbers.
+    given
+        What the rows are called.
 
     Raises
     ------
@@ -160,34 +163,14 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None) -> N
     """
     old = len(data) - len(rows)
     for row in np.flatnonzero(far_rows(data)[old:]) + old:
-        column = int(np.argmax(np.abs(data[row].astype(float) / 2 - _middle(data).astype(float) / 2)))
+        column = int(np.argmax(np.abs(data[row].astype(float) / 2 - middle(data).astype(float) / 2)))
         name = column if names is None else repr(names[column])
         raise ValueError(
-            f"X has {data[row, column]:g} in row {rows[row - old]}, column {name}, more than a million times as far from the others "
+            f"{given} has {data[row, column]:g} in row {rows[row - old]}, column {name}, more than a million times as far from the others "
             "as they are from each other; if it stands for a missing value, fill it or leave the row out; "
             "a column of such a range needs its logarithm"
         )
-    check_squares(data, "X")
-
-
-def _middle(data: NDArray) -> NDArray:
-    return np.partition(data, len(data) // 2, axis=0)[len(data) // 2]
-
-
-def _away(data: NDArray) -> NDArray:
-    """The largest distance of each row from the median in any column, (N,); infinite where it overflows."""
-    with np.errstate(over="ignore"):
-        return np.abs(data - _middle(data)).max(1)
-
-
-def check_squares(data: NDArray, name: str) -> None:
-    """Refuse numbers (N, D) that differ by so much, or so little, that the sum of their squares overflows or vanishes."""
-    widest, limits = float(_away(data).max()), np.finfo(data.dtype)
-    low, high = (float(limits.tiny) * data.size) ** 0.5, (float(limits.max) / data.size) ** 0.5
-    if widest > 0 and not low < widest < high:
-        raise ValueError(
-            f"{name} varies by {widest:.1g}, whose square {data.dtype} does not hold; divide {name} by a number of about this size"
-        )
+    check_squares(data, given)
 
 
 def within(data: NDArray, dtype: Any) -> NDArray:

@@ -202,7 +202,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         self._validate_params()
         y, classes = checked_labels("y", y), checked_labels("classes", classes)
         asked: dict[str, Any] = {"dtype": _KINDS, "reset": before is None, "multi_output": np.asarray(y).ndim == 2}
-        with np.errstate(over="ignore", invalid="ignore"):  # of sums of large numbers by which scikit-learn looks for NaN
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of sums of large numbers by which scikit-learn looks for NaN
             data, y = validate_data(self, X, y, ensure_min_samples=2 if most is None else 1, **asked)
         num_folds, dealt = folds_by(self.cv, data, y, groups)
         rows, number = np.arange(len(data)), len(data)
