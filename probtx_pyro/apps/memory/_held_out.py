@@ -172,7 +172,7 @@ def log_evidence(memory: GaussianMixture, points: Tensor) -> Tensor:
 def expected_answers(memory: GaussianMixture, points: Tensor) -> Tensor:
     """``p(c | x)`` of points (N, D), (N, C), rows on the simplex; the prevalence of the classes where the log evidence is -inf."""
     answers = torch.cat([memory.expected_outputs(some) for some in blocks(memory, points)])
-    total = answers.sum(-1, keepdim=True)
+    total, prevalence = answers.sum(-1, keepdim=True), class_shares(memory)
     told = total > 0
     squares = ((points - memory.keys.mean(0)) @ root_of(memory)).square().sum(-1)
     far = ~(
@@ -180,7 +180,7 @@ def expected_answers(memory: GaussianMixture, points: Tensor) -> Tensor:
     )  # only these may overflow, and are asked for their evidence
     if bool(far.any()):
         told[far] &= (log_evidence(memory, points[far]) > -math.inf).unsqueeze(-1)
-    return torch.where(told, answers / total.where(told, 1.0), class_shares(memory))
+    return torch.where(told, answers / total.where(told, 1.0), prevalence / prevalence.sum())
 
 
 def class_shares(memory: GaussianMixture) -> Tensor:
