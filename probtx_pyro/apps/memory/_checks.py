@@ -51,10 +51,9 @@ def checked_labels(name: str, labels: Any) -> Any:
             f"{name} has no label in row {rows[0]}{more}: {_shown(given[rows[0]])}; fill it, or leave the row out"
         )
     if given.dtype.kind == "O":
-        kinds = {
-            "text" if isinstance(value, str) else "bytes" if isinstance(value, bytes) else "": value
-            for value in given.flat
-        }
+        kinds: dict[Any, Any] = {}
+        for value in given.flat:
+            kinds.setdefault(next((kind for kind in (str, bytes) if isinstance(value, kind)), None), value)
         if len(kinds) > 1:
             raise ValueError(
                 f"{name} mixes labels of several types: {' and '.join(map(repr, kinds.values()))}; make all of them text"

@@ -446,7 +446,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         NotImplementedError
-            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points.
+            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points; weights or
+            shares of classes that are no whole numbers, unless every point is a unit.
         """
         check_is_fitted(self)
         self._require_learned("has no posterior given the training points")

@@ -56,10 +56,14 @@ def draws_of_training(
         True if the points are the units: then a key has no posterior, and each point gives weight to its own unit, as often as it counts.
     num_samples, num_chains, seed
         As in `inference.gibbs`.
+
+    Raises
+    ------
+    NotImplementedError
+        Points that count a part of once, of a memory with several to a unit.
     """
+    data = (examples.points, examples.labels, None, None)
     flat = Dirichlet(memory.keys.new_ones(1, memory.num_units))
-    weights = None if bool((examples.weights == 1).all()) else examples.weights
-    data = (examples.points, examples.labels, None, weights)
     if every_point:
         generator = torch.Generator().manual_seed(seed)
         shape = (num_chains, num_samples, 1, memory.num_units)
@@ -69,11 +73,18 @@ def draws_of_training(
         posterior = models.bayesian(memory, weights=flat)
         lp = {"lp": memory.keys.new_zeros(num_chains, num_samples)}
         return Draws(samples, lp, posterior, data, "Bayesian bootstrap", {"seed": seed})
+    if bool((examples.weights != examples.weights.round()).any()):
+        raise NotImplementedError(
+            "draws of the units count each row a whole number of times; labels that are shares, and other weights, have them with "
+            "units_per_class='all' only"
+        )
+    examples = examples.some(torch.arange(len(examples.labels)).repeat_interleave(examples.weights.long()))
+    data = (examples.points, examples.labels, None, None)
     whole = examples.points
     prior = Normal(whole.mean(0).expand_as(memory.keys), _WIDE * whole.std().expand_as(memory.keys))
     posterior = models.bayesian(memory, keys=prior, weights=flat)
     start = {"keys": memory.keys, "weights": memory.log_weights().exp()}
-    return gibbs(posterior, *data, num_samples=num_samples, num_chains=num_chains, num_warmup=50, start=start,
+    return gibbs(posterior, *data[:2], num_samples=num_samples, num_chains=num_chains, num_warmup=50, start=start,
                  seed=seed, progress=False)  # fmt: skip
 
 
