@@ -89,14 +89,14 @@ def run(arguments: argparse.Namespace) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is as far as numbers go
             x, asked = scaler.transform(x), scaler.transform(asked).clip(-largest, largest)
     classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         classifier.fit(x, train.labels)
         if arguments.adapt is not None:
             named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
             classifier = classifier.adapt(asked, named)
             print(f"moved: {', '.join(classifier.moved_) or 'nothing'}")
-    for warning in said:
+    for warning in warned:
         options.warn(f"warning: {warning.message}")
     rate = arguments.false_alarm
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
@@ -105,7 +105,12 @@ def run(arguments: argparse.Namespace) -> None:
     classes = classifier.classes_[probabilities.argmax(1)]
     write(arguments.out, zip(classes, probabilities.max(1), evidence, unlike, strict=True))
     print(arguments.out)
-    print(f"{len(classes)} rows, {sum(unlike) if told else 'nobody knows how many'} unlike the labelled rows")
+    said = (
+        f"{sum(unlike)} unlike the labelled rows"
+        if told
+        else "which of them are unlike the labelled rows, nobody can tell"
+    )
+    print(f"{len(classes)} rows, {said}")
     if new.labels is not None and (known := new.labels != "").any():
         print(f"right: {(classes == new.labels)[known].mean():.3f} of {int(known.sum())}")
 

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from probtx_pyro.models._spread import check_squares
+from probtx_pyro.models._spread import check_squares, within
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 
@@ -51,7 +51,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     Notes
     -----
     A row that is asked for may hold any finite number. Where it is so far from all centers that its squared distances overflow, its `score` is
-    -inf, it belongs to the centers with equal probabilities, and `predict` names the first of them.
+    -inf, `predict` names the first center, and it belongs to all with equal probabilities, in k-means to the first.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
             weights = _tensor(_check_sample_weight(sample_weight, data, dtype=data.dtype))
         x, random = _tensor(data), check_random_state(self.random_state)
         fits = [self._fit_once(x, weights, random) for _ in range(self.n_init)]
-        best = min(fits, key=lambda fit: float(fit.objective[-1]))
+        best = min(fits, key=lambda fit: float(_finite(fit.objective[-1])))
         self.cluster_centers_ = best.model.centers.numpy()
         self.gamma_ = float(best.model.gamma)
         self.objective_ = best.objective.numpy()
@@ -151,7 +151,10 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 
     def predict_proba(self, X: ArrayLike) -> NDArray:
         """Attention of each row over the centers, (N, K)."""
-        assigned = self.model_.assign(self._rows(X))
+        model, x = self.model_, self._rows(X)
+        if model.hard:
+            return np.eye(len(self.cluster_centers_), dtype=self.cluster_centers_.dtype)[self.predict(X)]
+        assigned = model.assign(x)
         told = assigned.sum(-1, keepdim=True) > 0  # NaN is not
         return torch.where(told, assigned, 1 / len(self.cluster_centers_)).numpy()
 
@@ -169,7 +172,8 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def _rows(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
         with np.errstate(over="ignore", invalid="ignore"):
-            return _tensor(validate_data(self, X, reset=False, dtype=self.cluster_centers_.dtype))
+            data = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return _tensor(within(data, self.cluster_centers_.dtype))
 
     @property
     def _n_features_out(self) -> int:

@@ -1,5 +1,7 @@
 """How far rows of numbers lie from their middle, found without squares, so that it overflows last."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,3 +39,11 @@ def check_squares(data: NDArray, given: str) -> None:
             f"{given} varies by {widest:.1g}, whose square {data.dtype} does not hold; leave out what stands for missing values, or divide "
             "all by a number of about this size"
         )
+
+
+def within(data: NDArray, dtype: Any) -> NDArray:
+    """Return finite numbers in another precision, the largest that it has in the place of larger ones."""
+    if data.dtype == dtype:
+        return data
+    largest = np.finfo(dtype).max
+    return data.clip(-largest, largest).astype(dtype)

@@ -49,7 +49,10 @@ def test_a_row_with_a_fill_value_is_rejected_and_answered_with_probabilities(uni
         probabilities = classifier.predict_proba(rows)
         assert np.isfinite(probabilities).all() and (probabilities >= 0).all()
         np.testing.assert_allclose(probabilities.sum(1), 1, rtol=8 * np.finfo(dtype).eps)
-        assert not np.isnan(classifier.score_samples(rows)).any() and not np.isnan(classifier.predict_log_proba(rows)).any()
+        assert (
+            not np.isnan(classifier.score_samples(rows)).any()
+            and not np.isnan(classifier.predict_log_proba(rows)).any()
+        )
         assert set(classifier.predict(rows)) <= set(y)
     assert 0.9 < (~classifier.reject(census(500, 1)[0])).mean()  # and rows of the same kind are known
 
@@ -87,7 +90,9 @@ def test_rows_with_fill_values_move_nothing(move, fill):
     classifier = MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y)
     new = census(60, 1)[0] * 1.1
     spoilt = np.concatenate([new, with_fills(new[0], [fill])])
-    with pytest.warns(UserWarning, match=r"10 of the rows, the first of them row 60, are far from all others and move nothing"):
+    with pytest.warns(
+        UserWarning, match=r"10 of the rows, the first of them row 60, are far from all others and move nothing"
+    ):
         moved = classifier.adapt(spoilt, move)
     expected = classifier.adapt(new, move)
     assert moved.moved_ == expected.moved_ and moved.temperature_ == expected.temperature_
@@ -113,7 +118,9 @@ def test_a_fill_value_among_the_rows_to_learn_from_is_named(fill, units, dtype):
     x[17, 2] = fill if dtype == np.float64 else max(min(fill, 3e38), -3e38)
     with pytest.raises(ValueError, match=r"X has -?\S+e\+\d+ in row 17, column 2, more than a million times as far"):
         MemoryClassifier(units, cv=2).fit(x.astype(dtype), y)
-    learned = MemoryClassifier(units, cv=2).partial_fit(np.delete(x, 17, 0).astype(dtype), np.delete(y, 17), np.unique(y))
+    learned = MemoryClassifier(units, cv=2).partial_fit(
+        np.delete(x, 17, 0).astype(dtype), np.delete(y, 17), np.unique(y)
+    )
     before = learned.memory_.keys.clone()
     with pytest.raises(ValueError, match=r"in row 1, column 2"):
         learned.partial_fit(x[16:18], y[16:18])
@@ -160,7 +167,9 @@ def test_the_unit_of_measure_changes_no_answer(units, metric, scale):
 @pytest.mark.parametrize(("scale", "dtype"), [(1e160, float), (1e-170, float), (1e300, float), (1e20, np.float32), (1e-25, np.float32)])  # fmt: skip
 def test_numbers_whose_squares_overflow_or_vanish_are_refused_as_that(units, scale, dtype):
     x, y = census(50, 0)
-    with pytest.raises(ValueError, match=r"X varies by \S+, whose square float\d+ does not hold; .* or divide all by a number"):
+    with pytest.raises(
+        ValueError, match=r"X varies by \S+, whose square float\d+ does not hold; .* or divide all by a number"
+    ):
         MemoryClassifier(units, cv=2).fit((x * scale).astype(dtype), y)
 
 
@@ -195,7 +204,9 @@ def test_evidence_that_is_no_number_is_that_of_an_unseen_row(value, learned, mon
 
 @pytest.mark.parametrize("value", [math.nan, 0.0])
 def test_answers_that_are_no_numbers_are_the_prevalence(value, learned, monkeypatch):
-    monkeypatch.setattr(GaussianMixture, "expected_outputs", lambda self, some: torch.full((len(some), 2), value).double())
+    monkeypatch.setattr(
+        GaussianMixture, "expected_outputs", lambda self, some: torch.full((len(some), 2), value).double()
+    )
     np.testing.assert_allclose(learned.predict_proba(np.zeros((3, 2))), [[0.75, 0.25]] * 3, rtol=1e-14)
     assert learned.predict(np.zeros((1, 2))).tolist() == ["a"]
 
@@ -233,7 +244,9 @@ def test_temperature_and_biases_are_learned_from_numbers_alone(value):
 def test_evidence_that_is_no_number_chooses_no_move(learned, monkeypatch):
     points = torch.randn(20, 2, dtype=torch.float64)
     for value in (math.nan, -math.inf):
-        monkeypatch.setattr(_adapt, "log_evidence", lambda memory, some, value=value: some.new_full((len(some),), value))
+        monkeypatch.setattr(
+            _adapt, "log_evidence", lambda memory, some, value=value: some.new_full((len(some),), value)
+        )
         assert _adapt.chosen(learned.memory_, points, _adapt.ANCHORS) == []
 
 
@@ -245,10 +258,14 @@ def test_sums_that_are_no_numbers_do_not_vary():
 
 def test_the_rate_that_few_rows_allow():
     x, y = census(18, 0)
-    with pytest.warns(UserWarning, match=r"18 rows were held out, too few to tell with 5% false alarms .* give 19 rows or more"):
+    with pytest.warns(
+        UserWarning, match=r"18 rows were held out, too few to tell with 5% false alarms .* give 19 rows or more"
+    ):
         few = MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y)
     assert few.lowest_rate_ == 1 / 19
-    with pytest.raises(ValueError, match=r"18 rows were held out, too few to tell at false_alarm_rate=0.05 .* ask for 0.053 or more"):
+    with pytest.raises(
+        ValueError, match=r"18 rows were held out, too few to tell at false_alarm_rate=0.05 .* ask for 0.053 or more"
+    ):
         few.reject(x)
     with pytest.raises(ValueError, match="too few to tell"):
         few.threshold(0.01)

@@ -4,7 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneGroupOut, PredefinedSplit, ShuffleSplit, StratifiedKFold, TimeSeriesSplit  # fmt: skip
+from sklearn.model_selection import (  # fmt: skip
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneGroupOut,
+    PredefinedSplit,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 from tolerances import assert_equal
 
 from probtx_pyro.apps import MemoryClassifier
@@ -61,7 +70,7 @@ def test_a_missing_class_is_named():
 @pytest.mark.parametrize("kind", [list, tuple, lambda y: np.array(y, object), lambda y: pd.Series(y, dtype=object)])
 @pytest.mark.parametrize("other", [1, 2.5, True, b"dog"])
 def test_text_beside_other_labels_is_refused(kind, other):
-    with pytest.raises(ValueError, match="y mixes labels of several types: 'cat' and .*; make all of them text"):
+    with pytest.raises(ValueError, match=r"y mixes labels of several types: 'cat' and .*; make all of them text"):
         learned(kind(put(NAMES, 3, other)))
 
 
@@ -193,7 +202,10 @@ def test_copies_that_come_later_are_in_the_same_fold():
 
 def test_the_spread_of_points_left_out_does_not_know_their_copies():
     x, y = rows(20)
-    once, twice = (MemoryClassifier("all", metric="scalar", prior_weight=1e-9, cv=None).fit(x.repeat(n, 0), y.repeat(n)) for n in (1, 2))
+    once, twice = (
+        MemoryClassifier("all", metric="scalar", prior_weight=1e-9, cv=None).fit(x.repeat(n, 0), y.repeat(n))
+        for n in (1, 2)
+    )
     # the start counts units, 20 or 40, and EM stops a thousandth before its end
     assert float(twice.memory_.key_precision) == pytest.approx(float(once.memory_.key_precision), rel=0.05)
     alone = MemoryClassifier("all", cv=None).fit([[0.0], [0.0], [1.0], [1.0]], [0, 0, 1, 1])  # no class has two places

@@ -172,14 +172,6 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None, give
     check_squares(data, given)
 
 
-def within(data: NDArray, dtype: Any) -> NDArray:
-    """Return finite numbers in another precision, the largest that it has in the place of larger ones."""
-    if data.dtype == dtype:
-        return data
-    largest = np.finfo(dtype).max
-    return data.clip(-largest, largest).astype(dtype)
-
-
 def folds_by(cv: Any, data: NDArray, y: NDArray, groups: ArrayLike | None) -> tuple[int, torch.Tensor | None]:
     """Return the number of folds, 0 for none, and the fold of each row (N,), -1 in none; None where a number alone is given.
 

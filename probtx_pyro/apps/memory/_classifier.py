@@ -25,7 +25,6 @@ from probtx_pyro.apps.memory._checks import (
     inside,
     moves_of,
     shares_of,
-    within,
 )
 from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained, unit_names
 from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, lowest_rate, tempered, threshold
@@ -33,6 +32,7 @@ from probtx_pyro.apps.memory._learn import METRICS, Examples, Settings
 from probtx_pyro.apps.memory._training import MOST_KEPT, Training
 from probtx_pyro.inference import Draws
 from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models._spread import within
 
 _KINDS = [np.float64, np.float32]
 _RATE = 0.05  # of false alarms
