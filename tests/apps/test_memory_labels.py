@@ -268,6 +268,17 @@ def test_parts_have_no_splitter():
         MemoryClassifier(cv=KFold(3)).partial_fit(x, y, classes=[0, 1])
 
 
+def test_very_many_units_are_said_to_take_long(monkeypatch):
+    monkeypatch.setattr("probtx_pyro.apps.memory._classifier._MANY_UNITS", 39)
+    x, y = rows(40)
+    with pytest.warns(
+        UserWarning,
+        match=r"units_per_class='all' compares all pairs of 40 rows, .* takes minutes; several units a class take seconds",
+    ):
+        MemoryClassifier("all", cv=2).fit(x, y)
+    MemoryClassifier("all", cv=2).fit(x[:39], y[:39])
+
+
 def test_the_lowest_rate():
     assert _held_out.lowest_rate(np.array([1.0, np.nan, 2.0])) == pytest.approx(1 / 3)
     assert _held_out.lowest_rate(np.empty(0)) == 1.0

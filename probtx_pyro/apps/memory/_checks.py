@@ -44,7 +44,7 @@ def checked_labels(name: str, labels: Any) -> Any:
     else:
         missing = given != given if given.dtype.kind in "fcmM" else np.zeros(given.shape, dtype=bool)
     missing = missing | np.ma.getmaskarray(labels) if isinstance(labels, np.ma.MaskedArray) else missing
-    rows = np.flatnonzero(missing.reshape(len(given), -1).any(1)) if given.size else []
+    rows = np.flatnonzero(missing.any(tuple(range(1, missing.ndim))))
     if len(rows):
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         raise ValueError(

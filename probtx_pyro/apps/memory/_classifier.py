@@ -36,6 +36,7 @@ from probtx_pyro.models._spread import within
 
 _KINDS = [np.float64, np.float32]
 _RATE = 0.05  # of false alarms
+_MANY_UNITS = 30_000
 _MANY_UNLIKE = 0.25  # share of points below the evidence that 5 % fall below
 
 
@@ -208,6 +209,12 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             data, y = validate_data(self, X, y, ensure_min_samples=2 if most is None else 1, **asked)
         num_folds, dealt = folds_by(self.cv, data, y, groups)
         rows, number = np.arange(len(data)), len(data)
+        if self.units_per_class == "all" and number > _MANY_UNITS:
+            warnings.warn(
+                f"units_per_class='all' compares all pairs of {number:,} rows, again and again, which takes minutes; several units a class "
+                "take seconds",
+                stacklevel=3,
+            )
         if weights is not None:
             weights = _check_sample_weight(weights, data, dtype=data.dtype, ensure_non_negative=True)
             rows = np.flatnonzero(weights)

@@ -307,8 +307,8 @@ def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
     total = sum((weights[asked].sum() for _, weights, asked, _ in groups), keys.new_zeros(()))
     for _ in range(_NUM_STEPS if groups else 0):
         precision, scatter = shared.precision(covariance), torch.zeros_like(covariance)
-        for points, weights, asked, alike in groups:
-            log_weights = weights.log().masked_fill(alike[asked].unsqueeze(-1) == alike, -torch.inf)
+        for points, weights, asked, same in groups:
+            log_weights = weights.log().masked_fill(same, -torch.inf)
             attention = _attention(points[asked], points, log_weights, precision) * weights[asked].unsqueeze(-1)
             crossed = points[asked].mT @ attention @ points
             scatter += (attention.sum(-1) * points[asked].mT) @ points[asked] - crossed - crossed.mT
@@ -329,8 +329,8 @@ def copies(points: Tensor) -> Tensor:
 
 
 def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Return of each class with company its points around their mean, their weights, the numbers of those that are left out in turn,
-    and of each point a number that its copies share.
+    """Return of each class with company its points around their mean (n, D), their weights, the numbers of those that are left out in
+    turn, (A,), and which points are left out with each, itself and its copies, (A, n).
     """
     alike = copies(examples.points)
     groups = [own for _, own in examples.by_class() if len(alike[own].unique()) > 1]
@@ -339,5 +339,6 @@ def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tenso
     for own in groups:
         order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
         asked = order[: max(1, len(own) * _PAIRS_AT_ONCE // pairs)] if pairs > _PAIRS_AT_ONCE else order
-        found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked, alike[own]))
+        same = alike[own][asked].unsqueeze(-1) == alike[own]
+        found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked, same))
     return found
