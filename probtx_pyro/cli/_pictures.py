@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 24_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
+# marks in colour have no more colours; a soft brush leaves hundreds
+MOST_COLOURS = 16
+# four letters of a file of the HEIF family, from its eighth byte on, and what people call it
+_HEIF = {b"avif": "AVIF", b"avis": "AVIF"} | dict.fromkeys(
+    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"), "HEIC"
+)
 # what is written beside a mask, by the end of its name
 BESIDE = ("_overlay.png", "_probability.png", "_probability.npz")
 # what PIL raises on a damaged file
@@ -54,6 +60,8 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
     """Decode a file; one that is too large is refused before."""
     from PIL import Image, UnidentifiedImageError
 
+    if str(path) == "-":
+        raise ValueError("- is standard input, from which no picture is read; name a file")
     try:
         # the limit below is lower than Pillow's and says what to do
         with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
@@ -65,8 +73,7 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
             halved = picture.mode in ("RGB", "RGBA", "LA") and ";16" in str([tile[3] for tile in picture.tile])
             picture.load()
     except UnidentifiedImageError:
-        wanted = " or ".join(", ".join(formats).rsplit(", ", 1))
-        raise ValueError(f"{path} is not a {wanted} picture") from None
+        raise ValueError(f"{path} is {_instead(path, formats)}") from None
     except Image.DecompressionBombError as error:
         millions = MAX_PIXELS // 10**6
         raise ValueError(f"{path} has more than {millions} million pixels ({error}); shrink it first") from None
@@ -81,6 +88,18 @@ def _open(path: Path, formats: tuple[str, ...]) -> "Image.Image":
     if halved:
         options.warn(f"{path} has 16 bits a channel; the upper 8 are used")
     return picture
+
+
+def _instead(path: Path, formats: tuple[str, ...]) -> str:
+    """Say what a file is that is none of the formats, and what to do."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    wanted = " or ".join(", ".join(formats).rsplit(", ", 1))
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF:
+        return f"a picture in {_HEIF[head[8:12]]}, not in {wanted}; save it as JPEG or PNG first"
+    if "TIFF" in formats and head[:4] in (b"II*\0", b"MM\0*"):
+        return "a TIFF picture of a kind that is not read, such as colours of 32 bits; convert it to 8 or 16 bits a channel"
+    return f"not a {wanted} picture"
 
 
 def read_image(path: Path) -> "tuple[np.ndarray, np.ndarray]":
@@ -98,13 +117,21 @@ def read_image(path: Path) -> "tuple[np.ndarray, np.ndarray]":
             raise ValueError(
                 f"{path} has values from {values.min():g} to {values.max():g}, which no viewer knows; convert it to 8 or 16 bits"
             )
+        _warn_if_flat(path, values)
         grey = values.astype(np.float32) / 65535
         return np.repeat((grey * 255).round().astype(np.uint8)[..., None], 3, -1), grey
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, (255, 255, 255, 255)), picture)
     rgb = np.asarray(picture.convert("RGB"))
+    _warn_if_flat(path, rgb)
     return rgb, rgb
+
+
+def _warn_if_flat(path: Path, values: "np.ndarray") -> None:
+    """Say where a picture (H, W) or (H, W, 3) of several pixels has one colour."""
+    if values.shape[:2] != (1, 1) and (values == values[0, 0]).all():
+        options.warn(f"{path} has one colour everywhere, so that nothing but their places tells its pixels apart")
 
 
 def read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray, np.ndarray | None]":
@@ -113,7 +140,8 @@ def read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray, 
     Parameters
     ----------
     path
-        A PNG, grey or palette; None is a picture without marks.
+        A PNG, grey or palette, its values the labels, or in colour: what is transparent is unmarked, or if nothing is the most frequent
+        colour, and the other colours are the labels 1, 2, ... in the order of their red, green and blue; None is a picture without marks.
     shape
         Height and width of the picture that is marked.
     """
@@ -122,21 +150,45 @@ def read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray, 
     if path is None:
         return np.zeros(shape, np.uint8), None
     picture = _open(path, ("PNG",))
+    if picture.size != (shape[1], shape[0]):
+        raise ValueError(
+            f"{path} is {picture.width} x {picture.height} but the picture is {shape[1]} x {shape[0]} (width x height); marks must have the picture's size"
+        )
     if picture.mode not in ("L", "P", "1") and not picture.mode.startswith("I"):
-        raise ValueError(
-            f"{path} is a {picture.mode} picture; marks must be grey or palette, its values the labels (0 for unmarked)"
-        )
+        return _by_colour(path, picture)
     marks = np.asarray(picture)
-    if marks.shape != tuple(shape):
-        raise ValueError(
-            f"{path} is {marks.shape[1]} x {marks.shape[0]} but the picture is {shape[1]} x {shape[0]} (width x height); marks must have the picture's size"
-        )
     if marks.max() > 255:
         raise ValueError(f"{path} has the label {marks.max()}; labels must be 0 (unmarked) to 255")
     if picture.mode != "P":
         return marks.astype(np.uint8), None
     colours = np.array(picture.getpalette("RGB"), np.uint8).reshape(-1, 3)
     return marks, np.pad(colours, ((0, 256 - len(colours)), (0, 0)))
+
+
+def _by_colour(path: Path, picture: "Image.Image") -> "tuple[np.ndarray, np.ndarray]":
+    """Return labels (H, W) and palette (256, 3) of marks in colour, and say which colour is which label."""
+    import numpy as np
+
+    values = np.array(picture.convert("RGBA")).view(">u4")[..., 0]
+    values[values % 256 == 0] = 0  # colours that nobody sees
+    colours, counts = np.unique(values, return_counts=True)
+    if len(colours) > MOST_COLOURS:
+        raise ValueError(
+            f"{path} has {len(colours):,} colours; marks must be grey or palette, its values the labels (0 for unmarked), or have a colour for each "
+            f"label, {MOST_COLOURS} in all: paint with a pencil, whose edges are sharp, on a layer of its own"
+        )
+    unmarked = 0 if colours[0] == 0 else int(counts.argmax())
+    order = [unmarked, *(number for number in range(len(colours)) if number != unmarked)]
+    labels = np.argsort(order)[np.searchsorted(colours, values)].astype(np.uint8)
+    palette = np.zeros((256, 3), np.uint8)
+    palette[: len(order)] = colours[order].astype(">u4").view(np.uint8).reshape(-1, 4)[:, :3]
+    if len(order) > 2:
+        name, *names = ("#" + bytes(colour).hex() for colour in palette[: len(order)])
+        said = ", ".join(f"{other} is {label}" for label, other in enumerate(names, 1))
+        options.warn(
+            f"{path} is in colour: {'what is transparent' if colours[unmarked] == 0 else name} is unmarked, {said}"
+        )
+    return labels, palette
 
 
 def write_labels(target: Path | BinaryIO, labels: "np.ndarray", palette: "np.ndarray") -> None:

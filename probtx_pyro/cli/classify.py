@@ -12,7 +12,8 @@ ones too: its number, its category, the probability of that, and the text):
 
 CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
 for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
-which happens to rows of the same kind at the rate of false alarms. Where the new rows have labels, the share that is right is printed.
+which happens to rows of the same kind at the rate of false alarms; that cell is empty where there are too few labelled rows to tell (19 are
+needed at the rate of .05). Where the new rows have labels, the share that is right is printed.
 As some spreadsheets write it:
 
   probtx classify train.csv --label species new.csv --out classes.csv --delimiter ';' --decimal ,
@@ -107,6 +108,8 @@ def run(arguments: argparse.Namespace) -> None:
         return _texts(arguments, out)
     if arguments.label is None:
         raise ValueError("--label is missing; name the column of the labels")
+    import warnings
+
     import numpy as np
 
     from probtx_pyro import apps
@@ -124,30 +127,41 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.incomplete:
         print(f"incomplete: {(~kept).sum()} rows of {arguments.train}, {(~whole).sum()} of {arguments.new}", file=said)
     x, labels, asked = train.numbers[kept], train.labels[kept], new.numbers[whole]
-    _require_rows(arguments.train, labels, whole)
+    _require_rows(arguments.train, np.flatnonzero(kept) + 1, x, labels, train.features, whole)
     if not arguments.no_scale:
-        scaler = StandardScaler().fit(x)
-        x, asked = scaler.transform(x), scaler.transform(asked)
+        scaler, largest = StandardScaler().fit(x), np.finfo(x.dtype).max
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is as far as numbers go
+            x, asked = scaler.transform(x), scaler.transform(asked).clip(-largest, largest)
     classifier: Any = make(arguments.units, metric=arguments.metric, random_state=arguments.seed)
-    classifier.fit(x, labels)
-    if arguments.adapt is not None:
-        named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
-        classifier = classifier.adapt(asked, named)
-        print(f"moved: {', '.join(classifier.moved_) or 'nothing'}", file=said)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        classifier.fit(x, labels)
+        if arguments.adapt is not None:
+            named = None if arguments.adapt == "auto" else [name.strip() for name in arguments.adapt.split(",")]
+            classifier = classifier.adapt(asked, named)
+            print(f"moved: {', '.join(classifier.moved_) or 'nothing'}", file=said)
+    for warning in warned:
+        options.warn(f"warning: {warning.message}")
+    rate = arguments.false_alarm
     probabilities, evidence = classifier.predict_proba(asked), classifier.score_samples(asked)
-    unlike = evidence < classifier.threshold(arguments.false_alarm)
+    told = not 0 < rate < classifier.lowest_rate_
+    unlike = classifier.reject(asked, rate) if told else [None] * len(asked)
     classes = classifier.classes_[probabilities.argmax(1)]
     found = zip(classes, probabilities.max(1), evidence, unlike, strict=True)
-    rows = ([name, f"{p:.6g}", f"{log:.6g}", "yes" if odd else "no"] for name, p, log, odd in found)
+    rows = (
+        [name, f"{p:.6g}", f"{log:.6g}", "" if odd is None else "yes" if odd else "no"] for name, p, log, odd in found
+    )
     answers = (next(rows) if there else [""] * 4 for there in whole)
     options.write(out, table(["class", "probability", "log_evidence", "seen_nothing_like_it"], answers))
-    print(f"{len(classes)} rows, {int(unlike.sum())} unlike the labelled rows", file=said)
+    count = sum(unlike) if told else "which of them are"
+    print(f"{len(classes)} rows, {count} unlike the labelled rows{'' if told else ', nobody can tell'}", file=said)
     if new.labels is not None and (known := new.labels[whole] != "").any():
         print(f"right: {(classes == new.labels[whole])[known].mean():.3f} of {int(known.sum())}", file=said)
 
 
-def _require_rows(path: Path, labels: Any, whole: Any) -> None:
-    """Refuse labelled rows that say nothing of the spread within a class, and new ones of which none can be classified."""
+def _require_rows(path: Path, rows: Any, numbers: Any, labels: Any, features: Any, whole: Any) -> None:
+    """Refuse labelled rows that no memory can be made of, and new ones of which none can be classified."""
+    from probtx_pyro.apps.memory._checks import check_spread
     from probtx_pyro.data._fetch import named
 
     counts = Counter(labels.tolist())
@@ -156,6 +170,9 @@ def _require_rows(path: Path, labels: Any, whole: Any) -> None:
             f"{named(path)}: no class has two complete rows, as the spread of a class needs "
             f"(rows: {sum(counts.values())}, classes: {len(counts)}); give more"
         )
+    if (numbers == numbers[0]).all():
+        raise ValueError(f"all rows of {named(path)} are equal; give two that differ, or more")
+    check_spread(numbers, rows, features, named(path))
     if len(counts) == 1:
         options.warn(
             f"warning: all rows of {named(path)} are of the class {next(iter(counts))}, and so will be all answers"

@@ -28,11 +28,15 @@ pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probtx_pyro._lazy import install_advice
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _pictures as pictures
-from probtx_pyro.cli._segment_file import segment_picture, shares
+from probtx_pyro.cli._segment_file import segment_picture, several, shares
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SUMMARY = "segment a picture from clicks or scribbles, in the browser or by name; or a folder of pictures"
 
@@ -47,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scribbles",
         type=Path,
         metavar="MARKS",
-        help="PNG of the picture's size, grey or palette: 0 is unmarked, every other value a class; of a folder, the folder of "
-        "such pictures",
+        help="PNG of the picture's size, grey or palette: 0 is unmarked, every other value a class; or in a few colours, each a class, "
+        "on a transparent layer or a ground of one colour; of a folder, the folder of such pictures",
     )
     parser.add_argument(
         "--click",
@@ -129,12 +133,22 @@ def _picture(arguments: argparse.Namespace) -> int:
     for click in clicks:
         clicked = marks_from_clicks(shape, [click])
         steps.append(np.where(clicked > 0, clicked, steps[-1]).astype(np.uint8))
+    _check_clicks(clicks, steps[-1])
     answer = segment_picture(picture, steps, palette, paths, arguments.threads)
     print(f"{paths[0]}  ({shares(answer)})")
     print(*paths[1:], sep="\n")
     if (place := suggest_click(answer, steps[-1])) is not None:
         print(f"least sure at row {place[0]}, column {place[1]}: click there next")
     return 0
+
+
+def _check_clicks(clicks: list[tuple[int, int, int]], marks: "np.ndarray") -> None:
+    """Refuse marks of one class where a later click on the same pixel has overruled the only one of another."""
+    lost = [f"{y},{x},{label}" for y, x, label in clicks if marks[y, x] != label]
+    if lost and not several(marks):
+        raise ValueError(
+            f"the marks have 1 class(es), as --click {lost[0]} is overruled by a later click on its pixel; click beside it"
+        )
 
 
 def _click(text: str) -> tuple[int, int, int]:

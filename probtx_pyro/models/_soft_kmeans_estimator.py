@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from probtx_pyro.models._spread import check_squares, within
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 
@@ -45,7 +46,12 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse.
+        Parameters out of range, and data that scikit-learn's own checks refuse; in `fit` numbers whose squares overflow or vanish.
+
+    Notes
+    -----
+    A row that is asked for may hold any finite number. Where it is so far from all centers that its squared distances overflow, its `score` is
+    -inf, `predict` names the first center, and it belongs to all with equal probabilities, in k-means to the first.
 
     Examples
     --------
@@ -87,7 +93,11 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X (N, D), counted ``sample_weight`` (N,) times."""
         self._validate_params()
-        data = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of sums of large numbers by which scikit-learn looks for NaN
+            data = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        check_squares(data, "X")
         if len(data) < self.n_clusters:
             raise ValueError(f"n_samples={len(data)} should be >= n_clusters={self.n_clusters}")
         weights = None
@@ -95,7 +105,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
             weights = _tensor(_check_sample_weight(sample_weight, data, dtype=data.dtype))
         x, random = _tensor(data), check_random_state(self.random_state)
         fits = [self._fit_once(x, weights, random) for _ in range(self.n_init)]
-        best = min(fits, key=lambda fit: float(fit.objective[-1]))
+        best = min(fits, key=lambda fit: float(_finite(fit.objective[-1])))
         self.cluster_centers_ = best.model.centers.numpy()
         self.gamma_ = float(best.model.gamma)
         self.objective_ = best.objective.numpy()
@@ -137,11 +147,16 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """The nearest center of each row, (N,)."""
-        return self.model_.distances(self._rows(X)).argmin(-1).numpy().astype(np.int32)
+        return _finite(self.model_.distances(self._rows(X))).argmin(-1).numpy().astype(np.int32)
 
     def predict_proba(self, X: ArrayLike) -> NDArray:
         """Attention of each row over the centers, (N, K)."""
-        return self.model_.assign(self._rows(X)).numpy()
+        model, x = self.model_, self._rows(X)
+        if model.hard:
+            return np.eye(len(self.cluster_centers_), dtype=self.cluster_centers_.dtype)[self.predict(X)]
+        assigned = model.assign(x)
+        told = assigned.sum(-1, keepdim=True) > 0  # NaN is not
+        return torch.where(told, assigned, 1 / len(self.cluster_centers_)).numpy()
 
     def transform(self, X: ArrayLike) -> NDArray:
         """Distances of each row to the centers, (N, K), as of ``KMeans``."""
@@ -151,12 +166,14 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the free energy, summed over rows: with an infinite gamma, the score of ``KMeans``."""
         x = self._rows(X)
-        energy = self.model_.free_energy(x).numpy()
+        energy = _finite(self.model_.free_energy(x)).numpy()
         return -float((energy if sample_weight is None else energy * np.asarray(sample_weight)).sum())
 
     def _rows(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
-        return _tensor(validate_data(self, X, reset=False, dtype=self.cluster_centers_.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            data = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return _tensor(within(data, self.cluster_centers_.dtype))
 
     @property
     def _n_features_out(self) -> int:
@@ -171,6 +188,11 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 def _tensor(array: NDArray) -> torch.Tensor:
     """Shares memory with the array, unless that is read-only, which torch does not know."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _finite(distances: torch.Tensor) -> torch.Tensor:
+    """Put infinity in the place of NaN, the difference of squares that overflow."""
+    return torch.where(distances.isnan(), torch.inf, distances)
 
 
 def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

@@ -35,7 +35,7 @@ def name_of(check):
         for i, given in enumerate(CHECKS)
     ],
 )
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning", "ignore:.* held out, too few to tell")
 def test_check_estimator(estimator, check):
     check(estimator)
 

@@ -131,6 +131,53 @@ def test_a_delimiter_is_one_character(files, text, capsys):
     assert "is no delimiter; give one character, or tab" in capsys.readouterr().err
 
 
+def test_few_labelled_rows_leave_the_flag_empty(files, capsys):
+    lines = (files / "train.csv").read_text().splitlines()
+    (files / "train.csv").write_text("\n".join([lines[0], *lines[1:4], *lines[13:16]]) + "\n")
+    assert cli.main(words(files)) == 0
+    with (files / "out.csv").open(newline="") as file:
+        assert [row["seen_nothing_like_it"] for row in csv.DictReader(file)] == ["", "", ""]
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1] == "3 rows, which of them are unlike the labelled rows, nobody can tell"
+    assert (
+        "warning: 6 rows were held out, too few to tell with 5% false alarms" in shown.err
+        and shown.err.count("\n") == 1
+    )
+    assert cli.main(words(files, "--false-alarm", "0.2")) == 0
+    assert cli.main(words(files, "--false-alarm", "0")) == 0
+    with (files / "out.csv").open(newline="") as file:
+        assert [row["seen_nothing_like_it"] for row in csv.DictReader(file)] == ["no", "no", "no"]
+
+
+@pytest.mark.parametrize("scale", [(), ("--no-scale",)])
+def test_new_rows_with_fill_values_are_unlike(scale, files):
+    fills = ["1e20", "-1e38", "1e150", "1e200", "1.7e308", "-1.7e308"]
+    (files / "new.csv").write_text(
+        "\n".join(["a,b,side", "0.4,0.1,left", *(f"0.4,{fill},left" for fill in fills)]) + "\n"
+    )
+    assert cli.main(words(files, *scale)) == 0
+    with (files / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["seen_nothing_like_it"] for row in found] == ["no", *["yes"] * len(fills)]
+    assert all(0.5 <= float(row["probability"]) <= 1 and row["log_evidence"] != "nan" for row in found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["1,2,left", "1,2,left"], "all rows of train.csv are equal; give two that differ, or more"),
+        ([*(f"{x},{y},left" for x, y in NEAR), "1e20,0,left"], "train.csv has 1e+20 in row 13, column 'a', more than a million times"),
+    ],
+    ids=["equal rows", "a fill value"],
+)  # fmt: skip
+def test_a_table_that_no_memory_can_be_made_of_is_one_line(rows, message, files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "train.csv").write_text("\n".join(["a,b,side", *rows]) + "\n")
+    assert cli.main(["classify", "train.csv", "new.csv", "--label", "side", "--out", "out.csv"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [("--units", "all"), ("--adapt", "prevalence,shift"), ("--adapt", "auto"), ("--false-alarm", "0")]

@@ -271,3 +271,43 @@ def test_a_photograph_takes_less_than_five_seconds(tmp_path):
     subprocess.run([sys.executable, "-m", "probtx_pyro", *words, "--out", str(tmp_path / "m.png")], check=True)
     after = os.times()
     assert after.children_user + after.children_system - before.children_user - before.children_system < 5
+
+
+def painted(tmp_path, ground, first, second):
+    """Strokes as a paint program writes them, on a ground of one colour; RGBA where colours have four numbers."""
+    marks = np.full((*SHAPE, len(ground)), ground, np.uint8)
+    marks[20, 20:30], marks[3, 5:55] = first, second
+    if len(ground) == 4:
+        marks[30, 30] = (9, 9, 9, 0)  # a colour that nobody sees
+    Image.fromarray(marks).save(tmp_path / "painted.png")
+    return tmp_path / "painted.png"
+
+
+@pytest.mark.parametrize(
+    ("colours", "said"),
+    [
+        (((255, 255, 255), (0, 160, 0), (250, 10, 20)), "#ffffff is unmarked, #00a000 is 1, #fa0a14 is 2"),
+        (((0, 0, 0), (0, 160, 0), (250, 10, 20)), "#000000 is unmarked, #00a000 is 1, #fa0a14 is 2"),
+        (((200, 0, 0, 0), (0, 160, 0, 255), (250, 10, 20, 255)), "what is transparent is unmarked, #00a000 is 1, #fa0a14 is 2"),
+    ],
+    ids=["on white", "on black", "on a transparent layer"],
+)  # fmt: skip
+def test_strokes_in_colours_are_labels_in_the_order_of_the_colours(colours, said, photo, tmp_path, capsys):
+    assert run(photo, tmp_path / "mask.png", "--scribbles", str(painted(tmp_path, *colours))) == 0
+    assert capsys.readouterr().err == f"probtx: {tmp_path / 'painted.png'} is in colour: {said}\n"
+    mask = read(tmp_path / "mask.png")[1]
+    assert right(mask, disc()[1], (1, 2)) and mask[20, 25] == 1
+    with Image.open(tmp_path / "mask.png") as picture:  # the mask has the colours of the strokes
+        assert picture.getpalette()[3:9] == [0, 160, 0, 250, 10, 20]
+    grey = np.zeros(SHAPE, np.uint8)
+    grey[20, 20:30], grey[3, 5:55] = 1, 2
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    assert run(photo, tmp_path / "same.png", "--scribbles", str(tmp_path / "grey.png")) == 0
+    np.testing.assert_array_equal(read(tmp_path / "same.png")[1], mask)
+
+
+@pytest.mark.parametrize("values", [np.full((*SHAPE, 3), 90, np.uint8), np.full(SHAPE, 900, np.uint16)])
+def test_a_picture_of_one_colour_says_so(values, tmp_path, capsys):
+    Image.fromarray(values).save(tmp_path / "flat.png")
+    assert run(tmp_path / "flat.png", tmp_path / "mask.png", *CLICKS) == 0
+    assert "flat.png has one colour everywhere" in capsys.readouterr().err

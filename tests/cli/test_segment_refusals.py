@@ -1,5 +1,7 @@
 """What ``probtx segment`` refuses, each in one line that says what to do."""
 
+import struct
+
 import numpy as np
 import pytest
 from made_pictures import SHAPE
@@ -27,7 +29,7 @@ def test_pictures_of_numbers_that_no_viewer_knows_are_refused(values, tmp_path, 
     [
         (("--click", "20,25,7"), "1 class"),
         (("--click", "20,25,7", "--click", "21,25,7"), "1 class"),
-        (("--click", "20,25,7", "--click", "20,25,8"), "1 class"),  # the later click overrules
+        (("--click", "20,25,7", "--click", "20,25,8"), "1 class(es), as --click 20,25,7 is overruled by a later click"),
         (("--click", "20,25"), "y,x,label"),
         (("--click", "20,25,cat"), "y,x,label"),
         (("--click", "20.5,25,1"), "y,x,label"),
@@ -54,6 +56,35 @@ def text(path):
     path.write_text("not a picture")
 
 
+def heic(path):
+    path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+
+
+def avif(path):
+    path.write_bytes(b"\0\0\0\x1cftypavif\0\0\0\0avifmif1")
+
+
+def tiff_of_float_colours(path):
+    """Write two pixels of three 32-bit floats, which Pillow does not read."""
+    entries = [
+        (256, 3, 2),
+        (257, 3, 1),
+        (258, 3, 110),
+        (259, 3, 1),
+        (262, 3, 2),
+        (273, 4, 128),
+        (277, 3, 3),
+        (339, 3, 116),
+    ]
+    counts = {258: 3, 339: 3}
+    head = struct.pack("<2sHIH", b"II", 42, 8, len(entries))
+    body = b"".join(struct.pack("<HHII", tag, kind, counts.get(tag, 1), value) for tag, kind, value in entries)
+    assert len(head + body) + 4 == 110
+    path.write_bytes(
+        head + body + bytes(4) + struct.pack("<6H", 32, 32, 32, 3, 3, 3) + bytes(6) + struct.pack("<6f", *[0.5] * 6)
+    )
+
+
 def truncated(path):
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 50, 3), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[:3000])
@@ -73,15 +104,27 @@ def corrupt(path):
         (lambda path: path.mkdir(), "folder"),
         (empty, "not a PNG, JPEG, WEBP, TIFF, BMP or GIF picture"),
         (text, "not a PNG, JPEG, WEBP, TIFF, BMP or GIF picture"),
+        (heic, "is a picture in HEIC, not in PNG, JPEG, WEBP, TIFF, BMP or GIF; save it as JPEG or PNG first"),
+        (avif, "is a picture in AVIF"),
+        (
+            tiff_of_float_colours,
+            "a TIFF picture of a kind that is not read, such as colours of 32 bits; convert it to 8 or 16",
+        ),
         (truncated, "damaged"),
         (corrupt, "damaged"),
     ],
-    ids=["missing", "folder", "empty", "text", "truncated", "corrupt"],
+    ids=["missing", "folder", "empty", "text", "HEIC", "AVIF", "TIFF of floats", "truncated", "corrupt"],
 )
 def test_bad_pictures_are_one_line(make, message, tmp_path, capsys):
     make(tmp_path / "photo.png")
     assert run(tmp_path / "photo.png", tmp_path / "mask.png", *CLICKS) == 2
     refused(capsys, message)
+
+
+def test_standard_input_holds_no_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("-", tmp_path / "mask.png", *CLICKS) == 2
+    refused(capsys, "no picture is read; name a file")
 
 
 def test_one_pixel_cannot_hold_two_classes(tmp_path, capsys):
@@ -100,12 +143,16 @@ def test_too_large_pictures_are_refused_before_decoding(photo, tmp_path, capsys,
     ("picture", "message"),
     [
         (Image.new("L", (59, 40)), "59 x 40 but the picture is 60 x 40"),
-        (Image.new("RGB", (60, 40)), "RGB picture; marks must be grey or palette"),
+        (Image.new("RGB", (60, 40)), "0 class"),
+        (
+            Image.fromarray(np.arange(40 * 60 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 60, 3)),
+            "colours; marks must be grey or palette",
+        ),
         (Image.fromarray(np.full(SHAPE, 300, np.uint16)), "label 300"),
         (Image.new("L", (60, 40)), "0 class"),
         (Image.new("L", (60, 40), 5), "1 class"),
     ],
-    ids=["size", "colour", "16-bit label", "empty", "one class"],
+    ids=["size", "one colour", "many colours", "16-bit label", "empty", "one class"],
 )
 def test_bad_scribbles_are_one_line(picture, message, photo, tmp_path, capsys):
     picture.save(tmp_path / "marks.png")

@@ -97,6 +97,70 @@ def test_bad_input_is_refused(options, message):
         SoftKMeansEstimator().predict(data())
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("gamma", [None, 0.5, np.inf])
+def test_rows_that_are_far_from_all_centers_have_answers(gamma, dtype):
+    x = np.random.default_rng(0).normal(size=(40, 3)) + np.repeat([[0, 0, 0], [9, 9, 9]], 20, 0)
+    fit = SoftKMeansEstimator(2, gamma=gamma, random_state=0).fit(x.astype(dtype))
+    fills = [999.0, -9999.0, 1e10, 1e18, 1e20, 1e39, 1e150, -1e200, 1.7e308]
+    asked = np.tile(x[0], (2 * len(fills), 1))
+    asked[: len(fills), 1], asked[len(fills) :] = fills, np.outer(fills, [1, -1, 1])
+    probabilities, labels = fit.predict_proba(asked), fit.predict(asked)
+    assert np.isfinite(probabilities).all() and (probabilities >= 0).all()
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(labels, probabilities.argmax(1))
+    scores = [fit.score(row[None]) for row in asked]
+    assert not np.isnan(scores).any() and max(scores) < 0 and scores[len(fills) - 1] == -np.inf
+    assert not np.isnan(fit.transform(asked)).any()
+    assert labels[len(fills) - 1] == 0 and probabilities[len(fills) - 1, 0] == (1.0 if gamma == np.inf else 0.5)
+    again = fit.predict_proba(np.concatenate([asked, x]))[len(asked) :]  # the others are answered as without them
+    np.testing.assert_allclose(again, fit.predict_proba(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [None, 0.5, np.inf])
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(1e200, float), (-1.7e308, float), (1e20, np.float32), (-3e38, np.float32)]
+)
+def test_a_value_whose_square_overflows_is_refused(gamma, value, dtype):
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(dtype)
+    x[7, 1] = value
+    with pytest.raises(
+        ValueError, match=r"X varies by \S+, whose square float\d+ does not hold; leave out what stands for missing"
+    ):
+        SoftKMeansEstimator(2, gamma=gamma).fit(x)
+    x[7, 1] = 0
+    with pytest.raises(ValueError, match="X varies by"):
+        SoftKMeansEstimator(2, gamma=gamma).fit((x * np.finfo(dtype).tiny ** 0.6).astype(dtype))
+
+
+def test_starts_that_end_in_no_number_are_not_the_best(monkeypatch):
+    ends = iter([math.nan, 3.0, 2.0, math.nan])
+    once = SoftKMeansEstimator._fit_once
+
+    def fit_once(self, *arguments):
+        found = once(self, *arguments)
+        return found._replace(objective=torch.full_like(found.objective, next(ends)))
+
+    monkeypatch.setattr(SoftKMeansEstimator, "_fit_once", fit_once)
+    assert SoftKMeansEstimator(2, n_init=4, random_state=0).fit(data()).objective_[-1] == 2.0
+
+
+def test_distances_of_one_at_ten_thousand_in_single_precision():
+    """scikit-learn issue 9354: 10000 and 10001 in float32 are 1 apart."""
+    x = np.array([[10000.0], [10001.0]], np.float32)
+    fit = SoftKMeansEstimator(2, gamma=np.inf, init=x).fit(x)
+    assert fit.transform(x).tolist() == [[0.0, 1.0], [1.0, 0.0]] and fit.predict(x).tolist() == [0, 1]
+
+
+def test_a_row_that_overflows_in_single_precision_belongs_to_a_center():
+    """scikit-learn issue 13905: squares of large float32 numbers overflowed into zeros, distances to nowhere."""
+    x = np.array([[-1e18], [1e18]], np.float32)
+    fit = SoftKMeansEstimator(2, gamma=np.inf, init=x).fit(x)
+    assert fit.transform(x).tolist() == [[0.0, 2 * float(np.float32(1e18))], [2 * float(np.float32(1e18)), 0.0]]
+    assert fit.predict(x).tolist() == [0, 1] and fit.inertia_ == 0.0
+    assert np.isfinite(fit.predict_proba([[3e38], [-3e38]])).all()
+
+
 @pytest.mark.slow
 def test_without_scikit_learn_the_error_says_what_to_install():
     code = """

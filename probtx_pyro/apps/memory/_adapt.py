@@ -27,7 +27,7 @@ from pyro.distributions import Dirichlet, Distribution, Gamma, Normal, Wishart
 from torch import Tensor
 
 from probtx_pyro import models
-from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, tempered
+from probtx_pyro.apps.memory._held_out import class_shares, expected_answers, log_evidence, root_of, tempered
 from probtx_pyro.apps.memory._prevalence import CONCENTRATIONS, draw_shares
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import Bayesian, GaussianMixture
@@ -57,15 +57,6 @@ def _metric(memory: GaussianMixture, anchor: float) -> Distribution:
     if memory.diagonal_metric:
         return Gamma(1 + 0.5 * anchor * ones, 0.5 * anchor)
     return Wishart(ones.new_tensor(len(ones) + 1 + anchor), covariance_matrix=torch.diag(ones) / anchor)
-
-
-def _root(memory: GaussianMixture) -> Tensor:
-    """The matrix L (D, D) by which points are whitened, ``x L``: ``L L' = α Λ``."""
-    size = memory.keys.shape[-1]
-    root = torch.eye(size, dtype=memory.keys.dtype)
-    if memory.metric is not None:
-        root = torch.diag(memory.metric.sqrt()) if memory.diagonal_metric else torch.linalg.cholesky(memory.metric)
-    return root * memory.key_precision.reshape(-1)[0].sqrt()
 
 
 def _in_coordinates(memory: GaussianMixture, root: Tensor) -> GaussianMixture:
@@ -156,7 +147,7 @@ def moved(
     places, rest = {"shift", "scale"}.intersection(moves), set(PRIORS).intersection(moves)
     if not places and not rest:
         return memory
-    root = _root(memory)
+    root = root_of(memory)
     inverse, asked = torch.linalg.inv(root), points @ root
     present = _in_coordinates(memory, root)
     if places:
@@ -265,11 +256,6 @@ def adapted(
         weighed = adapt(posterior, queries, num_steps=1000, tol=1e-5, progress=False).formulation
         present = with_prevalence(present, weighed.log_weights().exp()[0])
     return present, temperature
-
-
-def class_shares(memory: GaussianMixture) -> Tensor:
-    """``p(c) = Σ_j π_j ρ_jc``, (C,)."""
-    return memory.log_weights().exp()[0] @ memory.unit_answers()
 
 
 def with_prevalence(memory: GaussianMixture, shares: Tensor) -> GaussianMixture:

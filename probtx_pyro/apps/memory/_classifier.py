@@ -12,23 +12,36 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from probtx_pyro import results
 from probtx_pyro.apps.memory._adapt import ANCHORS, Prevalence, adapted, chosen, draw_prevalence
-from probtx_pyro.apps.memory._checks import as_tensor, inside, moves_of, shares_of
+from probtx_pyro.apps.memory._checks import (
+    as_tensor,
+    check_spread,
+    checked_labels,
+    far_rows,
+    folds_by,
+    inside,
+    moves_of,
+    shares_of,
+)
 from probtx_pyro.apps.memory._explain import Explanation, draws_of_training, explained, unit_names
-from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, tempered, threshold
+from probtx_pyro.apps.memory._held_out import expected_answers, log_evidence, lowest_rate, tempered, threshold
 from probtx_pyro.apps.memory._learn import METRICS, Examples, Settings
 from probtx_pyro.apps.memory._training import MOST_KEPT, Training
 from probtx_pyro.inference import Draws
 from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models._spread import within
 
+_KINDS = [np.float64, np.float32]
+_RATE = 0.05  # of false alarms
+_MANY_UNITS = 30_000
 _MANY_UNLIKE = 0.25  # share of points below the evidence that 5 % fall below
 
 
 class MemoryClassifier(ClassifierMixin, BaseEstimator):
-    """Labelled points in a memory of Gaussian units: a point attends to the units, and their labels answer.
+    """Memory of labelled points in Gaussian units: a point attends to the units, and their labels answer.
 
     ``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``, a `models.GaussianMixture` with categorical answers. Besides the class it says how
     likely the point itself is, so that a point unlike all that it was taught is seen; and it adapts to points without labels.
@@ -36,7 +49,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     units_per_class
-        At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training point a unit.
+        At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training point a unit, whose
+        time grows with the square of their number.
     metric
         What all units share, and is learned: ``"scalar"`` a precision, ``"diagonal"`` one a feature, ``"full"`` a matrix. The first
         needs features on one scale, and all are shrunk to it; put a ``StandardScaler`` in front where units of measure differ.
@@ -45,7 +59,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     temperature
         By which the squared distances are divided when it answers; None learns it from the held-out points.
     cv
-        Folds in which each training point is held out once; None holds none out: `reject` refuses, the temperature is 1 unless given.
+        Folds in which each training point is held out once: their number, a splitter of scikit-learn such as ``GroupKFold(5)``, or pairs of
+        rows to learn from and rows held out, these pairs and `fit` only. Their number deals them out class by class in the order of the rows,
+        copies of a row to one fold; another order is another draw of the folds, and moves temperature and threshold a little.
+        None holds none out: `reject` refuses, the temperature is 1 unless given.
     random_state
         An integer makes fits reproducible.
 
@@ -60,7 +77,15 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse.
+        Parameters out of range, and data that scikit-learn's own checks refuse; labels that are missing, or text beside numbers; a row to
+        learn from that is a million times as far from the others as they are from each other (a value that stands for a missing one);
+        numbers whose squares overflow or vanish.
+
+    Notes
+    -----
+    A row to classify may hold any finite number. Where it is so far from all units that the evidence overflows, `score_samples` is -inf, `reject`
+    is True at every rate, and, as no unit speaks for it, the classes have their prevalence in the memory, and `explain` names the units of
+    most weight.
 
     Examples
     --------
@@ -83,7 +108,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         "metric": [StrOptions(set(METRICS))],
         "prior_weight": [Interval(Real, 0, None, closed="neither"), None],
         "temperature": [Interval(Real, 0, None, closed="neither"), None],
-        "cv": [Interval(Integral, 2, None, closed="left"), None],
+        "cv": ["cv_object"],
         "random_state": ["random_state"],
     }
 
@@ -94,7 +119,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         metric: str = "full",
         prior_weight: float | None = None,
         temperature: float | None = None,
-        cv: int | None = 5,
+        cv: Any = 5,
         random_state: Any = None,
     ) -> None:
         self.units_per_class = units_per_class
@@ -106,7 +131,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     # -- learning -------------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
         """Learn from points and labels, and forget what was learned before.
 
         Parameters
@@ -114,9 +141,27 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         X
             (N, D).
         y
-            (N,) classes; or (N, C), C > 1, shares of classes 0..C-1, rows on the simplex.
+            (N,) classes; or (N, C), C > 1, shares of classes 0..C-1, rows on the simplex or booleans.
+        sample_weight
+            How often each row counts, (N,), 0 for not at all. Weights by class are ``compute_sample_weight("balanced", y)`` of scikit-learn. The
+            threshold of `reject` counts each row once.
+        groups
+            (N,), for a ``cv`` that keeps groups together.
+
+        Warns
+        -----
+        UserWarning
+            Fewer than 19 rows were held out, too few for `reject` at its rate of .05; every row is a unit and there are so many that it
+            takes minutes.
         """
-        return self._learn(X, y, None, None, None)
+        self._learn(X, y, None, None, None, sample_weight, groups)
+        if self.cv is not None and not self.lowest_rate_ <= _RATE:
+            warnings.warn(
+                f"{_held(self.held_out_evidence_)}, too few to tell with {_RATE:.0%} false alarms what is unlike them, and for a temperature "
+                f"that can be relied on; give {round(1 / _RATE) - 1} rows or more, or cv=None",
+                stacklevel=2,
+            )
+        return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn from more points and labels.
@@ -140,6 +185,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         NotImplementedError
             A memory that has adapted.
         """
+        if not (self.cv is None or isinstance(self.cv, Integral)):
+            raise ValueError(
+                f"cv={self.cv!r} splits rows that come at once; give partial_fit a number of folds, or use fit"
+            )
         first = not hasattr(self, "memory_")
         if not first:
             self._require_learned("learns no labels")
@@ -147,23 +196,50 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("classes must be given at the first call of partial_fit: all labels that are to come")
         return self._learn(X, y, None if first else self._training, classes, MOST_KEPT)
 
-    def _learn(self, X: ArrayLike, y: Any, before: Training | None, classes: Any, most: int | None) -> Self:
+    def _learn(
+        self, X: ArrayLike, y: Any, before: Training | None, classes: Any, most: int | None, weights: Any = None, groups: Any = None
+    ) -> Self:  # fmt: skip
         """Add to what was learned before, and keep so many points (all if None)."""
         self._validate_params()
-        kinds = [np.float64, np.float32] if before is None else before.points.numpy().dtype
-        asked: dict[str, Any] = {"dtype": kinds, "reset": before is None, "multi_output": np.asarray(y).ndim == 2}
-        data, y = validate_data(self, X, y, ensure_min_samples=2 if most is None else 1, **asked)
+        y, classes = checked_labels("y", y), checked_labels("classes", classes)
+        asked: dict[str, Any] = {"dtype": _KINDS, "reset": before is None, "multi_output": np.asarray(y).ndim == 2}
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of sums of large numbers by which scikit-learn looks for NaN
+            data, y = validate_data(self, X, y, ensure_min_samples=2 if most is None else 1, **asked)
+        num_folds, dealt = folds_by(self.cv, data, y, groups)
+        rows, number = np.arange(len(data)), len(data)
+        if self.units_per_class == "all" and number > _MANY_UNITS:
+            warnings.warn(
+                f"units_per_class='all' compares all pairs of {number:,} rows, again and again, which takes minutes; several units a class "
+                "take seconds",
+                stacklevel=3,
+            )
+        if weights is not None:
+            weights = _check_sample_weight(weights, data, dtype=data.dtype, ensure_non_negative=True)
+            rows = np.flatnonzero(weights)
+            if len(rows) == 0:
+                raise ValueError("sample_weight is 0 everywhere; give a positive weight to some rows")
+            data, y, weights, dealt = data[rows], y[rows], weights[rows], None if dealt is None else dealt[rows]
         named, shares = shares_of(y, None if before is None else self.classes_, classes)
+        shares = shares if weights is None else shares * weights[:, np.newaxis]
+        earlier = data[:0] if before is None else before.points.numpy()
+        data = within(data, earlier.dtype)
+        check_spread(np.concatenate([earlier, data]), rows, getattr(self, "feature_names_in_", None))
         points = as_tensor(data)
         if before is None:
             units = None if self.units_per_class == "all" else int(self.units_per_class)
             weight = float(data.shape[1]) if self.prior_weight is None else float(self.prior_weight)
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-            before = Training.nothing(Settings(len(named), units, self.metric, weight, seed), self.cv or 0, points)
-        training = before.taught(points, as_tensor(shares.astype(data.dtype)), most)
+            before = Training.nothing(Settings(len(named), units, self.metric, weight, seed), num_folds, points)
+        training = before.taught(points, as_tensor(shares.astype(data.dtype)), most, dealt)
         self.memory_ = self._learned = training.memory()
         self.classes_, self.moved_, self._training = named, (), training
-        self.held_out_evidence_, learned, biases = training.held_out()
+        evidence, learned, biases = training.held_out()
+        self.held_out_evidence_ = evidence
+        if len(evidence) and most is None:
+            self.held_out_evidence_ = np.full(max(len(evidence), number), np.nan, evidence.dtype)
+            self.held_out_evidence_[rows] = evidence
         self.temperature_ = learned if self.temperature is None else float(self.temperature)
         self._biases = biases(self.temperature_)
         return self
@@ -191,25 +267,42 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         points = self._points(X)
         return expected_answers(self.reader_, points).numpy()
 
+    def predict_log_proba(self, X: ArrayLike) -> NDArray:
+        """Return the logarithm of `predict_proba`, (N, C), -inf where that is 0."""
+        probabilities = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return np.log(probabilities)
+
     def score_samples(self, X: ArrayLike) -> NDArray:
-        """Return the log evidence ``log p(x)`` of each row, (N,)."""
+        """Return the log evidence ``log p(x)`` of each row, (N,), -inf where it overflows."""
         points = self._points(X)
         return log_evidence(self.memory_, points).numpy()
 
     def threshold(self, false_alarm_rate: float = 0.05) -> float:
-        """Return the log evidence below which a point is unlike the training points, -inf where they are too few to tell.
+        """Return the log evidence below which a point is unlike the training points, -inf at a rate of 0.
 
         Raises
         ------
         ValueError
-            A rate out of range, or ``cv=None``.
+            A rate out of range, or above 0 and below ``lowest_rate_``: too few rows were held out; ``cv=None``.
         """
         check_is_fitted(self)
         if not 0 <= false_alarm_rate < 1:
             raise ValueError(f"false_alarm_rate must be from 0 to below 1, not {false_alarm_rate}")
         if not len(self.held_out_evidence_):
             raise ValueError("no training point was held out, so no rate of false alarms is known; fit with cv=5")
+        if 0 < false_alarm_rate < self.lowest_rate_ * (1 - 1e-9):
+            raise ValueError(
+                f"{_held(self.held_out_evidence_)}, too few to tell at false_alarm_rate={false_alarm_rate:g} what is unlike them; ask for "
+                f"{self.lowest_rate_:.2g} or more, or fit with more rows"
+            )
         return threshold(self.held_out_evidence_, false_alarm_rate)
+
+    @property
+    def lowest_rate_(self) -> float:
+        """The lowest rate of false alarms above 0 that `reject` can keep to: one in one more than the rows that were held out."""
+        check_is_fitted(self)
+        return lowest_rate(self.held_out_evidence_)
 
     def reject(self, X: ArrayLike, false_alarm_rate: float = 0.05) -> NDArray[np.bool_]:
         """Return True for each row that is unlike the training points, (N,).
@@ -220,9 +313,16 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             (N, D).
         false_alarm_rate
             The share of points like the training points for which it is True all the same, at most; it is set by the
-            evidence of held-out points, of a memory that has learned from fewer, so that the true rate tends to be lower.
+            evidence of held-out points, of a memory that has learned from fewer, so that the true rate tends to be lower. At 0 it is True
+            only where the log evidence is -inf.
+
+        Raises
+        ------
+        ValueError
+            As `threshold`.
         """
-        return self.score_samples(X) < self.threshold(false_alarm_rate)
+        evidence = self.score_samples(X)
+        return ~((evidence >= self.threshold(false_alarm_rate)) & (evidence > -np.inf))
 
     # -- points without labels ------------------------------------------------------------------------------------------------
 
@@ -232,7 +332,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X
-            (N, D), points to be classified; they should come from one place.
+            (N, D), points to be classified; they should come from one place. Those of evidence -inf, and those a million times as far
+            from the others as they are from each other, move nothing.
         move
             What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units), ``"scale"``
             (one factor of their distances from the middle), ``"metric"`` and ``"keys"`` (each unit by itself). None lets held-out evidence of
@@ -244,12 +345,12 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            A name that does not exist, or nothing to move; an anchor out of range.
+            A name that does not exist, or nothing to move; an anchor out of range; no point that can move anything.
 
         Warns
         -----
         UserWarning
-            The prevalence alone is to move, and many points are unlike the training points: then they do not tell it.
+            The prevalence alone is to move, and many points are unlike the training points: then they do not tell it. Points that move nothing.
 
         Notes
         -----
@@ -260,6 +361,17 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         points = self._points(X)
         anchors = ANCHORS if anchor is None else dict.fromkeys(ANCHORS, float(anchor))
         inside("anchor", min(anchors.values()), 0)
+        near = torch.from_numpy(~far_rows(points.numpy())) & (log_evidence(self.memory_, points) > -torch.inf)
+        if not bool(near.all()):
+            if not bool(near.any()):
+                raise ValueError(
+                    "no row of X is like anything that the memory has seen; fill or leave out what stands for missing values"
+                )
+            warnings.warn(
+                f"{int((~near).sum())} of the rows, the first of them row {int((~near).int().argmax())}, are far from all others and move nothing; do they hold values that stand for missing ones?",
+                stacklevel=2,
+            )
+            points = points[near]
         moves = chosen(self.memory_, points, anchors) if move is None else moves_of(move)
         if moves == ["prevalence"]:
             self._warn_of_others(points)
@@ -313,8 +425,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     def _warn_of_others(self, points: torch.Tensor) -> None:
         """Warn where more points are unlike the training points than chance and small differences explain."""
-        if len(self.held_out_evidence_):
-            unlike = float((log_evidence(self.memory_, points) < torch.tensor(self.threshold(0.05))).double().mean())
+        if self.lowest_rate_ <= _RATE:
+            unlike = float((log_evidence(self.memory_, points) < torch.tensor(self.threshold(_RATE))).double().mean())
             if unlike > _MANY_UNLIKE:
                 warnings.warn(
                     f"{unlike:.0%} of the points are unlike the training points (5 % of their own kind are), so that their classes are not as they were learned and tell the prevalence badly; let the metric adapt, too",
@@ -341,7 +453,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         NotImplementedError
-            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points.
+            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points; weights or
+            shares of classes that are no whole numbers, unless every point is a unit.
         """
         check_is_fitted(self)
         self._require_learned("has no posterior given the training points")
@@ -392,9 +505,16 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     def _points(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
         dtype = np.float32 if self.memory_.keys.dtype == torch.float32 else np.float64
-        return as_tensor(validate_data(self, X, reset=False, dtype=dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            data = validate_data(self, X, reset=False, dtype=_KINDS)
+        return as_tensor(within(data, dtype))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = False
         return tags
+
+
+def _held(evidence: NDArray) -> str:
+    number = int((~np.isnan(evidence)).sum())
+    return f"{number} row{' was' if number == 1 else 's were'} held out"

@@ -8,7 +8,7 @@ from pyro.distributions import Dirichlet, Normal
 from torch import Tensor
 
 from probtx_pyro import models, results
-from probtx_pyro.apps.memory._held_out import tempered
+from probtx_pyro.apps.memory._held_out import log_evidence, tempered
 from probtx_pyro.apps.memory._learn import Examples
 from probtx_pyro.inference import Draws, gibbs
 from probtx_pyro.models import Bayesian, GaussianMixture
@@ -17,7 +17,7 @@ _WIDE = 10.0  # spread of the prior of keys, in standard deviations of all point
 
 
 class Explanation(NamedTuple):
-    """Units that a point attends to, the most attended first, (top,) each.
+    """Units that a point attends to, the most attended first, (top,) each; of a point that the memory has not seen, by their prior weights.
 
     units: their numbers in the memory. classes: the most probable class of each. weights: attention, averaged over the posterior.
     low, high: ends of its band. keys: where they are, (top, D).
@@ -53,20 +53,33 @@ def draws_of_training(
     examples
         What from.
     every_point
-        True if the points are the units: then a key has no posterior, and each point gives weight to its own unit.
+        True if the points are the units: then a key has no posterior, and each point gives weight to its own unit, as often as it counts.
     num_samples, num_chains, seed
         As in `inference.gibbs`.
+
+    Raises
+    ------
+    NotImplementedError
+        Points that count a part of once, of a memory with several to a unit.
     """
-    flat = Dirichlet(memory.keys.new_ones(1, memory.num_units))
     data = (examples.points, examples.labels, None, None)
+    flat = Dirichlet(memory.keys.new_ones(1, memory.num_units))
     if every_point:
         generator = torch.Generator().manual_seed(seed)
         shape = (num_chains, num_samples, 1, memory.num_units)
-        drawn = torch.empty(shape, dtype=memory.keys.dtype).exponential_(generator=generator)
+        counts = examples.weights.new_zeros(memory.num_units).index_add_(0, examples.rows, examples.weights)
+        drawn = torch._standard_gamma(counts.expand(shape).contiguous(), generator=generator)
         samples = {"weights": drawn / drawn.sum(-1, keepdim=True)}
         posterior = models.bayesian(memory, weights=flat)
         lp = {"lp": memory.keys.new_zeros(num_chains, num_samples)}
         return Draws(samples, lp, posterior, data, "Bayesian bootstrap", {"seed": seed})
+    if bool((examples.weights != examples.weights.round()).any()):
+        raise NotImplementedError(
+            "draws of the units count each row a whole number of times; labels that are shares, and other weights, have them with "
+            "units_per_class='all' only"
+        )
+    examples = examples.some(torch.arange(len(examples.labels)).repeat_interleave(examples.weights.long()))
+    data = (examples.points, examples.labels, None, None)
     whole = examples.points
     prior = Normal(whole.mean(0).expand_as(memory.keys), _WIDE * whole.std().expand_as(memory.keys))
     posterior = models.bayesian(memory, keys=prior, weights=flat)
@@ -98,8 +111,14 @@ def explained(
     assert isinstance(draws.program, Bayesian)
     program = draws.program
     cooled = Bayesian(tempered(program.formulation, temperature), program.priors, program.collapsed)
-    said = results.predict(draws._replace(program=cooled), points, prob=probability, relabel=False)
-    attention, (low, high) = said.attention, said.band("attention")
+    seen = log_evidence(cooled.formulation, points) > -torch.inf
+    weights = draws.samples["weights"].flatten(0, -2)  # in the place of what the others attend to
+    ends = weights.new_tensor([(1 - probability) / 2, (1 + probability) / 2])
+    rows = (weights.mean(0), *weights.quantile(ends, 0))
+    attention, low, high = (row.repeat(len(points), 1) for row in rows)
+    if bool(seen.any()):
+        said = results.predict(draws._replace(program=cooled), points[seen], prob=probability, relabel=False)
+        attention[seen], (low[seen], high[seen]) = said.attention, said.band("attention")
     order = attention.argsort(-1, descending=True)[:, :top]
     memory = program.formulation
     labels = memory.unit_answers().argmax(-1)

@@ -3,6 +3,9 @@
 Evidence and answers ask different things of a spread. Features that depend on each other, which a diagonal metric takes for
 independent, make it too sure. A temperature T divides the squared distances of the answers alone, ``p(c | x) ∝ Σ_j π_j ρ_jc exp(-d²_j/2T)``,
 which is the same memory with precision α/T; the weights, and with them the prevalence of classes, keep their meaning.
+
+A point so far from all units that its squared distances overflow is one that the memory has not seen: its evidence is -inf, and as no
+unit speaks for it, its answer is the prevalence of the classes.
 """
 
 import math
@@ -25,7 +28,7 @@ _COLDEST, _HOTTEST = 0.1, 1000.0  # temperatures
 class HeldOut(NamedTuple):
     """Scores of the training points, each by a memory that was learned without it.
 
-    log_evidence: (N,), NaN where what is left without the fold does not vary. temperature: that of the least log loss of their labels, 1 where
+    log_evidence: (N,), NaN where what is left without the fold does not vary, and where a point is in no fold. temperature: that of the least log loss of their labels, 1 where
     there is nothing to learn it from. biases: (C,), by which the log answers at some temperature are moved so that every class is said as
     often as it is.
     """
@@ -68,7 +71,7 @@ def held_out(
     points, shares
         (N, D), and the shares of classes (N, C).
     fold_of
-        (N,).
+        (N,), -1 in none.
     memories
         One for each fold, None where none could be learned.
     seed
@@ -102,9 +105,10 @@ class _Asked(NamedTuple):
     def of(cls, memory: GaussianMixture, examples: Examples) -> "_Asked":
         """Ask a memory about examples; those of a class that it does not have are left out, as no temperature answers with it."""
         of_units = memory.unit_answers()
-        known = of_units.sum(0)[examples.labels] > 0
-        halves = memory.log_joint(examples.points[known]) - memory.log_weights()
-        return cls(memory.log_weights(), halves, of_units, examples.labels[known], examples.weights[known])
+        some = examples.some(of_units.sum(0)[examples.labels] > 0)
+        halves = memory.log_joint(some.points) - memory.log_weights()
+        seen = halves.amax(-1).isfinite()  # NaN where one is; the others are like nothing that the memory knows
+        return cls(memory.log_weights(), halves[seen], of_units, some.labels[seen], some.weights[seen])
 
     def attention(self, temperature: float) -> Tensor:
         """Attention of the examples to the units, (N, U)."""
@@ -160,14 +164,43 @@ def blocks(memory: GaussianMixture, points: Tensor) -> Iterator[Tensor]:
 
 
 def log_evidence(memory: GaussianMixture, points: Tensor) -> Tensor:
-    """``log p(x)`` of points (N, D), (N,)."""
-    return torch.cat([memory.log_evidence(some) for some in blocks(memory, points)])
+    """``log p(x)`` of points (N, D), (N,); -inf where it overflows or is no number."""
+    evidence = torch.cat([memory.log_evidence(some) for some in blocks(memory, points)])
+    return torch.where(evidence < math.inf, evidence, -math.inf)
 
 
 def expected_answers(memory: GaussianMixture, points: Tensor) -> Tensor:
-    """``p(c | x)`` of points (N, D), (N, C), rows on the simplex."""
-    answers = torch.cat([memory.expected_outputs(some) for some in blocks(memory, points)])
-    return answers / answers.sum(-1, keepdim=True)
+    """``p(c | x)`` of points (N, D), (N, C), rows on the simplex; the prevalence of the classes where the log evidence is -inf."""
+    squares = ((points - memory.keys.mean(0)) @ root_of(memory)).square().sum(-1)
+    told = (
+        squares < torch.finfo(squares.dtype).max ** 0.5
+    )  # only the others may overflow, and are asked for their evidence
+    if not bool(told.all()):
+        told = told.index_put((~told,), log_evidence(memory, points[~told]) > -math.inf)
+    asked, prevalence = torch.where(told.unsqueeze(-1), points, memory.keys[:1]), class_shares(memory)
+    answers = torch.cat([memory.expected_outputs(some) for some in blocks(memory, asked)])
+    total = answers.sum(-1, keepdim=True)
+    told = told.unsqueeze(-1) & (total > 0)
+    return torch.where(told, answers / total.where(told, 1.0), prevalence / prevalence.sum())
+
+
+def class_shares(memory: GaussianMixture) -> Tensor:
+    """``p(c) = Σ_j π_j ρ_jc``, (C,)."""
+    return memory.log_weights().exp()[0] @ memory.unit_answers()
+
+
+def root_of(memory: GaussianMixture) -> Tensor:
+    """The matrix L (D, D) by which points are whitened, ``x L``: ``L L' = α Λ``."""
+    size = memory.keys.shape[-1]
+    root = torch.eye(size, dtype=memory.keys.dtype)
+    if memory.metric is not None:
+        root = torch.diag(memory.metric.sqrt()) if memory.diagonal_metric else torch.linalg.cholesky(memory.metric)
+    return root * memory.key_precision.reshape(-1)[0].sqrt()
+
+
+def lowest_rate(held_out: np.ndarray) -> float:
+    """Return the lowest rate of false alarms, above 0, for which held-out evidence (N,) has a threshold: ``1 / (n + 1)``."""
+    return 1 / (1 + int((~np.isnan(held_out)).sum()))
 
 
 def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
@@ -179,7 +212,7 @@ def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
     Parameters
     ----------
     held_out
-        Evidence of held-out points, (n,).
+        Evidence of held-out points, (N,), of which n are numbers; NaN is a point that was not held out.
     false_alarm_rate
         From 0 to below 1.
 

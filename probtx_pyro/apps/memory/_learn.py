@@ -10,10 +10,10 @@ one unit a class exactly; with several, whose E-step depends on the parameters, 
 (incremental EM, Neal & Hinton 1998).
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,7 +70,7 @@ class Examples(NamedTuple):
 
     @classmethod
     def of(cls, points: Tensor, shares: Tensor) -> "Examples":
-        """Make examples of points (N, D) with shares of classes (N, C), rows on the simplex."""
+        """Make examples of points (N, D) with shares of classes (N, C), rows on the simplex, or that times how often each counts."""
         rows, labels = torch.nonzero(shares, as_tuple=True)
         return cls(points if len(rows) == len(points) else points[rows], labels, shares[rows, labels], rows)
 
@@ -116,8 +116,8 @@ class Sums(NamedTuple):
     def vary(self) -> bool:
         """Return True if the points differ."""
         whole = self.grouped(torch.zeros_like(self.owners), 1)
-        varied = float(whole.scatter.trace() / whole.counts.sum().clamp_min(1))
-        return varied > (16 * torch.finfo(whole.means.dtype).eps) ** 2 * (varied + float(whole.means.square().sum()))
+        varied = float(whole.scatter.trace() / whole.counts.sum().clamp_min(1)) ** 0.5
+        return varied > 16 * torch.finfo(whole.means.dtype).eps * max(varied, float(whole.means.abs().max()))
 
 
 class Spread(NamedTuple):
@@ -133,7 +133,9 @@ class Spread(NamedTuple):
         whole = classes.grouped(torch.zeros_like(classes.owners), 1)
         total, size = whole.counts.sum(), len(whole.scatter)
         if not sums.vary():
-            raise ValueError("X does not vary, so that no spread fits it; give at least two points that differ")
+            raise ValueError(
+                "X does not vary, so that no spread fits it; give at least two points that differ, to partial_fit at its first call"
+            )
         one = not float(classes.scatter.trace() / total) > 1e-12 * float(
             whole.scatter.trace() / total
         )  # a class is a point: then that of all points
@@ -278,7 +280,7 @@ def memory_of(sums: Sums, settings: Settings) -> GaussianMixture:
 def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
     """Return the memory whose units are the points, each with its label; the spread is that of points left out, one at a time.
 
-    Such a point attends to the others of its class.
+    Such a point attends to the others of its class, its own copies not among them.
 
     Parameters
     ----------
@@ -297,17 +299,16 @@ def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
     keys[first] = examples.points
     shares = examples.points.new_zeros(len(rows), settings.num_classes)
     shares[first, examples.labels] = examples.weights
-    spread = Spread.of(
-        class_sums(examples, settings.num_classes), settings.num_classes, len(rows) / settings.num_classes
-    )
+    counts = shares.sum(-1)  # how often each row counts
+    every = class_sums(examples, settings.num_classes)
+    spread = Spread.of(every, settings.num_classes, float(counts.sum()) / settings.num_classes)
     shared, covariance = METRICS[settings.metric], spread.covariance
     groups = _left_out(examples, settings.seed)
-    total = sum((weights[asked].sum() for _, weights, asked in groups), keys.new_zeros(()))
+    total = sum((weights[asked].sum() for _, weights, asked, _ in groups), keys.new_zeros(()))
     for _ in range(_NUM_STEPS if groups else 0):
         precision, scatter = shared.precision(covariance), torch.zeros_like(covariance)
-        for points, weights, asked in groups:
-            log_weights = weights.log().repeat(len(asked), 1)
-            log_weights[torch.arange(len(asked)), asked] = -torch.inf
+        for points, weights, asked, same in groups:
+            log_weights = weights.log().masked_fill(same, -torch.inf)
             attention = _attention(points[asked], points, log_weights, precision) * weights[asked].unsqueeze(-1)
             crossed = points[asked].mT @ attention @ points
             scatter += (attention.sum(-1) * points[asked].mT) @ points[asked] - crossed - crossed.mT
@@ -315,17 +316,29 @@ def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
         old, covariance = covariance, spread.mode(scatter, total, settings.prior_weight)
         if _still(old, covariance):
             break
-    log_prior = torch.full((1, len(rows)), -math.log(len(rows)), dtype=keys.dtype)
-    return GaussianMixture.categorical(keys, shares, log_prior=log_prior, **shared.fields(shared.precision(covariance)))
+    log_prior, answers = (counts / counts.sum()).log().unsqueeze(0), shares / counts.unsqueeze(-1)
+    fields = shared.fields(shared.precision(covariance))
+    return GaussianMixture.categorical(keys, answers, log_prior=log_prior, **fields)
 
 
-def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return of each class with company its points around their mean, their weights, and the numbers of those that are left out in turn."""
-    groups = [own for _, own in examples.by_class() if len(own) > 1]
+def copies(points: Tensor) -> Tensor:
+    """Return of each point (N, D) the number of the first that is equal to it, (N,)."""
+    contents = [hash(row.tobytes()) for row in points.numpy() + 0.0]  # -0 is 0
+    _, first, group = np.unique(contents, return_index=True, return_inverse=True)
+    return torch.from_numpy(first[group])
+
+
+def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Return of each class with company its points around their mean (n, D), their weights, the numbers of those that are left out in
+    turn, (A,), and which points are left out with each, itself and its copies, (A, n).
+    """
+    alike = copies(examples.points)
+    groups = [own for _, own in examples.by_class() if len(alike[own].unique()) > 1]
     pairs = sum(len(own) ** 2 for own in groups)
     found = []
     for own in groups:
         order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
         asked = order[: max(1, len(own) * _PAIRS_AT_ONCE // pairs)] if pairs > _PAIRS_AT_ONCE else order
-        found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked))
+        same = alike[own][asked].unsqueeze(-1) == alike[own]
+        found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked, same))
     return found

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.apps.memory._held_out import HeldOut, folds_of, held_out
-from probtx_pyro.apps.memory._learn import Examples, Settings, Sums, class_sums, every_point, learned_sums, memory_of
+from probtx_pyro.apps.memory._learn import (
+    Examples,
+    Settings,
+    Sums,
+    class_sums,
+    copies,
+    every_point,
+    learned_sums,
+    memory_of,
+)
 from probtx_pyro.models import GaussianMixture
 
 MOST_KEPT = 10_000  # points of partial_fit
@@ -18,7 +27,7 @@ class Training(NamedTuple):
     """Points and labels, taught at once or in parts.
 
     settings: how a memory is learned. num_folds: in which points are held out, 0 for none. counts: points of each class so far, (C,).
-    points, shares: those that are kept, (N, D), and the shares of classes (N, C). fold_of: (N,). ranks: (N,), uniform numbers; where
+    points, shares: those that are kept, (N, D), and the shares of classes (N, C), times how often each counts. fold_of: (N,), -1 in none. ranks: (N,), uniform numbers; where
     not all points are kept, those of the lowest ranks are. sums: of all points, then of those outside each fold; none where every
     point is a unit.
     """
@@ -49,19 +58,23 @@ class Training(NamedTuple):
         """Points and shares that are kept."""
         return self.points, self.shares
 
-    def taught(self, points: Tensor, shares: Tensor, most: int | None = None) -> "Training":
+    def taught(
+        self, points: Tensor, shares: Tensor, most: int | None = None, dealt: Tensor | None = None
+    ) -> "Training":
         """Add points.
 
         Parameters
         ----------
         points, shares
-            (N, D), and the shares of classes (N, C).
+            (N, D), and the shares of classes (N, C), times how often each point counts.
         most
             Points to keep of all, drawn at random; None keeps all, as does a memory whose units they are.
+        dealt
+            Their folds, (N,). None deals them out by class, copies of a point to its own fold.
         """
         settings, labels = self.settings, shares.argmax(1)
-        before, seen = self.counts.tolist(), int(self.counts.sum())
-        dealt = folds_of(labels, self.num_folds, before, settings.seed) if self.num_folds else torch.zeros_like(labels)
+        seen = int(self.counts.sum())
+        dealt = self._deal(points, labels) if dealt is None else dealt
         ranks = torch.from_numpy(np.random.default_rng([settings.seed, seen]).random(len(points))).to(points)
         sums: tuple[Sums, ...] = ()
         if settings.units_per_class is not None:
@@ -85,6 +98,14 @@ class Training(NamedTuple):
         return new._replace(
             points=new.points[kept], shares=new.shares[kept], fold_of=new.fold_of[kept], ranks=new.ranks[kept]
         )
+
+    def _deal(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Return folds of new points, (N,)."""
+        if not self.num_folds:
+            return torch.zeros_like(labels)
+        dealt = folds_of(labels, self.num_folds, self.counts.tolist(), self.settings.seed)
+        every = _joined(self.fold_of, dealt)
+        return every[copies(_joined(self.points, points))][len(self.points) :]
 
     def memory(self) -> GaussianMixture:
         """Learn the memory of all points."""
