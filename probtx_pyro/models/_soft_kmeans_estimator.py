@@ -105,7 +105,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
             weights = _tensor(_check_sample_weight(sample_weight, data, dtype=data.dtype))
         x, random = _tensor(data), check_random_state(self.random_state)
         fits = [self._fit_once(x, weights, random) for _ in range(self.n_init)]
-        best = min(fits, key=lambda fit: float(_finite(fit.objective[-1])))
+        best = min(fits, key=lambda fit: float(fit.objective[-1].nan_to_num(torch.inf, torch.inf)))
         self.cluster_centers_ = best.model.centers.numpy()
         self.gamma_ = float(best.model.gamma)
         self.objective_ = best.objective.numpy()
@@ -147,15 +147,15 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """The nearest center of each row, (N,)."""
-        return _finite(self.model_.distances(self._rows(X))).argmin(-1).numpy().astype(np.int32)
+        return self.model_.distances(self._rows(X)).argmin(-1).numpy().astype(np.int32)
 
     def predict_proba(self, X: ArrayLike) -> NDArray:
         """Attention of each row over the centers, (N, K)."""
         model, x = self.model_, self._rows(X)
         if model.hard:
             return np.eye(len(self.cluster_centers_), dtype=self.cluster_centers_.dtype)[self.predict(X)]
-        assigned = model.assign(x)
-        told = assigned.sum(-1, keepdim=True) > 0  # NaN is not
+        told = model.distances(x).amin(-1, keepdim=True) < torch.inf
+        assigned = model.assign(torch.where(told, x, model.centers[:1]))
         return torch.where(told, assigned, 1 / len(self.cluster_centers_)).numpy()
 
     def transform(self, X: ArrayLike) -> NDArray:
@@ -166,7 +166,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the free energy, summed over rows: with an infinite gamma, the score of ``KMeans``."""
         x = self._rows(X)
-        energy = _finite(self.model_.free_energy(x)).numpy()
+        energy = self.model_.free_energy(x).numpy()
         return -float((energy if sample_weight is None else energy * np.asarray(sample_weight)).sum())
 
     def _rows(self, X: ArrayLike) -> torch.Tensor:
@@ -188,11 +188,6 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
 def _tensor(array: NDArray) -> torch.Tensor:
     """Shares memory with the array, unless that is read-only, which torch does not know."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _finite(distances: torch.Tensor) -> torch.Tensor:
-    """Put infinity in the place of NaN, the difference of squares that overflow."""
-    return torch.where(distances.isnan(), torch.inf, distances)
 
 
 def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
