@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # before torch 2.7 there is no telling them apart
 
 
 def single(x: Tensor) -> Tensor:
@@ -85,7 +86,9 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 
 def known(condition: Tensor, otherwise: bool) -> bool:
-    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap``, which hides values."""
+    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap`` and ``torch.export``, which hide values."""
+    if exporting():
+        return otherwise
     try:
         return bool(condition)
     except RuntimeError as error:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import common_shape, known, single
+from probtx_pyro.ops._numerics import common_shape, exporting, known, single
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -202,6 +202,8 @@ def as_product(factor: Factor, log_prior: Tensor | None) -> tuple[Tensor, Tensor
 def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: Sequence[Tensor]) -> tuple[Tensor, Any]:
     """Return ``function(*by_query, *shared)``, computed in pieces: of the batch, and within a problem of the queries.
 
+    ``torch.export``, which would fix the number of pieces, gets it in one.
+
     Parameters
     ----------
     function
@@ -216,6 +218,8 @@ def over_chunks(function: Callable, by_query: Sequence[Tensor | None], shared: S
     joined, total
         The two tensors of ``function`` for all queries.
     """
+    if exporting():
+        return function(*by_query, *shared)
     tensors = [x for x in (*by_query, *shared) if x is not None]
     queries, units = tensors[0].shape[-2], shared[0].shape[-2]
     batch = common_shape(*(x.shape[:-2] for x in tensors))
