@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, common_shape, transformed
+from probtx_pyro.ops._numerics import HALF, common_shape, exporting, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -59,7 +59,10 @@ def fused_attention(
     width = -(-width // 8) * 8 if queries.is_cuda else width
 
     def flat(x: Tensor) -> Tensor:
-        return x.expand(*batch, -1, -1).reshape(1, math.prod(batch), *x.shape[-2:])
+        x = x.expand(*batch, -1, -1)
+        if exporting() and len(batch) == 2:  # which cannot prove that axes of lengths like t + 1 are next to each other
+            return x
+        return x.reshape(1, math.prod(batch), *x.shape[-2:])
 
     q, k, v = (flat(x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))) for x in (queries, keys, values))
     mask = None if mask is None else flat(mask.to(queries.dtype)).expand(-1, -1, rows, -1)

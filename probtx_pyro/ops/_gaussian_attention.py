@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops._numerics import center_of, common_shape, single
-from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, attend, gaussian_factor, isotropic_factor
+from probtx_pyro.ops._fused import as_columns
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, single
+from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, attend, beside, gaussian_factor, isotropic_factor
 from probtx_pyro.typing import LogPrior, Outputs
 
 ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
@@ -100,6 +101,8 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     center = center_of(keys)
     queries, keys = queries - center, keys - center
     shared = precision.dim() == 0 or precision.shape[-1] == 1
+    if root is None and not shared and queries.dtype in HALF:
+        return _half_factor(queries, keys, precision)
     if root is None:
         return (isotropic_factor if shared else gaussian_factor)(queries, keys, precision)
     whitened = _times(keys, root)
@@ -108,6 +111,21 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     plain = isotropic_factor(queries, whitened, precision)
     back = root.mT if root.shape[-2] > 1 else root
     return plain._replace(parameters=_times(whitened, back))  # the queries stay as they are
+
+
+def _half_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
+    """Return `gaussian_factor` in numbers that half precision holds, for precisions that differ.
+
+    Products ``α_j k_j`` are rounded before they are squared, so that what is added up is the square of a difference from a key that is
+    off by its last bit. The product of ``|q|²`` and ``α``, which cancels against it, keeps twice the bits in three columns.
+    """
+    dtype, (queries, keys, precision) = queries.dtype, map(single, (queries, keys, precision))
+    precision = precision.expand(common_shape(precision.shape, (keys.shape[-2],)))
+    scaled = (precision.unsqueeze(-1) * keys).to(dtype).to(keys.dtype)
+    bias = 0.5 * keys.shape[-1] * precision.log() - 0.5 * scaled.square().sum(-1) / precision
+    square = as_columns(-0.5 * queries.square().sum(-1), dtype)[..., [0, 0, 1]]
+    strength = as_columns(precision, dtype)[..., [0, 1, 0]]
+    return Factor(beside(queries, square), beside(scaled, strength), bias)
 
 
 def _times(points: Tensor, root: Tensor) -> Tensor:

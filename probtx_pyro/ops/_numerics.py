@@ -5,7 +5,9 @@ softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,12 @@ exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 def single(x: Tensor) -> Tensor:
     """Half precision as float32, all else as it is."""
     return x.float() if x.dtype in HALF else x
+
+
+def unrounded(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which autocast rounds nothing: of products whose large terms cancel."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:

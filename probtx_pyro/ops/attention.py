@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import HALF, common_shape, safe_log, safe_softmax, single
+from probtx_pyro.ops._numerics import HALF, common_shape, safe_log, safe_softmax, single, unrounded
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, PerUnit, QueryStatistics, UnitParameters, Values
 
 MASKED_COLUMN = -1e30  # stands for log 0 inside a product, where -inf times a zero gradient would be NaN
@@ -180,7 +180,8 @@ def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
     log_joint
         (..., Q, U).
     """
-    scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
+    with unrounded(factor.bias.device):
+        scores = factor.statistics @ factor.parameters.transpose(-1, -2) + factor.bias.unsqueeze(-2)
     scores = scores if factor.base is None else scores + factor.base.unsqueeze(-1)
     return scores if log_prior is None else scores + log_prior
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._numerics import common_shape, exporting, known, single
+from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
 from probtx_pyro.ops.attention import MASKED_COLUMN, Factor, beside
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -270,7 +270,8 @@ def by_chunks(
     """
 
     def rows(states: Tensor, log_prior: Tensor | None, patterns: Tensor, *shared: Tensor) -> tuple[Tensor, None]:
-        scores = single(states @ patterns.mT)
+        with unrounded(states.device):
+            scores = single(states) @ single(patterns).mT
         return function(scores if log_prior is None else scores + log_prior, *shared), None
 
     return over_chunks(rows, (states, log_prior), (patterns, *shared))[0]
