@@ -1,13 +1,15 @@
 """The part of ``torch.nn.MultiheadAttention`` in every attention layer: its parameters, and queries, keys and values of every head."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._options import refuse_unknown
 from probtx_pyro.nn._priors import Priors, WithPriors
 
 
@@ -103,6 +105,18 @@ class Heads(WithPriors):
     in_proj_bias: Tensor | None
     bias_k: Tensor | None
     bias_v: Tensor | None
+    registered: ClassVar[Mapping[str, type["Heads"]]] = {}  # the layers of `ATTENTIONS`
+
+    def __init_subclass__(cls, **given: Any):
+        """Say the arguments of ``__init__``, for which Python would take those of ``__new__``."""
+        super().__init_subclass__(**given)
+        whole = inspect.signature(cls.__init__)
+        cls.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse an option that the class does not have, and name the layers that have it."""
+        refuse_unknown(cls, options, cls.registered.values())
+        return super().__new__(cls)
 
     def __init__(
         self,

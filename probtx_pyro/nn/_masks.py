@@ -43,14 +43,14 @@ class Masks(NamedTuple):
     def opened(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the same with equal weights for a query that may attend to nothing, which no formulation takes."""
         rows = self.explicit(num_queries, num_units, like)
-        return None if rows is None else torch.where((rows > -math.inf).any(-1, keepdim=True), rows, 0.0)
+        return None if rows is None else torch.where((rows != -math.inf).any(-1, keepdim=True), rows, 0.0)
 
     def present(self) -> Tensor | None:
         """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
 
         Other units may hold anything.
         """
-        return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
+        return None if self.log_prior is None else (self.log_prior != -math.inf).any(-2).unsqueeze(-1)
 
     def known(self, like: Tensor) -> list[Tensor]:
         """Return known answers, of the dtype of ``like``, and where they are known; nothing where none are."""

@@ -41,7 +41,7 @@ class Attention(Heads):
     ValueError
         Sizes that do not fit each other, a dropout outside [0, 1).
     TypeError
-        ``priors`` that are not distributions.
+        ``priors`` that are not distributions; an option that the class does not have.
 
     Notes
     -----
@@ -49,7 +49,7 @@ class Attention(Heads):
     keeps its start. Queries that may attend to nothing get output and weights 0, never NaN.
 
     ``torch.nn.TransformerEncoder`` bypasses a layer's ``forward`` in eval mode when it believes that it knows the layer; it asks
-    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood.
+    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood, and keep their layout.
     """
 
     _qkv_same_embed_dim = False
@@ -247,6 +247,8 @@ class Attention(Heads):
         lengths = torch.tensor([len(x) for x in query.unbind()], device=padded.device)
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
         output = self.forward(padded, padded, padded, padding, False, None, average)[0]
+        if query.layout == torch.jagged:
+            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
             return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None

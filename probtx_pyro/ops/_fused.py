@@ -141,7 +141,7 @@ def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, lik
 
 def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
     """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U), one row if ``causal``."""
-    allowed = log_prior > -math.inf
+    allowed = log_prior != -math.inf  # NaN is no mask, and stays NaN
     if not causal:
         return allowed.any(-1, keepdim=True)
     seen = torch.arange(1, num_queries + 1, device=log_prior.device).clamp_max(log_prior.shape[-1])

@@ -97,8 +97,7 @@ def unit_features(
     """
     keys = single(keys)
     if unit_weights is not None:
-        present = unit_weights > 0
-        keys, unit_weights = torch.where(present[..., None, None], keys, 0.0), torch.where(present, unit_weights, 0.0)
+        keys = torch.where((unit_weights == 0)[..., None, None], 0.0, keys)
     parts = [(feature_map or elu_plus_one)(x) for x in _pieces(keys, -3)]
     if component_weights is None:
         mixed = _joined([features.mean(-2) for features in parts])
@@ -212,8 +211,8 @@ def _positive(scale: Tensor) -> Tensor:
 def _divided(numerator: Tensor, total: Tensor) -> Tensor:
     """Return the ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
     limits = torch.finfo(total.dtype)
-    some = total > limits.tiny / limits.eps
-    return numerator * torch.where(some, torch.where(some, total, 1.0).reciprocal(), 0.0)
+    none = total <= limits.tiny / limits.eps
+    return numerator * torch.where(none, 0.0, torch.where(none, 1.0, total).reciprocal())
 
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -249,7 +249,7 @@ def attend(
     if log_prior is not None:
         if causal and log_prior.shape[-2] != 1:
             log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
-        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior > -math.inf).any(-2)
+        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior != -math.inf).any(-2)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
         each = present.repeat_interleave(components, -1)
         parameters = torch.where(each.unsqueeze(-1), parameters, 0.0)
