@@ -34,7 +34,9 @@ class Units(NamedTuple):
             if own is not None or other is not None:
                 own = keys.new_zeros(keys.shape[:3]) if own is None else own
                 own = (
-                    F.pad(own, (0, 1)) if other is None else torch.cat([own, other.expand(own.shape[0], -1, 1).to(own)], -1)
+                    F.pad(own, (0, 1))
+                    if other is None
+                    else torch.cat([own, other.expand(own.shape[0], -1, 1).to(own)], -1)
                 )
             rest.append(own)
         return Units(torch.cat([keys, key.to(keys.dtype)], 2), *rest)

@@ -146,7 +146,9 @@ class StateUpdate(nn.Module):
         self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
-        asked = (single(states) if need_weights else states) * (beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta)
+        asked = (single(states) if need_weights else states) * (
+            beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
+        )
         if need_weights:
             return explicit(products(asked, patterns), values, masks, dropout, how.function)
         return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=dropout), None

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # before torch 2.7 there is no telling them apart
+exporting = getattr(
+    torch.compiler, "is_exporting", torch.compiler.is_compiling
+)  # before torch 2.7 there is no telling them apart
 
 
 def single(x: Tensor) -> Tensor:
@@ -68,7 +70,8 @@ def center_of(keys: Tensor, unit_axes: int = 1) -> Tensor:
     Subtracting it first keeps the dot-product form accurate far from the origin; as the result does not depend on it,
     its gradient is exactly zero and is not computed. Keys with two unit axes (..., U, R, D) have one mean (..., 1, 1, D).
     """
-    mean = keys.detach().flatten(-1 - unit_axes, -2).mean(-2)
+    keys = keys.detach().flatten(-1 - unit_axes, -2)
+    mean = keys.mean(-2) if keys.shape[-2] else keys.sum(-2)  # the mean of none would be NaN
     return mean[(..., *(None,) * unit_axes, slice(None))]
 
 
