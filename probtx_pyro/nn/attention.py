@@ -248,7 +248,7 @@ class Attention(Heads):
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
         output = self.forward(padded, padded, padded, padding, False, None, average)[0]
         if query.layout == torch.jagged:
-            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None
+            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
             return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None

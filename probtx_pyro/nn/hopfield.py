@@ -43,7 +43,8 @@ class HopfieldAttention(Attention):
     Notes
     -----
     ``need_weights=False`` builds no L x S tensor, at any number of steps (sparse and causal together need a mask of that size).
-    With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph.
+    With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph; ``torch.export`` takes
+    all steps, with the same answers.
 
     Raises
     ------

@@ -282,11 +282,13 @@ HALVES = {
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("scale", [1, 5, 20, 60])
 def test_bfloat16_is_as_exact_as_torchs_own_attention(scale, autocast):
-    """Logits ``-α|q-k|²/2`` move by ``α (q-k)·dk`` where dot products move by ``α q·dk``, and by ``α (k-k')·dq`` as those do. With independent queries
-    and keys of one size ``|q-k|² = 2|q|²``: 1 + 2 for 1 + 1 in variance, 1.22 in root mean square. Products ``αq`` are rounded once more where torch scales afterwards:
-    (2 + 2) / 2 in all, 1.41. Twice the keys let twice as many tie, so that twice as many choices turn: 1.41 again. Twelve draws of large logits, where an error is one choice
-    that turned, know their root mean square to a factor of 1.5.
-    """  # noqa: E501
+    """Of the root mean square error that torch has, at most 1.41 x 1.41 x 1.5.
+
+    - Logits ``-α|q-k|²/2`` move by ``α (q-k)·dk`` where dot products move by ``α q·dk``, and by ``α (k-k')·dq`` as those do. With
+      ``|q-k|² = 2|q|²`` these are variances 2 + 2 for 1 + 2; ``αq`` is rounded once more, where torch scales afterwards, 2 + 4 in all: 1.41.
+    - Twice the keys let twice as many tie, so that twice as many choices turn: 1.41.
+    - Large logits choose one unit, and an error is a choice that turned. The errors of twelve draws are known to a factor of 1.5.
+    """
     with torch.no_grad():
         theirs = error_in_half(
             lambda: torch.nn.MultiheadAttention(16, 2, batch_first=True), scale, autocast, need_weights=False
