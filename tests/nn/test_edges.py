@@ -59,7 +59,11 @@ def test_a_size_of_zero_is_a_size_like_any_other(name, shape):
     for need_weights in (False, True):
         layer = make(name, dropout=0.1)
         for number, how in enumerate(masks_of(*shape).values()):
-            layer.train(number % 2 == need_weights)
+            if (
+                number + need_weights + sum(shape)
+            ) % 2:  # every mask with and without weights, though not at every shape
+                continue
+            layer.train((number // 2) % 2 == 0)
             query, memory = (torch.randn(batch, n, E, requires_grad=True) for n in (length, units))
             output, weights = layer(query, memory, memory, need_weights=need_weights, **how)
             assert output.shape == (batch, length, E) and output.isfinite().all()
