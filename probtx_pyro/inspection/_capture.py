@@ -53,7 +53,8 @@ def capture(
     Raises
     ------
     ValueError
-        No module, or one that computed no attention; weights that are parametrized; nested tensors.
+        No module, or one that computed no attention, as a model of Hugging Face that is told to attend ``"eager"``; weights that are
+        parametrized; nested tensors.
     NotImplementedError
         A layer of your own that derives from those of `probtx_pyro.nn` and does not define ``formulation``.
 
@@ -103,6 +104,10 @@ def capture(
     if not found and any(isinstance(layer, DependencyCRFEncoder) for layer in module.modules()):
         raise ValueError(
             "module: a DependencyCRFEncoder has no queries and keys to catch; take encoder.field(x).head_marginals, its attention, or encoder.crf(x), the formulation"
+        )
+    if not found and any(hasattr(layer, "set_attn_implementation") for layer in module.modules()):
+        raise ValueError(
+            'module writes its attention out, as models of Hugging Face do that were loaded with attn_implementation="eager"; call model.set_attn_implementation("sdpa") first'
         )
     if not found:
         raise ValueError(

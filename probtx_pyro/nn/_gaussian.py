@@ -129,10 +129,10 @@ class GaussianAttention(Attention):
 
     def precision(self, units: Units) -> Tensor:
         """Return the precision of every key, (H, 1) where they share one, else (..., S·R)."""
-        precision = self.log_key_precision.exp()
+        precision = single(self.log_key_precision).exp()
         if units.log_precision is None:
             return precision if precision.shape[-1] == 1 else self._of_keys(precision.unsqueeze(-2), units)
-        return self._of_keys(precision.unsqueeze(-2) * units.log_precision.exp().unsqueeze(-1), units)
+        return self._of_keys(precision.unsqueeze(-2) * single(units.log_precision).exp().unsqueeze(-1), units)
 
     def _of_keys(self, x: Tensor, units: Units) -> Tensor:
         """Return numbers (..., S or 1, R or 1) for every key, (..., S·R)."""
@@ -151,14 +151,14 @@ class GaussianAttention(Attention):
         if self.by_model:
             return self._asked(queries, units, values, masks, need_weights)
         keys = units.keys if self.num_components == 1 else units.keys.flatten(-3, -2)
-        queries, keys = self.whitened(queries, keys)
+        queries, keys = (x.to(values.dtype) for x in self.whitened(queries, keys))
         precision, weights = self.precision(units), self.log_weights(units)
         how: Any = {"components": self.num_components, "causal": masks.causal, "dropout": self._rate}
         if self.linked:
             scaled = queries * precision.unsqueeze(-1)
             if weights is None and not need_weights:
                 return dot_product_attention(scaled, keys, values, masks.log_prior, **how), None
-            factor = Factor(scaled, keys, keys.new_zeros(keys.shape[:-1]))
+            factor = Factor(single(scaled), single(keys), single(keys).new_zeros(keys.shape[:-1]))
         else:
             factor = key_factor(queries, keys, precision)
         if weights is not None:

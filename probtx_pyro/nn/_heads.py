@@ -1,13 +1,15 @@
 """The part of ``torch.nn.MultiheadAttention`` in every attention layer: its parameters, and queries, keys and values of every head."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn._masks import Masks, combine
+from probtx_pyro.nn._options import refuse_unknown
 from probtx_pyro.nn._priors import Priors, WithPriors
 
 
@@ -26,13 +28,15 @@ class Units(NamedTuple):
     def extended(self, more: "Units") -> "Units":
         """Return the units with one more behind them, all of whose keys are those of ``more`` (1, H, 1, D); numbers that are None are 0."""
         keys = self.keys
-        key = (more.keys if keys.dim() == 4 else more.keys.unsqueeze(-2)).expand(len(keys), -1, 1, *keys.shape[3:])
+        key = (more.keys if keys.dim() == 4 else more.keys.unsqueeze(-2)).expand(keys.shape[0], -1, 1, *keys.shape[3:])
         rest = []
         for own, other in zip(self[1:], more[1:], strict=True):
             if own is not None or other is not None:
                 own = keys.new_zeros(keys.shape[:3]) if own is None else own
                 own = (
-                    F.pad(own, (0, 1)) if other is None else torch.cat([own, other.expand(len(own), -1, 1).to(own)], -1)
+                    F.pad(own, (0, 1))
+                    if other is None
+                    else torch.cat([own, other.expand(own.shape[0], -1, 1).to(own)], -1)
                 )
             rest.append(own)
         return Units(torch.cat([keys, key.to(keys.dtype)], 2), *rest)
@@ -41,6 +45,33 @@ class Units(NamedTuple):
         """Return the units with the last ``number`` of them in front."""
         rest = (None if x is None else x.roll(number, 2) for x in self[1:])
         return Units(self.keys.roll(number, 2), *rest)
+
+
+def attended(
+    attend: Callable[..., tuple[Tensor, Tensor | None]],
+    queries: Tensor,
+    units: Units,
+    values: Tensor,
+    masks: Masks,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Return answers and weights by a layer's ``attend``; where there is no example, no query or no unit, all of them are 0.
+
+    There one query attends to one masked unit in their place: the answer hangs on every parameter, with gradients of 0.
+    """
+    (batch, _, length, _), number = queries.shape, values.shape[2]
+    if 0 not in (batch, length, number):
+        return attend(queries, units, values, masks, need_weights)
+
+    def at_least_one(x: Tensor) -> Tensor:
+        x = x[:0, :, :1]  # no number of the input, which may be anything
+        return F.pad(x, [side for n in reversed(x.shape) for side in (0, int(n == 0))])
+
+    units = Units(*(None if x is None else at_least_one(x) for x in units))  # type: ignore[arg-type]
+    masks = Masks(queries.new_full((1, 1, 1, 1), -torch.inf))
+    answers, weights = attend(at_least_one(queries), units, at_least_one(values), masks, need_weights)
+    weights = None if weights is None else weights.expand(batch, -1, length, number)
+    return answers.expand(batch, -1, length, -1), weights
 
 
 class Remembered(NamedTuple):
@@ -76,6 +107,18 @@ class Heads(WithPriors):
     in_proj_bias: Tensor | None
     bias_k: Tensor | None
     bias_v: Tensor | None
+    registered: ClassVar[Mapping[str, type["Heads"]]] = {}  # the layers of `ATTENTIONS`
+
+    def __init_subclass__(cls, **given: Any):
+        """Say the arguments of ``__init__``, for which Python would take those of ``__new__``."""
+        super().__init_subclass__(**given)
+        whole = inspect.signature(cls.__init__)
+        cls.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse an option that the class does not have, and name the layers that have it."""
+        refuse_unknown(cls, options, cls.registered.values())
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -99,6 +142,8 @@ class Heads(WithPriors):
             raise ValueError(
                 f"embed_dim {embed_dim} must be positive and divisible by num_heads {num_heads}; or give head_dim"
             )
+        if head_dim is not None and head_dim <= 0:
+            raise ValueError(f"head_dim must be positive, not {head_dim}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
@@ -204,7 +249,7 @@ class Heads(WithPriors):
         number, extra = values.shape[2], self.more_units(values)
         for more, more_values in extra:
             units = units.extended(more)
-            values = torch.cat([values, more_values.expand(len(values), -1, -1, -1).to(values.dtype)], 2)
+            values = torch.cat([values, more_values.expand(values.shape[0], -1, -1, -1).to(values.dtype)], 2)
         masks = combine(attn_mask, key_padding_mask, is_causal, queries, number, len(extra))
         present = masks.present()
         if present is not None:
@@ -219,7 +264,7 @@ class Heads(WithPriors):
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)} but must be batched or single with {width} features (batch_first={self.batch_first})"
                 )
-        if key.shape[:2] != value.shape[:2] or len(query) != len(key):
+        if key.shape[:2] != value.shape[:2] or query.shape[0] != key.shape[0]:
             raise ValueError(
                 f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} disagree on batch or length"
             )

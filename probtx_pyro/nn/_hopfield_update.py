@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn.softmax import explicit
+from probtx_pyro.nn.softmax import explicit, products
 from probtx_pyro.ops._numerics import single
 from probtx_pyro.ops._retrieval import POOLING, iterate
 
@@ -68,7 +68,7 @@ class StateUpdate(nn.Module):
     def inverse_temperature(self, width: int) -> Tensor | float:
         """Return β of heads of this width: a number, or (H, 1) where it is learned."""
         if self.log_beta is not None:
-            return self.log_beta.exp()
+            return single(self.log_beta).exp()
         return width**-0.5 if self.beta is None else self.beta
 
     @property
@@ -146,9 +146,11 @@ class StateUpdate(nn.Module):
         self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
-        asked = states * (beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta)
+        asked = (single(states) if need_weights else states) * (
+            beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
+        )
         if need_weights:
-            return explicit(asked @ patterns.mT, values, masks, dropout, how.function)
+            return explicit(products(asked, patterns), values, masks, dropout, how.function)
         return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=dropout), None
 
     def extra_repr(self) -> str:

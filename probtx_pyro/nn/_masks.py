@@ -43,14 +43,14 @@ class Masks(NamedTuple):
     def opened(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
         """Return the same with equal weights for a query that may attend to nothing, which no formulation takes."""
         rows = self.explicit(num_queries, num_units, like)
-        return None if rows is None else torch.where((rows > -math.inf).any(-1, keepdim=True), rows, 0.0)
+        return None if rows is None else torch.where((rows != -math.inf).any(-1, keepdim=True), rows, 0.0)
 
     def present(self) -> Tensor | None:
         """Return True at units that some query may attend to, (B, 1 or H, S, 1), causality aside; None where all are.
 
         Other units may hold anything.
         """
-        return None if self.log_prior is None else (self.log_prior > -math.inf).any(-2).unsqueeze(-1)
+        return None if self.log_prior is None else (self.log_prior != -math.inf).any(-2).unsqueeze(-1)
 
     def known(self, like: Tensor) -> list[Tensor]:
         """Return known answers, of the dtype of ``like``, and where they are known; nothing where none are."""
@@ -95,24 +95,26 @@ def combine(
     """
     batch, heads, length, _ = queries.shape
     shape = length, num_units
-    rows = _additive("attn_mask", attn_mask, {shape, (batch * heads, *shape)}, queries.dtype)
-    columns = _additive("key_padding_mask", key_padding_mask, {(batch, num_units)}, queries.dtype)
+    rows = _additive("attn_mask", attn_mask, [shape, (batch * heads, *shape)], queries.dtype)
+    columns = _additive("key_padding_mask", key_padding_mask, [(batch, num_units)], queries.dtype)
     if rows is not None:
         rows = None if is_causal else rows.view(1, 1, *shape) if rows.dim() == 2 else rows.view(batch, heads, *shape)
     if columns is not None:
         columns = columns.view(batch, 1, 1, num_units)
         rows = columns if rows is None else rows + columns
+    if rows is None and num_units + extra == 0:  # nobody may attend to anything, which no mask says
+        rows = queries.new_zeros(1, 1, 1, 0)
     return Masks(pad(rows, (0, extra)) if extra and rows is not None else rows, is_causal, extra=extra)
 
 
-def _additive(name: str, mask: Tensor | None, shapes: set[tuple[int, ...]], dtype: torch.dtype) -> Tensor | None:
+def _additive(name: str, mask: Tensor | None, shapes: list[tuple[int, ...]], dtype: torch.dtype) -> Tensor | None:
     if mask is None:
         return None
     if tuple(mask.shape) not in shapes:
-        wanted = " or ".join(str(shape) for shape in sorted(shapes, key=len))
+        wanted = " or ".join(map(str, shapes))
         raise ValueError(f"{name} has shape {tuple(mask.shape)} but must have shape {wanted}")
     if mask.dtype == torch.bool:
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, -math.inf)
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     if not mask.is_floating_point():
         raise ValueError(f"{name} must be boolean (True forbids) or floating (added to the logits), not {mask.dtype}")
     return mask.to(dtype)

@@ -1,7 +1,7 @@
 """Options of a module: read from it, handed on by its constructor, and as it prints them."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -24,3 +24,22 @@ def printed(module: nn.Module, sizes: dict[str, Any], options: dict[str, Any]) -
     defaults = {name: parameter.default for name, parameter in inspect.signature(type(module)).parameters.items()}
     changed = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
     return ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in (sizes | changed).items())
+
+
+def refuse_unknown(kind: type[nn.Module], given: Iterable[str], others: Iterable[type[nn.Module]]) -> None:
+    """Refuse names that are no arguments of a class, with those of the ``others`` that have them.
+
+    Raises
+    ------
+    TypeError
+        The first such name.
+    """
+    parameters = inspect.signature(kind).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in given:
+        if name not in parameters:
+            have = [other.__name__ for other in others if name in inspect.signature(other).parameters]
+            own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+            repair = f"{' and '.join(have)} {'have' if have[1:] else 'has'}" if have else f"it has {', '.join(own)}"
+            raise TypeError(f"{kind.__name__} has no option {name!r}; {repair}")

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from probtx_pyro.nn._heads import Heads
 from probtx_pyro.nn.attention import Attention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
@@ -22,6 +23,7 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
     "hopfield": HopfieldAttention,
 }
 """Attention layers by the name that ``probtx train`` takes: of language models, and of the encoder ``"transformer"`` of words."""
+Heads.registered = ATTENTIONS
 
 
 class Encoder(NamedTuple):

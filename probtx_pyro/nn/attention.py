@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.models import Formulation
-from probtx_pyro.nn._heads import Heads, Remembered, Units
+from probtx_pyro.nn._heads import Heads, Remembered, Units, attended
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import options, printed
 from probtx_pyro.nn._torch_layer import settings_of
@@ -41,7 +41,7 @@ class Attention(Heads):
     ValueError
         Sizes that do not fit each other, a dropout outside [0, 1).
     TypeError
-        ``priors`` that are not distributions.
+        ``priors`` that are not distributions; an option that the class does not have.
 
     Notes
     -----
@@ -49,7 +49,7 @@ class Attention(Heads):
     keeps its start. Queries that may attend to nothing get output and weights 0, never NaN.
 
     ``torch.nn.TransformerEncoder`` bypasses a layer's ``forward`` in eval mode when it believes that it knows the layer; it asks
-    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood.
+    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood, and keep their layout.
     """
 
     _qkv_same_embed_dim = False
@@ -161,7 +161,7 @@ class Attention(Heads):
             return self._nested(query, key, value, need_weights, average_attn_weights)
         single = query.dim() == 2
         given = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal, answers, observed)
-        answered, weights = self._attended(*given, need_weights)
+        answered, weights = attended(self._fused, *given, need_weights)
         output = self._output(answered, given[-1])
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
@@ -206,9 +206,9 @@ class Attention(Heads):
         queries = self._split(F.linear(query, *self._projections()[0]))
         padding = memory.padding if memory.padding.any() else None
         units, values, masks = self._masked(queries, memory.units, memory.values, None, padding)
-        return self._output(self.attend(queries, units, values, masks, False)[0], masks)
+        return self._output(attended(self.attend, queries, units, values, masks)[0], masks)
 
-    def _attended(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
+    def _fused(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Attend. In a fused causal call extra units stand in front, and as many queries that nobody asked: the mask stays causal."""
         extra = masks.extra if masks.causal and not self.by_model else 0
         if not extra:
@@ -247,6 +247,8 @@ class Attention(Heads):
         lengths = torch.tensor([len(x) for x in query.unbind()], device=padded.device)
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
         output = self.forward(padded, padded, padded, padding, False, None, average)[0]
+        if query.layout == torch.jagged:
+            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
             return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None

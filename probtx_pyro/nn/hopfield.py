@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.models import GaussianMixture, Hopfield
+from probtx_pyro.nn._heads import attended
 from probtx_pyro.nn._hopfield_update import StateUpdate
 from probtx_pyro.nn._masks import Masks, combine
 from probtx_pyro.nn._options import arguments_of, options, printed
@@ -42,7 +43,8 @@ class HopfieldAttention(Attention):
     Notes
     -----
     ``need_weights=False`` builds no L x S tensor, at any number of steps (sparse and causal together need a mask of that size).
-    With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph.
+    With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph; ``torch.export`` takes
+    all steps, with the same answers.
 
     Raises
     ------
@@ -205,7 +207,11 @@ class HopfieldRetrieval(WithPriors):
             Shapes that do not fit, a width that the heads do not divide, no patterns anywhere.
         """
         states, units, answers, masks = self.heads(state, patterns, values, key_padding_mask, attn_mask, is_causal)
-        retrieved = self.update(states, units.keys, answers, masks)[0].transpose(1, 2).flatten(-2)
+
+        def read(states: Tensor, units: Units, answers: Tensor, masks: Masks, _: bool) -> Answers:
+            return self.update(states, units.keys, answers, masks)
+
+        retrieved = attended(read, states, units, answers, masks)[0].transpose(1, 2).flatten(-2)
         if state.dim() == 2:
             return retrieved.squeeze(0)
         return retrieved if self.batch_first else retrieved.transpose(0, 1)
@@ -265,7 +271,7 @@ class HopfieldRetrieval(WithPriors):
         """Split ``x`` into heads, (B, H, length, features of a head); without a batch axis it is shared by the batch."""
         if x.dim() == 3 and not self.batch_first:
             x = x.transpose(0, 1)
-        if x.dim() not in (2, 3) or (x.dim() == 3 and len(x) != batch) or x.shape[-1] % self.num_heads:
+        if x.dim() not in (2, 3) or (x.dim() == 3 and x.shape[0] != batch) or x.shape[-1] % self.num_heads:
             raise ValueError(
                 f"{name} must be batched (of {batch}, batch_first={self.batch_first}) or single, with features that num_heads {self.num_heads} divides, but has shape {tuple(x.shape)}"
             )

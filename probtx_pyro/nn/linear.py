@@ -33,8 +33,8 @@ class LinearKeysAttention(SeveralKeys):
 
     Notes
     -----
-    Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own, and ``need_weights``,
-    need the L x S matrix. A floating mask multiplies products by its exponential. Dropout drops units, the same for all
+    Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own,
+    causality with L other than S, and ``need_weights`` need the L x S matrix. A floating mask multiplies products by its exponential. Dropout drops units, the same for all
     queries of a head.
 
     Raises
@@ -71,6 +71,7 @@ class LinearKeysAttention(SeveralKeys):
         weights = None if self.component_logits is None else self.component_logits.softmax(-1).unsqueeze(-2)
         rows = masks.log_prior
         of_units = rows is None or rows.shape[-2] == 1
+        of_units = of_units and not (masks.causal and queries.shape[-2] != values.shape[-2])
         present = rows.squeeze(-2).exp() if rows is not None and of_units else None
         units_features = unit_features(units.keys, weights, present, self.feature_map)
         features = query_features(queries, self.feature_map), units_features

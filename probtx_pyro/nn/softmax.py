@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from probtx_pyro.models import GaussianMixture
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._numerics import single, unrounded
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import softmax
 
@@ -29,9 +29,9 @@ class SoftmaxAttention(Attention):
 
     def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Weigh by the softmax of dot products over ``sqrt(head_dim)``. See `Attention.attend`."""
-        queries = queries * self.head_dim**-0.5
+        queries = (single(queries) if need_weights else queries) * self.head_dim**-0.5
         if need_weights:
-            return explicit(queries @ units.keys.transpose(-1, -2), values, masks, self._rate)
+            return explicit(products(queries, units.keys), values, masks, self._rate)
         how: Any = {"causal": masks.causal, "dropout": self._rate}
         return dot_product_attention(queries, units.keys, values, masks.log_prior, **how), None
 
@@ -42,6 +42,12 @@ class SoftmaxAttention(Attention):
         keys, values = single(units.keys), single(values)
         rows = masks.opened(queries.shape[-2], values.shape[-2], values)
         return GaussianMixture.linked(keys, values, self.head_dim**-0.5, 0.0, rows), single(queries)
+
+
+def products(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the products (B, H, L, S) of queries (B, H, L, D) and keys (B, H, S, D), in 32 bits at least: softmax sees their differences."""
+    with unrounded(queries.device):
+        return single(queries) @ single(keys).mT
 
 
 def explicit(

@@ -76,7 +76,7 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
     }
     if not places:
         raise ValueError(
-            f"there is no torch.nn.MultiheadAttention in {type(model).__name__}; attention of another kind is replaced by hand, as in model.block.attention = {layer.__name__}(...)"
+            f"there is no torch.nn.MultiheadAttention in {type(model).__name__}; attention of another kind has weights and a forward of its own, for which a {layer.__name__} cannot stand; inspection.capture may look inside"
         )
     new: dict[nn.MultiheadAttention, Attention] = {}
     for place, (_, _, old) in places.items():

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._factor import Factor, Squares, beside, from_differences
-from probtx_pyro.ops._numerics import common_shape, known, single
+from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
 Parts = Sequence[Tensor | None]
@@ -60,7 +60,8 @@ def log_joint_of(queries: Parts, units: Parts, units_first: bool = False) -> Ten
     def turned(x: Tensor) -> Tensor:
         return x.mT if units_first else x
 
-    scores = parameters @ statistics.mT if units_first else statistics @ parameters.mT
+    with unrounded(statistics.device):
+        scores = parameters @ statistics.mT if units_first else statistics @ parameters.mT
     for x in squares_of(queries, units):
         scores = scores + turned(from_differences(x))
     if row_prior is not None:
@@ -78,6 +79,8 @@ def over_chunks(
 ) -> tuple[Tensor, Any]:
     """Return ``function(by_query, shared)``, computed in pieces: of the batch, and within a problem of the queries.
 
+    ``torch.export``, which would fix the number of pieces, gets it in one.
+
     Parameters
     ----------
     function
@@ -94,6 +97,8 @@ def over_chunks(
     joined, total
         The two tensors of ``function`` for all queries.
     """
+    if exporting():
+        return function(list(by_query), list(shared))
     rows = [x for x in by_query if x is not None]
     tensors = [*rows, *(x for x in shared if x is not None)]
     queries, width = max(x.shape[-2] for x in rows), max(1, width)
@@ -174,7 +179,9 @@ def by_chunks(
 
     def rows(queries: list, units: list) -> tuple[Tensor, None]:
         (states, log_prior), (patterns, one_row, *shared) = queries, units
-        scores, log_prior = single(states @ patterns.mT), one_row if log_prior is None else log_prior
+        with unrounded(states.device):
+            scores = single(states) @ single(patterns).mT
+        log_prior = one_row if log_prior is None else log_prior
         return function(scores if log_prior is None else scores + log_prior, *shared), None
 
     by_query = [states, log_prior if given is None else None]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops._numerics import common_shape, known
+from probtx_pyro.ops._numerics import common_shape, exporting, known
 from probtx_pyro.typing import PerQuery, PerUnit, QueryStatistics, UnitParameters
 
 EXPANDED = 1024.0  # nats: the largest ½ α (|x - c| + |ξ - c|)² about the center c whose squares are expanded
@@ -69,7 +69,7 @@ def expands(
     origin
         c, (..., 1, D); None is 0.
     """
-    if torch.compiler.is_compiling() or points.is_meta or 0 in (points.numel(), centers.numel()):
+    if torch.compiler.is_compiling() or exporting() or points.is_meta or 0 in (points.numel(), centers.numel()):
         return True
     with torch.no_grad():
         reach = sum((x if origin is None else x - origin).norm(dim=-1).amax() for x in (points, centers))

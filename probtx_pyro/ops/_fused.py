@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, common_shape, transformed
+from probtx_pyro.ops._numerics import HALF, common_shape, exporting, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -59,11 +59,16 @@ def fused_attention(
     width = -(-width // 8) * 8 if queries.is_cuda else width
 
     def flat(x: Tensor) -> Tensor:
-        return x.expand(*batch, -1, -1).reshape(1, -1, *x.shape[-2:])
+        x = x.expand(*batch, -1, -1)
+        if exporting() and len(batch) == 2:  # which cannot prove that axes of lengths like t + 1 are next to each other
+            return x
+        return x.reshape(1, math.prod(batch), *x.shape[-2:])
 
     q, k, v = (flat(x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))) for x in (queries, keys, values))
     mask = None if mask is None else flat(mask.to(queries.dtype)).expand(-1, -1, rows, -1)
-    if components == 1:
+    if 0 in (*q.shape, *v.shape):  # at which kernels end the process; no units answer with 0, and no number is read
+        output = q[..., :0] @ (k[..., ::components, :0].mT @ v)
+    elif components == 1:
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
     elif q.is_cpu and not dropout and not (mask is not None and mask.requires_grad) and not transformed():
         output = _MixedKeys.apply(q, k, v, mask, components, causal)
@@ -136,11 +141,11 @@ def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, lik
 
 def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
     """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U), one row if ``causal``."""
-    allowed = log_prior > -math.inf
+    allowed = log_prior != -math.inf  # NaN is no mask, and stays NaN
     if not causal:
         return allowed.any(-1, keepdim=True)
-    seen = torch.arange(num_queries, device=log_prior.device).clamp_max(log_prior.shape[-1] - 1)
-    return (allowed.squeeze(-2).cumsum(-1) > 0)[..., seen].unsqueeze(-1)
+    seen = torch.arange(1, num_queries + 1, device=log_prior.device).clamp_max(log_prior.shape[-1])
+    return (pad(allowed.squeeze(-2).cumsum(-1), (1, 0)) > 0)[..., seen].unsqueeze(-1)
 
 
 class _MixedKeys(torch.autograd.Function):

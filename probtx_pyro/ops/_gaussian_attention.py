@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops._factor import Factor, Squares, expands, whiten
-from probtx_pyro.ops._numerics import center_of, common_shape, single
+from probtx_pyro.ops._factor import Factor, Squares, beside, expands, whiten
+from probtx_pyro.ops._fused import as_columns
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, single
 from probtx_pyro.ops.attention import attend, gaussian_factor, isotropic_factor
 from probtx_pyro.typing import LogPrior, Outputs
 
@@ -109,6 +110,8 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
         return Factor(
             far.points[..., :0], far.centers[..., :0], single(bias).expand(precision.shape[:-1]), squares=(far,)
         )
+    if root is None and not shared and queries.dtype in HALF:
+        return _half_factor(near, around, precision)
     if not shared:
         return gaussian_factor(near, around, precision, root=flat, expanded=True)
     if root is None:
@@ -117,3 +120,18 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     plain = isotropic_factor(near, whitened, precision)
     back = root.mT if root.shape[-2] > 1 else root
     return plain._replace(parameters=whitened @ back if root.shape[-2] > 1 else whitened * back)  # the queries stay
+
+
+def _half_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
+    """Return `gaussian_factor` in numbers that half precision holds, for precisions that differ.
+
+    Products ``α_j k_j`` are rounded before they are squared, so that what is added up is the square of a difference from a key that is
+    off by its last bit. The product of ``|q|²`` and ``α``, which cancels against it, keeps twice the bits in three columns.
+    """
+    dtype, (queries, keys, precision) = queries.dtype, map(single, (queries, keys, precision))
+    precision = precision.expand(common_shape(precision.shape, (keys.shape[-2],)))
+    scaled = (precision.unsqueeze(-1) * keys).to(dtype).to(keys.dtype)
+    bias = 0.5 * keys.shape[-1] * precision.log() - 0.5 * scaled.square().sum(-1) / precision
+    square = as_columns(-0.5 * queries.square().sum(-1), dtype)[..., [0, 0, 1]]
+    strength = as_columns(precision, dtype)[..., [0, 1, 0]]
+    return Factor(beside(queries, square), beside(scaled, strength), bias)

@@ -66,7 +66,7 @@ def query_features(queries: Queries, feature_map: FeatureMap | None = None) -> Q
     queries = single(queries)
     if feature_map is not None:
         return feature_map(queries)
-    return _joined([elu_plus_one(x - x.detach().amax(-1, keepdim=True).clamp_max(0)) for x in queries.split(PIECE, -2)])
+    return _joined([elu_plus_one(x - x.detach().amax(-1, keepdim=True).clamp_max(0)) for x in _pieces(queries)])
 
 
 def unit_features(
@@ -97,14 +97,13 @@ def unit_features(
     """
     keys = single(keys)
     if unit_weights is not None:
-        present = unit_weights > 0
-        keys, unit_weights = torch.where(present[..., None, None], keys, 0.0), torch.where(present, unit_weights, 0.0)
-    parts = [(feature_map or elu_plus_one)(x) for x in keys.split(PIECE, -3)]
+        keys = torch.where((unit_weights == 0)[..., None, None], 0.0, keys)
+    parts = [(feature_map or elu_plus_one)(x) for x in _pieces(keys, -3)]
     if component_weights is None:
         mixed = _joined([features.mean(-2) for features in parts])
     else:
         shares = component_weights.to(parts[0].dtype).expand(*component_weights.shape[:-2], keys.shape[-3], -1)
-        each = zip(shares.unsqueeze(-1).split(PIECE, -3), parts, strict=True)
+        each = zip(_pieces(shares.unsqueeze(-1), -3), parts, strict=True)
         mixed = _joined([(weights * features).sum(-2) for weights, features in each])
     return mixed if unit_weights is None else mixed * unit_weights.to(mixed.dtype).unsqueeze(-1)
 
@@ -177,6 +176,11 @@ def explicit_linear_attention(
     return (weights @ values).to(dtype), weights.to(dtype)
 
 
+def _pieces(x: Tensor, axis: int = -2) -> tuple[Tensor, ...]:
+    """Cut into pieces of `PIECE` rows; not for a compiler, which would fix their number."""
+    return (x,) if torch.compiler.is_compiling() else x.split(PIECE, axis)
+
+
 def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """Join pieces along the rows."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
@@ -184,14 +188,20 @@ def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 
 def _largest_one(features: Tensor) -> Tensor:
     """Divide features by the largest of each row, a factor that the ratio does not see."""
-    return features / _positive(features.detach().amax(-1, keepdim=True))
+    return features / _positive(_largest(features, -1))
 
 
 def _balanced(queries: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
     """Move the largest of each feature over the units to the queries, and divide these by their own largest."""
-    scale = units.detach().amax(-2, keepdim=True)
-    largest = _positive(scale.amax(-1, keepdim=True))
+    scale = _largest(units, -2)
+    largest = _positive(_largest(scale, -1))
     return _largest_one(_largest_one(queries) * (scale / largest)), units / _positive(scale)
+
+
+def _largest(features: Tensor, axis: int) -> Tensor:
+    """Return the largest of features along an axis, held constant; 0 where there are none."""
+    reduce = torch.amax if features.shape[axis] else torch.sum
+    return reduce(features.detach(), axis, keepdim=True)
 
 
 def _positive(scale: Tensor) -> Tensor:
@@ -201,8 +211,8 @@ def _positive(scale: Tensor) -> Tensor:
 def _divided(numerator: Tensor, total: Tensor) -> Tensor:
     """Return the ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
     limits = torch.finfo(total.dtype)
-    some = total > limits.tiny / limits.eps
-    return numerator * torch.where(some, torch.where(some, total, 1.0).reciprocal(), 0.0)
+    none = total <= limits.tiny / limits.eps
+    return numerator * torch.where(none, 0.0, torch.where(none, 1.0, total).reciprocal())
 
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,9 +220,10 @@ def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tenso
     numerators, totals = [], []
     products: Tensor | None = None
     features: Tensor | None = None
-    for block in zip(*(x.split(PIECE, -2) for x in (queries, units, values)), strict=True):
+    for block in zip(*map(_pieces, (queries, units, values)), strict=True):
         rows = block[0].shape[-2]
-        q, k, v = (_chunks(x, max(1, min(CHUNK, rows))) for x in block)
+        size = CHUNK if torch.compiler.is_compiling() else max(1, min(CHUNK, rows))
+        q, k, v = (_chunks(x, size) for x in block)
         products = _cumsum(k.mT @ v, -3, products)
         features = _cumsum(k.sum(-2), -2, features)
         inside = (q @ k.mT).tril_()  # the units of the query's own chunk
@@ -224,8 +235,10 @@ def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tenso
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """Split (..., N, X) into (..., N / size, size, X), the last chunk filled with zeros."""
-    return pad(x, (0, 0, 0, -x.shape[-2] % size)).unflatten(-2, (-1, size))
+    """Split (..., N, X) into (..., N / size, size, X), the last chunk, and the only one of no rows, filled with zeros."""
+    rows = x.shape[-2]
+    number = (rows + size - 1) // size if rows else 1
+    return pad(x, (0, 0, 0, number * size - rows)).unflatten(-2, (number, size))
 
 
 def _cumsum(x: Tensor, dim: int, before: Tensor | None) -> Tensor:

@@ -5,18 +5,29 @@ softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
+exporting = getattr(
+    torch.compiler, "is_exporting", torch.compiler.is_compiling
+)  # before torch 2.7 there is no telling them apart
 
 
 def single(x: Tensor) -> Tensor:
     """Half precision as float32, all else as it is."""
     return x.float() if x.dtype in HALF else x
+
+
+def unrounded(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which autocast rounds nothing: of products whose large terms cancel."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +70,8 @@ def center_of(keys: Tensor, unit_axes: int = 1) -> Tensor:
     Subtracting it first keeps the dot-product form accurate far from the origin; as the result does not depend on it,
     its gradient is exactly zero and is not computed. Keys with two unit axes (..., U, R, D) have one mean (..., 1, 1, D).
     """
-    mean = keys.detach().flatten(-1 - unit_axes, -2).mean(-2)
+    keys = keys.detach().flatten(-1 - unit_axes, -2)
+    mean = keys.mean(-2) if keys.shape[-2] else keys.sum(-2)  # the mean of none would be NaN
     return mean[(..., *(None,) * unit_axes, slice(None))]
 
 
@@ -85,7 +97,9 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 
 def known(condition: Tensor, otherwise: bool) -> bool:
-    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap``, which hides values."""
+    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap`` and ``torch.export``, which hide values."""
+    if exporting():
+        return otherwise
     try:
         return bool(condition)
     except RuntimeError as error:

@@ -30,7 +30,7 @@ from torch.nn.functional import one_hot
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import Factor, Squares, beside, expands, scores_of, whiten
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import HALF, common_shape, known, safe_softmax, single
+from probtx_pyro.ops._numerics import HALF, common_shape, known, safe_softmax, single, unrounded
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, Values
 
 
@@ -183,7 +183,8 @@ def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
     log_joint
         (..., Q, U).
     """
-    scores = scores_of(factor)
+    with unrounded(factor.bias.device):
+        scores = scores_of(factor)
     scores = scores if factor.base is None else scores + factor.base.unsqueeze(-1)
     return scores if log_prior is None else scores + log_prior
 
@@ -251,9 +252,9 @@ def attend(
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
     mask, allowed, each = None, None, bias > -math.inf if components > 1 else None
     if log_prior is not None:
-        if causal and log_prior.shape[-2] > 1:
+        if causal and log_prior.shape[-2] != 1:
             log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False
-        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior > -math.inf).any(-2)
+        allowed, present = reachable(log_prior, statistics.shape[-2], causal), (log_prior != -math.inf).any(-2)
         values = torch.where(present.unsqueeze(-1), values, 0.0)
         here = present.repeat_interleave(components, -1)
         each = here if each is None else each & here
