@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-from weakref import ReferenceType
 
 import pyro.distributions as dist
 import torch
@@ -12,6 +11,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.ops.gaussian import Gaussian
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily, Transform, biject_to, constraints
+from torch.distributions.transforms import _InverseTransform
 
 from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
 from probtx_pyro.models._positive_definite import CholeskyCoordinates
@@ -167,18 +167,16 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False)
         return x if all(a is b for a, b in zip(x, new, strict=True)) else new
     if not isinstance(x, HOLDERS):
         return x
-    own = vars(x)
+    # a transform and its inverse hold each other, and a transform may hold its last numbers
+    old = {key: None for key in ("_inv",) if key in vars(x) and not isinstance(x, _InverseTransform)}
+    old |= {"_cached_x_y": (None, None)} if "_cached_x_y" in vars(x) else {}
     continuous = x.arg_constraints if isinstance(x, Distribution) else {}
-    fields = {
-        key: _changed(value, change, key in continuous and not continuous[key].is_discrete) if key != "_cached_x_y" else (None, None)
-        for key, value in own.items()
-    }  # fmt: skip
-    if all(value is own[key] for key, value in fields.items() if key != "_cached_x_y"):
+    kept = {key: value for key, value in vars(x).items() if key not in old}
+    new = {key: _changed(v, change, key in continuous and not continuous[key].is_discrete) for key, v in kept.items()}
+    if all(new[key] is value for key, value in kept.items()):
         return x
     made = object.__new__(type(x))
-    vars(made).update(fields)
-    if isinstance(fields.get("_inv"), ReferenceType):  # of a transform to the inverse of the old one
-        vars(made)["_inv"] = None
+    vars(made).update({key: old.get(key, new.get(key)) for key in vars(x)})
     return made
 
 
