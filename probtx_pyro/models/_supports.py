@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 from pyro.distributions import TransformedDistribution, constraints
+from torch.distributions import biject_to
+
+from probtx_pyro.models._positive_definite import CholeskyCoordinates
 
 Bounds = tuple[Any, Any]  # numbers or tensors
 NAMED = {  # by type of the constraint: in words, and a family that lies there
@@ -15,6 +18,18 @@ NAMED = {  # by type of the constraint: in words, and a family that lies there
 ORDERED = {  # least entry of vectors that lie anywhere in R^n but for their order
     type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0,
 }  # fmt: skip
+
+
+@biject_to.register(constraints.MixtureSameFamilyConstraint)
+def _coordinates_of_a_mixture(support: Any) -> Any:
+    """A mixture of one family is unconstrained as its components are."""
+    return biject_to(support.base_constraint)
+
+
+@biject_to.register(constraints.positive_definite)
+def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
+    """Coordinates of a positive definite matrix, which torch can make but not take apart."""
+    return CholeskyCoordinates()
 
 
 def inner(support: Any) -> Any:

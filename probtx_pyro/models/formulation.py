@@ -145,6 +145,9 @@ class Formulation:
     A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot serve raises
     `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``. ``torch.load(weights_only=True)`` reads
     what ``torch.save`` wrote of it, once its class has been imported.
+
+    Of numbers in half precision, answers come back in their dtype, and log densities in float32, which keeps their digits; so does
+    the attention of a mixture, made of them.
     """
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]]

@@ -2,8 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution, Wishart
@@ -14,7 +16,6 @@ from torch.distributions import Distribution, Independent, MixtureSameFamily, Tr
 from torch.distributions.transforms import _InverseTransform
 
 from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
 from probtx_pyro.models._supports import bounds, described, inner, is_declared, is_proper_when_flat, lies_inside
 from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation, Parameter
@@ -31,18 +32,6 @@ PEAKED, SHAPES = (
 ALTERNATIVES = (  # of one parameter
     {"probs", "logits"}, {"gate", "gate_logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"},
 )  # fmt: skip
-
-
-@biject_to.register(constraints.MixtureSameFamilyConstraint)
-def _coordinates_of_a_mixture(support: Any) -> Any:
-    """A mixture of one family is unconstrained as its components are."""
-    return biject_to(support.base_constraint)
-
-
-@biject_to.register(constraints.positive_definite)
-def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
-    """Coordinates of a positive definite matrix, which torch can make but not take apart."""
-    return CholeskyCoordinates()
 
 
 class Site(NamedTuple):
@@ -84,7 +73,7 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     own = vars(prior)
-    for name, parameter in inspect.signature(type(prior).__init__).parameters.items():
+    for name, parameter in _parameters(type(prior)).items():
         if name in ("self", "validate_args") or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         same = next((names for names in ALTERNATIVES if name in names), {name})
@@ -101,9 +90,15 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
     return found
 
 
+@lru_cache
+def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a constructor."""
+    return inspect.signature(kind.__init__).parameters
+
+
 def _made(family: Any, arguments: Mapping[str, Any]) -> Any:
     """A distribution made without its checks, from arguments that were those of a valid one."""
-    known = "validate_args" in inspect.signature(family.__init__).parameters
+    known = "validate_args" in _parameters(family)
     return family(**arguments, **({"validate_args": False} if known else {}))
 
 
@@ -188,7 +183,22 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
             f"priors: {name}={prior!r} is a {'class' if isinstance(prior, type) else type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
         )
     if isinstance(prior, Distribution):
-        _supported(formulation, name, prior)
+        own, like = _supported(formulation, name, prior), formulation.parameter(name)
+        if not is_conjugate(formulation, name, prior) and not isinstance(own, ImproperUniform):
+            _require_density(name, _cast(name, own, cast(Tensor, like)), cast(Tensor, like))
+
+
+def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
+    """Refuse a family that cannot say its density in the dtype of the parameter, or not be laid out: Pyro has some of each."""
+    try:
+        to_support = biject_to(cast(Any, prior.support))
+        point = to_support(like.new_zeros(to_support.inverse_shape(prior.event_shape)))
+        with pyro.validation_enabled(False):
+            prior.expand(prior.batch_shape).log_prob(point)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"priors: {type(prior).__name__} on {name} cannot be laid out on numbers of {like.dtype}, or has no density there; give another family"
+        ) from error
 
 
 def _supported(formulation: Formulation, name: str, prior: Distribution) -> TorchDistribution:
@@ -209,7 +219,7 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
         raise ValueError(
             f"priors: the likelihood is unbounded in {name} (a unit on a single query), or tells it up to a factor only, so it cannot be flat; give it {near}"
         )
-    if own is FLAT:
+    if own is FLAT or is_conjugate(formulation, name, prior):  # of the same set, or the table had been refused
         return own
     point = next((part for part in _parts(own) if isinstance(part, dist.Delta | dist.Empirical)), None)
     if point is not None:
@@ -221,7 +231,11 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
         raise ValueError(
             f"priors: the transforms of the prior on {name} declare a support that is wider than where its density is; begin them with a distribution on all of {narrow.transforms[0].domain}"
         )
-    if not lies_inside(own.support, row.support):
+    try:
+        support = own.support
+    except NotImplementedError:
+        support = None
+    if support is None or not lies_inside(support, row.support):
         raise ValueError(
             f"priors: {type(own).__name__} on {name} has the wrong support; {name} needs a distribution on {words}{fitting}"
         )
