@@ -15,10 +15,9 @@ from torch.distributions import constraints
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._supports import bounds, inner
-from probtx_pyro.models._validation import violated
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.ops._numerics import common_shape, sum_to
+from probtx_pyro.ops._numerics import common_shape, known, sum_to
 
 
 class LogJoint:
@@ -111,39 +110,40 @@ class LogJoint:
         return total + self.log_prior_density(state, local=False)
 
     def require_numbers(self, verb: str, state: Mapping[str, Tensor], density: Tensor) -> None:
-        """Refuse a state, or its log joint ``density`` (..., *problems), that is not finite: the first problem, what is wrong there, and the repair.
+        """Refuse a state, or its log joint ``density`` (..., *problems), that is not finite: what is wrong, where first, and the repair.
 
-        Nothing is asked without validation, where torch compiles, and inside ``torch.func.vmap``.
+        Nothing is asked where torch compiles, and inside ``torch.func.vmap``.
         """
-        shape = self.shape(state)
-        wrong = {name: sum_to(_count(~torch.isfinite(x.detach()), len(shape)), shape) > 0 for name, x in state.items()}
-        bad = ~torch.isfinite(density.detach()) | torch.stack([*wrong.values()]).any(0)
-        if torch.compiler.is_compiling() or not violated(bad):
+        wrong = {name: ~torch.isfinite(x.detach()) for name, x in state.items()}
+        bad = ~torch.isfinite(density.detach())
+        any_wrong = torch.stack([x.any() for x in (bad, *wrong.values())]).any()
+        if torch.compiler.is_compiling() or not known(any_wrong, otherwise=False):
             return
-        index = tuple(int(i) for i in bad.nonzero()[0])
-        names = [name for name, where in wrong.items() if where[index]]
+        names = [name for name, where in wrong.items() if where.any()]
         if names:
             raise ValueError(
-                f"{verb}: {' and '.join(names)}{self._place(index)} came to be NaN or infinite; the numbers left the range of {self.like.dtype}: bring the data to order one, or give stronger priors"
+                f"{verb}: {' and '.join(names)}{self._place(wrong[names[0]], len(self.formulation.axes(names[0])))} came to be NaN or infinite; the numbers left the range of {self.like.dtype}: bring the data to order one, or give stronger priors"
             )
         for name, (distribution, _) in self.sites.items():
-            found = sum_to(_count(distribution.log_prob(state[name]), len(shape)), shape)[index]
-            if not torch.isfinite(found):
+            found = sum_to(_count(distribution.log_prob(state[name]), bad.dim()), bad.shape)
+            if not torch.isfinite(found).all():
                 raise ValueError(
-                    f"{verb}: the log density of {name}{self._place(index)} under its prior is {float(found)}; start the formulation, or the chains, inside the prior's support and off its bounds"
+                    f"{verb}: the log density of {name}{self._place(~torch.isfinite(found), 0)} under its prior is {float(found[~torch.isfinite(found)][0])}; start the formulation, or the chains, inside the prior's support and off its bounds"
                 )
         evidence = self.formulation.with_parameters(state).log_evidence(*self.observations)
         lost = ~torch.isfinite(evidence if self.weights is None else torch.where(self.weights > 0, evidence, 0.0))
-        first = f", first at observation {int(lost.nonzero()[0][-1])}" if lost.any() else ""
+        first = f", first at observation {int(lost.nonzero()[0][-1])}{self._place(lost, 1)}" if lost.any() else ""
         raise ValueError(
-            f"{verb}: the log density of the data{self._place(index)} is {float(density[index])}{first}; mend or leave out such data, bring them to order one, or start the formulation where it has a density of them"
+            f"{verb}: the log density of the data is {float(density[bad][0])}{first}; mend or leave out such data, bring them to order one, or start the formulation where it has a density of them"
         )
 
-    def _place(self, index: tuple[int, ...]) -> str:
-        """A problem, and its chain, in words; nothing where there is one."""
-        chain, problem = index[: len(index) - len(self.problems)], index[len(index) - len(self.problems) :]
-        said = [f"of problem {problem}"] if self.problems.numel() > 1 else []
-        return "".join(f" {place}" for place in [*said, *(f"of chain {i + 1}" for i in chain)])
+    def _place(self, wrong: Tensor, own: int) -> str:
+        """Problem and chain of the first entry that is True, in words, the last ``own`` axes left out; nothing where there is one."""
+        leading = wrong.shape[: wrong.dim() - own]
+        index = [int(i) for i in wrong.nonzero()[0]][: len(leading)]
+        chains = len(leading) - len(self.batch)
+        said = [f" of problem {tuple(index[chains:])}"] if any(n > 1 for n in leading[chains:]) else []
+        return "".join([*said, *(f" of chain {i + 1}" for i in index[:chains])])
 
     def objective(self, state: Mapping[str, Tensor]) -> Tensor:
         """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (..., *problems), leading axes those of ``state``."""

@@ -162,12 +162,15 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False)
         return x if all(a is b for a, b in zip(x, new, strict=True)) else new
     if not isinstance(x, HOLDERS):
         return x
+    if isinstance(x, Distribution) and (given := arguments_of(x)):  # made anew, so that what it computes is, too
+        rows = {key: row for key, row in x.arg_constraints.items() if not row.is_discrete}
+        arguments = {key: _changed(value, change, key in rows) for key, value in given.items()}
+        return x if all(arguments[key] is value for key, value in given.items()) else _made(type(x), arguments)
     # a transform and its inverse hold each other, and a transform may hold its last numbers
     old = {key: None for key in ("_inv",) if key in vars(x) and not isinstance(x, _InverseTransform)}
     old |= {"_cached_x_y": (None, None)} if "_cached_x_y" in vars(x) else {}
-    continuous = x.arg_constraints if isinstance(x, Distribution) else {}
     kept = {key: value for key, value in vars(x).items() if key not in old}
-    new = {key: _changed(v, change, key in continuous and not continuous[key].is_discrete) for key, v in kept.items()}
+    new = {key: _changed(value, change) for key, value in kept.items()}
     if all(new[key] is value for key, value in kept.items()):
         return x
     made = object.__new__(type(x))

@@ -34,8 +34,8 @@ def test_a_single_unit_has_the_conjugate_posterior():
 
 
 def log_density(p, q, x):
-    """The log joint of two units of one coordinate under Beta(2, 4) and Beta(4, 2), by loops."""
-    total = stats.beta.logpdf(p, 2, 4) + stats.beta.logpdf(q, 4, 2)
+    """The log joint of two units of one coordinate under Beta(2, 4) and Beta(4, 2), 20 p (1 - p)^3 and 20 q^3 (1 - q), by loops."""
+    total = 2 * math.log(20) + math.log(p) + 3 * math.log(1 - p) + 3 * math.log(q) + math.log(1 - q)
     for row in x[:, 0].tolist():
         total += math.log(sum(0.5 * (r if row else 1 - r) for r in (p, q)))
     return total
@@ -58,15 +58,16 @@ def test_ecm_ends_at_the_maximum_that_scipy_finds():
 @pytest.mark.parametrize("verb", ["gibbs", "nuts"])
 def test_two_units_have_the_moments_of_a_grid(verb):
     x = ANSWERS[:, :1]
-    grid = (np.arange(200) + 0.5) / 200  # midpoints: the density is a polynomial, so that a sum errs by 1e-4
+    grid = (np.arange(100) + 0.5) / 100  # midpoints: the density is a polynomial, so that a sum errs by 1e-4
     weights = np.exp([[log_density(p, q, x) for q in grid] for p in grid])
     means = [weights.sum(1 - i) @ grid / weights.sum() for i in range(2)]
     squares = [weights.sum(1 - i) @ grid**2 / weights.sum() for i in range(2)]
-    how = {"num_samples": 400, "num_chains": 8, "num_warmup": 100, "seed": 0}
+    num_samples = {"gibbs": 400, "nuts": 60}[verb]
+    how = {"num_samples": num_samples, "num_chains": 16, "num_warmup": 60, "seed": 0}
     draws = getattr(inference, verb)(two_units(), x, **how).samples["prob"][..., 0]
     for i in range(2):
         spread = math.sqrt(squares[i] - means[i] ** 2)
-        error = spread / math.sqrt(400)  # 3,200 draws, which an autocorrelation of 0.75 leaves of the worth of 400
+        error = spread / math.sqrt(4 * num_samples)  # as if each chain's draws were of the worth of a quarter of them
         assert abs(float(draws[..., i].mean()) - means[i]) < 5 * error
         assert abs(float(draws[..., i].std()) - spread) < 5 * error
 
