@@ -82,7 +82,8 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
         if given != name or same & found.keys():
             continue
         places = (name, f"_{name}", "base_dist" if name == "base_distribution" else name)
-        place = next((place for place in places if hasattr(prior, place)), None)
+        held = (place for place in places if place in own)  # before what is computed, and before a method: `mask`
+        place = next(held, next((place for place in places if hasattr(prior, place)), None))
         if place is not None:
             found[name] = getattr(prior, place)
         elif parameter.default is parameter.empty:

@@ -55,7 +55,7 @@ def test_ecm_ends_at_the_maximum_that_scipy_finds():
     assert np.abs(fit.formulation.prob[:, 0].numpy() - best.x).max() < 1e-4
 
 
-@pytest.mark.parametrize("verb", ["gibbs", "nuts"])
+@pytest.mark.parametrize("verb", ["gibbs", pytest.param("nuts", marks=pytest.mark.slow)])
 def test_two_units_have_the_moments_of_a_grid(verb):
     x = ANSWERS[:, :1]
     grid = (np.arange(100) + 0.5) / 100  # midpoints: the density is a polynomial, so that a sum errs by 1e-4
@@ -77,7 +77,9 @@ def test_flat_is_the_uniform_distribution_and_its_mode_the_share():
     assert_equal(fit.formulation.prob[0], ANSWERS.mean(0))
     sites = models.bayesian(ONE, prob=models.FLAT).sites((ANSWERS, None, None, None))
     assert_equal(sites["prob"].distribution.log_prob(ONE.prob), torch.zeros(1))
-    draws = inference.gibbs(models.bayesian(ONE, prob=models.FLAT), ANSWERS, num_samples=300, num_chains=4, seed=0)
+    draws = inference.gibbs(
+        models.bayesian(ONE, prob=models.FLAT), ANSWERS, num_samples=300, num_chains=4, num_warmup=5, seed=0
+    )
     exact = stats.beta(1 + ANSWERS[:, 0].sum(), 1 + (1 - ANSWERS[:, 0]).sum())
     assert stats.kstest(draws.samples["prob"][..., 0, 0].flatten().numpy(), exact.cdf).pvalue > 1e-5
 
@@ -144,7 +146,7 @@ class Silent(PoissonMixture):
         return self.answer if name == "rate" else super().conditional(name, seen)
 
 
-RATE = torch.ones(2, 3)
+RATE = torch.ones(2, 3, dtype=torch.float64)
 
 
 def test_a_declared_family_that_conditional_refuses_is_refused_by_bayesian():
