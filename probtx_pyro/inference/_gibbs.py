@@ -251,7 +251,7 @@ def _require_conjugate(posterior: Bayesian) -> None:
     for name in posterior.priors:
         if posterior.formulation.row(name).conjugate is None:
             raise NotImplementedError(
-                f"priors: {name} of a {type(posterior.formulation).__name__} has no conjugate family, so that Gibbs sampling has no conditional to draw it from; draw with inference.nuts, or fit a guide with inference.variational"
+                f"priors: {name} of a {type(posterior.formulation).__name__} has no conjugate family, so Gibbs sampling has no conditional; draw with inference.nuts, or fit a guide with inference.variational"
             )
     if not posterior.conjugate():
         raise ValueError(

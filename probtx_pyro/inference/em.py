@@ -167,13 +167,13 @@ def adapt(
         low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
         kinds: dict[str, Any] = {"implicit": implicit, "causal": causal, "process_group": process_group}
         fit = adapt(low, *_cast(given, torch.float32), **kinds, **options)
-        adapted = fit.formulation.to(half)
+        rounded = fit.formulation.to(half)
         for name in priors:
-            if violated(~torch.isfinite(cast(Tensor, adapted.parameter(name)).detach())):
+            if violated(~torch.isfinite(cast(Tensor, rounded.parameter(name)).detach())):
                 raise ValueError(
                     f"inference.adapt: {name} came to numbers beyond the range of {half}; adapt formulation.to(torch.float32)"
                 )
-        return fit._replace(formulation=adapted)
+        return fit._replace(formulation=rounded)
     together = Together(process_group)
     if process_group is not None and (causal or implicit or not closed):
         raise ValueError(

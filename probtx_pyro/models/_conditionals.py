@@ -144,7 +144,7 @@ def update(
     new = dict(state)
     for name, site in sites.items():
         terms = formulation.conditional(name, seen)
-        family = formulation.row(name).conjugate
+        family: Any = formulation.row(name).conjugate
         if type(terms) not in CONJUGATE.get(family, ()):
             wanted = " or ".join(kind.__name__ for kind in CONJUGATE.get(family, ()))
             raise ValueError(

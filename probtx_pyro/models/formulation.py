@@ -403,7 +403,7 @@ def _normalized(x: Tensor, logarithms: bool) -> Tensor:
     return x - x.logsumexp(-1, keepdim=True) if logarithms else x / x.sum(-1, keepdim=True)
 
 
-def _require_family(kind: type, name: str, row: Parameter) -> None:
+def _require_family(kind: type[Formulation], name: str, row: Parameter) -> None:
     """Refuse a row whose conjugate family has no closed-form conditional, or one on another set."""
     if row.conjugate is None:
         return
@@ -412,7 +412,8 @@ def _require_family(kind: type, name: str, row: Parameter) -> None:
         raise ValueError(
             f"{kind.__name__}: conjugate={row.conjugate.__name__} of {name} is none of {known}; leave it out, then inference.adapt climbs by gradients, and nuts and variational serve any prior"
         )
-    if not lies_inside(row.conjugate.support, row.support):
+    family: Any = row.conjugate
+    if not lies_inside(family.support, row.support):
         raise ValueError(
             f"{kind.__name__}: conjugate={row.conjugate.__name__} of {name} does not lie on its support, {row.support}; give {name} the family of its support, or leave it out"
         )

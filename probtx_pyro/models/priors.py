@@ -73,7 +73,7 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     own = vars(prior)
-    for name, parameter in _parameters(type(prior)).items():
+    for name, parameter in _parameters(cast(Any, type(prior))).items():
         if name in ("self", "validate_args") or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         same = next((names for names in ALTERNATIVES if name in names), {name})
@@ -92,7 +92,7 @@ def arguments_of(prior: Distribution) -> dict[str, Any]:
 
 
 @lru_cache
-def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+def _parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
     """The arguments of a constructor."""
     return inspect.signature(kind.__init__).parameters
 
@@ -168,14 +168,14 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False)
         arguments = {key: _changed(value, change, key in rows) for key, value in given.items()}
         return x if all(arguments[key] is value for key, value in given.items()) else _made(type(x), arguments)
     # a transform and its inverse hold each other, and a transform may hold its last numbers
-    old = {key: None for key in ("_inv",) if key in vars(x) and not isinstance(x, _InverseTransform)}
+    old: dict[str, Any] = {key: None for key in ("_inv",) if key in vars(x) and not isinstance(x, _InverseTransform)}
     old |= {"_cached_x_y": (None, None)} if "_cached_x_y" in vars(x) else {}
     kept = {key: value for key, value in vars(x).items() if key not in old}
-    new = {key: _changed(value, change) for key, value in kept.items()}
-    if all(new[key] is value for key, value in kept.items()):
+    fields = {key: _changed(value, change) for key, value in kept.items()}
+    if all(fields[key] is value for key, value in kept.items()):
         return x
     made = object.__new__(type(x))
-    vars(made).update({key: old.get(key, new.get(key)) for key in vars(x)})
+    vars(made).update({key: old.get(key, fields.get(key)) for key in vars(x)})
     return made
 
 
