@@ -250,9 +250,7 @@ def _require_conjugate(posterior: Bayesian) -> None:
     posterior.require_plain("closed-form conditional")
     for name in posterior.priors:
         if posterior.formulation.row(name).conjugate is None:
-            raise NotImplementedError(
-                f"priors: {name} of a {type(posterior.formulation).__name__} has no conjugate family, so Gibbs sampling has no conditional; draw with inference.nuts, or fit a guide with inference.variational"
-            )
+            posterior.formulation.refuse("conditional")
     if not posterior.conjugate():
         raise ValueError(
             f"priors: not all of {posterior.described()} are conjugate; draw with inference.nuts(posterior, *data, ...)"

@@ -296,7 +296,7 @@ def _fit(
                 losses.append(float(svi.step(*found.arguments)))
             if not math.isfinite(losses[-1]):
                 raise ValueError(
-                    f"variational: the loss is {losses[-1]} at step {step + 1}{_lost()}; lower learning_rate, or start='map'"
+                    f"variational: the loss is {losses[-1]} at step {step + 1}; lower learning_rate, or start='map'{_lost()}"
                 )
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.5g}", refresh=step + 1 == num_steps)

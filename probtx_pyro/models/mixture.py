@@ -107,7 +107,7 @@ class Mixture(MixtureProgram):
         "expected_outputs": "query answer",
     }
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
+        "conditional": "draw with inference.nuts, or fit a guide with inference.variational",
         "latents": "its assignments have a closed form: take attention and log_evidence",
         "outputs": "drop them",
         "output_distribution": "its answers have no density; take expected_outputs",

@@ -170,6 +170,6 @@ def test_gibbs_does_not_advise_what_is_already_so():
     plain = dataclass(frozen=True, eq=False)(
         type("Plain", (BernoulliMixture,), {"PARAMETERS": {"prob": models.Parameter("unit feature", constraints.unit_interval), **models.WEIGHTS}})
     )  # fmt: skip
-    with pytest.raises(NotImplementedError, match="prob of a Plain has no conjugate family, so Gibbs") as caught:
+    with pytest.raises(NotImplementedError, match="Plain has no conditional; draw with inference") as caught:
         inference.gibbs(models.bayesian(plain(ONE.prob), prob=Beta(2.0, 2.0)), ANSWERS, seed=0)
     assert "leave" not in str(caught.value) and "nuts" in str(caught.value)
