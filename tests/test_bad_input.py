@@ -112,7 +112,7 @@ CASES = {
     "prior over too many axes": (lambda: adapt(dict(key_precision=MultivariateNormal(torch.zeros(2), torch.eye(2)))), r"wrong support"),
     "Gamma without a mode": (lambda: adapt(dict(key_precision=Gamma(0.5, 1.0))), r"prior on key_precision has a concentration below 1.*no mode.*inference.nuts"),
     "Dirichlet without a mode": (lambda: adapt(dict(weights=Dirichlet(torch.full((1, 4), 0.5, dtype=torch.float64)))), r"prior on weights has a concentration below 1"),
-    "prior of another dtype": (lambda: adapt(dict(keys=Normal(K.float(), 1.0))), r"loc of the prior on keys is torch.float32 but keys is torch.float64"),
+    "prior of another dtype": (lambda: inference.adapt(models.bayesian(mixture().to(torch.float32), keys=Normal(K, 1.0)), Q.float()), r"loc of the prior on keys is torch\.float64 but keys is torch\.float32, which would lose digits"),
     "prior of another shape": (lambda: adapt(dict(keys=Normal(K[:3], 1.0))), r"do not broadcast: keys \(4, 3\), prior on keys \(3, 3\)"),
     "weights for other queries": (lambda: adapt(dict(weights=Dirichlet(torch.ones(3, 4, dtype=torch.float64)))), r"concentration rows for 3 queries but there are 5"),
     "shared weights under masks that differ": (lambda: inference.adapt(models.bayesian(mixture(log_prior=UNIFORM.expand(5, 4)), weights=Dirichlet(torch.ones(1, 4, dtype=torch.float64))), Q), r"weights shared by the queries.*shape \(\.\.\., Q, U\)"),

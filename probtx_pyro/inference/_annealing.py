@@ -17,6 +17,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._gibbs import begin
 from probtx_pyro.inference._importance import latents_of, log_mean
+from probtx_pyro.inference._log_joint import require_finite
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._latent_choices import Latents
@@ -89,7 +90,8 @@ def annealed_log_partition(
     Raises
     ------
     ValueError
-        Temperatures that do not rise from 0 to 1, draws that do not fit, or data as the formulation refuses them.
+        Temperatures that do not rise from 0 to 1, draws that do not fit, data as the formulation refuses them, or log densities that
+        are not finite.
     NotImplementedError
         A formulation without latent choices to draw.
 
@@ -115,14 +117,16 @@ def annealed_log_partition(
     pilot, own = (torch.Generator(like.device).manual_seed(s) for s in seeds(seed, 2, "annealing"))
     with torch.no_grad():
         if temperatures is None:
-            betas = _placed(latents, num_temperatures, num_chains, pilot)
+            betas = _placed(formulation, latents, num_temperatures, num_chains, pilot)
         else:
             betas = _rising(temperatures)
         state = begin(latents, num_chains, exact, own, "exact")
         if exact is not None:
             betas = betas[::-1]
         steps = _weights(latents, state, betas, own, progress)
-        return _estimate(latents.log_partition(), torch.stack(steps).sum(0), betas, exact is not None)
+        log_weights = torch.stack(steps).sum(0)
+        require_finite("annealed_log_partition", formulation, log_weights)
+        return _estimate(latents.log_partition(), log_weights, betas, exact is not None)
 
 
 def _weights(
@@ -138,10 +142,13 @@ def _weights(
     return found
 
 
-def _placed(latents: Latents, number: int, num_chains: int, generator: torch.Generator) -> list[float]:
+def _placed(
+    formulation: Formulation, latents: Latents, number: int, num_chains: int, generator: torch.Generator
+) -> list[float]:
     """Temperatures between which the log weights have equal standard deviations, as a run of a few even ones finds them."""
     grid = torch.linspace(0, 1, PILOT + 1, dtype=torch.float64)
     steps = _weights(latents, latents.start(num_chains, generator), grid.tolist(), generator, False)
+    require_finite("annealed_log_partition", formulation, torch.stack(steps))
     lengths = torch.stack([x.var(0).sum().sqrt() for x in steps]).double().cpu()  # of all problems together
     if float(lengths.sum()) > 0:
         lengths = (1 - UNIFORM) * lengths / lengths.sum() + UNIFORM / PILOT

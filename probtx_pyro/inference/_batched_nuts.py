@@ -133,7 +133,7 @@ class BatchedNUTS:
         def acceptance(step: Tensor) -> Tensor:
             _, potential, momentum = self._leap(self.state["point"], step.flatten(), normals)
             lost = potential + _kinetic(momentum) - self.state["potential"] - _kinetic(normals)
-            return (-lost.double()).exp().clamp(max=1.0).nan_to_num(0.0).view(self.shape)
+            return torch.where(torch.isfinite(lost), (-lost.double()).exp().clamp(max=1.0), 0.0).view(self.shape)
 
         self.adaptation.begin(acceptance)
         self._set_out(everyone)
@@ -160,9 +160,11 @@ class BatchedNUTS:
         uniforms, _ = self.streams.take(moving)
         step = self.adaptation.state["step"].flatten() * s["sign"]
         leaf, potential, momentum = self._leap(s["tip"], step, s["tip"][:, MOMENTUM])
-        energy = (potential + _kinetic(momentum)).nan_to_num(math.inf, math.inf)
+        energy = potential + _kinetic(momentum)
+        # no number, or an infinite density where the numbers end on the boundary of a support: never a point to draw
+        energy = torch.where(torch.isfinite(energy), energy, math.inf)
         lost = energy - s["initial"]
-        diverging = lost > DIVERGENCE
+        diverging = ~(lost <= DIVERGENCE)
         # the leaf joins the half, which proposes each of its leaves with a chance in proportion to its weight
         before, number = s["half_sum"], s["leaves"]
         half_sum, half_weight = before + momentum, torch.logaddexp(s["half_weight"], -lost)
@@ -290,4 +292,4 @@ def _turns(first: Tensor, last: Tensor, total: Tensor) -> Tensor:
     trees of a few steps else take a turn of half a period for none.
     """
     between = total - 0.5 * (first + last)
-    return ((first * between).sum(-1) <= 0) | ((last * between).sum(-1) <= 0)
+    return ~((first * between).sum(-1) > 0) | ~((last * between).sum(-1) > 0)

@@ -17,7 +17,7 @@ from torch.distributions import constraints
 
 from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._log_joint import LogJoint, log_priors
+from probtx_pyro.inference._log_joint import LogJoint, log_priors, require_finite
 from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
@@ -111,7 +111,7 @@ def gibbs(
         generator = torch.Generator(like.device).manual_seed(own)
         first = begin(latents, num_chains, start, generator, "start")
         run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
-        step = _of_latents(latents, generator)
+        step = _of_latents(posterior, latents, generator)
         samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
     else:
         require_posterior(posterior, "inference.gibbs")
@@ -131,7 +131,12 @@ def gibbs(
         step = _of_parameters(joint, generator)
         samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
         samples = {name: x.reshape(*x.shape[:2], *joint.sites[name].initial.shape) for name, x in samples.items()}
-        lp = lp + torch.stack([*log_priors(joint.sites, samples).values()]).sum(0)
+        for name, density in log_priors(joint.sites, samples).items():
+            if bool(density.isnan().any()):
+                raise ValueError(
+                    f"inference.gibbs: draws of {name} have no log density under their prior; bring the data to order one, or give a stronger prior"
+                )
+            lp = lp + density
     record = {"seed": seed, "num_warmup": num_warmup, "thin": thin, "seconds": seconds}
     return Draws(samples, {"lp": lp}, posterior, given, "Gibbs", record)
 
@@ -179,18 +184,21 @@ def _of_parameters(joint: LogJoint, generator: torch.Generator) -> Step:
 
     def step(state: State, keep: bool) -> tuple[State, State, State]:
         new, seen = sweep(joint, state, fixed, generator)
+        if not bool(torch.isfinite(seen).all()):
+            joint.require_numbers("inference.gibbs", state, joint.objective(state))
         return new, state, {"lp": seen}
 
     return step
 
 
-def _of_latents(latents: Latents, generator: torch.Generator) -> Step:
+def _of_latents(formulation: Formulation, latents: Latents, generator: torch.Generator) -> Step:
     """Sweeps over latent choices; what they sum out is drawn for the states that are kept."""
 
     def step(state: State, keep: bool) -> tuple[State, State, State]:
         if not keep:
             return latents.sweep(state, generator), {}, {}
         density = latents.log_density(state, 1.0)[0].reshape(len(next(iter(state.values()))), -1).sum(1)
+        require_finite("inference.gibbs", formulation, density)
         return latents.sweep(state, generator), latents.complete(state, generator), {"lp": density}
 
     return step

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to
 
+from probtx_pyro.inference._log_joint import is_simplex, require_inside
 from probtx_pyro.models.priors import Site
 from probtx_pyro.ops import FixedPoint, fixed_point, safe_softmax
 
@@ -23,32 +24,26 @@ def gradient_map(
     num_steps: int,
     tol: float | None,
     progress: bool | None = None,
+    require: Callable[[Mapping[str, Tensor], Tensor], None] = lambda *_: None,
 ) -> FixedPoint:
     """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
 
     Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out), but
     the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds. A
     density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it says so.
+    ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it spoils the others.
 
     Raises
     ------
     ValueError
-        If a tensor involved requires a gradient: the result would silently lose it.
+        If a tensor involved requires a gradient: the result would silently lose it. A start outside a prior's support, or on a bound.
     """
-    for name, x in start.items():
-        support: Any = sites[name].distribution.support
-        if not _of_logits(sites[name]) and not bool(support.check(x).all()):
-            raise ValueError(
-                f"{name} starts outside the support of its prior, {support}; start the formulation inside it"
-            )
-        if _on_a_bound(x, support):
-            raise ValueError(
-                f"{name} starts on a bound of the support of its prior, where gradients vanish; start the formulation inside it"
-            )
-    if torch.is_grad_enabled() and objective(start).requires_grad:
+    require_inside(sites)
+    if (begun := objective(start)).requires_grad:
         raise ValueError(
             "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
         )
+    require(start, begun)
     free = {
         name: _unconstrain(x.detach(), sites[name]).clone(memory_format=torch.contiguous_format).requires_grad_()
         for name, x in start.items()
@@ -68,7 +63,11 @@ def gradient_map(
     def loss() -> Tensor:
         optimizer.zero_grad()
         with torch.enable_grad():
-            value = -climbed(free).sum()
+            state = constrained(free)
+            found = objective(state)
+            value = -found.sum()
+        if not value > -math.inf:  # a line search does not come back from it
+            require(state, found)
         value.backward()
         return value
 
@@ -84,7 +83,7 @@ def gradient_map(
             step, detached, num_steps=num_steps, tol=tol, objective=climbed, progress=progress, label="gradient MAP"
         )
     value = loss()
-    slope = max(float(x.grad.abs().max()) for x in free.values() if x.grad is not None)
+    slope = float(torch.stack([x.grad.abs().max() for x in free.values() if x.grad is not None]).max())
     precision = torch.finfo(value.dtype).eps ** 0.5 if tol is None else tol
     level = precision**0.5 * (1 + abs(float(value.detach())))  # a stalled line search (a kink) is not convergence
     with torch.no_grad():
@@ -95,31 +94,18 @@ def gradient_map(
         )
 
 
-def _on_a_bound(x: Tensor, support: Any) -> bool:
-    """True if an entry is so close to a bound of its support that no gradient brings it back."""
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-    return bool((torch.minimum(x - low, high - x) <= torch.finfo(x.dtype).eps ** 0.5 * x.abs()).any())
-
-
 def _allowed(site: Site) -> Tensor | None:
     return getattr(site.distribution, "allowed", None)
 
 
-def _of_logits(site: Site) -> bool:
-    """True if the parameter's rows are on the simplex or on a face of it."""
-    return site.distribution.support is constraints.simplex or _allowed(site) is not None
-
-
 def _unconstrain(x: Tensor, site: Site) -> Tensor:
-    if _of_logits(site):
+    if is_simplex(site.distribution):
         return x.log().clamp_min(LOWEST_LOGIT)
     return biject_to(site.distribution.support).inv(x)
 
 
 def _constrain(x: Tensor, site: Site) -> Tensor:
-    if _of_logits(site):
+    if is_simplex(site.distribution):
         allowed = _allowed(site)
         return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
     return biject_to(site.distribution.support)(x)

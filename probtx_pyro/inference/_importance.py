@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from probtx_pyro.inference._log_joint import require_finite
 from probtx_pyro.inference._program import require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._latent_choices import Latents
@@ -83,7 +84,7 @@ def importance_log_partition(
     Raises
     ------
     ValueError
-        A proposal that cannot be drawn from, or that draws what is known not to be.
+        A proposal that cannot be drawn from, or that draws what is known not to be; log densities that are not finite.
     NotImplementedError
         A formulation without latent choices to draw.
 
@@ -118,8 +119,9 @@ def importance_log_partition(
             state = proposal.draw(min(CHUNK, num_draws - begun), generator)
             weights.append(latents.log_density(state, 1.0)[0] - proposal.log_prob(state))
         log_weights = torch.cat(weights)
-        if not torch.isfinite(log_weights).all():
+        if (log_weights == -math.inf).any():
             raise ValueError("proposal draws choices that differ from what is known; make it with the same data")
+        require_finite("importance_log_partition", formulation, log_weights)
         return ImportanceLogPartition(
             log_weights.mean(0), log_weights.std(0) / num_draws**0.5, *log_mean(log_weights), log_weights
         )

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models._supports import bounds, inner
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import Site, bare
-from probtx_pyro.ops._numerics import common_shape, sum_to
+from probtx_pyro.ops._numerics import common_shape, known, sum_to
 
 
 class LogJoint:
@@ -68,9 +70,7 @@ class LogJoint:
         for name, (distribution, _) in self.sites.items():
             if local in (None, self._is_local(name)):
                 density = distribution.log_prob(state[name])
-                total = total + sum_to(
-                    density.flatten(len(shape)).sum(-1) if density.dim() > len(shape) else density, shape
-                )
+                total = total + sum_to(_count(density, len(shape)), shape)
         return total
 
     def _is_local(self, name: str) -> bool:
@@ -109,9 +109,98 @@ class LogJoint:
         (total,) = self.together.sum(sum_to(total, shape) + self.log_prior_density(state, local=True))
         return total + self.log_prior_density(state, local=False)
 
+    def require_numbers(self, verb: str, state: Mapping[str, Tensor], density: Tensor) -> None:
+        """Refuse a state, or its log joint ``density`` (..., *problems), that is not finite: what is wrong, where first, and the repair.
+
+        Nothing is asked where torch compiles, and inside ``torch.func.vmap``.
+        """
+        wrong = {name: ~torch.isfinite(x.detach()) for name, x in state.items()}
+        bad = ~torch.isfinite(density.detach())
+        any_wrong = torch.stack([x.any() for x in (bad, *wrong.values())]).any()
+        if torch.compiler.is_compiling() or not known(any_wrong, otherwise=False):
+            return
+        names = [name for name, where in wrong.items() if where.any()]
+        if names:
+            raise ValueError(
+                f"{verb}: {' and '.join(names)}{self._place(wrong[names[0]], len(self.formulation.axes(names[0])))} came to be NaN or infinite; the numbers left the range of {self.like.dtype}: bring the data to order one, or give stronger priors"
+            )
+        for name, (distribution, _) in self.sites.items():
+            found = sum_to(_count(distribution.log_prob(state[name]), bad.dim()), bad.shape)
+            if not torch.isfinite(found).all():
+                raise ValueError(
+                    f"{verb}: the log density of {name}{self._place(~torch.isfinite(found), 0)} under its prior is {float(found[~torch.isfinite(found)][0])}; start the formulation, or the chains, inside the prior's support and off its bounds"
+                )
+        evidence = self.formulation.with_parameters(state).log_evidence(*self.observations)
+        lost = ~torch.isfinite(evidence if self.weights is None else torch.where(self.weights > 0, evidence, 0.0))
+        first = f", first at observation {int(lost.nonzero()[0][-1])}{self._place(lost, 1)}" if lost.any() else ""
+        raise ValueError(
+            f"{verb}: the log density of the data is {float(density[bad][0])}{first}; mend or leave out such data, bring them to order one, or start the formulation where it has a density of them"
+        )
+
+    def _place(self, wrong: Tensor, own: int) -> str:
+        """Problem and chain of the first entry that is True, in words, the last ``own`` axes left out; nothing where there is one."""
+        leading = wrong.shape[: wrong.dim() - own]
+        index = [int(i) for i in wrong.nonzero()[0]][: len(leading)]
+        chains = len(leading) - len(self.batch)
+        said = [f" of problem {tuple(index[chains:])}"] if any(n > 1 for n in leading[chains:]) else []
+        return "".join([*said, *(f" of chain {i + 1}" for i in index[:chains])])
+
     def objective(self, state: Mapping[str, Tensor]) -> Tensor:
         """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (..., *problems), leading axes those of ``state``."""
         return self.of_evidence(state, self.formulation.with_parameters(state).log_evidence(*self.observations))
+
+
+def _count(x: Tensor, leading: int) -> Tensor:
+    """Sums over all but the leading axes."""
+    x = x.to(torch.float32) if x.dtype == torch.bool else x
+    return x.flatten(leading).sum(-1) if x.dim() > leading else x
+
+
+def require_finite(verb: str, formulation: Formulation, density: Tensor) -> None:
+    """Refuse log densities of latent choices that are not finite, naming the parameters that make them so."""
+    if bool(torch.isfinite(density).all()):
+        return
+    numbers = {name: x for name, x in formulation.parameters().items() if isinstance(x, Tensor)}
+    wrong = [name for name, x in numbers.items() if not bool((x < torch.inf).all())]
+    largest = {name: float(x[torch.isfinite(x)].abs().amax()) for name, x in numbers.items() if torch.isfinite(x).any()}
+    said = f"{' and '.join(wrong)} hold NaN or infinity; mend them" if wrong else (
+        "their parameters reach " + ", ".join(f"{x:.3g} ({name})" for name, x in largest.items()) + "; scale them down"
+    )  # fmt: skip
+    first = density[~torch.isfinite(density)][0]
+    raise ValueError(f"{verb}: the log density of the latent choices is {float(first)}: {said}")
+
+
+def require_inside(sites: Mapping[str, Site]) -> None:
+    """Refuse present values that have no density under their priors, or lie on a bound where no gradient brings them back.
+
+    Every verb that begins at the formulation's own parameters asks this; rows on the simplex are brought there by each.
+    """
+    for name, (distribution, x) in sites.items():
+        support: Any = distribution.support
+        if not is_simplex(distribution) and not bool(support.check(x).all()):
+            raise ValueError(f"{name} starts outside the support of its prior, {support}; {_repair(name)}")
+        if _on_a_bound(x, support):
+            raise ValueError(
+                f"{name} starts on a bound of the support of its prior, where gradients vanish; {_repair(name)}"
+            )
+
+
+def is_simplex(distribution: Any) -> bool:
+    """True if the rows are on the simplex, or on a face of it."""
+    return isinstance(inner(distribution.support), type(constraints.simplex)) or hasattr(distribution, "allowed")
+
+
+def _repair(name: str) -> str:
+    return f"start the formulation inside it, formulation.replace({name}=...), or where there are chains at start='prior' or values of your own"
+
+
+def _on_a_bound(x: Tensor, support: Any) -> bool:
+    """True if an entry is not known to be so far from the bounds of its support that gradients bring it back."""
+    limits = bounds(support)
+    if limits is None:
+        return False
+    inside = torch.minimum(x - limits[0], limits[1] - x) > torch.finfo(x.dtype).eps ** 0.5 * x.abs()
+    return not bool(inside.all())
 
 
 def log_priors(sites: Mapping[str, Site], samples: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_median, init_to_value
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
+from torch.distributions import Distribution, Transform
 
 from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models._bayesian import Bayesian
@@ -222,11 +223,19 @@ def identity(program: Program | Formulation) -> dict[str, Any]:
         if name in program.hierarchical:
             priors[name] = _full_name(given)
             continue
-        prior = bare(as_pyro(given))
-        priors[name] = {"family": type(prior).__name__, **arguments_of(prior)}
+        priors[name] = _told(bare(as_pyro(given)))
     formulation = program.formulation
     kind = type(formulation).__name__
     return {"kind": kind, "formulation": _options(formulation), "priors": priors, "collapsed": program.collapsed}
+
+
+def _told(x: Any) -> Any:
+    """A distribution as its family and arguments, all the way down; whatever else as it is."""
+    if isinstance(x, Distribution):
+        return {"family": type(x).__name__, **{key: _told(value) for key, value in arguments_of(x).items()}}
+    if isinstance(x, Transform):
+        return {"family": type(x).__name__, **{key: _told(value) for key, value in vars(x).items() if key[0] != "_"}}
+    return [_told(item) for item in x] if isinstance(x, list | tuple) else x
 
 
 def _options(formulation: Formulation) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pyro import poutine
 from pyro.distributions import Dirichlet, ImproperUniform
 from torch import Tensor
 
+from probtx_pyro.inference._log_joint import require_inside
 from probtx_pyro.inference._program import Parameters, Program, parameters
 from probtx_pyro.inference.em import adapt
 from probtx_pyro.models._bayesian import Bayesian
@@ -68,7 +69,8 @@ def starts(
     Raises
     ------
     ValueError
-        An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; a flat prior to draw.
+        An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; parameters of the formulation
+        that lie outside of their priors' supports, or on a bound; a flat prior to draw.
     """
     found = parameters(program, arguments)
     if isinstance(how, Mapping):
@@ -82,6 +84,7 @@ def starts(
         if how == "prior":
             start = _from_prior(found)
         else:
+            require_inside(found.sites)
             start = _around(found, _map(program, found) if how == "map" else _held(found), jitter)
         for seed_of_chain in own:
             torch.manual_seed(seed_of_chain)

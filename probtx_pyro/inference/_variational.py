@@ -295,13 +295,22 @@ def _fit(
             with pyro.validation_enabled(validated and step == 0):  # later, a loss that is not finite says enough
                 losses.append(float(svi.step(*found.arguments)))
             if not math.isfinite(losses[-1]):
-                raise ValueError(f"variational: the loss is {losses[-1]} at step {step + 1}; lower learning_rate")
+                raise ValueError(
+                    f"variational: the loss is {losses[-1]} at step {step + 1}; lower learning_rate, or start='map'{_lost()}"
+                )
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.5g}", refresh=step + 1 == num_steps)
             if run.path is not None and (time.monotonic() - saved > SAVED_EVERY or step + 1 == num_steps):
                 saved = time.monotonic()
                 run.save({"losses": losses, "optimizer": svi.optim.get_state(), **_state()})
     return torch.tensor(losses, dtype=torch.float64)
+
+
+def _lost() -> str:
+    """Which numbers of the guide are not finite, in words."""
+    params = pyro.get_param_store().get_state()["params"]
+    names = [name for name, x in params.items() if not bool(torch.isfinite(x).all())]
+    return f" ({', '.join(names)} not finite)" if names else ""
 
 
 def _state() -> dict[str, Any]:
@@ -327,6 +336,9 @@ def _drawn(
     """Draws of parameters, or of assignments where there are none, (1, draw, *shape), their log density, and medians."""
     names = list(found.sites) or names
     samples = found.drawn(guide, num_samples, names)
+    for name, x in samples.items():
+        if not bool(torch.isfinite(x).all()):
+            raise ValueError(f"variational: draws of {name} from the guide are NaN or infinite; lower learning_rate")
     median = {name: x[0].median(0).values for name, x in samples.items()}
     if isinstance(guide, AutoGuide):
         median = {name: x.detach() for name, x in guide.median(*found.arguments).items()}

@@ -7,7 +7,8 @@ program ``models.bayesian(formulation, ...)``, never falls.
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
 from probtx_pyro.models._conditionals import MODE, update
+from probtx_pyro.models._validation import violated
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import in_dtype, require_modes
 from probtx_pyro.ops import fixed_point
@@ -125,7 +127,8 @@ def adapt(
     Raises
     ------
     ValueError
-        Bad shapes or values; a prior without a mode or on a parameter that the formulation lacks.
+        Bad shapes or values; a prior without a mode or on a parameter that the formulation lacks; parameters or an objective that come
+        to be NaN or infinite, naming the problem and the parameter.
     NotImplementedError
         A prior with hyperparameters, whose MAP is no summary of the posterior.
 
@@ -155,12 +158,18 @@ def adapt(
     given, closed = posterior.bind(*data, **named), posterior.conjugate()
     options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": progress}
     if (half := _half(posterior.formulation)) is not None:
-        posterior.formulation.plates(*given)  # refuses data of another precision
+        posterior.plates(given)  # refuses data of another precision, and priors of a wider one
         priors = {name: in_dtype(prior, torch.float32) for name, prior in posterior.priors.items()}
         low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
         kinds: dict[str, Any] = {"implicit": implicit, "causal": causal, "process_group": process_group}
         fit = adapt(low, *_cast(given, torch.float32), **kinds, **options)
-        return fit._replace(formulation=fit.formulation.to(half))
+        rounded = fit.formulation.to(half)
+        for name in priors:
+            if violated(~torch.isfinite(cast(Tensor, rounded.parameter(name)).detach())):
+                raise ValueError(
+                    f"inference.adapt: {name} came to numbers beyond the range of {half}; adapt formulation.to(torch.float32)"
+                )
+        return fit._replace(formulation=rounded)
     together = Together(process_group)
     if process_group is not None and (causal or implicit or not closed):
         raise ValueError(
@@ -192,10 +201,17 @@ def adapt(
             f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
             stacklevel=2,
         )
-        found = gradient_map(joint.objective, joint.start, joint.sites, **options)
+        require = partial(joint.require_numbers, "inference.adapt")
+        found = gradient_map(joint.objective, joint.start, joint.sites, require=require, **options)
+    joint.require_numbers("inference.adapt", found.state, _worst(found.objective))
     adapted = {name: x.reshape(joint.sites[name].initial.shape) for name, x in found.state.items()}
     formulation, method = posterior.formulation.with_parameters(adapted), "ECM" if closed else "gradient MAP"
     return Adaptation(formulation, found.objective, found.converged, found.num_steps, method)
+
+
+def _worst(objective: Tensor) -> Tensor:
+    """The last objective of each problem, NaN where one before it was NaN or +infinity; a start may have no density."""
+    return torch.where((objective < torch.inf).all(0), objective[-1], torch.nan)
 
 
 def require_posterior(posterior: Any, verb: str) -> None:

@@ -13,6 +13,8 @@ from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import (
+    CONJUGATE,
+    BetaTerms,
     CorrelatedTerms,
     Datum,
     DirichletTerms,
@@ -58,6 +60,6 @@ __all__ = [
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
     "bayesian", "Bayesian", "FLAT", "write_explorer_json",
-    "Formulation", "Mixture", "Parameter", "Datum", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms",
+    "Formulation", "Mixture", "Parameter", "Datum", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
     "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

@@ -181,8 +181,9 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
     Raises
     ------
     ValueError
-        A name that the formulation does not have, a parameter that is not there, or something that is no prior; a likelihood that it
-        does not have.
+        A name that the formulation does not have, a parameter that is not there, or something that is no prior; a prior whose support
+        does not lie in the parameter's; a conjugate family that the formulation declares and has no conditional for; a likelihood that
+        it does not have.
     NotImplementedError
         A formulation without a log density of its data.
 
@@ -208,8 +209,23 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
         formulation.refuse("log_evidence")
     for name, prior in priors.items():
         require_prior(formulation, name, prior)
+        if is_conjugate(formulation, name, prior):
+            _require_conditional(formulation, name)
     order = {name: priors[name] for name in formulation.PARAMETERS if name in priors}
     return Bayesian(formulation, order, collapsed)
+
+
+def _require_conditional(formulation: Formulation, name: str) -> None:
+    """Refuse a table that declares a family for which `conditional` refuses the parameter, before inference asks for it."""
+    try:
+        formulation.conditional(name, None)
+    except NotImplementedError:
+        family: Any = formulation.row(name).conjugate
+        raise ValueError(
+            f"priors: the table of {type(formulation).__name__} declares {name} conjugate to {family.__name__}, but its conditional refuses {name}; return the terms there, or leave the family out of the table"
+        ) from None
+    except (AttributeError, TypeError):  # it went on to read the sums, which nobody has yet
+        pass
 
 
 def with_likelihood(formulation: Formulation, name: str) -> Formulation:

@@ -7,6 +7,7 @@ A formulation gives the likelihood as terms of a conjugate family (`models.Norma
     GammaTerms(a', b')      prior Gamma(a, b)       ->  Gamma(a + a', b + b')
     WishartTerms(n, R)      prior Wishart(ν, V)     ->  Wishart(ν + n, (V⁻¹ + R)⁻¹)
     DirichletTerms(n)       prior Dirichlet(c)      ->  Dirichlet(c + n)
+    BetaTerms(s, f)         prior Beta(a, b)        ->  Beta(a + s, b + f)
 
 with the terms summed over all that shares the parameter. Where the terms are expectations the "posterior" is that of the
 M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
@@ -20,6 +21,8 @@ from pyro.distributions import ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.models.formulation import (
+    CONJUGATE,
+    BetaTerms,
     CorrelatedTerms,
     DirichletTerms,
     Formulation,
@@ -38,7 +41,7 @@ class Take(NamedTuple):
 
     normal: of Normal with this precision and precision times mean; correlated: the same with a matrix of precisions.
     gamma: of Gamma with this shape and rate. wishart: of Wishart with these degrees of freedom and scale ``root root'``.
-    dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed.
+    dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed. beta: of Beta with these concentrations.
     """
 
     normal: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -46,6 +49,7 @@ class Take(NamedTuple):
     gamma: Callable[[Tensor, Tensor, Tensor], Tensor]
     wishart: Callable[[Tensor, Tensor, Tensor], Tensor]
     dirichlet: Callable[[Tensor, Tensor, Tensor], Tensor]
+    beta: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _normal_mode(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
@@ -71,8 +75,18 @@ def _dirichlet_mode(concentration: Tensor, allowed: Tensor, old: Tensor) -> Tens
     return safe_ratio(mass, mass.sum(-1, keepdim=True), old)
 
 
+def _beta_mode(one: Tensor, zero: Tensor, old: Tensor) -> Tensor:
+    return _within(safe_ratio(one - 1, one + zero - 2, old))
+
+
+def _within(x: Tensor) -> Tensor:
+    """Numbers inside (0, 1): at its ends a likelihood of logarithms is infinite."""
+    numbers = torch.finfo(x.dtype)
+    return x.clamp(numbers.tiny, 1 - numbers.eps)
+
+
 # where nobody informs a parameter and its prior is flat: the old value
-MODE = Take(_normal_mode, _correlated_mode, _gamma_mode, _wishart_mode, _dirichlet_mode)
+MODE = Take(_normal_mode, _correlated_mode, _gamma_mode, _wishart_mode, _dirichlet_mode, _beta_mode)
 
 
 def draw(generator: torch.Generator) -> Take:
@@ -84,7 +98,7 @@ def draw(generator: torch.Generator) -> Take:
 
     def correlated(precision: Tensor, pull: Tensor, old: Tensor) -> Tensor:
         noise = torch.randn(old.shape, generator=generator, dtype=old.dtype, device=old.device).unsqueeze(-1)
-        root = torch.linalg.cholesky(precision).expand(*old.shape, -1)
+        root = _root(precision).expand(*old.shape, -1)
         half = torch.linalg.solve_triangular(root, pull.unsqueeze(-1), upper=False)
         return torch.linalg.solve_triangular(root.mT, half + noise, upper=True).squeeze(-1)
 
@@ -108,7 +122,11 @@ def draw(generator: torch.Generator) -> Take:
         logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
         return safe_softmax(logs.masked_fill(~allowed, -torch.inf))[0]
 
-    return Take(normal, correlated, gamma, wishart, dirichlet)
+    def beta(one: Tensor, zero: Tensor, old: Tensor) -> Tensor:
+        both = torch.stack([one.expand(old.shape), zero.expand(old.shape)], -1)
+        return _within(dirichlet(both, old.new_ones((), dtype=torch.bool), both)[..., 0])
+
+    return Take(normal, correlated, gamma, wishart, dirichlet, beta)
 
 
 def update(
@@ -117,10 +135,21 @@ def update(
     """Return the state with every parameter of ``sites`` taken anew, each given the new values of those before it.
 
     ``formulation`` is the one with the state's parameters; ``seen`` is what its `expect` or `draw_latents` left.
+
+    Raises
+    ------
+    ValueError
+        A `conditional` of a formulation of one's own that returns terms of another family than its table says.
     """
     new = dict(state)
     for name, site in sites.items():
         terms = formulation.conditional(name, seen)
+        family: Any = formulation.row(name).conjugate
+        if type(terms) not in CONJUGATE.get(family, ()):
+            wanted = " or ".join(kind.__name__ for kind in CONJUGATE.get(family, ()))
+            raise ValueError(
+                f"conditional: a {type(formulation).__name__} returns {type(terms).__name__} for {name}, whose conjugate family is {getattr(family, '__name__', None)}; return models.{wanted}"
+            )
         new[name] = TAKEN[type(terms)](site, terms, new[name], take)
         formulation = formulation.with_parameters({name: new[name]})
     return new
@@ -151,7 +180,7 @@ def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor
     degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])
     scatter = sum_to(terms.scatter.expand(*wide, *old.shape[-2:]), old.shape)
     inner = terms.root.mT @ prior.precision_matrix @ terms.root + 0.5 * (scatter + scatter.mT)
-    lower = torch.linalg.cholesky(inner)
+    lower = _root(inner)
     return take.wishart(degrees, torch.linalg.solve_triangular(lower, terms.root.mT, upper=False).mT, old)
 
 
@@ -167,6 +196,18 @@ def _dirichlet(site: Site, terms: DirichletTerms, old: Tensor, take: Take) -> Te
     return take.dirichlet(prior.concentration + _shared(terms.counts, terms, old), allowed, old)
 
 
+def _beta(site: Site, terms: BetaTerms, old: Tensor, take: Take) -> Tensor:
+    prior: Any = bare(site.distribution)
+    successes, failures = (_shared(x, terms, old) for x in terms)
+    return take.beta(prior.concentration1 + successes, prior.concentration0 + failures, old)
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """Cholesky root (..., D, D); NaN where there is none, which inference reports by name."""
+    lower, failed = torch.linalg.cholesky_ex(matrix)
+    return lower.masked_fill((failed > 0)[..., None, None], torch.nan)
+
+
 def _shared(x: Tensor, terms: Terms, old: Tensor) -> Tensor:
     """A term summed over the axes along which the parameter is shared."""
     wide = common_shape(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
@@ -179,4 +220,5 @@ TAKEN: Mapping[type, Callable[[Site, Any, Tensor, Take], Tensor]] = {
     GammaTerms: _gamma,
     WishartTerms: _wishart,
     DirichletTerms: _dirichlet,
+    BetaTerms: _beta,
 }

@@ -10,15 +10,16 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Beta, Dirichlet, Gamma, Normal, TorchDistribution, Wishart
 from torch import Tensor
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, simplex
 from torch.serialization import add_safe_globals
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._plates import Plates, plate_names
+from probtx_pyro.models._supports import inner, lies_inside
 
 Data = tuple[Any, ...]  # tensors or None, in the order of the formulation's ``DATA``
 
@@ -35,9 +36,9 @@ class Parameter:
     support
         Where a value of it lies; a simplex is over the last axis.
     conjugate
-        The family of priors under which `Formulation.conditional` is exact; None where there is none.
+        The family of priors under which `Formulation.conditional` is exact, one of `CONJUGATE`; None where there is none.
     field
-        The constructor argument that holds it, where that has another name.
+        The constructor argument that holds it, where that has another name; one that begins with ``log_`` holds its logarithm.
     logarithmic
         True if units are compared by the logarithm of it, as of a precision.
     plate
@@ -120,7 +121,22 @@ class WishartTerms(NamedTuple):
     root: Tensor
 
 
-Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms
+class BetaTerms(NamedTuple):
+    """A likelihood ``x^successes (1 - x)^failures``, for a Beta prior."""
+
+    successes: Tensor
+    failures: Tensor
+
+
+Terms = NormalTerms | CorrelatedTerms | GammaTerms | DirichletTerms | WishartTerms | BetaTerms
+CONJUGATE: Mapping[type, tuple[type, ...]] = {
+    Normal: (NormalTerms, CorrelatedTerms),
+    Gamma: (GammaTerms,),
+    Dirichlet: (DirichletTerms,),
+    Wishart: (WishartTerms,),
+    Beta: (BetaTerms,),
+}
+"""The families of priors that have closed-form conditionals, all there are, each with what `Formulation.conditional` returns for it."""
 
 
 class Formulation:
@@ -129,6 +145,9 @@ class Formulation:
     A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot serve raises
     `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``. ``torch.load(weights_only=True)`` reads
     what ``torch.save`` wrote of it, once its class has been imported.
+
+    Of numbers in half precision, answers come back in their dtype, and log densities in float32, which keeps their digits; so does
+    the attention of a mixture, made of them.
     """
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]]
@@ -142,6 +161,8 @@ class Formulation:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         add_safe_globals([cls])
+        for name, row in getattr(cls, "PARAMETERS", {}).items():
+            _require_family(cls, name, row)
 
     def __repr__(self) -> str:
         return in_brief(self)
@@ -172,11 +193,20 @@ class Formulation:
         return {name: x for name in self.PARAMETERS if (x := self.parameter(name)) is not None}
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype."""
+        """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype.
+
+        Rows on the simplex that change their dtype are normalised anew, so that they are rows on the simplex in that dtype.
+        """
         fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and getattr(x, "dtype", None) != torch.bool}
         moved = {k: x.to(*args, **kwargs) for k, x in fields.items()}
         device = next(x.device for x in moved.values() if isinstance(x, Tensor))
         masks = {k: x.to(device) for k, x in vars(self).items() if isinstance(x, Tensor) and k not in moved}
+        for name in self.PARAMETERS:
+            row = self.row(name)
+            field = row.field or name
+            if isinstance(inner(row.support), type(simplex)) and moved.get(field) is not None:
+                if moved[field].dtype != fields[field].dtype:
+                    moved[field] = _normalized(moved[field], field.startswith("log_"))
         return check.unchecked(type(self), **{**vars(self), **moved, **masks})
 
     def check_prior(self, name: str) -> None:
@@ -370,6 +400,31 @@ class Formulation:
         """Raise the one error of a missing capability."""
         raise NotImplementedError(
             f"{cls.__name__} has no {method}; {cls.INSTEAD.get(method, cls.INSTEAD.get('', 'see its documentation'))}"
+        )
+
+
+def _normalized(x: Tensor, logarithms: bool) -> Tensor:
+    """Rows (..., U) divided by their sums."""
+    return x - x.logsumexp(-1, keepdim=True) if logarithms else x / x.sum(-1, keepdim=True)
+
+
+def _require_family(kind: type[Formulation], name: str, row: Parameter) -> None:
+    """Refuse a row whose conjugate family has no closed-form conditional, or one on another set."""
+    if row.conjugate is None:
+        return
+    if row.conjugate not in CONJUGATE:
+        known = ", ".join(family.__name__ for family in CONJUGATE)
+        raise ValueError(
+            f"{kind.__name__}: conjugate={row.conjugate.__name__} of {name} is none of {known}; leave it out, then inference.adapt climbs by gradients, and nuts and variational serve any prior"
+        )
+    family: Any = row.conjugate
+    if not lies_inside(family.support, row.support):
+        raise ValueError(
+            f"{kind.__name__}: conjugate={row.conjugate.__name__} of {name} does not lie on its support, {row.support}; give {name} the family of its support, or leave it out"
+        )
+    if kind.conditional is Formulation.conditional:
+        raise ValueError(
+            f"{kind.__name__}: {name} has the conjugate family {row.conjugate.__name__}, but there is no conditional; define it, or leave the family out"
         )
 
 

@@ -54,9 +54,14 @@ if TYPE_CHECKING:
 
 else:
 
-    def Number(*default: float | None) -> Any:
-        """Return what a dataclass takes as the default."""
-        return default[0] if default else field()
+    class Number:
+        """What a dataclass takes as the default of such a field; ``help()`` and signatures show the types that it takes."""
+
+        def __new__(cls, *default: float | None) -> Any:
+            """Return the default, or a field without one."""
+            return default[0] if default else field()
+
+    Number.__module__, Number.__qualname__ = "builtins", "Tensor | float"
 
 
 Centers = Mapping[str, Tensor] | None  # what statistics are centred on, by name; None is the own `origins`
@@ -105,7 +110,7 @@ class Mixture(MixtureProgram):
         "expected_outputs": "query answer",
     }
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "conditional": "draw with inference.nuts, fit a guide with inference.variational, or leave the conjugate family out of its table",
+        "conditional": "draw with inference.nuts, or fit a guide with inference.variational",
         "latents": "its assignments have a closed form: take attention and log_evidence",
         "outputs": "drop them",
         "output_distribution": "its answers have no density; take expected_outputs",

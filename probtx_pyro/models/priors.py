@@ -1,46 +1,37 @@
 """Priors on the parameters of a formulation: any Pyro distribution, laid out on the axes that the formulation's table names."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution, Wishart
 from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.ops.gaussian import Gaussian
 from torch import Tensor
-from torch.distributions import (
-    Distribution,
-    Independent,
-    MixtureSameFamily,
-    TransformedDistribution,
-    biject_to,
-    constraints,
-)
+from torch.distributions import Distribution, Independent, MixtureSameFamily, Transform, biject_to, constraints
+from torch.distributions.transforms import _InverseTransform
 
 from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
+from probtx_pyro.models._supports import bounds, described, inner, is_declared, is_proper_when_flat, lies_inside
 from probtx_pyro.models._validation import broadcastable, violated
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Formulation, Parameter
 
 FLAT = ImproperUniform(constraints.real, (), ())
 """The flat prior, a density of 1 wherever its parameter may lie; it is improper."""
 Prior = TorchDistribution | Callable[[], Distribution]
-ALTERNATIVES = ({"probs", "logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"})  # of one parameter
-_NEEDED = {
-    "real": "real vectors", "positive": "positive numbers", "simplex": "the simplex", "positive definite": "positive definite matrices",
-}  # fmt: skip
-
-
-@biject_to.register(constraints.MixtureSameFamilyConstraint)
-def _coordinates_of_a_mixture(support: Any) -> Any:
-    """A mixture of one family is unconstrained as its components are."""
-    return biject_to(support.base_constraint)
-
-
-@biject_to.register(constraints.positive_definite)
-def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
-    """Coordinates of a positive definite matrix, which torch can make but not take apart."""
-    return CholeskyCoordinates()
+HOLDERS = Distribution | Transform | constraints.Constraint | torch.nn.Module | Gaussian  # what a prior is made of
+#: conjugate families whose density has no mode where one of these arguments is below 1
+PEAKED, SHAPES = (
+    dist.Beta | dist.Gamma | Dirichlet | FaceDirichlet,
+    ("concentration", "concentration1", "concentration0"),
+)
+ALTERNATIVES = (  # of one parameter
+    {"probs", "logits"}, {"gate", "gate_logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"},
+)  # fmt: skip
 
 
 class Site(NamedTuple):
@@ -60,35 +51,56 @@ def as_pyro(prior: Any) -> TorchDistribution:
     Raises
     ------
     ValueError
-        A distribution that Pyro does not have.
+        A distribution that Pyro does not have, or that does not keep what it was made with.
     """
     if isinstance(prior, TorchDistributionMixin):
         return prior
-    kind = type(prior).__name__
-    if isinstance(prior, Independent):
-        return as_pyro(prior.base_dist).to_event(prior.reinterpreted_batch_ndims)
-    if isinstance(prior, TransformedDistribution) and type(prior) is TransformedDistribution:
-        return dist.TransformedDistribution(as_pyro(prior.base_dist), prior.transforms)
-    if isinstance(prior, MixtureSameFamily):
-        return dist.MixtureSameFamily(as_pyro(prior.mixture_distribution), as_pyro(prior.component_distribution))
-    namesake = getattr(dist, kind, None)
-    if namesake is None:
+    kind, arguments = type(prior).__name__, arguments_of(prior)
+    family = _family(kind)
+    if family is None:
         raise ValueError(f"priors: Pyro has no {kind}; give a distribution of pyro.distributions")
-    arguments = arguments_of(prior)
-    try:
-        return namesake(**arguments, validate_args=False)
-    except TypeError:
+    if not arguments:
         raise ValueError(
-            f"priors: Pyro's {kind} cannot be made from {', '.join(arguments)} alone; give pyro.distributions.{kind}"
-        ) from None
+            f"priors: a {kind} of torch does not keep all that it was made with; give pyro.distributions.{kind}"
+        )
+    return _made(family, {key: as_pyro(x) if isinstance(x, Distribution) else x for key, x in arguments.items()})
 
 
 def arguments_of(prior: Distribution) -> dict[str, Any]:
-    """Return the arguments a distribution was made with; where it has several parametrisations, of the one given."""
-    names = [name for name in vars(prior) if name in prior.arg_constraints] or list(prior.arg_constraints)
-    for same in ALTERNATIVES:  # the first is the one given, others were computed from it when they were read
-        names = [name for i, name in enumerate(names) if name not in same or not same & set(names[:i])]
-    return {name: getattr(prior, name) for name in names}
+    """Return the arguments a distribution was made with; where it has several parametrisations, of the one given.
+
+    None at all where it does not keep one that its constructor needs.
+    """
+    found: dict[str, Any] = {}
+    own = vars(prior)
+    for name, parameter in _parameters(cast(Any, type(prior))).items():
+        if name in ("self", "validate_args") or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        same = next((names for names in ALTERNATIVES if name in names), {name})
+        # the first is the one given, others were computed from it when they were read
+        given = next((key for key in own if key in same), name)
+        if given != name or same & found.keys():
+            continue
+        places = (name, f"_{name}", "base_dist" if name == "base_distribution" else name)
+        held = (place for place in places if place in own)  # before what is computed, and before a method: `mask`
+        place = next(held, next((place for place in places if hasattr(prior, place)), None))
+        if place is not None:
+            found[name] = getattr(prior, place)
+        elif parameter.default is parameter.empty:
+            return {}
+    return found
+
+
+@lru_cache
+def _parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a constructor."""
+    return inspect.signature(kind.__init__).parameters
+
+
+def _made(family: Any, arguments: Mapping[str, Any]) -> Any:
+    """A distribution made without its checks, from arguments that were those of a valid one."""
+    known = "validate_args" in _parameters(family)
+    return family(**arguments, **({"validate_args": False} if known else {}))
 
 
 class Saved(NamedTuple):
@@ -99,21 +111,20 @@ class Saved(NamedTuple):
 
 
 def saved(prior: Any) -> Any:
-    """Return a distribution as tensors and text; what is no family of Pyro, such as a function, as it is."""
+    """Return a distribution as tensors and text; what is no family of Pyro, or holds code, as it is."""
     if prior is FLAT:
         return Saved("FLAT", {})
-    if isinstance(prior, Independent):
-        inner = {"base_distribution": saved(prior.base_dist)}
-        return Saved("Independent", {**inner, "reinterpreted_batch_ndims": prior.reinterpreted_batch_ndims})
-    if isinstance(prior, MixtureSameFamily):
-        parts = {"mixture": prior.mixture_distribution, "component": prior.component_distribution}
-        return Saved("MixtureSameFamily", {f"{name}_distribution": saved(part) for name, part in parts.items()})
     kind, family = type(prior), _family(type(prior).__name__)
-    known = family is not None and (
-        kind is family or not isinstance(prior, TorchDistributionMixin)
-    )  # of torch: its namesake
-    arguments = arguments_of(prior) if known and isinstance(prior, Distribution) else {}
-    return Saved(kind.__name__, arguments) if arguments else prior
+    known = kind is family or (family is not None and not isinstance(prior, TorchDistributionMixin))  # or its namesake
+    if not known or not isinstance(prior, Distribution):
+        return prior
+    arguments = {name: saved(x) if isinstance(x, Distribution) else x for name, x in arguments_of(prior).items()}
+    plain = Tensor | Saved | float | int | str | tuple | None
+    return (
+        Saved(kind.__name__, arguments)
+        if arguments and all(isinstance(x, plain) for x in arguments.values())
+        else prior
+    )
 
 
 def restored(kept: Any) -> Any:
@@ -127,7 +138,7 @@ def restored(kept: Any) -> Any:
         raise ValueError(
             f"priors: Pyro has no family {kept.family!r}, which the file names; save it again with this Pyro"
         )
-    return family(**{name: restored(x) for name, x in kept.arguments.items()}, validate_args=False)
+    return _made(family, {name: restored(x) for name, x in kept.arguments.items()})
 
 
 def _family(name: str) -> Any:
@@ -136,33 +147,124 @@ def _family(name: str) -> Any:
 
 
 def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
-    """Return a distribution with its floating point arguments converted; `FLAT` and functions as they are."""
-    if prior is FLAT or not isinstance(prior, Distribution):
-        return prior
-    if isinstance(prior, Independent):
-        return as_pyro(in_dtype(prior.base_dist, dtype)).to_event(prior.reinterpreted_batch_ndims)
-    prior = as_pyro(prior)
-    arguments = {key: x.to(dtype) if x.is_floating_point() else x for key, x in arguments_of(prior).items()}
-    return type(prior)(**arguments, validate_args=False) if arguments else prior
+    """Return a distribution with its floating point numbers converted; `FLAT` and functions as they are."""
+    return _changed(as_pyro(prior), lambda x: x.to(dtype)) if isinstance(prior, Distribution) else prior
+
+
+def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False) -> Any:
+    """What a distribution holds, all the way down, with floating point tensors changed; itself where nothing changes.
+
+    Whole numbers given for a continuous argument (``floating``) are changed, too.
+    """
+    if isinstance(x, Tensor):
+        return change(x) if floating or x.is_floating_point() else x
+    if isinstance(x, list | tuple) and type(x) in (list, tuple):
+        new = type(x)(_changed(item, change) for item in x)
+        return x if all(a is b for a, b in zip(x, new, strict=True)) else new
+    if not isinstance(x, HOLDERS):
+        return x
+    if isinstance(x, Distribution) and (given := arguments_of(x)):  # made anew, so that what it computes is, too
+        rows = {key: row for key, row in x.arg_constraints.items() if not row.is_discrete}
+        arguments = {key: _changed(value, change, key in rows) for key, value in given.items()}
+        return x if all(arguments[key] is value for key, value in given.items()) else _made(type(x), arguments)
+    # a transform and its inverse hold each other, and a transform may hold its last numbers
+    old: dict[str, Any] = {key: None for key in ("_inv",) if key in vars(x) and not isinstance(x, _InverseTransform)}
+    old |= {"_cached_x_y": (None, None)} if "_cached_x_y" in vars(x) else {}
+    kept = {key: value for key, value in vars(x).items() if key not in old}
+    fields = {key: _changed(value, change) for key, value in kept.items()}
+    if all(fields[key] is value for key, value in kept.items()):
+        return x
+    made = object.__new__(type(x))
+    vars(made).update({key: old.get(key, fields.get(key)) for key in vars(x)})
+    return made
 
 
 def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
-    """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior."""
-    row = formulation.row(name)
+    """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior, a support."""
     formulation.check_prior(name)
     if isinstance(prior, type) or (not isinstance(prior, Distribution) and not callable(prior)):
         raise ValueError(
             f"priors: {name}={prior!r} is a {'class' if isinstance(prior, type) else type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
         )
-    if prior is FLAT and _kind(row.support).startswith("positive"):
+    if isinstance(prior, Distribution):
+        own, like = _supported(formulation, name, prior), formulation.parameter(name)
+        if not is_conjugate(formulation, name, prior) and not isinstance(own, ImproperUniform):
+            _require_density(name, _cast(name, own, cast(Tensor, like)), cast(Tensor, like))
+
+
+def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
+    """Refuse a family that cannot say its density in the dtype of the parameter, or not be laid out: Pyro has some of each."""
+    try:
+        to_support = biject_to(cast(Any, prior.support))
+        point = to_support(like.new_zeros(to_support.inverse_shape(prior.event_shape)))
+        with pyro.validation_enabled(False):
+            prior.expand(prior.batch_shape).log_prob(point)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"priors: {type(prior).__name__} on {name} cannot be laid out on numbers of {like.dtype}, or has no density there; give another family"
+        ) from error
+
+
+def _supported(formulation: Formulation, name: str, prior: Distribution) -> TorchDistribution:
+    """The prior as Pyro's, without ``to_event``; refused where it has no density inside the support of its parameter."""
+    row, own = formulation.row(name), bare(as_pyro(prior))
+    words, family = described(row.support)
+    family = row.conjugate.__name__ if row.conjugate else family
+    fitting = f", such as {family}" if family else ""
+    flat = isinstance(own, ImproperUniform) or (
+        isinstance(own, dist.MaskedDistribution) and not torch.as_tensor(own._mask).all()
+    )
+    if flat and _tells_a_scale(row.support):
         near = (
-            "Wishart(D + 1, matrix) with a large matrix"
-            if row.support is constraints.positive_definite
-            else "Gamma(shape, rate) with a small rate"
+            "Gamma(shape, rate) with a small rate"
+            if family == "Gamma"
+            else "Wishart(D + 1, matrix) with a large matrix"
         )
         raise ValueError(
             f"priors: the likelihood is unbounded in {name} (a unit on a single query), or tells it up to a factor only, so it cannot be flat; give it {near}"
         )
+    if own is FLAT or is_conjugate(formulation, name, prior):  # of the same set, or the table had been refused
+        return own
+    point = next((part for part in _parts(own) if isinstance(part, dist.Delta | dist.Empirical)), None)
+    if point is not None:
+        raise ValueError(
+            f"priors: {type(point).__name__} on {name} has no density; to hold {name} fixed leave out its prior, else give a distribution on {words}{fitting}"
+        )
+    narrow = next((part for part in _parts(own) if not is_declared(part)), None)
+    if narrow is not None:
+        raise ValueError(
+            f"priors: the transforms of the prior on {name} declare a support that is wider than where its density is; begin them with a distribution on all of {narrow.transforms[0].domain}"
+        )
+    try:
+        support = own.support
+    except NotImplementedError:
+        support = None
+    if support is None or not lies_inside(support, row.support):
+        raise ValueError(
+            f"priors: {type(own).__name__} on {name} has the wrong support; {name} needs a distribution on {words}{fitting}"
+        )
+    if any(
+        isinstance(part, MixtureSameFamily) and not _same_bounds(part.component_distribution.support)
+        for part in _parts(own)
+    ):
+        raise ValueError(
+            f"priors: the components of the mixture on {name} have bounds of their own, between which no gradient leads; give components with one support"
+        )
+    return own
+
+
+def _tells_a_scale(support: Any) -> bool:
+    """True of positive numbers and positive definite matrices, in which likelihoods of a few points have no maximum."""
+    return described(support)[1] in ("Gamma", "Wishart")
+
+
+def _parts(prior: Any) -> Iterator[Any]:
+    """A distribution, those that it is made of, and its transforms."""
+    yield prior
+    for x in arguments_of(prior).values() if isinstance(prior, Distribution) else ():
+        for part in x if isinstance(x, list | tuple) else (x,):
+            if isinstance(part, Distribution | Transform):
+                yield from _parts(part)
 
 
 def bare(prior: TorchDistribution) -> TorchDistribution:
@@ -203,21 +305,9 @@ def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, 
         raise ValueError(f"priors: the function for {name} returned a {type(prior).__name__}, not a distribution")
     own = len(row.names)
     event = min(row.event_rank, initial.dim())
-    prior = bare(as_pyro(prior))
-    if prior is FLAT and _kind(row.support) == "simplex":
-        prior = Dirichlet(torch.ones_like(initial))
-    prior = _cast(name, prior, initial)
+    prior = _cast(name, _laid(row, _supported(formulation, name, prior), initial), initial)
     if type(prior) is Wishart:
         prior = PlainWishart(**arguments_of(prior), validate_args=False)
-    if not _fits(_kind(row.support), prior):
-        raise ValueError(
-            f"priors: {type(prior).__name__} on {name} has the wrong support; {name} needs a distribution on {_NEEDED[_kind(row.support)]}"
-            + (f", such as {row.conjugate.__name__}" if row.conjugate else "")
-        )
-    if isinstance(prior, MixtureSameFamily) and not _same_bounds(prior.component_distribution.support):
-        raise ValueError(
-            f"priors: the components of the mixture on {name} have bounds of their own, between which no gradient leads; give components with one support"
-        )
     if prior.event_dim > event:
         return _correlated(name, prior, initial, own)
     shape = prior.batch_shape + prior.event_shape
@@ -258,58 +348,52 @@ def _rows(name: str, shape: torch.Size, initial: Tensor, num_queries: int) -> to
     return shape
 
 
-def _kind(support: Any) -> str:
-    """The kind of set that a parameter lies in, a key of `_NEEDED`."""
-    if support is constraints.simplex:
-        return "simplex"
-    if support is constraints.positive_definite:
-        return "positive definite"
-    return "positive" if getattr(support, "lower_bound", None) == 0 else "real"
-
-
-def _fits(kind: str, prior: TorchDistribution) -> bool:
-    support: Any = prior.support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    if support.is_discrete:
-        return False
-    if kind == "positive":
-        return bool((torch.as_tensor(getattr(support, "lower_bound", -1)) >= 0).all())
-    if kind == "positive definite":
-        return support is constraints.positive_definite
-    return (support is constraints.simplex) == (kind == "simplex")
+def _laid(row: Parameter, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
+    """The flat prior as the distribution that it is on the support of its parameter; every other prior as it is."""
+    if prior is not FLAT or isinstance(inner(row.support), type(constraints.real)):
+        return prior
+    if isinstance(inner(row.support), type(constraints.simplex)):
+        return Dirichlet(torch.ones_like(like))
+    if not is_proper_when_flat(row.support):
+        return ImproperUniform(row.support, (), like.shape[like.dim() - row.support.event_dim :])
+    low, high = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in bounds(row.support) or ())
+    return dist.Beta(like.new_ones(()), like.new_ones(())) if row.conjugate is dist.Beta else dist.Uniform(low, high)
 
 
 def _same_bounds(support: Any) -> bool:
     """True if all components of a mixture have the same bounds, which are then numbers."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return not any(isinstance(getattr(support, bound, None), Tensor) for bound in ("lower_bound", "upper_bound"))
+    return not any(isinstance(x, Tensor) for x in bounds(support) or ())
 
 
 def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
-    """Numbers take the dtype of the parameter; tensors of another dtype are refused, not promoted."""
-    arguments = arguments_of(prior)
-    for key, x in arguments.items():
-        if isinstance(x, Tensor) and x.dim() and x.is_floating_point() and x.dtype != like.dtype:
-            raise ValueError(
-                f"priors: {key} of the prior on {name} is {x.dtype} but {name} is {like.dtype}; convert it with .to({like.dtype})"
-            )
-    tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
-    if len(tensors) < len(arguments) or all(x.dtype == like.dtype and x.device == like.device for x in tensors):
-        return prior
-    return type(prior)(**{key: x.to(like) for key, x in arguments.items()}, validate_args=False)
+    """The prior in the dtype of its parameter, and on its device: widened, which is exact; only single numbers are narrowed."""
+    for part in _parts(prior):
+        fields = (isinstance(part, Distribution) and arguments_of(part)) or vars(part)
+        for key, x in fields.items():
+            if not isinstance(x, Tensor) or not x.is_floating_point() or _is_one_number(x):
+                continue
+            if torch.promote_types(x.dtype, like.dtype) != like.dtype:
+                raise ValueError(
+                    f"priors: {key} of the prior on {name} is {x.dtype} but {name} is {like.dtype}, which would lose digits; convert it with .to({like.dtype})"
+                )
+    return _changed(prior, lambda x: x.to(like))
+
+
+def _is_one_number(x: Tensor) -> bool:
+    """True of a number, however expanded."""
+    return all(size == 1 or stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def require_modes(sites: Mapping[str, Site]) -> None:
     """Refuse priors whose density has no mode inside the support, so that MAP does not exist."""
     for name, (distribution, _) in sites.items():
         base = bare(distribution)
-        if isinstance(base, dist.Gamma | Dirichlet | FaceDirichlet) and violated(base.concentration < 1):
+        shapes = [getattr(base, key) for key in SHAPES if isinstance(base, PEAKED) and hasattr(base, key)]
+        if any(violated(~(shape >= 1)) for shape in shapes):
             raise ValueError(
                 f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
             )
-        if isinstance(base, Wishart) and violated(base.df < base.event_shape[-1] + 1):
+        if isinstance(base, Wishart) and violated(~(base.df >= base.event_shape[-1] + 1)):
             raise ValueError(
                 f"priors: the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
             )

@@ -60,7 +60,7 @@ def fixed_point(
         Shape of the independent problems; one that has converged is frozen, so that a batch is the stack of its singles.
     num_steps, tol
         At most so many steps; a problem has converged when no entry of its state moves by more than ``tol`` times the
-        largest magnitude that entry's tensor has shown. ``tol=None`` takes all the steps.
+        largest magnitude that entry's tensor has shown; one that has become NaN never has. ``tol=None`` takes all the steps.
     objective
         Evaluates the objective at the final state, the trace's last entry.
     implicit
@@ -108,16 +108,17 @@ def fixed_point(
                 size, moved = over_all(_sizes(proposed, state, active))
                 scale = torch.maximum(scale, size)
                 state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
-                active = active & (moved > tol * scale).any(0)
+                active = active & ~(moved <= tol * scale).all(0)  # what is NaN has not converged
+                lost = ~torch.isfinite(moved).all(0)
             if bar is not None:
                 bar.update()
-            if tol is not None and not known(active.any(), otherwise=True):
+            if tol is not None and not known((active & ~lost).any(), otherwise=True):
                 break
     if objective is not None:
         trace.append(objective(state))
     if before is not None:  # without a tolerance: did the last step move by more than the root of the precision?
         size, moved = over_all(_sizes(state, before, active))
-        active = (moved > torch.finfo(next(iter(state.values())).dtype).eps ** 0.5 * size).any(0)
+        active = ~(moved <= torch.finfo(next(iter(state.values())).dtype).eps ** 0.5 * size).all(0)
     return FixedPoint(state, torch.stack(trace) if trace else None, ~active, taken)
 
 
@@ -153,8 +154,8 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
         outer, _ = step({name: x.detach() for name, x in found.state.items()})
     outputs, precision = [again[name] for name in names], torch.finfo(inputs[0].dtype).eps
     pairs = [(x.detach(), y.detach()) for x, y in zip(inputs, outputs, strict=True)]
-    residual = max(float((y - x).abs().max() / x.abs().max().clamp_min(1.0)) for x, y in pairs)
-    if residual > precision**0.5:
+    residual = float(torch.stack([(y - x).abs().max() / x.abs().max().clamp_min(1.0) for x, y in pairs]).max())
+    if not residual <= precision**0.5:
         warnings.warn(
             f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): raise num_steps, or differentiate unrolled (implicit=False)",
             stacklevel=4,
@@ -165,12 +166,14 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
         for _ in range(10_000):
             pulled = torch.autograd.grad(outputs, inputs, solution, retain_graph=True, materialize_grads=True)
             updated = tuple(g + p for g, p in zip(gradients, pulled, strict=True))
-            change = max(float((u - s).abs().max()) for u, s in zip(updated, solution, strict=True))
+            change = torch.stack([(u - s).abs().max() for u, s in zip(updated, solution, strict=True)]).max()
             solution = updated
-            if change <= 64 * precision * max(float(s.abs().max()) for s in solution):
+            if bool(change <= 64 * precision * torch.stack([s.abs().max() for s in solution]).max()):
                 return solution
+            if not bool(torch.isfinite(change)):
+                break
         raise RuntimeError(
-            "implicit gradient: I - dF/dx is singular here (a flat direction); give the adapted parameters a prior, or use implicit=False"
+            "implicit gradient: I - dF/dx is singular here (a flat direction), or the gradient that comes in is NaN; give the adapted parameters a prior, or use implicit=False"
         )
 
     state = dict(zip(names, _Implicit.apply(solve, *(outer[name] for name in names)), strict=True))

@@ -299,11 +299,13 @@ def test_a_start_without_a_finite_density_names_its_site():
         run(weights, queries, start={"weights": torch.tensor([[1.0, 0.0, 0.0]])})
 
 
-def test_priors_in_float32_with_data_in_float64_are_refused():
+def test_priors_in_float32_are_those_of_float64_and_not_the_other_way_round():
     mixture, queries, *_ = problem(generator(8))
-    priors = dict(keys=Normal(mixture.keys.float(), 1.0))
-    with pytest.raises(ValueError, match=r"loc of the prior on keys is torch.float32 but keys is torch.float64"):
-        run(models.bayesian(mixture, **priors), queries)
+    low = mixture.keys.float()
+    single, double = (run(models.bayesian(mixture, keys=Normal(x, 1.0)), queries) for x in (low, low.double()))
+    assert torch.equal(single.samples["keys"], double.samples["keys"])
+    with pytest.raises(ValueError, match=r"loc of the prior on keys is torch\.float64 but keys is torch\.float32"):
+        run(models.bayesian(mixture.to(torch.float32), keys=Normal(mixture.keys, 1.0)), queries.float())
 
 
 BAD = {

@@ -107,7 +107,7 @@ def test_what_is_no_prior_is_refused_when_the_posterior_is_made(priors, message)
         ("keys", Poisson(1.0), r"Poisson on keys has the wrong support; keys needs a distribution on real vectors"),
         ("key_precision", Poisson(1.0), r"Poisson on key_precision has the wrong support"),
         ("key_precision", MixtureSameFamily(Categorical(torch.ones(2)), Uniform(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 5.0]))), "components of the mixture on key_precision have bounds of their own"),
-        ("weights", torch.distributions.RelaxedOneHotCategorical(torch.tensor(1.0), torch.ones(3)), r"Pyro's RelaxedOneHotCategorical cannot be made from probs alone; give pyro\.distributions\.Relaxed"),
+        ("keys", torch.distributions.LKJCholesky(2), r"LKJCholesky on keys has the wrong support"),
     ],
     ids=["counts", "counts for a precision", "bounds that differ", "another argument"],
 )  # fmt: skip

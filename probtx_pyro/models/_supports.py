@@ -1,0 +1,111 @@
+"""Sets in which parameters and priors lie: which lies inside which, what each is called, and a family of priors that fits."""
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import TransformedDistribution, constraints
+from torch.distributions import biject_to
+
+from probtx_pyro.models._positive_definite import CholeskyCoordinates
+
+Bounds = tuple[Any, Any]  # numbers or tensors
+NAMED = {  # by type of the constraint: in words, and a family that lies there
+    type(constraints.simplex): ("the simplex", "Dirichlet"),
+    type(constraints.positive_definite): ("positive definite matrices", "Wishart"),
+    type(constraints.corr_cholesky): ("Cholesky factors of correlation matrices", "LKJCholesky"),
+}
+ORDERED = {  # least entry of vectors that lie anywhere in R^n but for their order
+    type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0,
+}  # fmt: skip
+
+
+@biject_to.register(constraints.MixtureSameFamilyConstraint)
+def _coordinates_of_a_mixture(support: Any) -> Any:
+    """A mixture of one family is unconstrained as its components are."""
+    return biject_to(support.base_constraint)
+
+
+@biject_to.register(constraints.positive_definite)
+def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
+    """Coordinates of a positive definite matrix, which torch can make but not take apart."""
+    return CholeskyCoordinates()
+
+
+def inner(support: Any) -> Any:
+    """Return what a support asks of one event, without the axes that ``to_event`` and mixtures add."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support
+
+
+def bounds(support: Any) -> Bounds | None:
+    """Return the interval in which each number lies on its own; None of a set of another kind, and of whole numbers."""
+    support = inner(support)
+    if support.is_discrete:
+        return None
+    if isinstance(support, type(constraints.real)):
+        return -math.inf, math.inf
+    if type(support) in ORDERED:
+        return ORDERED[type(support)], math.inf
+    found = (getattr(support, "lower_bound", None), getattr(support, "upper_bound", None))
+    if found == (None, None):
+        return None
+    low, high = found
+    return (-math.inf if low is None else low), (math.inf if high is None else high)
+
+
+def lies_inside(support: Any, outer: Any) -> bool:
+    """Return True if every point of a support lies in another one; a bound that is not a number is none."""
+    if inner(support).is_discrete:
+        return False
+    own, wide = bounds(support), bounds(outer)
+    if own is None or wide is None:
+        return own is wide and isinstance(inner(support), type(inner(outer)))
+    return _at_most(wide[0], own[0]) and _at_most(own[1], wide[1])
+
+
+def _at_most(x: Any, y: Any) -> bool:
+    """Compare bounds; a number in the dtype of the tensor beside it, to which the same number was rounded."""
+    kinds = [bound.dtype for bound in (x, y) if isinstance(bound, torch.Tensor) and bound.is_floating_point()]
+    dtype = min(kinds, key=lambda kind: torch.finfo(kind).bits) if kinds else torch.float64
+    first, second = (torch.as_tensor(bound).to(dtype) for bound in (x, y))
+    return bool((first <= second.to(first.device)).all())
+
+
+def is_declared(prior: Any) -> bool:
+    """Return False if the support that a chain of transforms declares is wider than where its density is: a Gamma that is shifted."""
+    if type(prior) is not TransformedDistribution or not prior.transforms:
+        return True
+    begun, domain = bounds(prior.base_dist.support), prior.transforms[0].domain
+    return begun is None or bounds(domain) is None or lies_inside(domain, prior.base_dist.support)
+
+
+def is_proper_when_flat(support: Any) -> bool:
+    """Return True if the set is bounded, so that a constant density on it is a distribution."""
+    limits = bounds(support)
+    if limits is None:
+        return isinstance(inner(support), type(constraints.simplex))
+    return all(bool(torch.isfinite(torch.as_tensor(x)).all()) for x in limits)
+
+
+def described(support: Any) -> tuple[str, str]:
+    """Return the set in words, and the name of a family of priors on it."""
+    for kind, words in NAMED.items():
+        if isinstance(inner(support), kind):
+            return words
+    limits = bounds(support)
+    if limits is None:
+        return str(support), ""
+    if any(isinstance(x, torch.Tensor) and x.numel() > 1 for x in limits):
+        return f"numbers inside {inner(support)}", "Uniform of these bounds"
+    low, high = (float(x) for x in limits)
+    if (low, high) == (-math.inf, math.inf):
+        return "real vectors", "Normal"
+    if (low, high) == (0.0, math.inf):
+        return "positive numbers", "Gamma"
+    if (low, high) == (0.0, 1.0):
+        return "numbers between 0 and 1", "Beta"
+    if math.inf in (-low, high):
+        return f"numbers {f'from {low:g}' if high == math.inf else f'up to {high:g}'}", ""
+    return f"numbers between {low:g} and {high:g}", f"Uniform({low:g}, {high:g})"
