@@ -26,7 +26,13 @@ def rows(draw, kind, number, width):
     found = [[draw(digit) * draw(st.sampled_from(of)) for _ in range(width)] for _ in range(number)]
     if draw(st.booleans()):  # a far group
         far = [draw(digit) * of[0] for _ in range(width)]
-        found = [[a + b * draw(st.sampled_from([1.0, of[1] / of[0] if of[1] < of[0] else 1e-8])) for a, b in zip(far, row, strict=True)] for row in found]
+        found = [
+            [
+                a + b * draw(st.sampled_from([1.0, of[1] / of[0] if of[1] < of[0] else 1e-8]))
+                for a, b in zip(far, row, strict=True)
+            ]
+            for row in found
+        ]
     if number > 1 and draw(st.booleans()):
         found[-1] = list(found[0])
     return found
@@ -39,8 +45,11 @@ def dot(x, y):
 def softmax(z):
     """Of scores, None a masked one."""
     top = max(x for x in z if x is not None)
-    weights = [mpf(0) if x is None or x - top < -5000 else mpmath.exp(x - top) for x in z]
-    return [w / mpmath.fsum(weights) for w in weights]
+    behind = [None if x is None else x - top for x in z]
+    with mpmath.workdps(200):  # what is left after the subtraction
+        weights = [mpf(0) if x is None or x < -5000 else mpmath.exp(x) for x in behind]
+        total = mpmath.fsum(weights)
+        return [w / total for w in weights]
 
 
 def entmax(z, alpha):
@@ -77,10 +86,14 @@ def conjugate(name, z):
     top = max(x for x in z if x is not None)
     z = [None if x is None else x - top for x in z]
     if name == "softmax":
-        return top + mpmath.log(mpmath.fsum(mpmath.exp(x) for x in z if x is not None and x > -5000))
+        with mpmath.workdps(200):
+            above = mpmath.log(mpmath.fsum(mpmath.exp(x) for x in z if x is not None and x > -5000))
+        return top + above
     p = MAPS[name](z)
     entropy = (
-        mpf(4) / 3 * mpmath.fsum(x - x ** (mpf(3) / 2) for x in p) if name == "entmax15" else mpmath.fsum(x - x * x for x in p) / 2
+        mpf(4) / 3 * mpmath.fsum(x - x ** (mpf(3) / 2) for x in p)
+        if name == "entmax15"
+        else mpmath.fsum(x - x * x for x in p) / 2
     )
     return top + mpmath.fsum(a * b for a, b in zip(p, z, strict=True) if a > 0) + entropy
 

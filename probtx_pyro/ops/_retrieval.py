@@ -102,7 +102,9 @@ class Memory(NamedTuple):
     def each(self, function: Callable[..., Tensor], states: Tensor, *shared: Tensor) -> Tensor:
         """Return ``function(scores, best, states, memory, *shared)``, (..., Q, X), some states at a time; see `relative`."""
 
-        def rows(states: Tensor, mask: Tensor | None, patterns: Tensor, scale: Tensor, *shared: Any) -> tuple[Tensor, None]:
+        def rows(
+            states: Tensor, mask: Tensor | None, patterns: Tensor, scale: Tensor, *shared: Any
+        ) -> tuple[Tensor, None]:
             own = Memory(scale, patterns, mask, self.digits)
             return function(*own.relative(states), states, own, *shared), None
 

@@ -78,7 +78,12 @@ def _check_names(groups: Mapping[str, Mapping[str, Variable]]) -> None:
             if isinstance(dims, str):
                 raise ValueError(f"dims: those of {name} are the text {dims!r}; give a list with a name for each axis")
             for what, said in ((name, "a variable"), *((dim, f"an axis of {name}") for dim in dims)):
-                if not isinstance(what, str) or what.strip() in ("", ".") or what[-1].isspace() or set(what) & set("/\0"):
+                if (
+                    not isinstance(what, str)
+                    or what.strip() in ("", ".")
+                    or what[-1].isspace()
+                    or set(what) & set("/\0")
+                ):
                     raise ValueError(
                         f"dims: {said} is called {what!r}, which a file cannot hold; give a text without / and without a space at its end"
                     )

@@ -122,7 +122,12 @@ def diagnose(
         from probtx_pyro.results.convert import to_inference_data  # needs torch, which a file does not
 
         data = to_inference_data(data)
-    for name, bound in (("rhat", rhat), ("ess", ess), ("bfmi", bfmi), ("pareto_k", 0.7 if pareto_k is None else pareto_k)):
+    for name, bound in (
+        ("rhat", rhat),
+        ("ess", ess),
+        ("bfmi", bfmi),
+        ("pareto_k", 0.7 if pareto_k is None else pareto_k),
+    ):
         if not bound > 0:
             raise ValueError(f"{name} must be a positive number, not {bound}; nothing can be held against it")
     posterior = _chosen(dataset(data, "posterior"), var_names, derived(data))

@@ -254,7 +254,9 @@ def _ranks(name: str, truth: Tensor, draws: Tensor, ties: np.random.Generator) -
     """Number of draws below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
     for what, x in (("the truth", truth), ("the draws", draws)):
         if x.isnan().any():
-            raise ValueError(f"{name}: NaN in {what}, which has no rank; look at the sampler, or at the quantity, for one simulation")
+            raise ValueError(
+                f"{name}: NaN in {what}, which has no rank; look at the sampler, or at the quantity, for one simulation"
+            )
     below = (draws < truth).sum(0).cpu().numpy()
     equal = (draws == truth).sum(0).cpu().numpy()
     return below + ties.integers(0, equal + 1)

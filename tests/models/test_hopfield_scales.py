@@ -14,8 +14,6 @@ from probtx_pyro import models
 
 # A logit, less the best one, errs by at most C (D + 4) eps max(1, |logit|); C is ops._retrieval.LIMIT, up to which a product is rounded as
 # it is. Beyond, what is left of twice the digits of float64, some D 2^-104 of the sum of the sizes of the product's terms.
-from hypothesis import Phase
-FAST=[Phase.generate]
 C, LEFT = 2.0**12, 2.0**-100
 
 
@@ -45,11 +43,15 @@ def terms(scale, state, rows):
 
 @pytest.mark.parametrize("kind", exact.EPS)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None, phases=FAST)
+@settings(max_examples=10, deadline=None)
 def test_a_memory_at_any_scale(kind, data):
     patterns, states, beta, mask, name = data.draw(memories(kind))
     memory = models.Hopfield(patterns, beta, mask=mask, transformation=name)
-    eps, width, stored = exact.EPS[kind], patterns.shape[1], range(len(patterns)) if mask is None else mask.nonzero()[:, 0].tolist()
+    eps, width, stored = (
+        exact.EPS[kind],
+        patterns.shape[1],
+        range(len(patterns)) if mask is None else mask.nonzero()[:, 0].tolist(),
+    )
     found = memory.attention(states), memory.retrieve(states), memory.energy(states), memory.effective_patterns(states)
     with mpmath.workdps(exact.DIGITS[kind]):
         b, rows = mpf(float(beta)), patterns.tolist()
@@ -60,25 +62,42 @@ def test_a_memory_at_any_scale(kind, data):
             logits = [None if x is None else x - top for x in scores]
             shares, ends = exact.MAPS[name](logits), exact.band(name, logits, error(kind, width, terms(b, state, rows)))
             for n, (low, high) in enumerate(ends):
-                assert low * (1 - 64 * eps) - 1e-300 <= found[0][q, n].item() <= high * (1 + 64 * eps) + 1e-30, (n, low, high)
+                assert low * (1 - 64 * eps) - 1e-300 <= found[0][q, n].item() <= high * (1 + 64 * eps) + 1e-30, (
+                    n,
+                    low,
+                    high,
+                )
             for d in range(width):
                 right = mpmath.fsum(w * mpf(row[d]) for w, row in zip(shares, rows, strict=True))
-                slack = mpmath.fsum((high - low + 64 * eps * high) * abs(mpf(row[d])) for (low, high), row in zip(ends, rows, strict=True))
+                slack = mpmath.fsum(
+                    (high - low + 64 * eps * high) * abs(mpf(row[d]))
+                    for (low, high), row in zip(ends, rows, strict=True)
+                )
                 assert abs(found[1][q, d].item() - right) <= slack + 1e-300
-            energy = exact.dot(state, state) / 2 + largest / 2 + (mpmath.log(len(stored)) - exact.conjugate(name, scores)) / b
+            energy = (
+                exact.dot(state, state) / 2
+                + largest / 2
+                + (mpmath.log(len(stored)) - exact.conjugate(name, scores)) / b
+            )
             length = mpmath.sqrt(exact.dot(state, state) * largest)
-            slack = C * (width + 4) * eps * (energy + min(1 / b, length)) + LEFT * (length + largest)
+            slack = (
+                C * (width + 4) * eps * (energy + min(1 / b, length)) + LEFT * (length + largest) + mpf(10) ** -190 / b
+            )  # logarithms have 200 digits
             assert abs(found[2][q].item() - energy) <= slack + 1e-300, (found[2][q].item(), exact.to_float(energy))
             assert 1 - 1e-6 <= found[3][q] <= len(stored) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("kind", exact.EPS)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None, phases=FAST)
+@settings(max_examples=10, deadline=None)
 def test_separation_and_bounds_at_any_scale(kind, data):
     patterns, _, beta, mask, name = data.draw(memories(kind))
     memory = models.Hopfield(patterns, beta, mask=mask, transformation=name)
-    eps, width, stored = exact.EPS[kind], patterns.shape[1], range(len(patterns)) if mask is None else mask.nonzero()[:, 0].tolist()
+    eps, width, stored = (
+        exact.EPS[kind],
+        patterns.shape[1],
+        range(len(patterns)) if mask is None else mask.nonzero()[:, 0].tolist(),
+    )
     gaps, bounds = memory.separation(), memory.retrieval_error_bound()
     with mpmath.workdps(exact.DIGITS[kind]):
         b, rows = mpf(float(beta)), patterns.tolist()
@@ -95,17 +114,25 @@ def test_separation_and_bounds_at_any_scale(kind, data):
             slack = error(kind, width, b * largest**2)(b * gap)
             for lead in (b * gap + slack, b * gap - slack):
                 ends.append(2 * largest * (1 - exact.MAPS[name]([mpf(0)] + [-lead] * len(others))[0]))
-            assert ends[0] * (1 - 64 * eps) - largest * 64 * eps <= bounds[n].item() <= ends[1] * (1 + 64 * eps) + largest * 64 * eps + 1e-300
+            assert (
+                ends[0] * (1 - 64 * eps) - largest * 64 * eps
+                <= bounds[n].item()
+                <= ends[1] * (1 + 64 * eps) + largest * 64 * eps + 1e-300
+            )
 
 
 @pytest.mark.parametrize("kind", exact.EPS)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None, phases=FAST)
+@settings(max_examples=10, deadline=None)
 def test_a_hash_table_at_any_scale(kind, data):
     keys, queries, scale, _, _ = data.draw(memories(kind))
     values = torch.arange(1.0, 1 + len(keys), dtype=keys.dtype).unsqueeze(-1)
     eps, width, table = exact.EPS[kind], keys.shape[1], models.SoftHashTable(keys, values, scale)
-    shares, answers, lookup = table.attention(queries), table.read(queries), table.replace(scale=math.inf).attention(queries)
+    shares, answers, lookup = (
+        table.attention(queries),
+        table.read(queries),
+        table.replace(scale=math.inf).attention(queries),
+    )
     with mpmath.workdps(exact.DIGITS[kind]):
         b, rows = mpf(float(scale)), keys.tolist()
         for q, state in enumerate(queries.tolist()):
@@ -115,7 +142,9 @@ def test_a_hash_table_at_any_scale(kind, data):
             for n, (low, high) in enumerate(ends):
                 assert low * (1 - 64 * eps) - 1e-300 <= shares[q, n].item() <= high * (1 + 64 * eps) + 1e-30
             right = mpmath.fsum(w * (n + 1) for n, w in enumerate(exact.softmax(logits)))
-            assert abs(answers[q, 0].item() - right) <= mpmath.fsum((h - lo + 64 * eps) * (n + 1) for n, (lo, h) in enumerate(ends))
+            assert abs(answers[q, 0].item() - right) <= mpmath.fsum(
+                (h - lo + 64 * eps) * (n + 1) for n, (lo, h) in enumerate(ends)
+            )
             near = [x >= -b * error(kind, width, terms(1, state, rows))(mpf(0)) for x in logits]
             assert lookup[q].sum() == 1 and near[int(lookup[q].argmax())]
 
@@ -133,10 +162,15 @@ def test_the_energy_is_minus_the_log_density_and_falls_to_retrieval():
         weights = [mpmath.exp(x - top) for x in link]  # β/2 = 1
         for e, s in zip(energy.tolist(), state.tolist(), strict=True):
             density = mpmath.fsum(
-                w / mpmath.fsum(weights) * (1 / mpmath.pi) ** (mpf(3) / 2) * mpmath.exp(-mpmath.fsum((mpf(a) - b) ** 2 for a, b in zip(s, x, strict=True)))
+                w
+                / mpmath.fsum(weights)
+                * (1 / mpmath.pi) ** (mpf(3) / 2)
+                * mpmath.exp(-mpmath.fsum((mpf(a) - b) ** 2 for a, b in zip(s, x, strict=True)))
                 for w, x in zip(weights, rows, strict=True)
             )
-            right = -mpmath.log(density) - 1.5 * mpmath.log(mpmath.pi) + mpmath.log(3) - mpmath.log(mpmath.fsum(weights))
+            right = (
+                -mpmath.log(density) - 1.5 * mpmath.log(mpmath.pi) + mpmath.log(3) - mpmath.log(mpmath.fsum(weights))
+            )
             assert abs(2 * e - right) < 1e-12 * right
     (slope,) = torch.autograd.grad(energy.sum(), state)
     assert (state - slope - memory.retrieve(state)).abs().max() == 0  # 1e9 + x has no digits below 1e-7
@@ -151,7 +185,9 @@ def test_what_overflows_is_infinite_and_never_nan(size, beta, name):
     memory = models.Hopfield(patterns, beta, transformation=name)
     for found in (memory.attention(patterns), memory.retrieve(patterns), memory.energy(patterns), memory.separation()):
         assert not found.isnan().any()
-    assert not memory.retrieval_error_bound(size).isnan().any() and not memory.effective_patterns(patterns).isnan().any()
+    assert (
+        not memory.retrieval_error_bound(size).isnan().any() and not memory.effective_patterns(patterns).isnan().any()
+    )
     assert memory.attention(patterns).sum(-1).sub(1).abs().max() < 1e-12
     table = models.SoftHashTable(patterns, torch.ones(3, 1), beta)
     assert not table.attention(patterns).isnan().any() and table.read(patterns).sub(1).abs().max() < 1e-12

@@ -41,7 +41,7 @@ def drawn(posterior, **samples):
     ],
 )
 def test_names_of_axes_that_lose_data_or_break_files_are_refused(dims, said):
-    with pytest.raises(ValueError, match="^dims: ") as error:
+    with pytest.raises(ValueError, match=r"^dims: ") as error:
         to_inference_data(MIXTURE, QUERIES, dims={"keys": dims})
     assert said in str(error.value) and "\n" not in str(error.value)
 
@@ -64,7 +64,7 @@ def test_attention_within_a_sequence_needs_two_names():
     ],
 )
 def test_labels_that_do_not_count_a_dimension_are_refused(labels, said):
-    with pytest.raises(ValueError, match="^coords: ") as error:
+    with pytest.raises(ValueError, match=r"^coords: ") as error:
         to_inference_data(MIXTURE, QUERIES, coords={"unit": labels})
     assert said in str(error.value)
 
