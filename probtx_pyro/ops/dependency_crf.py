@@ -35,7 +35,6 @@ kernel that makes nothing of the size of all groups times all pairs of words, an
 share what stands here, except for the contractions and the order in which channels are visited.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -233,7 +232,7 @@ def new_root(label: Rule, state: State, messages: RootLabel) -> dict[str, Tensor
         The two entries of the state, (B, K) each.
     """
     logits = label.logits(messages, state["root_logits"])
-    every = Choices(logits.new_zeros(()), logits.new_ones(()), math.inf)  # few enough to keep the smallest
+    every = Choices(logits.new_zeros(()), logits.new_ones(()), torch.inf)  # few enough to keep the smallest
     return {"root_logits": logits, "root": label.marginals(logits, state["root"], every)}
 
 
