@@ -79,6 +79,11 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
         scores = scores if wanted else scores.detach().requires_grad_()
         total = _log_partition(scores, present, single_root).sum()
         (marginals,) = torch.autograd.grad(total, scores, create_graph=wanted)
+        # Beyond 1e9 or so an ulp of the scores is a share that can be seen, and the shares of one word may be those of several trees.
+        clipped = marginals.clamp(min=0.0)
+        total = clipped.sum(-1, keepdim=True)
+        off = (marginals < -1e-6).any(-1, keepdim=True) | ((total - 1).abs() > 1e-6)
+        marginals = torch.where(off, clipped / torch.where(total > 0, total, 1.0), marginals)
     return marginals.to(arcs.dtype)
 
 

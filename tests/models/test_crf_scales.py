@@ -111,11 +111,17 @@ def test_log_partition_and_marginals_at_any_scale(kind, data):
             for a in range(2):
                 chosen = [z[i] == a and (crf.mask is None or bool(crf.mask[i])) for z, *_ in every]
                 low, high = ends(scores, errors, chosen)
-                assert low * (1 - 64 * eps) - 1e-300 <= marginals.labels[i, a].item() <= high * (1 + 64 * eps) + 1e-30
+                assert (
+                    low * (1 - 64 * eps) - exact.TINY[kind]
+                    <= marginals.labels[i, a].item()
+                    <= high * (1 + 64 * eps) + 1e-30
+                )
             for slot in range(marginals.heads.shape[-1]):
                 low, high = ends(scores, errors, [heads[i] == slot for _, heads, *_ in every])
                 assert (
-                    low * (1 - 64 * eps) - 1e-300 <= marginals.heads[0, i, slot].item() <= high * (1 + 64 * eps) + 1e-30
+                    low * (1 - 64 * eps) - exact.TINY[kind]
+                    <= marginals.heads[0, i, slot].item()
+                    <= high * (1 + 64 * eps) + 1e-30
                 )
 
 
@@ -255,6 +261,23 @@ def test_trees_at_any_scale(data, single_root):
             assert scores[tuple(found)] >= max(scores[t] for t in among) - error
         for tree in drawn.tolist():  # none of a probability below 1e-20 is drawn in four
             assert scores[tuple(tree)] >= max(values) - 2 * error - 60
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1e32, 1e32, 5e31, 2e32], [1e-8, 1e32, 1e-8, 1e-8], [1e32, 1e-8, 5e-9, 1e32]],
+        [[-1e150, 0.0, -1.0, 0.3], [-1e150, 2.0, 1e150, 1.0], [2e150, -1.7e150, 0.5, 1.0]],
+    ],
+)
+def test_shares_of_heads_are_shares_where_an_ulp_of_the_scores_is_large(rows):
+    for seed in range(20):
+        ulps = 1 + 4 * exact.EPS["float64"] * torch.randint(
+            -4, 5, (3, 4), generator=torch.Generator().manual_seed(seed)
+        )
+        for single_root in (True, False):
+            shares = ops.tree_marginals(torch.tensor(rows) * ulps, single_root=single_root)
+            assert (shares >= -1e-6).all() and (shares.sum(-1) - 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def test_a_memory_at_any_scale(kind, data):
             logits = [None if x is None else x - top for x in scores]
             shares, ends = exact.MAPS[name](logits), exact.band(name, logits, error(kind, width, terms(b, state, rows)))
             for n, (low, high) in enumerate(ends):
-                assert low * (1 - 64 * eps) - 1e-300 <= found[0][q, n].item() <= high * (1 + 64 * eps) + 1e-30, (
+                assert (
+                    low * (1 - 64 * eps) - exact.TINY[kind] <= found[0][q, n].item() <= high * (1 + 64 * eps) + 1e-30
+                ), (
                     n,
                     low,
                     high,
@@ -70,10 +72,10 @@ def test_a_memory_at_any_scale(kind, data):
             for d in range(width):
                 right = mpmath.fsum(w * mpf(row[d]) for w, row in zip(shares, rows, strict=True))
                 slack = mpmath.fsum(
-                    (high - low + 64 * eps * high) * abs(mpf(row[d]))
+                    (high - low + 64 * eps * high + exact.TINY[kind]) * abs(mpf(row[d]))
                     for (low, high), row in zip(ends, rows, strict=True)
                 )
-                assert abs(found[1][q, d].item() - right) <= slack + 1e-300
+                assert abs(found[1][q, d].item() - right) <= slack + exact.TINY[kind]
             energy = (
                 exact.dot(state, state) / 2
                 + largest / 2
@@ -83,7 +85,10 @@ def test_a_memory_at_any_scale(kind, data):
             slack = (
                 C * (width + 4) * eps * (energy + min(1 / b, length)) + LEFT * (length + largest) + mpf(10) ** -190 / b
             )  # logarithms have 200 digits
-            assert abs(found[2][q].item() - energy) <= slack + 1e-300, (found[2][q].item(), exact.to_float(energy))
+            assert abs(found[2][q].item() - energy) <= slack + exact.TINY[kind], (
+                found[2][q].item(),
+                exact.to_float(energy),
+            )
             assert 1 - 1e-6 <= found[3][q] <= len(stored) * (1 + 1e-6)
 
 
@@ -109,7 +114,7 @@ def test_separation_and_bounds_at_any_scale(kind, data):
                 continue
             gap = exact.dot(rows[n], rows[n]) - max(others)
             slack = C * (width + 4) * eps * max(1 / max(b, 1), abs(gap)) + LEFT * largest**2
-            assert abs(gaps[n].item() - gap) <= slack + 1e-300
+            assert abs(gaps[n].item() - gap) <= slack + exact.TINY[kind]
             ends = []
             slack = error(kind, width, b * largest**2)(b * gap)
             for lead in (b * gap + slack, b * gap - slack):
@@ -117,7 +122,7 @@ def test_separation_and_bounds_at_any_scale(kind, data):
             assert (
                 ends[0] * (1 - 64 * eps) - largest * 64 * eps
                 <= bounds[n].item()
-                <= ends[1] * (1 + 64 * eps) + largest * 64 * eps + 1e-300
+                <= ends[1] * (1 + 64 * eps) + largest * 64 * eps + exact.TINY[kind]
             )
 
 
@@ -140,7 +145,7 @@ def test_a_hash_table_at_any_scale(kind, data):
             logits = [x - max(scores) for x in scores]
             ends = exact.band("softmax", logits, error(kind, width, terms(b, state, rows)))
             for n, (low, high) in enumerate(ends):
-                assert low * (1 - 64 * eps) - 1e-300 <= shares[q, n].item() <= high * (1 + 64 * eps) + 1e-30
+                assert low * (1 - 64 * eps) - exact.TINY[kind] <= shares[q, n].item() <= high * (1 + 64 * eps) + 1e-30
             right = mpmath.fsum(w * (n + 1) for n, w in enumerate(exact.softmax(logits)))
             assert abs(answers[q, 0].item() - right) <= mpmath.fsum(
                 (h - lo + 64 * eps) * (n + 1) for n, (lo, h) in enumerate(ends)
