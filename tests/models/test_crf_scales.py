@@ -255,7 +255,8 @@ def test_trees_at_any_scale(data, single_root):
         assert abs(log.item() - exact.conjugate("softmax", values)) <= 2 * error
         for i, h in itertools.product(range(words), range(words + 1)):
             low, high = ends(values, errors, [t[i] == h for t in scores])
-            assert low - 1e-12 <= shares[i, h].item() <= high + 1e-12
+            # a share is an exponential of numbers that err by so much, and one word's shares sum to 1 whatever they are
+            assert low - 2 * error <= shares[i, h].item() <= high + 2 * error and -1e-6 <= shares[i, h] <= 1 + 1e-6
         for name, found in best.items():
             among = flat if name == "eisner" else trees
             assert scores[tuple(found)] >= max(scores[t] for t in among) - error
