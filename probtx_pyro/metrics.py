@@ -130,13 +130,16 @@ def likeliest_heads(marginals: ArrayLike) -> Heads:
     """The most probable head of each word, which is another word or, where the marginals have a slot for it, the root.
 
     Shapes: (..., N, N), or (..., N, N + 1) with the root first -> (..., N). A single word without a slot for the root has head 0.
+    NaN is refused with a ValueError.
     """
     array = np.asarray(marginals, dtype=float)
+    if np.isnan(array).any():
+        raise ValueError("marginals contain NaN, which is the largest of nothing; give probabilities")
     words, slots = array.shape[-2:]
     if words <= 1:
         return np.zeros(array.shape[:-1], np.int64)
     own = np.eye(words, slots, slots - words, dtype=bool)
-    return np.where(own, -1.0, array).argmax(-1) + 1 - (slots - words)
+    return np.where(own, -np.inf, array).argmax(-1) + 1 - (slots - words)
 
 
 class ChannelScores(NamedTuple):
@@ -259,7 +262,7 @@ def intersection_over_union(truth: ArrayLike, predicted: ArrayLike) -> NDArray[n
     Raises
     ------
     ValueError
-        Masks of two shapes, or a true mask without a labelled pixel.
+        Masks of two shapes, NaN, or a true mask without a labelled pixel.
 
     Examples
     --------
@@ -271,6 +274,9 @@ def intersection_over_union(truth: ArrayLike, predicted: ArrayLike) -> NDArray[n
         raise ValueError(
             f"truth has shape {true.shape} but predicted has shape {found.shape}; give masks of one picture"
         )
+    for name, x in (("truth", true), ("predicted", found)):
+        if x.dtype.kind == "f" and np.isnan(x).any():
+            raise ValueError(f"{name} contains NaN, which is no label; give 0 where a pixel is unknown")
     known = true > 0
     if not known.any():
         raise ValueError("truth has no labelled pixel; give labels from 1")

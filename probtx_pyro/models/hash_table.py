@@ -29,6 +29,8 @@ from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import Parameter
 from probtx_pyro.models.gaussian_mixture import GaussianMixture, linked_units
 from probtx_pyro.models.mixture import Maybe, Number
+from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._retrieval import Memory
 from probtx_pyro.ops.attention import dot_product_attention
 
 
@@ -107,16 +109,26 @@ class SoftHashTable(ReducedMixture):
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match, the first of several."""
         self.check_data(queries, outputs, observed)
-        scores = queries @ self.keys.mT
-        if self.hard:
-            return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
-        return (for_each(self.scale, 2) * scores).softmax(-1)
+        return self.among(queries).each(lambda scores, best, *_: self._weights(scores, best), queries).to(queries.dtype)
+
+    def among(self, queries: Tensor) -> Memory:
+        """The notes as scored for such queries, with as many digits as their scale asks for."""
+        scale = torch.ones_like(self.scale) if self.hard else self.scale
+        return Memory.of(for_each(scale, 2), queries, self.keys)
+
+    def _weights(self, scores: Tensor, best: Tensor) -> Tensor:
+        return torch.zeros_like(scores).scatter(-1, best, 1.0) if self.hard else scores.softmax(-1)
 
     def read(self, queries: Tensor) -> Tensor:
         """``Σ_j α_ij v_j``, (..., Q, M); fused unless it is a lookup: no Q x N tensor."""
-        if self.hard:
-            return self.attention(queries) @ self.values
         self.check_data(queries)
+        memory = self.among(queries)
+        if self.hard or memory.digits > 1:
+
+            def read(scores: Tensor, best: Tensor, states: Tensor, own: Memory, values: Tensor) -> Tensor:
+                return self._weights(scores, best) @ values
+
+            return memory.each(read, queries, single(self.values)).to(self.values.dtype)
         return dot_product_attention(for_each(self.scale, 2) * queries, self.keys, self.values)
 
     def expected_outputs(self, queries: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture, linked_units
 from probtx_pyro.models.mixture import Maybe, Number
 from probtx_pyro.ops import FixedPoint
 from probtx_pyro.ops._chunks import by_chunks
-from probtx_pyro.ops._retrieval import POOLING, Pooling, iterate
+from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._retrieval import POOLING, Memory, Pooling, energy, iterate
 
 
 class Retrieval(NamedTuple):
@@ -194,11 +195,19 @@ class Hopfield(ReducedMixture):
         check.same_dtype(state=state, patterns=self.patterns)
         return for_each(self.beta, 2) * state
 
+    def among(self, state: Tensor) -> Memory:
+        """The memory with as many digits as such states ask for."""
+        mask = None if self.mask is None else self.mask.unsqueeze(-2)
+        return Memory.of(for_each(self.beta, 2), state, self.patterns, mask)
+
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """Return the share of each pattern in what is retrieved, rows on the simplex, (..., Q, N): the explicit path, twice differentiable."""
         if outputs is not None:
             self._check_outputs(queries, outputs, observed)
-        scores, mask = self.scaled(queries) @ self.patterns.mT, self.log_mask()
+        scaled, mask, memory = self.scaled(queries), self.log_mask(), self.among(queries)
+        if memory.digits > 1:
+            return memory.each(lambda scores, *_: self.pooling.function(scores), queries).to(queries.dtype)
+        scores = scaled @ self.patterns.mT
         return self.pooling.function(scores if mask is None else scores + mask)
 
     def expected_outputs(self, queries: Tensor) -> Tensor:
@@ -207,11 +216,8 @@ class Hopfield(ReducedMixture):
 
     def energy(self, state: Tensor) -> Tensor:
         """``E(s)``, shape (..., Q), with the published constant; at least 0 for softmax. Of patterns alone, whatever the values."""
-        free = self.pooling.conjugate(self.scaled(state), self.patterns, self.log_mask()) / for_each(self.beta, 1)
-        size = self.patterns.square().sum(-1)
-        stored = torch.ones_like(size) if self.mask is None else self.mask.to(size)
-        constant = stored.sum(-1).log() / self.beta + 0.5 * (size * stored).amax(-1)
-        return 0.5 * state.square().sum(-1) - free + constant.unsqueeze(-1)
+        self.scaled(state)  # refuses one that does not fit
+        return energy(self.transformation, self.among(state), state)
 
     def retrieve(self, state: Tensor, num_steps: int = 1, tol: float | None = None) -> Tensor:
         """Retrieve from states: so many steps ``s <- X' attention(s)``. One step is attention.
@@ -252,7 +258,11 @@ class Hopfield(ReducedMixture):
         return Retrieval(found.state["state"], found.objective, found.converged, found.num_steps)
 
     def _pool(self, state: Tensor, values: Tensor) -> Tensor:
-        return self.pooling.pool(self.scaled(state), self.patterns, values, self.log_mask())
+        scaled, memory, function = self.scaled(state), self.among(state), self.pooling.function
+        if memory.digits == 1:
+            return self.pooling.pool(scaled, self.patterns, values, self.log_mask())
+        pooled = memory.each(lambda scores, best, states, own, values: function(scores) @ values, state, single(values))
+        return pooled.to(values.dtype)
 
     def _iterate(self, state: Tensor, num_steps: int, tol: float | None, traced: bool = False) -> FixedPoint:
         batch = check.broadcastable(memory=self.batch_shape, state=state.shape[:-2])
@@ -272,10 +282,10 @@ class Hopfield(ReducedMixture):
         one. This is blurring mean shift (Cheng 1995) under the linked prior. Masked patterns stay where they are; values
         stay with their patterns.
         """
-        mask, log_mask = self.mask, self.log_mask()
+        mask = self.mask
 
         def step(patterns: Tensor) -> Tensor:
-            moved = self.pooling.pool(for_each(self.beta, 2) * patterns, patterns, patterns, log_mask)
+            moved = check.unchecked(Hopfield, **vars(self) | {"patterns": patterns})._pool(patterns, patterns)
             return moved if mask is None else torch.where(mask.unsqueeze(-1), moved, patterns)
 
         batch = self.batch_shape
@@ -288,11 +298,16 @@ class Hopfield(ReducedMixture):
 
     def separation(self) -> Tensor:
         """``Δ_n = x_n'x_n - max_{m≠n} x_n'x_m``, (..., N): patterns with β Δ_n large are fixed points and retrieved in one step."""
-        products = self.patterns @ self.patterns.mT
-        mask = self.log_mask()
-        other = products.masked_fill(_itself(products), -torch.inf)
-        other = other if mask is None else other + mask
-        return products.diagonal(dim1=-2, dim2=-1) - other.amax(-1)
+        return self._behind(self.patterns.new_ones(()))
+
+    def _behind(self, scale: Tensor) -> Tensor:
+        """How far the other patterns' scores are behind that of each pattern itself, times ``scale``, (..., N)."""
+        patterns = self.patterns
+        itself = torch.eye(patterns.shape[-2], dtype=torch.bool, device=patterns.device)
+        compared = None if self.mask is None else self.mask.unsqueeze(-2) | itself
+        memory = Memory.of(for_each(self.beta.clamp(min=1.0), 2), patterns, patterns, compared)
+        scores, _ = memory._replace(scale=for_each(scale, 2)).relative(patterns)
+        return scores.diagonal(dim1=-2, dim2=-1) - scores.masked_fill(itself, -torch.inf).amax(-1)
 
     def retrieval_error_bound(self, distance: Tensor | float = 0.0) -> Tensor:
         """Bound the distance from pattern n after one step, ``|f(s) - x_n|``, from any state within ``distance`` of it: (..., N).
@@ -324,16 +339,19 @@ class Hopfield(ReducedMixture):
         distance = torch.as_tensor(distance, dtype=self.patterns.dtype, device=self.patterns.device)
         if not ((distance >= 0) & distance.isfinite()).all():
             raise ValueError("distance must be finite and at least 0; it is that of a state from a pattern")
-        norm = self.patterns.norm(dim=-1)
+        size = self.patterns.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(distance.dtype).tiny)
+        norm = (self.patterns / size).norm(dim=-1) * size.squeeze(-1)  # whose squares do not overflow
         norm = norm if self.mask is None else norm.where(self.mask, 0.0)
         largest = norm.amax(-1, keepdim=True)
-        lead = for_each(self.beta, 1) * (self.separation() - 2 * largest * distance)
+        away = torch.where(distance > 0, 2 * for_each(self.beta, 1) * largest * distance, 0.0)
+        lead = (self._behind(self.beta) - away).nan_to_num(nan=-torch.inf)  # the worst, where both overflow
         number = self.patterns.shape[-2]
-        scores = (-lead).unsqueeze(-1).expand(*lead.shape, number)
+        scores = (-lead).clamp(max=torch.finfo(lead.dtype).max)  # a rival that is further ahead gets all weight, too
+        scores = scores.unsqueeze(-1).expand(*lead.shape, number)
         itself, mask = _itself(scores), self.log_mask()
         scores = scores.masked_fill(itself, 0.0)
         scores = scores if mask is None else scores + mask
-        bound = 2 * largest * self.pooling.function(scores).masked_fill(itself, 0.0).sum(-1)
+        bound = largest * 2 * self.pooling.function(scores).masked_fill(itself, 0.0).sum(-1)
         return bound if self.mask is None else bound.where(self.mask, torch.inf)
 
     def effective_patterns(self, state: Tensor) -> Tensor:
@@ -342,7 +360,10 @@ class Hopfield(ReducedMixture):
         def entropy(scores: Tensor) -> Tensor:
             return torch.special.entr(self.pooling.function(scores)).sum(-1, keepdim=True)
 
-        return by_chunks(entropy, self.scaled(state), self.patterns, self.log_mask()).squeeze(-1).exp()
+        scaled, memory = self.scaled(state), self.among(state)
+        if memory.digits > 1:
+            return memory.each(lambda scores, *_: entropy(scores), state).squeeze(-1).exp().to(state.dtype)
+        return by_chunks(entropy, scaled, self.patterns, self.log_mask()).squeeze(-1).exp()
 
     def fixed_points(self, num_steps: int = 1000, tol: float = 1e-6) -> FixedPoints:
         """Retrieval from every pattern, until it stays: which patterns are stored, alone or in a metastable state with others.

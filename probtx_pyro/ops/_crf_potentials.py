@@ -95,8 +95,21 @@ class Potentials(NamedTuple):
         allowed, words = self.allowed_labels(), self.words.unsqueeze(-1)
         bias = self.unary.new_zeros(())
         return Choices(
-            bias if self.labels is None else torch.where(words & ~allowed, -torch.inf, bias), words.to(self.unary.dtype)
+            bias if self.labels is None else torch.where(words & ~allowed, -torch.inf, bias),
+            words.to(self.unary.dtype),
+            self.largest(),
         )
+
+    def largest(self) -> Tensor:
+        """The largest magnitude of a potential of arcs, at least 1; of factors a bound of it."""
+        ternary = self.ternary
+        parts = [x.detach() for x in (self.root, self.memory) if x is not None]
+        parts += [ternary.detach()] if isinstance(ternary, Tensor) else []
+        sizes = [x.abs().amax() for x in parts]
+        if not isinstance(ternary, Tensor):
+            left, right = (x.detach().abs().amax() for x in ternary)
+            sizes.append(left * right * ternary[0].shape[-1])
+        return torch.stack(sizes).amax().clamp_min(1.0)
 
     def slot_scores(self, labels: Tensor, root: Tensor | None = None, of: Tensor | None = None) -> Tensor:
         """The score of every slot as the head of every word, given all labels; -inf where it is not allowed.
@@ -122,7 +135,8 @@ class Potentials(NamedTuple):
         """`allowed`, ready to be added to logits."""
         found = [(x, x.any(-1, keepdim=True)) for x in self.allowed().split(self.parts, -1)]
         bias = [self.unary.new_zeros(x.shape).masked_fill(~x & some, -torch.inf) for x, some in found]
-        return Choices(torch.cat(bias, -1), torch.cat([some for _, some in found], -1).to(self.unary.dtype))
+        some = torch.cat([some for _, some in found], -1).to(self.unary.dtype)
+        return Choices(torch.cat(bias, -1), some, self.largest())
 
 
 def group_of(distances: Sequence[int], length: int, device: torch.device | None = None) -> Tensor:

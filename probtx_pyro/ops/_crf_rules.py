@@ -23,10 +23,12 @@ class Choices(NamedTuple):
 
     bias: (B, 1 or C, N, S), added to logits: 0 for a slot that is allowed, -inf for another; 0 throughout where none is allowed.
     some: (B, 1 or C, N, choices), 1 where any slot of a choice is allowed, else 0.
+    largest: what marginals are multiplied by is at most this, a number or a scalar tensor.
     """
 
     bias: Tensor
     some: Tensor
+    largest: float | Tensor = 1.0
 
 
 class Rule(NamedTuple):
@@ -61,15 +63,15 @@ class Rule(NamedTuple):
     def normalized(self, logits: Tensor, choices: Choices, parts: Sequence[int] = ()) -> Tensor:
         """Marginals over the allowed slots of each choice, whose sizes are ``parts``; zero where nothing is allowed.
 
-        What is less than the square of the rounding error becomes zero: no sum can feel it, but the products of such numbers are
-        subnormal, and a CPU multiplies those ten times slower.
+        What is less than the square of the rounding error, even when it is multiplied by the largest potential, becomes zero: no sum
+        can feel it, but the products of such numbers are subnormal, and a CPU multiplies those ten times slower.
         """
-        bias, some = choices
+        bias, some, largest = choices
         if len(parts) > 1:
             pieces = zip(*(x.split(list(parts), -1) for x in (logits, bias)), some.split(1, -1), strict=True)
-            return torch.cat([self.normalized(x, Choices(b, s)) for x, b, s in pieces], -1)
+            return torch.cat([self.normalized(x, Choices(b, s, largest)) for x, b, s in pieces], -1)
         marginals = self.normalizer(logits + bias, -1)
-        return F.threshold(marginals, torch.finfo(marginals.dtype).eps ** 2, 0.0) * some
+        return marginals.masked_fill(marginals <= torch.finfo(marginals.dtype).eps ** 2 / largest, 0.0) * some
 
     def dropped(self, x: Tensor) -> Tensor:
         """``x`` after dropout."""
@@ -86,4 +88,7 @@ def relu_normalized(logits: Tensor, axis: int) -> Tensor:
     >>> relu_normalized(torch.tensor([1.0, 3.0, -2.0]), -1).tolist()
     [0.25, 0.75, 0.0]
     """
-    return F.normalize(torch.relu(logits), p=1.0, dim=axis)
+    parts = torch.relu(logits)
+    largest = parts.amax(axis, keepdim=True).detach()
+    parts = parts / torch.where(largest > 0, largest, 1.0)  # whose sum neither overflows nor underflows
+    return parts / torch.where(largest > 0, parts.sum(axis, keepdim=True), 1.0)

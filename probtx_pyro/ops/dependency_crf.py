@@ -232,7 +232,7 @@ def new_root(label: Rule, state: State, messages: RootLabel) -> dict[str, Tensor
         The two entries of the state, (B, K) each.
     """
     logits = label.logits(messages, state["root_logits"])
-    every = Choices(logits.new_zeros(()), logits.new_ones(()))
+    every = Choices(logits.new_zeros(()), logits.new_ones(()), torch.inf)  # few enough to keep the smallest
     return {"root_logits": logits, "root": label.marginals(logits, state["root"], every)}
 
 

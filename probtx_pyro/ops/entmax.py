@@ -52,10 +52,13 @@ def _above(threshold: Tensor, held: Tensor, shifted: Tensor) -> Tensor:
 
 
 def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return scores less their maximum (masked ones far below it), the mask, these scores falling, and 1, 2, ... along the axis."""
+    """Return scores less their maximum, the mask, these scores falling, and 1, 2, ... along the axis.
+
+    Whatever is 1 (or, halved, 1) below the largest gets nothing, a mask or not: there -4 stands for it, whose square does not overflow.
+    """
     masked = scores == -torch.inf
-    peak = scores.masked_fill(masked, torch.finfo(scores.dtype).min).amax(-1, keepdim=True).detach()
-    shifted = (scores - peak).masked_fill(masked, -4.0)  # any score 1 (or, halved, 1) below the largest gets nothing
+    peak = scores.amax(-1, keepdim=True).detach()
+    shifted = (scores - peak.masked_fill(peak == -torch.inf, 0.0)).clamp_min(-4.0)
     number = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
     return shifted, masked, shifted.sort(-1, descending=True).values, number
 
@@ -70,9 +73,10 @@ class Entmax(NamedTuple):
     entropy: Callable[[Tensor], Tensor]
 
     def conjugate(self, scores: Tensor) -> Tensor:
-        """Return ``max_p p'z + H(p)``, shape (...): the counterpart of softmax's log-sum-exp."""
+        """Return ``max_p p'z + H(p)``, shape (...), -inf of a row of -inf: the counterpart of softmax's log-sum-exp."""
         p = self.function(scores)
-        return torch.where(p > 0, p * torch.where(p > 0, scores, 0.0), 0.0).sum(-1) + self.entropy(p)
+        found = torch.where(p > 0, p * torch.where(p > 0, scores, 0.0), 0.0).sum(-1) + self.entropy(p)
+        return found.masked_fill((scores == -torch.inf).all(-1), -torch.inf)
 
 
 ENTMAX: dict[str, Entmax] = {

@@ -79,6 +79,11 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
         scores = scores if wanted else scores.detach().requires_grad_()
         total = _log_partition(scores, present, single_root).sum()
         (marginals,) = torch.autograd.grad(total, scores, create_graph=wanted)
+        # Beyond 1e9 or so an ulp of the scores is a share that can be seen, and the shares of one word may be those of several trees.
+        clipped = marginals.clamp(min=0.0)
+        total = clipped.sum(-1, keepdim=True)
+        off = (marginals < -1e-6).any(-1, keepdim=True) | ((total - 1).abs() > 1e-6)
+        marginals = torch.where(off, clipped / torch.where(total > 0, total, 1.0), marginals)
     return marginals.to(arcs.dtype)
 
 
@@ -163,6 +168,11 @@ def draw_trees(
 
 def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor:
     """Return the normaliser of checked scores, (..., N, N + 1) in float64, by elimination from the last word to the first."""
+    peak = scores.detach().amax(
+        -1, keepdim=True
+    )  # every tree takes one arc of each word: what its scores share costs no digits
+    peak = peak.masked_fill(peak == -math.inf, 0.0)
+    scores = scores - peak
     root, none = scores[..., :1], torch.full_like(scores[..., :1], -math.inf)
     first, reached = (root, none) if single_root else (none, root)
     reached = reached.masked_fill(~present.unsqueeze(-1), 0.0)  # an absent word is a factor of 1
@@ -182,4 +192,5 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
         onward = torch.where(is_root, taken[: word + 2], row - total.unsqueeze(-1))
         table = table.masked_fill(is_root.unsqueeze(-1) & (column[: word + 2] == 0), -math.inf)
         table = log_sum(torch.stack((table, through.unsqueeze(-1) + onward.unsqueeze(-2))), 0)
+    log_partition = log_partition + peak.sum((-2, -1))
     return log_partition.masked_fill(log_partition == -math.inf, -math.inf)

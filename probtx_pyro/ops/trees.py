@@ -78,7 +78,7 @@ def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     Raises
     ------
     ValueError
-        NaN or +inf, or shapes or dtypes that do not fit.
+        NaN, +inf or scores whose sums may overflow, or shapes or dtypes that do not fit.
     """
     words = arcs.shape[-2] if arcs.dim() >= 2 else 0
     if words == 0 or arcs.shape[-1] != words + 1 or not arcs.is_floating_point():
@@ -101,6 +101,8 @@ def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     scores = arcs.double().masked_fill(~(present.unsqueeze(-1) & heads.unsqueeze(-2)) | itself, -math.inf)
     if not (scores < math.inf).all():
         raise ValueError("arcs contains NaN or +inf; scores are finite, or -inf for an arc that may not be")
+    if not (scores.masked_fill(scores == -math.inf, 0.0).abs() <= torch.finfo(scores.dtype).max / (4 * words)).all():
+        raise ValueError(f"arcs are so large that the scores of trees of {words} words may overflow; scale them down")
     return scores, present
 
 

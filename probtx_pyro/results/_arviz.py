@@ -39,7 +39,8 @@ def from_arrays(
     Raises
     ------
     ValueError
-        An array whose axes its dims do not count, labels that do not count a dimension, or labels of no dimension.
+        An array whose axes its dims do not count, labels that do not count a dimension, or labels of no dimension; a name that a file
+        cannot hold, a dimension that a variable has twice, or a variable called like a dimension that it does not label.
 
     Examples
     --------
@@ -48,16 +49,53 @@ def from_arrays(
     >>> data["point_estimate"]["keys"].sel(unit="left").sizes["feature"]
     3
     """
-    labels, sizes = dict(coords or {}), _sizes(groups)
-    for dim, names in labels.items():
-        if dim not in sizes:
-            raise ValueError(f"coords: no variable has a dimension {dim!r}; choose from {', '.join(sizes)}")
-        if len(names) != sizes[dim]:
-            raise ValueError(
-                f"coords: {len(names)} labels for {dim!r}, which has {sizes[dim]} entries; give one for each"
-            )
-    named = {dim: np.asarray(labels.get(dim, np.arange(n))) for dim, n in sizes.items()}
+    _check_names(groups)
+    sizes = _sizes(groups)
+    labels = {dim: _labels(dim, names, sizes) for dim, names in (coords or {}).items()}
+    named = {dim: labels.get(dim, np.arange(n)) for dim, n in sizes.items()}
     return assemble({group: _dataset(found, named) for group, found in groups.items() if found}, attrs or {})
+
+
+def _labels(dim: str, names: Any, sizes: Mapping[str, int]) -> np.ndarray:
+    """Return the labels of a dimension as an array, one for each entry."""
+    if dim not in sizes:
+        raise ValueError(f"coords: no variable has a dimension {dim!r}; choose from {', '.join(sizes)}")
+    found = np.asarray(None if isinstance(names, str) else names)
+    if found.ndim != 1:
+        raise ValueError(
+            f"coords: the labels of {dim!r} are {'a text' if isinstance(names, str) else f'of shape {found.shape}'}, not a list; give {sizes[dim]}, one for each entry"
+        )
+    if len(found) != sizes[dim]:
+        raise ValueError(f"coords: {len(found)} labels for {dim!r}, which has {sizes[dim]} entries; give one for each")
+    return found
+
+
+def _check_names(groups: Mapping[str, Mapping[str, Variable]]) -> None:
+    """Refuse names by which xarray would lose a variable, or that a NetCDF file cannot hold."""
+    for group, variables in groups.items():
+        used = {dim for dims, _ in variables.values() if not isinstance(dims, str) for dim in dims}
+        for name, (dims, _) in variables.items():
+            if isinstance(dims, str):
+                raise ValueError(f"dims: those of {name} are the text {dims!r}; give a list with a name for each axis")
+            for what, said in ((name, "a variable"), *((dim, f"an axis of {name}") for dim in dims)):
+                if (
+                    not isinstance(what, str)
+                    or what.strip() in ("", ".")
+                    or what[-1].isspace()
+                    or set(what) & set("/\0")
+                ):
+                    raise ValueError(
+                        f"dims: {said} is called {what!r}, which a file cannot hold; give a text without / and without a space at its end"
+                    )
+            twice = [dim for i, dim in enumerate(dims) if dim in dims[:i]]
+            if twice:
+                raise ValueError(
+                    f"dims: {name} has two axes called {twice[0]!r}; give each a name of its own, such as dims={{{name!r}: [...]}}"
+                )
+            if name in used and tuple(dims) != (name,):
+                raise ValueError(
+                    f"dims: {group} has a variable {name!r} and an axis of that name, which only labels of the axis may have; rename one of them"
+                )
 
 
 def _sizes(groups: Mapping[str, Mapping[str, Variable]]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from probtx_pyro.inference import Draws
 from probtx_pyro.inference._program import untouched
 from probtx_pyro.results._arviz import SAMPLES, Variable
-from probtx_pyro.results._dims import refuse_unused
+from probtx_pyro.results._dims import names_of_axes, refuse_unused
 
 Groups = dict[str, dict[str, Variable]]
 Sites = dict[str, dict[str, Any]]
@@ -40,7 +40,7 @@ def program_groups(
     (dict, dict)
         Groups and attributes. An axis that no plate names is called as ArviZ does, ``site_dim_0``.
     """
-    given: Dims = {name: list(axes) for name, axes in (dims or {}).items()}
+    given: Dims = {name: list(axes) for name, axes in names_of_axes(dims).items()}
     sites = {} if draws.program is None else _run(draws, 0, 0)
     posterior = {name: _variable(name, x, sites.get(name, {}), given, SAMPLES) for name, x in draws.samples.items()}
     observed = {name: site for name, site in sites.items() if _is_data(site)}

@@ -102,7 +102,7 @@ def diagnose(
     Raises
     ------
     ValueError
-        No posterior, fewer than 4 draws, or variables that are not there.
+        No posterior, fewer than 4 draws, variables that are not there, or a bound that is not a positive number.
 
     Examples
     --------
@@ -122,6 +122,14 @@ def diagnose(
         from probtx_pyro.results.convert import to_inference_data  # needs torch, which a file does not
 
         data = to_inference_data(data)
+    for name, bound in (
+        ("rhat", rhat),
+        ("ess", ess),
+        ("bfmi", bfmi),
+        ("pareto_k", 0.7 if pareto_k is None else pareto_k),
+    ):
+        if not bound > 0:
+            raise ValueError(f"{name} must be a positive number, not {bound}; nothing can be held against it")
     posterior = _chosen(dataset(data, "posterior"), var_names, derived(data))
     chains, draws = (posterior.sizes[dim] for dim in SAMPLES)
     if draws < 4:
@@ -140,7 +148,10 @@ def diagnose(
         skipped.append(f"{', '.join(map(str, still))}: constant in all draws")
     posterior = posterior.drop_vars(still)
     guide = data.attrs.get("approximation")
-    if posterior.data_vars:
+    if not posterior.data_vars:
+        advice = "no variable that was drawn moves, or none was chosen: the sampler is stuck at its start, or var_names leaves out what it draws"
+        checks.append(Check("moving", np.nan, "", "", False, advice))
+    else:
         with np.errstate(invalid="ignore", divide="ignore"):  # of entries that do not move
             checks.extend(_convergence(posterior, moving, chains, guide, rhat, ess))
     statistics = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else xarray.Dataset()
@@ -197,14 +208,14 @@ def _convergence(
 def _sampler(statistics: xarray.Dataset, bfmi: float) -> Iterator[Check]:
     """Divergences and energy, where the sampler recorded them."""
     if "diverging" in statistics:
-        each = statistics["diverging"].sum("draw")
+        each = (statistics["diverging"] != 0).sum("draw")  # NaN is no sign that a draw did not diverge
         where = f"chain {int(np.argmax(each.values))}" if bool(each.any()) else ""
         advice = "the sampler met curvature that its steps are too long for: raise target_accept, or tighten priors (a precision near 0 or without bound)"
         yield Check("divergences", float(each.sum()), "== 0", where, not bool(each.any()), advice)
     if "energy" in statistics:
         energy = np.asarray(statistics["energy"].transpose(*SAMPLES), float)
         spread = energy.var(1)
-        each = np.divide((np.diff(energy, axis=1) ** 2).mean(1), spread, out=np.zeros_like(spread), where=spread > 0)
+        each = np.divide((np.diff(energy, axis=1) ** 2).mean(1), spread, out=np.zeros_like(spread), where=spread != 0)
         advice = "the momenta cannot follow the energy, so tails are explored slowly: reparametrise heavy-tailed parameters, or run longer"
         yield Check(
             "BFMI", float(each.min()), f">= {bfmi:g}", f"chain {each.argmin()}", bool(each.min() >= bfmi), advice
@@ -216,7 +227,7 @@ def _leave_one_out(data: Any, names: Sequence[str], bound: float | None) -> Iter
         with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
             warnings.simplefilter("ignore")
             found, good = leave_one_out_k(data, name)
-        worst, where = _worst(xarray.Dataset({name: found}))
+        worst, where = _worst(xarray.Dataset({name: found.fillna(np.inf)}))
         limit = good if bound is None else bound
         advice = (
             f"leave-one-out is unreliable for {where}: refit without it, or ask whether the model can explain it at all"

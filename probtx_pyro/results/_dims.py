@@ -39,7 +39,7 @@ class Layout:
         self.leading = common_shape(own, problems)
         self.names = tuple(formulation.problem_axes(len(self.leading)))
         self.sizes.update(zip(self.names, self.leading, strict=True))
-        self.given, self.unused = dict(given or {}), set(given or {})
+        self.given, self.unused = names_of_axes(given), set(given or {})
 
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the axes of a variable, those of the problems first."""
@@ -63,7 +63,7 @@ class Layout:
         if name not in self.given:
             return dims, array
         self.unused.discard(name)
-        renamed, found = tuple(self.given[name]), dims[len(samples) :]
+        renamed, found = self.given[name], dims[len(samples) :]
         if len(renamed) != len(found):
             raise ValueError(
                 f"dims: {len(renamed)} names for {name}, which has {len(found)} axes ({', '.join(found)}); name each once"
@@ -73,6 +73,14 @@ class Layout:
     def finish(self) -> None:
         """Refuse names for a variable that was not there."""
         refuse_unused(self.unused)
+
+
+def names_of_axes(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of the axes of each variable; a text, whose letters would be taken for names, is refused."""
+    for name, axes in (given or {}).items():
+        if isinstance(axes, str):
+            raise ValueError(f"dims: those of {name} are the text {axes!r}; give a list with a name for each axis")
+    return {name: tuple(axes) for name, axes in (given or {}).items()}
 
 
 def refuse_unused(names: set[str]) -> None:

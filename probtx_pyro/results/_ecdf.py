@@ -92,7 +92,17 @@ def uniformity(ranks: ArrayLike, num_draws: int) -> Array:
     -------
     array
         (...): for each scalar by itself.
+
+    Raises
+    ------
+    ValueError
+        Ranks that are NaN, no whole numbers, or out of range.
     """
+    given = np.asarray(ranks)
+    if not ((given >= 0) & (given <= num_draws) & (given == np.floor(given))).all():
+        raise ValueError(
+            f"ranks must be whole numbers from 0 to num_draws={num_draws}; count the draws below each truth"
+        )
     counts = counts_below(ranks, num_draws)
     num_ranks, shares = len(np.asarray(ranks)), rank_edges(num_draws) / (num_draws + 1)
     every = np.arange(num_ranks + 1)

@@ -75,7 +75,9 @@ def relabelled(
     problems = problem_axes(variables)
     given = {name: variable for name, variable in variables.items() if _matters(name, variable[0])}
     if reference is None:
-        likeliest = (0, -1) if lp is None else np.unravel_index(np.argmax(lp), lp.shape)
+        likeliest = (
+            (0, -1) if lp is None else np.unravel_index(np.argmax(np.where(np.isnan(lp), -np.inf, lp)), lp.shape)
+        )
         reference = {name: x[likeliest] for name, (_, x) in given.items()}
     if unknown := set(reference) - set(given):
         raise ValueError(f"reference: {min(unknown)} is no parameter of units here; choose from {', '.join(given)}")
@@ -111,6 +113,10 @@ class Features(NamedTuple):
 def _scaled(name: str, x: Array, logarithmic: Collection[str]) -> Array:
     if not np.isfinite(x).all():
         raise ValueError(f"{name} contains NaN or infinity; look at the run before its units are relabelled")
+    if name in logarithmic and (x < 0).any():
+        raise ValueError(
+            f"{name} is negative somewhere, but its logarithm is compared; drop it from the attribute logarithmic"
+        )
     return np.log(x) if name in logarithmic else x
 
 

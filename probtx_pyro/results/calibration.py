@@ -156,7 +156,7 @@ def calibrate(
     Raises
     ------
     ValueError
-        A sampler that returns fewer draws than asked for, or numbers that are not positive.
+        A sampler that returns fewer draws than asked for, or NaN; numbers that are not positive.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def calibrate(
             both = [(_at(own, simulated, x), simulated) for x in (truth, picked)]
             values = {name: (truth[name], picked[name]) for name in truth}
             values |= {name: (function(*both[0]), function(*both[1])) for name, function in functions.items()}
-        found = {name: _ranks(x, y, ties) for name, (x, y) in values.items()}
+        found = {name: _ranks(name, x, y, ties) for name, (x, y) in values.items()}
         kept["ranks"].append({name: torch.as_tensor(x if batch_size else x[None]) for name, x in found.items()})
         kept["method"] = draws.method
         run.save(kept)
@@ -250,8 +250,13 @@ def _picked(draws: Draws, count: int) -> dict[str, Tensor]:
     return {name: x.flatten(0, 1)[places] for name, x in draws.samples.items()}
 
 
-def _ranks(truth: Tensor, draws: Tensor, ties: np.random.Generator) -> NDArray[np.int64]:
+def _ranks(name: str, truth: Tensor, draws: Tensor, ties: np.random.Generator) -> NDArray[np.int64]:
     """Number of draws below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
+    for what, x in (("the truth", truth), ("the draws", draws)):
+        if x.isnan().any():
+            raise ValueError(
+                f"{name}: NaN in {what}, which has no rank; look at the sampler, or at the quantity, for one simulation"
+            )
     below = (draws < truth).sum(0).cpu().numpy()
     equal = (draws == truth).sum(0).cpu().numpy()
     return below + ties.integers(0, equal + 1)

@@ -52,7 +52,7 @@ def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[s
     Raises
     ------
     ValueError
-        A parameter without draws of the prior, or with another shape there.
+        A parameter without draws of the prior, or with another shape there; NaN or infinity.
 
     Notes
     -----
@@ -72,6 +72,8 @@ def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[s
         if name not in prior:
             raise ValueError(f"prior has no draws of {name}; it has {', '.join(prior) or 'none'}")
         before = np.asarray(prior[name], float)
+        if not np.isfinite(before).all():
+            raise ValueError(f"prior of {name} contains NaN or infinity; look at what it was drawn from")
         if before.shape[1:] != after.shape[1:]:
             raise ValueError(
                 f"prior of {name} has shape {before.shape} but the posterior's parameter has shape {after.shape[1:]}; give (draw, *shape)"
@@ -134,7 +136,7 @@ def prior_sensitivity(
     Raises
     ------
     ValueError
-        ``scaling`` not above 1; shapes that do not fit; fewer than 25 draws; NaN or infinity.
+        ``scaling`` infinite or not above 1; shapes that do not fit; fewer than 25 draws; NaN or infinity.
 
     Warns
     -----
@@ -158,8 +160,10 @@ def prior_sensitivity(
     >>> round(float(found.mean["prior"]["theta"]), 1), round(float(found.mean["likelihood"]["theta"]), 1)
     (-0.3, 0.3)
     """
-    if not scaling > 1:
-        raise ValueError(f"scaling must be above 1, not {scaling}; strengths 1/scaling and scaling are compared")
+    if not 1 < scaling < np.inf:
+        raise ValueError(
+            f"scaling must be above 1, not {scaling}, and finite; strengths 1/scaling and scaling are compared"
+        )
     flat = {name: _flat(f"draws of {name}", x) for name, x in draws.items()}
     parts = {"prior": np.asarray(log_prior, float), "likelihood": np.asarray(log_likelihood, float)}
     found = Sensitivity({}, {}, {})

@@ -46,6 +46,22 @@ def validate_parameters(
     check.same_dtype(unary=unary, **parts)
     check.finite(**parts)
     _validate_extras(shape[0], labels, root_ternary, memory, memory_split)
+    _validate_sums(unary, words, parts, shape[0])
+
+
+def _validate_sums(unary: Tensor, words: Tensor | None, parts: dict[str, Tensor], channels: int) -> None:
+    """Refuse potentials whose sums over words and channels may be out of range, where infinity less infinity would be NaN."""
+    sizes = {"unary": (unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)).detach().abs().amax()}
+    sizes |= {name: x.detach().abs().amax() for name, x in parts.items() if "." not in name}
+    if "ternary.left" in parts:
+        left, right = (parts[f"ternary.{side}"].detach() for side in ("left", "right"))
+        sizes["ternary"] = left.abs().amax() * right.abs().amax() * left.shape[-1]
+    largest = torch.finfo(unary.dtype).max / (4 * unary.shape[-2] * (channels + 1))
+    for name, size in sizes.items():
+        if check.violated(~(size <= largest)):
+            raise ValueError(
+                f"{name} is so large, up to {float(size):.3g}, that sums over the words may overflow {unary.dtype}; scale the potentials down"
+            )
 
 
 def _words(unary: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from probtx_pyro.models import _validation as check
 from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _programs
 from probtx_pyro.models.dependency_crf._exact import Marginals
 from probtx_pyro.models.dependency_crf._latents import Latents
@@ -246,6 +247,10 @@ class DependencyCRF(Formulation):
             implicit=implicit, progress=progress, label="mean field",
         )  # fmt: skip
         state = {name: x.reshape(*self.sentences, *x.shape[1:]) for name, x in found.state.items()}
+        if check.violated(torch.stack([x.detach().isnan().any() for x in state.values()])):
+            raise ValueError(
+                f"label_temperature, head_temperature: scores over {float(label_temperature):.3g} and {float(head_temperature):.3g} are out of the range of {self.unary.dtype}, and marginals are NaN; raise the temperatures, or look at normalizer"
+            )
         trace = found.objective
         return MeanField(
             self, state["labels"], state["heads"], state["label_logits"], state.get("root"), state.get("root_logits"),

@@ -51,7 +51,9 @@ class Prepared(NamedTuple):
         for weights in self.weights:
             channels = slice(end, end := end + len(weights))
             root, memory = (None if x is None else x[channels] for x in (crf.root, crf.memory))
-            own = choices if choices.bias.shape[1] == 1 else Choices(*(x[:, channels] for x in choices))
+            own = choices
+            if choices.bias.shape[1] > 1:
+                own = choices._replace(bias=choices.bias[:, channels], some=choices.some[:, channels])
             yield channels, Prepared(crf._replace(root=root, memory=memory), [weights], own, self.groups)
 
 
