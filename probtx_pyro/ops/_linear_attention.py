@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._numerics import exporting, single
 from probtx_pyro.typing import (
     Attention,
     ComponentKeys,
@@ -229,16 +229,22 @@ def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tenso
         inside = (q @ k.mT).tril_()  # the units of the query's own chunk
         numerator = (inside @ v).add_(q @ products[..., :-1, :, :])
         total = inside.sum(-1, keepdim=True).add_(q @ features[..., :-1, :].unsqueeze(-1))
-        numerators.append(numerator.flatten(-3, -2)[..., :rows, :])
-        totals.append(total.flatten(-3, -2)[..., :rows, :])
+        numerators.append(_first(numerator.flatten(-3, -2), rows))
+        totals.append(_first(total.flatten(-3, -2), rows))
     return _joined(numerators), _joined(totals)
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """Split (..., N, X) into (..., N / size, size, X), the last chunk, and the only one of no rows, filled with zeros."""
+    """Split (..., N, X) into (..., N / size, size, X), the last ones filled with zeros."""
     rows = x.shape[-2]
-    number = (rows + size - 1) // size if rows else 1
+    spare = size if exporting() or not rows else 0  # a program exported with one chunk would always have one
+    number = (rows + spare + size - 1) // size
     return pad(x, (0, 0, 0, number * size - rows)).unflatten(-2, (number, size))
+
+
+def _first(x: Tensor, rows: int) -> Tensor:
+    """Return the first rows; by their numbers where a length is exported, of which a slice would ask what cannot be proved."""
+    return x.index_select(-2, torch.arange(rows, device=x.device)) if exporting() else x[..., :rows, :]
 
 
 def _cumsum(x: Tensor, dim: int, before: Tensor | None) -> Tensor:
