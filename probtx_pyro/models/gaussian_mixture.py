@@ -40,7 +40,7 @@ from probtx_pyro.models._gaussian_checks import validate_each, validate_units
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.mixture import Centers, Maybe, Number
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
-from probtx_pyro.ops._factor import beside, expands
+from probtx_pyro.ops._factor import beside
 from probtx_pyro.ops._numerics import center_of, common_shape
 
 
@@ -230,19 +230,21 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         outputs: Maybe = None,
         observed: Maybe = None,
         centers: Centers = None,
-        expanded: bool = True,
+        expanded: bool | None = None,
     ) -> Factor:
         """``log p(q_i, v_i | unit=j)``: a product centred on ``centers`` (those of the mixture if None), or squares of keys and answers."""
         centers = self.origins() if centers is None else centers
         root = None if self.metric is None else self._root().flat()
         asked = queries, self.locations, self.key_precision
         real = outputs is not None and self.answer_probs is None
-        expanded = expanded and expands(*asked, root, centers["keys"])
+        how: Any = {"root": root, "origin": centers["keys"]}
+        factor = gaussian_factor(*asked, **how, expanded=expanded)
         if real:
             known = outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, centers["values"])
-            answered = known, self.unit_answers(), self.value_precision
-            expanded = expanded and expands(*answered, None, centers["values"])
-        factor = gaussian_factor(*asked, root=root, origin=centers["keys"], expanded=expanded)
+            answered = known, self.unit_answers(), self.value_precision, observed
+            answers = gaussian_factor(*answered, origin=centers["values"], expanded=False if factor.squares else None)
+            if answers.squares and not factor.squares:  # all of them or none, so that sums have one layout
+                factor = gaussian_factor(*asked, **how, expanded=False)
         if self.metric is not None:
             factor = factor._replace(base=self._root().log_root().unsqueeze(-1))
         if outputs is None:
@@ -250,7 +252,7 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         if not real:
             labels = outputs if observed is None else torch.where(observed, outputs, 0)
             return joint(factor, categorical_factor(labels, self.unit_answers(), observed))
-        return joint(factor, gaussian_factor(*answered, observed, origin=centers["values"], expanded=expanded))
+        return joint(factor, answers)
 
     def expected_outputs(self, queries: Tensor) -> Tensor:
         """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, (..., Q, M); label probabilities (..., Q, K).

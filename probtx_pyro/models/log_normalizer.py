@@ -323,7 +323,7 @@ class LogNormalizer(Formulation):
         tilt = (x * eta).sum(-1) - self._centered_log_normalizer(eta)
         normalizer = -size - 0.5 * features * math.log(2 * math.pi)
         one = torch.ones_like(means[..., :1])
-        if not expands(points, self.locations, one, whitening, center):
+        if not expands(x, means, one, whitening):
             squares = Squares(points, self.locations, one, whitening)
             bias = normalizer.expand(common_shape(normalizer.shape, means.shape[:-1]))
             return Factor(points[..., :0], means[..., :0], bias, tilt, (squares,))

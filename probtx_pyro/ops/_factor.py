@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from probtx_pyro.ops._numerics import common_shape, exporting, known
 from probtx_pyro.typing import PerQuery, PerUnit, QueryStatistics, UnitParameters
 
-EXPANDED = 1024.0  # nats: the largest ½ α (|x - c| + |ξ - c|)² about the center c whose squares are expanded
+EXPANDED = {torch.float32: 2.0**10, torch.float64: 2.0**16}
+"""The largest ½ α (|x| + |ξ|)² whose squares are expanded, in nats: a logit of D features then errs by (D + 4) 6e-5, or (D + 4) 1.5e-11."""
 PAIRS = 2**20  # differences of a query, a unit and a feature at a time
 BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # of torch.cdist
 
@@ -52,10 +54,8 @@ class Factor(NamedTuple):
     never: Tensor | None = None
 
 
-def expands(
-    points: Tensor, centers: Tensor, precision: Tensor, root: Tensor | None = None, origin: Tensor | None = None
-) -> bool:
-    """Return True where expanded squares lose little: ``½ α |Λ| (|x - c| + |ξ - c|)² <= EXPANDED`` for all points.
+def expands(points: Tensor, centers: Tensor, precision: Tensor, root: Tensor | None = None) -> bool:
+    """Return True where expanded squares lose little: ``½ α |Λ| (|x| + |ξ|)²`` is at most `EXPANDED` for all points and centers.
 
     An expanded logit of D features is then within ``(D + 4) EXPANDED`` roundings of the exact one. True, too, where a branch on
     numbers is not possible (compiled, exported and vmapped calls); False where they are not finite.
@@ -63,23 +63,35 @@ def expands(
     Parameters
     ----------
     points, centers, precision
-        x (..., Q, D), ξ (..., U, D), and α, scalar or (..., U or 1).
+        x (..., Q, D) and ξ (..., U, D), less what is subtracted before squares are expanded; α, scalar or (..., U or 1).
     root
         As in `Squares`.
-    origin
-        c, (..., 1, D); None is 0.
     """
     if torch.compiler.is_compiling() or exporting() or points.is_meta or 0 in (points.numel(), centers.numel()):
         return True
-    with torch.no_grad():
-        reach = sum((x if origin is None else x - origin).norm(dim=-1).amax() for x in (points, centers))
-        bound = 0.5 * precision.amax() * reach.square()
+    points, centers, features = points.detach(), centers.detach(), points.shape[-1]
+    try:
+        bound = 0.5 * precision.detach().amax().item() / EXPANDED[torch.promote_types(points.dtype, torch.float32)]
         if root is not None:
-            matrix = root if root.shape[-1] == points.shape[-1] else root.unflatten(-1, (points.shape[-1], -1)).abs()
-            bound = bound * (
-                matrix.square().amax() if matrix is root else (matrix @ matrix.sum(-2).unsqueeze(-1)).amax()
-            )
-        return known(bound <= EXPANDED, otherwise=True)
+            bound *= _largest_eigenvalue(root.detach(), features)
+        largest = [vector_norm(x, math.inf).item() for x in (points, centers)]
+        if bound * features * sum(largest) ** 2 <= 1:
+            return True
+        return bound * sum(vector_norm(x, dim=-1).amax().item() for x in (points, centers)) ** 2 <= 1
+    except OverflowError:  # of a power of numbers of Python
+        return False
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        return True
+
+
+def _largest_eigenvalue(root: Tensor, features: int) -> float:
+    """Bound that of ``LL'`` from above, by its largest sum of a row; exactly of a diagonal."""
+    if root.shape[-1] == features:
+        return root.square().amax().item()
+    matrix = root.unflatten(-1, (features, features)).abs()
+    return (matrix @ matrix.sum(-2).unsqueeze(-1)).amax().item()
 
 
 def whiten(points: Tensor, root: Tensor | None) -> Tensor:

@@ -71,13 +71,14 @@ def gaussian_factor(
     points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(common_shape(precision.shape, (centers.shape[-2],)))
     normalizer = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi))
-    if not (expands(points, centers, precision, root, origin) if expanded is None else expanded):
+    near, around = (points, centers) if origin is None else (points - origin, centers - origin)
+    if not (expands(near, around, precision, root) if expanded is None else expanded):
         none = Factor(points[..., :0], centers[..., :0], normalizer)
         seen = None if observed is None else observed.unsqueeze(-1)
         return _switched(none, observed)._replace(
             squares=(Squares(points, centers, precision.unsqueeze(-1), root, seen),)
         )
-    points, centers = (whiten(x if origin is None else x - origin, root) for x in (points, centers))
+    points, centers = whiten(near, root), whiten(around, root)
     statistics = torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
     bias = normalizer - 0.5 * precision * (centers * centers).sum(-1)
     parameters = beside(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))

@@ -64,7 +64,7 @@ class Exact:
                 ]
                 row.append(sum(parts))
                 size = float(sum(abs(part) for part in parts)) + 1
-                error.append((features + 4) * self.eps * ((EXPANDED if expanded else 0) + 8 * size))
+                error.append((features + 4) * self.eps * ((EXPANDED[keys.dtype] if expanded else 0) + 8 * size))
             self.rows.append(row)
             self.errors.append(error)
 
@@ -239,7 +239,7 @@ def test_times_since_1970(months, unit):
     precision = torch.full((4,), 200 / unit**2)
     mixture = models.GaussianMixture(keys, torch.eye(4), precision)
     exact = Exact(times, keys, precision, expanded=False)
-    assert not expands(times, keys, precision, None, keys.mean(0, keepdim=True))
+    assert not expands(times - keys.mean(0), keys - keys.mean(0), precision)
     assert_within(mixture.attention(times), exact.attention(), "attention")
     assert_within(mixture.expected_outputs(times), exact.attention(), "answers")
     assert_within(mixture.log_evidence(times), exact.evidence(), "evidence")
@@ -398,7 +398,7 @@ def test_the_tilted_density_of_a_log_normalizer(problem, each):
             sizes.append(float(sum(abs(a * b) for a, b in zip(at, e, strict=True)) + own))
         top = max(scores)
         log_z = top + mpmath.log(sum(mpmath.exp(x - top) for x in scores))
-        bound = (features + 4) * eps * (8 * max(sizes) + 8 * abs(float(log_z)) + EXPANDED)
+        bound = (features + 4) * eps * (8 * max(sizes) + 8 * abs(float(log_z)) + EXPANDED[points.dtype])
         assert abs(float(measure.log_normalizer(eta)[i]) - float(log_z)) <= bound
         tilt = real(sum(a * b for a, b in zip(x, e, strict=True)))
         size = float(sum(abs(a * b) for a, b in zip(x, e, strict=True)))
