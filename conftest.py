@@ -1,6 +1,7 @@
 """Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
 
-The shape annotations of ``ops`` are executed here, and nowhere else. What starts a process (a command, a notebook, a build of the
+The shape annotations of ``ops`` are executed here, and nowhere else: in its own tests, in those of the contract and in the slow ones
+(elsewhere they would take half of the time). What starts a process (a command, a notebook, a build of the
 wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
 
@@ -10,9 +11,9 @@ import warnings
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-with install_import_hook("probtx_pyro.ops", "beartype.beartype"):
+with jaxtyping.install_import_hook("probtx_pyro.ops", "beartype.beartype"):
     import probtx_pyro.ops  # noqa: F401
 
 import pyro
@@ -25,6 +26,7 @@ SLOW_PAGES = {  # of docs/howto: what draws, climbs or learns for three seconds 
     "add_an_inference_method", "check_a_sampler", "choose_a_prior", "convert_pyro_results", "draw_parses", "learn_a_hierarchy",
     "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict", "read_a_verdict", "train_a_guide",
 }  # fmt: skip
+ANNOTATED = ("ops", "contract")
 ONLY_SLOW = {
     "starts a process": ((Popen, "__init__"), (BaseProcess, "start")),
     "trains": ((torch.optim.AdamW, "step"),),
@@ -56,7 +58,9 @@ def _refusal(test, deed):
 def pytest_runtest_protocol(item):
     """Refuse to tests that are not marked slow what only those may do, in their fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
-        if item.get_closest_marker("slow") is None:
+        slow = item.get_closest_marker("slow") is not None
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", not slow and item.path.parent.name not in ANNOTATED)
+        if not slow:
             for deed, calls in ONLY_SLOW.items():
                 for owner, name in calls:
                     patch.setattr(owner, name, _refusal(item.nodeid, deed))
