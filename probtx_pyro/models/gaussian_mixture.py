@@ -236,20 +236,19 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         centers = self.origins() if centers is None else centers
         root = None if self.metric is None else self._root().flat()
         asked = queries, self.locations, self.key_precision
-        real = outputs is not None and self.answer_probs is None
         how: Any = {"root": root, "origin": centers["keys"]}
         factor = gaussian_factor(*asked, **how, expanded=expanded)
-        if real:
+        if outputs is not None and self.answer_probs is None:
             known = outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, centers["values"])
-            answered = known, self.unit_answers(), self.value_precision, observed
-            answers = gaussian_factor(*answered, origin=centers["values"], expanded=False if factor.squares else None)
+            kind: Any = {"origin": centers["values"], "expanded": False if factor.squares else None}
+            answers = gaussian_factor(known, self.unit_answers(), self.value_precision, observed, **kind)
             if answers.squares and not factor.squares:  # all of them or none, so that sums have one layout
                 factor = gaussian_factor(*asked, **how, expanded=False)
         if self.metric is not None:
             factor = factor._replace(base=self._root().log_root().unsqueeze(-1))
         if outputs is None:
             return factor
-        if not real:
+        if self.answer_probs is not None:
             labels = outputs if observed is None else torch.where(observed, outputs, 0)
             return joint(factor, categorical_factor(labels, self.unit_answers(), observed))
         return joint(factor, answers)

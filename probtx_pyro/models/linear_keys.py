@@ -44,6 +44,7 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Centers, Number, Seen
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, safe_log, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap, elu_plus_one
+from probtx_pyro.ops.statistics import Total
 
 Maybe = Tensor | None  # an argument that may be left out
 
@@ -199,9 +200,9 @@ class LinearKeys(Formulation):
         """The mean value."""
         return self._answering().origins()
 
-    def expect(self, data: Data, centers: Centers = None) -> Seen:
-        """The sums of an E-step over the answers."""
-        return self._answering(*data).expect((data[1], None, None, None), centers)
+    def expect(self, data: Data, centers: Centers = None, total: Total | None = None) -> Seen:
+        """The sums of an E-step over the answers; over all processes, if ``total`` adds tensors up over them."""
+        return self._answering(*data).expect((data[1], None, None, None), centers, total)
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
         """The same sums, with units drawn from their posterior."""

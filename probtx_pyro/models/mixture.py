@@ -352,8 +352,9 @@ class Mixture(MixtureProgram):
         sums = statistics.sums.unflatten(-2, self.unit_shape)
         known = "none" if outputs is None else "all" if observed is None else "some"
         if statistics.scatter is not None:
-            each, own = statistics.scatter, zip(centers, statistics.centers, strict=False)
-            own = {**centers, **{name: x.unflatten(-2, self.unit_shape) for name, x in own}}
+            each, own = statistics.scatter, dict(centers)
+            for name, x in zip(centers, statistics.centers, strict=False):
+                own[name] = x.unflatten(-2, self.unit_shape)
             return Seen(statistics.log_evidence, counts, sums, assigned, lambda a, _: each(a), own, known, True)
         return Seen(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
 

@@ -16,10 +16,10 @@ from probtx_pyro.ops._factor import Factor, Squares, beside, from_differences
 from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
-Parts = Sequence[Tensor | None]
+Parts = Sequence[Any]  # tensors, or None
 
 
-def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Tensor | None], list[Tensor | None], int]:
+def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Any], list[Any], int]:
     """Return what makes the log joint less its base: tensors of the queries, tensors of the units, and the numbers that a query takes.
 
     The bias and a prior with one row ride along as a last column of the product, against ones; units that such a prior masks are
@@ -34,8 +34,8 @@ def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Tensor | None]
         absent = absent if known(absent.any(), otherwise=True) else None
     statistics, parameters = factor.statistics, beside(factor.parameters, bias.unsqueeze(-1))
     never = None if factor.never is None else beside(factor.never, factor.never.new_zeros(1))
-    queries: list[Tensor | None] = [beside(statistics, statistics.new_ones(1)), row_prior]
-    units: list[Tensor | None] = [parameters, None if absent is None else absent.mT, never]
+    queries: list[Any] = [beside(statistics, statistics.new_ones(1)), row_prior]
+    units: list[Any] = [parameters, None if absent is None else absent.mT, never]
     for x in factor.squares:
         queries += [x.points, x.observed]
         units += [x.centers, x.precision, x.root]
@@ -46,7 +46,7 @@ def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Tensor | None]
 def squares_of(queries: Parts, units: Parts) -> list[Squares]:
     """Return the squares of a chunk of `sides`."""
     return [
-        Squares(queries[i], units[j], units[j + 1], units[j + 2], queries[i + 1])  # type: ignore[arg-type]
+        Squares(queries[i], units[j], units[j + 1], units[j + 2], queries[i + 1])
         for i, j in zip(range(2, len(queries), 2), range(3, len(units), 3), strict=True)
     ]
 
@@ -55,7 +55,6 @@ def log_joint_of(queries: Parts, units: Parts, units_first: bool = False) -> Ten
     """Return the log joint less its base of a chunk of `sides`, (..., Q, U), a tensor that may be written on; or (..., U, Q)."""
     statistics, row_prior, *_ = queries
     parameters, absent, never, *_ = units
-    assert statistics is not None and parameters is not None
 
     def turned(x: Tensor) -> Tensor:
         return x.mT if units_first else x
@@ -108,8 +107,8 @@ def over_chunks(
         size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * width))
         pieces = []
         for start in range(0, batch[axis], size):
-            parts = ([_slice(x, axis - 2, start, size) for x in given] for given in (by_query, shared))
-            pieces.append(over_chunks(function, *parts, width))
+            part, own = ([_slice(x, axis - 2, start, size) for x in given] for given in (by_query, shared))
+            pieces.append(over_chunks(function, part, own, width))
         joined, sums = zip(*pieces, strict=True)
         return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
     size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * width))

@@ -106,7 +106,7 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     if not expands(near, around, precision, flat):
         bias = keys.new_zeros(()) if shared else 0.5 * keys.shape[-1] * precision.log()
         precision = precision.expand(common_shape(precision.shape, keys.shape[-2:-1])).unsqueeze(-1)
-        far = Squares(*map(single, (queries, keys, precision)), flat)
+        far = Squares(single(queries), single(keys), single(precision), flat)
         return Factor(
             far.points[..., :0], far.centers[..., :0], single(bias).expand(precision.shape[:-1]), squares=(far,)
         )

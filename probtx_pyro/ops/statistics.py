@@ -6,7 +6,7 @@ then about the mean of what each unit is given, which takes a second pass.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def expected_statistics(
             return evidence.unsqueeze(-1), of(attention, queries, given)
 
         evidence, sums = over_chunks(chunk, [weights, *queries], [*units, *more], width)
-        return evidence.squeeze(-1), *total(sums)
+        return evidence.squeeze(-1), total(sums)[0]
 
     if not factor.squares:
         statistics = queries[0] if weights is None else queries[0] * weights
@@ -117,7 +117,6 @@ def sampled_statistics(
         (..., Q), the units drawn. A row that is masked everywhere draws unit 0 and counts for nobody.
     """
     queries, units, width = sides(factor, log_prior)
-    assert queries[0] is not None
     collected = queries[0] if query_weights is None else queries[0] * query_weights.unsqueeze(-1)
     found, sums = over_chunks(_sampled, [collected, uniforms.unsqueeze(-1), *queries], units, width)
     counts, sums, evidence, chosen = sums[..., -1], sums[..., :-1], found[..., 0], found[..., 1].long()
@@ -145,11 +144,11 @@ def sampled_statistics(
         strength = seen[0] * per_unit.expand(*chosen.shape[:-1], -1).gather(-1, chosen)
         return (strength.unsqueeze(-1) * around[0]).mT @ around[0]
 
-    found = Statistics(_based(evidence, factor), counts, torch.cat([*blocks, sums], -1), tuple(means), scatter)
-    return found, chosen
+    every = torch.cat([*blocks, sums], -1)
+    return Statistics(_based(evidence, factor), counts, every, tuple(means), scatter), chosen
 
 
-def _of_drawn(per_unit: Tensor | None, chosen: Tensor) -> Tensor | None:
+def _of_drawn(per_unit: Any, chosen: Tensor) -> Any:
     """Rows (..., U, X) of the units chosen, (..., Q, X); a single row, or None, is that of all."""
     if per_unit is None or per_unit.shape[-2] == 1:
         return per_unit
@@ -168,7 +167,6 @@ def _observing(attention: Tensor, x: Squares) -> Tensor:
 
 def _first(attention: Tensor, queries: Parts, units: Parts) -> Tensor:
     """Sums of 1, of the linear statistics, and for each of the squares of ``x - ξ`` and of 1, (..., U, X)."""
-    assert queries[0] is not None
     blocks = [attention.mT @ queries[0]]
     for x in squares_of(queries, units):
         weights = _observing(attention, x).unsqueeze(-1)
@@ -238,7 +236,7 @@ def _weights(queries: Parts, units: Parts) -> tuple[Tensor, Tensor, Tensor]:
     empty = peak == -math.inf
     shifted = scores.sub_(peak.masked_fill(empty, 0.0))
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
-    subnormal = not scores.is_cuda and known(shifted.detach().amin() < lowest, otherwise=True)
+    subnormal = not scores.is_cuda and scores.numel() and known(shifted.detach().amin() < lowest, otherwise=True)
     if subnormal and shifted.requires_grad:
         weights = torch.threshold(shifted.clamp_min(lowest).exp(), 1.001 * math.exp(lowest), 0.0)
     elif subnormal:
@@ -255,10 +253,10 @@ def _moments(queries: list, units: list) -> tuple[Tensor, Tensor]:
     return evidence.unsqueeze(-1), (collected / total).transpose(-1, -2) @ weights  # the quicker way round; (..., T, U)
 
 
-def _sampled(queries: list, units: list) -> tuple[Tensor, Tensor]:
+def _sampled(by_query: list, given: list) -> tuple[Tensor, Tensor]:
     """Queries last, so that every pass over the units runs along contiguous memory, and in place. Sums are (..., U, T)."""
-    collected, uniforms, *queries = queries
-    scores = log_joint_of(queries, units, units_first=True)
+    collected, uniforms, *queries = by_query
+    scores = log_joint_of(queries, given, units_first=True)
     peak = scores.amax(-2, keepdim=True)
     empty = peak == -math.inf
     lowest = math.log(torch.finfo(scores.dtype).tiny) + 1  # exp of less is subnormal, which slows a CPU tenfold
