@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := tour,page,train,bench,notebooks,site,dev
 export PYTHONHASHSEED := 0
 
-.PHONY: help tour test test-slow test-all check notebooks notebooks-alone slides site site-test bench lab clean
+.PHONY: help tour test test-data test-slow test-all check notebooks notebooks-alone slides site site-test bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +19,10 @@ tour: $(STAMP)          ## the guided run: figures, an InferenceData file and an
 	$(BIN)/probtx tour --out tour_output
 
 test: $(STAMP)          ## the default suite: no process, no notebook, no training; at most 3 minutes on two cores
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 $(PYTEST)
+
+test-data: $(STAMP)     ## what reads the published data in the folder that PROBTX_DATA names, which the other targets pass over without it
+	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" tests/data tests/models/test_hopfield_images.py
 
 test-slow: $(STAMP)     ## the rest: commands, notebooks, the wheel, training, compiled layers, long chains
 	$(BIN)/python -m pytest -q -n 2 -m slow -o faulthandler_timeout=900

@@ -1,0 +1,65 @@
+"""Public reports of distances that lost their digits far from the origin, each with the exact value of its floats by fractions."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from probtx_pyro import models
+
+
+def square(a, b):
+    return sum((Fraction(float(x)) - Fraction(float(y))) ** 2 for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(512695.0, 512804.0, id="pytorch 42479: 109 apart, cdist by products said 0"),
+        pytest.param(0.7125930, 0.7123166, id="annoy 314: .00028 apart, said 0"),
+        pytest.param(1e5, 1e5 + 1, id="scholar 354: 1 apart, said 0"),
+    ],
+)
+def test_two_floats_that_lie_close_together(first, second):
+    x = torch.tensor([[first], [second]], dtype=torch.float32)
+    found = models.SoftKMeans(x, 1.0).distances(x)
+    exact = float(square(x[0], x[1]))
+    assert found.diagonal().tolist() == [0.0, 0.0]
+    torch.testing.assert_close(float(found[0, 1]), exact, rtol=4 * torch.finfo(torch.float32).eps, atol=0.0)
+
+
+def test_the_nearest_center_under_a_large_common_offset():
+    """ClickHouse 119117: centers at 100000 and 100001 in float32; 49 of 100 evenly spaced probes had the wrong one."""
+    centers = torch.tensor([[100000.0], [100001.0]], dtype=torch.float32)
+    probes = torch.linspace(100000.0, 100001.0, 100, dtype=torch.float32).unsqueeze(-1)
+    nearest = [min((0, 1), key=lambda j: square(x, centers[j])) for x in probes]
+    assert models.SoftKMeans(centers, torch.inf).assign(probes).argmax(-1).tolist() == nearest
+    sharp = models.GaussianMixture(centers, torch.eye(2, dtype=torch.float32), 50.0)
+    assert sharp.expected_outputs(probes).argmax(-1).tolist() == nearest
+
+
+def test_the_inertia_of_tight_clusters():
+    """scikit-learn-intelex 25: two pairs .0002 apart, whose inertia came out as 0 where 4e-8 is right."""
+    x = torch.tensor([[-1.0001], [-0.9999], [0.9999], [1.0001]], dtype=torch.float32)
+    fit = models.SoftKMeans(torch.tensor([[-1.0], [1.0]], dtype=torch.float32), torch.inf).em(x, 5)
+    centers = fit.model.centers
+    exact = float(sum(min(square(point, center) for center in centers) for point in x))
+    assert float(fit.objective[-1]) == pytest.approx(exact, rel=16 * torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.GaussianMixture(torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)),
+        models.GaussianKeys(torch.randn(4, 2, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)),
+        models.Hopfield(torch.randn(4, 3, dtype=torch.float64), 1.0),
+        models.SoftKMeans(torch.randn(4, 3, dtype=torch.float64), 1.0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_no_query_and_no_problem_are_sizes_like_any_other(model, shape):
+    queries = torch.zeros(*shape, 3)
+    assert model.log_evidence(queries).shape == shape
+    assert model.attention(queries).shape == (*shape, 4)
+    assert model.expected_outputs(queries).shape[:-1] == shape
