@@ -48,7 +48,7 @@ from probtx_pyro.models._gaussian_units import OF_KEYS, GaussianUnits
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
-from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, attention_of
+from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, answers_of, attention_of
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
@@ -298,9 +298,9 @@ class GaussianKeys(GaussianUnits):
             self.check_data(queries)
             flat = self._flat_keys()
             weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
-            return gaussian_attention(
+            return answers_of(gaussian_attention(
                 queries, flat.locations, values, flat.key_precision, self.log_prior, weights, self.num_components, flat.wide_root(),
-            )  # fmt: skip
+            ))  # fmt: skip
         self.check_data(queries)
         factor, log_weights = self.lowered(queries)
         return assigned_outputs(factor, values, log_weights, self.num_components, reduce)

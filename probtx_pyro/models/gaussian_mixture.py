@@ -38,7 +38,7 @@ from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._from_points import FromPoints
 from probtx_pyro.models._gaussian_checks import validate_each, validate_units
 from probtx_pyro.models._plates import isotropic
-from probtx_pyro.models.mixture import Centers, Maybe, Number
+from probtx_pyro.models.mixture import Centers, Maybe, Number, answers_of
 from probtx_pyro.ops import Factor, categorical_factor, gaussian_attention, gaussian_factor, joint
 from probtx_pyro.ops._factor import beside
 from probtx_pyro.ops._numerics import center_of, common_shape
@@ -259,8 +259,11 @@ class GaussianMixture(GaussianAnswers, FromPoints):
         Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
         """
         self.check_data(queries)
-        return gaussian_attention(
-            queries, self.locations, self.unit_answers(), self.key_precision, self.log_prior, root=self.wide_root()
+        root = self.wide_root()
+        return answers_of(
+            gaussian_attention(
+                queries, self.locations, self.unit_answers(), self.key_precision, self.log_prior, root=root
+            )
         )
 
     def output_distribution(self, queries: Tensor) -> MixtureDensity | Categorical:

@@ -292,7 +292,7 @@ class Mixture(MixtureProgram):
         """``Σ_j p(unit=j | x_i) v_j``, (..., Q, M), by fused attention: no Q x U tensor."""
         self.check_data(queries)
         factor, log_weights = self.lowered(queries)
-        return attend(factor, self.unit_answers(), log_weights)
+        return answers_of(attend(factor, self.unit_answers(), log_weights))
 
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Expected outputs (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
@@ -316,7 +316,7 @@ class Mixture(MixtureProgram):
             return attend(factor, per_unit.unsqueeze(-1), log_weights).squeeze(-1)
 
         def assigned() -> Tensor:
-            attention = self.attention(queries, outputs, observed)
+            attention = safe_softmax(self.log_joint(queries, outputs, observed))[0]
             return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
 
         scatter = partial(_scatter, factor, mean, query_weights)
@@ -366,6 +366,13 @@ class Mixture(MixtureProgram):
             return DirichletTerms(seen.assigned())
         counts = seen.counts.flatten(-len(self.unit_shape)).unflatten(-1, (self.num_units, -1)).sum(-1)
         return DirichletTerms(counts.unsqueeze(-2))
+
+
+def answers_of(outputs: Tensor) -> Tensor:
+    """Return answers (..., Q, M); refuse those that are NaN, of queries whose log densities overflow under every unit."""
+    if check.violated(outputs.isnan()):
+        require_reached(torch.where(outputs.isnan().any(-1), -math.inf, 0.0))
+    return outputs
 
 
 def attention_of(log_joint: Tensor) -> tuple[Tensor, Tensor]:

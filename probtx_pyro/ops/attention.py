@@ -225,7 +225,8 @@ def attend(
     """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix; in chunks of queries where the factor has squares.
 
     A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
-    without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included.
+    without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included. A query whose log
+    densities overflow under all units gives NaN.
 
     Parameters
     ----------
@@ -317,21 +318,18 @@ def _attend_in_chunks(
         return torch.cat([weights @ values, evidence.detach().unsqueeze(-1).to(values.dtype)], -1)
 
     found = by_scores(pooled, factor, log_prior, values)
-    require_reached(found[..., -1:], empty)
-    return found[..., :-1]
+    return torch.where((found[..., -1:] == -math.inf) & ~empty, math.nan, found[..., :-1])
 
 
-def require_reached(log_evidence: Tensor, masked: Tensor | bool = False) -> None:
-    """Refuse queries whose log density overflows under every unit, so that no attention is known; ``masked`` are those that see none.
+def require_reached(log_evidence: Tensor) -> None:
+    """Refuse queries whose log density overflows under every unit, so that no attention is known.
 
     Raises
     ------
     ValueError
         Naming the dtype and the repair.
     """
-    if known(
-        ((log_evidence == -math.inf) & ~torch.as_tensor(masked, device=log_evidence.device)).any(), otherwise=False
-    ):
+    if known((log_evidence == -math.inf).any(), otherwise=False):
         raise ValueError(
             f"queries: some lie so far from every unit that their log densities overflow {log_evidence.dtype}, or have an answer that no unit gives, and there is no attention; drop those with log_evidence -inf, or divide queries and keys by their scale"
         )
