@@ -1,6 +1,6 @@
 """Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
 
-The shape annotations of ``ops`` are executed here, and nowhere else: in its own tests, in those of the contract and in the slow ones
+The shape annotations of ``ops`` are executed here, and nowhere else: in its own tests and in the slow ones
 (elsewhere they would take half of the time). What starts a process (a command, a notebook, a build of the
 wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
@@ -26,7 +26,7 @@ SLOW_PAGES = {  # of docs/howto: what draws, climbs or learns for three seconds 
     "add_an_inference_method", "check_a_sampler", "choose_a_prior", "convert_pyro_results", "draw_parses", "learn_a_hierarchy",
     "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict", "read_a_verdict", "train_a_guide",
 }  # fmt: skip
-ANNOTATED = ("ops", "contract")
+ANNOTATED = ("ops",)
 ONLY_SLOW = {
     "starts a process": ((Popen, "__init__"), (BaseProcess, "start")),
     "trains": ((torch.optim.AdamW, "step"),),

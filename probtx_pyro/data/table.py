@@ -15,7 +15,7 @@ from probtx_pyro.data._fetch import named
 _NUMBER = r"[+-]?(?:[0-9]+(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?"
 POINTS = {".": re.compile(_NUMBER.format(point=r"\.")), ",": re.compile(_NUMBER.format(point=","))}
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
-"""What stands for a number that is missing, in small or large letters, where those are let in."""
+"""Marks of a number that is missing, in small or large letters, where those are let in."""
 
 
 class Table(NamedTuple):

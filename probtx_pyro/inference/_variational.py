@@ -307,7 +307,7 @@ def _fit(
 
 
 def _lost() -> str:
-    """Which numbers of the guide are not finite, in words."""
+    """Name the numbers of the guide that are not finite."""
     params = pyro.get_param_store().get_state()["params"]
     names = [name for name, x in params.items() if not bool(torch.isfinite(x).all())]
     return f" ({', '.join(names)} not finite)" if names else ""

@@ -91,7 +91,7 @@ def hard(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_weight
     """The same in the limit of infinite γ: every point counts for the nearest center, the first of several."""
 
     def nearest(queries: list, given: list) -> tuple[Tensor, None]:
-        """By a matrix product where its rounding leaves no doubt, else by the differences."""
+        """Return the number of the nearest center, by a product where its rounding leaves no doubt, else by the differences."""
         (points,), (centers, middle) = queries, given
         away, at = points - middle, centers - middle
         scores = at.square().sum(-1).unsqueeze(-2) - 2 * away @ at.mT

@@ -1,4 +1,4 @@
-"""How far rows of numbers lie from their middle, found without squares, so that it overflows last."""
+"""Distances of rows of numbers from their middle, found without squares, so that they overflow last."""
 
 from typing import Any
 

@@ -301,7 +301,7 @@ class Hopfield(ReducedMixture):
         return self._behind(self.patterns.new_ones(()))
 
     def _behind(self, scale: Tensor) -> Tensor:
-        """How far the other patterns' scores are behind that of each pattern itself, times ``scale``, (..., N)."""
+        """Distances by which the other patterns' scores are behind that of each pattern itself, times ``scale``, (..., N)."""
         patterns = self.patterns
         itself = torch.eye(patterns.shape[-2], dtype=torch.bool, device=patterns.device)
         compared = None if self.mask is None else self.mask.unsqueeze(-2) | itself

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 else:
 
     class Number:
-        """What a dataclass takes as the default of such a field; ``help()`` and signatures show the types that it takes."""
+        """Default of such a field, as a dataclass takes it; ``help()`` and signatures show the types that it takes."""
 
         def __new__(cls, *default: float | None) -> Any:
             """Return the default, or a field without one."""

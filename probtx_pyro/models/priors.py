@@ -152,7 +152,7 @@ def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
 
 
 def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False) -> Any:
-    """What a distribution holds, all the way down, with floating point tensors changed; itself where nothing changes.
+    """Return what a distribution holds, all the way down, with floating point tensors changed; itself where nothing changes.
 
     Whole numbers given for a continuous argument (``floating``) are changed, too.
     """
