@@ -317,7 +317,9 @@ def _fit(cls: type[Any], given: _Points, num_units: int, *, seed: int, num_steps
         return update(sites, present, state, present.expect(data), MODE), None
 
     begin = {name: site.initial for name, site in sites.items()}
-    found = fixed_point(step, begin, problems=problems, num_steps=num_steps, tol=tol, progress=False, label="EM")
+    middle = ((weights / weights.sum(-1, keepdim=True)).unsqueeze(-1) * points).sum(-2, keepdim=True)
+    how: dict[str, Any] = {"problems": problems, "progress": False, "label": "EM", "origins": {"keys": middle}}
+    found = fixed_point(step, begin, num_steps=num_steps, tol=tol, **how)
     if tol is not None and num_steps and not bool(found.converged.all()):
         warnings.warn(
             f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them",

@@ -65,7 +65,7 @@ def em(
         begin["gamma"] = fixed
     found = fixed_point(
         step, begin, problems=problems, num_steps=num_steps, tol=tol, objective=lambda state: step(state)[1],
-        implicit=implicit, progress=progress, label="EM",
+        implicit=implicit, progress=progress, label="EM", origins={"centers": middle},
     )  # fmt: skip
     assert found.objective is not None
     learned = found.state["gamma"] if learn_gamma else gamma

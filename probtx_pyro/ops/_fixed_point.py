@@ -47,6 +47,7 @@ def fixed_point(
     progress: bool | None = None,
     label: str = "",
     together: Callable[[Tensor], Tensor] | None = None,
+    origins: State | None = None,
 ) -> FixedPoint:
     """Iterate ``state <- step(state)``, each problem until it stops by itself.
 
@@ -72,6 +73,8 @@ def fixed_point(
     together
         Where several processes iterate, returns the entrywise largest over them of the sizes that the tolerance compares, so that all
         stop together. Not with ``implicit``, whose own iteration stops by itself.
+    origins
+        By name, what magnitudes are measured from, where that is not 0: times since 1970 are not large for being late.
 
     Returns
     -------
@@ -84,7 +87,14 @@ def fixed_point(
         In the backward pass of an ``implicit`` iteration whose equations are singular.
     """
     if implicit:
-        how: Any = {"problems": problems, "num_steps": num_steps, "tol": tol, "progress": progress, "label": label}
+        how: Any = {
+            "problems": problems,
+            "num_steps": num_steps,
+            "tol": tol,
+            "progress": progress,
+            "label": label,
+            "origins": origins,
+        }
         with torch.no_grad():
             found = fixed_point(step, state, objective=objective, **how)
         return _differentiable(step, found, objective)
@@ -92,7 +102,24 @@ def fixed_point(
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
     taken = torch.zeros(problems, dtype=torch.long, device=some.device)
     over_all = together or torch.Tensor.detach
-    scale = _magnitudes(state, active) if tol is None else over_all(_magnitudes(state, active))
+    precision = torch.finfo(some.dtype).eps
+    rounding = 4 * precision / (precision**0.5 if tol is None else tol)
+
+    def sizes(proposed: State, state: State) -> tuple[Tensor, Tensor]:
+        """Magnitudes of every tensor of a state, and of how far it has moved, shape (tensors, *problems) each."""
+        moved = {name: x.detach() - state[name].detach() for name, x in proposed.items()}
+        size, moved = over_all(torch.stack([magnitudes(proposed), _magnitudes(moved, active)]))
+        return size, moved
+
+    def magnitudes(state: State) -> Tensor:
+        """Largest magnitudes from the origins, and not below what rounding moves, shape (tensors, *problems)."""
+        plain = _magnitudes(state, active)
+        if not origins:
+            return plain
+        away = {name: x - origins[name] if name in origins else x for name, x in state.items()}
+        return torch.maximum(_magnitudes(away, active), rounding * plain)
+
+    scale = magnitudes(state) if tol is None else over_all(magnitudes(state))
     trace: list[Tensor] = []
     quiet = progress is False  # then no bar is made at all: compilers cannot follow one
     with nullcontext() if quiet else progress_bar(label=label, progress=progress, total=num_steps) as bar:
@@ -105,7 +132,7 @@ def fixed_point(
             if tol is None:
                 before, state = state, proposed
             else:
-                size, moved = over_all(_sizes(proposed, state, active))
+                size, moved = sizes(proposed, state)
                 scale = torch.maximum(scale, size)
                 state = {name: torch.where(_like(active, x), x, state[name]) for name, x in proposed.items()}
                 active = active & ~(moved <= tol * scale).all(0)  # what is NaN has not converged
@@ -117,19 +144,13 @@ def fixed_point(
     if objective is not None:
         trace.append(objective(state))
     if before is not None:  # without a tolerance: did the last step move by more than the root of the precision?
-        size, moved = over_all(_sizes(state, before, active))
-        active = ~(moved <= torch.finfo(next(iter(state.values())).dtype).eps ** 0.5 * size).all(0)
+        size, moved = sizes(state, before)
+        active = ~(moved <= precision**0.5 * size).all(0)
     return FixedPoint(state, torch.stack(trace) if trace else None, ~active, taken)
 
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
-
-
-def _sizes(state: State, before: State, active: Tensor) -> Tensor:
-    """Magnitudes of every tensor of a state, and of how far it has moved, shape (2, tensors, *problems)."""
-    moved = {name: x.detach() - before[name].detach() for name, x in state.items()}
-    return torch.stack([_magnitudes(state, active), _magnitudes(moved, active)])
 
 
 def _magnitudes(state: State, active: Tensor) -> Tensor:

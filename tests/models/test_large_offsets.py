@@ -47,6 +47,20 @@ def test_the_inertia_of_tight_clusters():
     assert float(fit.objective[-1]) == pytest.approx(exact, rel=16 * torch.finfo(torch.float32).eps)
 
 
+def test_em_stops_by_how_far_centers_move_wherever_they_are():
+    """Bursts .4 s apart, found from one start near the origin and since 1970: a tolerance of 1.7e9 times 1e-6 would stop at once."""
+    noise = 0.1 * torch.randn(30, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = (noise * 2**20).round() / 2**20  # what a float since 1970 holds, too
+    points, start = torch.cat([noise, noise + 5.0]), torch.tensor([[1.0], [2.0]])
+    for gamma in (torch.inf, 10.0):
+        near, far = (models.SoftKMeans(start + away, gamma).em(points + away, 50) for away in (0.0, 2.0**30))
+        assert int(far.num_steps) >= 2 and bool(far.converged)
+        torch.testing.assert_close(far.model.centers - 2.0**30, near.model.centers, rtol=0.0, atol=1e-5)
+    near, far = (models.GaussianMixture.from_points(points + away, 2, seed=0) for away in (0.0, 2.0**30))
+    torch.testing.assert_close(far.keys - 2.0**30, near.keys, rtol=0.0, atol=1e-3)
+    torch.testing.assert_close(far.key_precision, near.key_precision, rtol=1e-2, atol=0.0)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
 @pytest.mark.parametrize(
     "model",
