@@ -40,6 +40,7 @@ from probtx_pyro.ops import (
     safe_softmax,
     sampled_statistics,
 )
+from probtx_pyro.ops._numerics import log_sum
 from probtx_pyro.ops.attention import require_reached
 from probtx_pyro.ops.statistics import Total
 
@@ -316,7 +317,10 @@ class Mixture(MixtureProgram):
             return attend(factor, per_unit.unsqueeze(-1), log_weights).squeeze(-1)
 
         def assigned() -> Tensor:
-            attention = safe_softmax(self.log_joint(queries, outputs, observed))[0]
+            joint = self.log_joint(queries, outputs, observed)
+            for _ in self.unit_shape[1:]:  # the components of a unit
+                joint = log_sum(joint)
+            attention = safe_softmax(joint)[0]  # an absent query may be out of reach
             return attention if query_weights is None else attention * query_weights.unsqueeze(-1)
 
         scatter = partial(_scatter, factor, mean, query_weights)

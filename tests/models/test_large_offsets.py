@@ -4,8 +4,9 @@ from fractions import Fraction
 
 import pytest
 import torch
+from pyro.distributions import Dirichlet
 
-from probtx_pyro import models
+from probtx_pyro import inference, models
 
 
 def square(a, b):
@@ -77,3 +78,14 @@ def test_no_query_and_no_problem_are_sizes_like_any_other(model, shape):
     assert model.log_evidence(queries).shape == shape
     assert model.attention(queries).shape == (*shape, 4)
     assert model.expected_outputs(queries).shape[:-1] == shape
+
+
+def test_what_an_absent_query_holds_is_never_asked():
+    """A prior for each query needs the attention of each: that of a query of weight 0 may lie out of reach."""
+    keys, queries = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.1], [0.9], [1e200]])
+    rows = torch.full((3, 2), 0.5).log()
+    for model, own in ((models.GaussianMixture, keys), (models.GaussianKeys, keys.unsqueeze(-2))):
+        posterior = models.bayesian(model(own, log_prior=rows), weights=Dirichlet(torch.full((3, 2), 2.0)))
+        fit = inference.adapt(posterior, queries, query_weights=torch.tensor([1.0, 1.0, 0.0]), num_steps=3)
+        assert torch.isfinite(fit.objective).all()
+        assert fit.formulation.log_prior[2].exp().tolist() == pytest.approx([0.5, 0.5])
