@@ -96,10 +96,9 @@ def module_page(module: ModuleType, pages: dict[str, str]) -> str:
     short = module.__name__.removeprefix(f"{PACKAGE}.")
     rows, below, children = [], [], []
     for name in module.__all__:
-        part = getattr(module, name)
-        if isinstance(part, ModuleType) and set(getattr(part, "__all__", [name])) <= set(module.__all__):
-            continue  # its names stand on this page
         value = getattr(module, name)
+        if isinstance(value, ModuleType) and set(value.__all__) <= set(module.__all__):
+            continue  # its names stand on this page
         if isinstance(value, ModuleType):
             rows.append((f":doc:`{name} <{short}.{name}>`", first_sentence(inspect.getdoc(value))))
             children.append(f"{short}.{name}")
