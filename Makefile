@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := tour,page,train,bench,notebooks,site,dev
 export PYTHONHASHSEED := 0
+unexport PYTHONDONTWRITEBYTECODE # the many processes that tests and notebooks start would each compile the package
 
 .PHONY: help tour test test-data test-slow test-all check notebooks notebooks-alone slides site site-test bench lab clean
 

@@ -106,7 +106,7 @@ def adapt(
         non-negative multiplicities, 0 for an absent query (ragged batches).
     num_steps, tol
         At most so many ECM steps (L-BFGS iterations for gradient MAP). With ``tol``, a problem stops when no parameter moves
-        by more than ``tol`` times the largest magnitude in its tensor.
+        by more than ``tol`` times the largest magnitude in its tensor, for keys and values from their mean at the start.
     implicit
         Gradients of the result by the implicit function theorem at the fixed point, instead of through the steps.
     progress
@@ -191,7 +191,8 @@ def adapt(
     found: Any
     if closed:
         found = fixed_point(lambda state: ecm_step(joint, state), joint.start, objective=joint.objective,
-                            implicit=implicit, label="ECM", together=together.largest, **options)  # fmt: skip
+                            implicit=implicit, label="ECM", together=together.largest,
+                            origins=joint.formulation.origins(), **options)  # fmt: skip
     elif implicit:
         raise ValueError(
             "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"

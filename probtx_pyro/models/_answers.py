@@ -11,9 +11,11 @@ from torch import Tensor
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._gaussian_units import GaussianUnits
-from probtx_pyro.ops import attend, fixed_point, joint
+from probtx_pyro.ops import attend, fixed_point, joint, safe_softmax
+from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._gaussian_attention import key_factor
 from probtx_pyro.ops._numerics import center_of, common_shape, known
+from probtx_pyro.ops.attention import require_reached
 
 
 class OutputModes(NamedTuple):
@@ -184,26 +186,29 @@ class GaussianAnswers(GaussianUnits):
             raise ValueError(
                 "output_covariance is infinite at value_precision 0 and undefined without values; give value_precision > 0"
             )
-        mean = self.expected_outputs(queries)
         if self.answer_probs is not None:
+            mean = self.expected_outputs(queries)
             return torch.diag_embed(mean) - mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        self.check_data(queries)
         values = self.unit_answers()
-        size, center = values.shape[-1], center_of(values)
-        centered = values - center
-        second = (centered.unsqueeze(-1) * centered.unsqueeze(-2)).flatten(-2)
+        size = values.shape[-1]
         variance = self.value_precision.reciprocal().expand(common_shape(self.value_precision.shape, (self.num_units,)))
-        shape = common_shape(second.shape[:-1], variance.shape)
-        moments = torch.cat([second.expand(*shape, -1), variance.expand(shape).unsqueeze(-1)], -1)
-        expected = attend(
-            key_factor(queries, self.locations, self.key_precision, self.wide_root()), moments, self.log_prior
-        )
-        offset = mean - center
-        identity = torch.eye(size, dtype=mean.dtype, device=mean.device)
-        return (
-            expected[..., :-1].unflatten(-1, (size, size))
-            - offset.unsqueeze(-1) * offset.unsqueeze(-2)
-            + expected[..., -1:].unsqueeze(-1) * identity
-        )
+
+        def covariance(scores: Tensor, values: Tensor, variance: Tensor) -> Tensor:
+            """About each query's own mean, so that values may lie far from 0 and from each other."""
+            weights, evidence = safe_softmax(scores)
+            away = values.unsqueeze(-3) - (weights @ values).unsqueeze(-2)
+            spread = away.mT @ (weights.unsqueeze(-1) * away)
+            spread = spread + (weights @ variance).unsqueeze(-1) * torch.eye(
+                size, dtype=spread.dtype, device=spread.device
+            )
+            return torch.cat([spread.flatten(-2), evidence.unsqueeze(-1)], -1)
+
+        factor = key_factor(queries, self.locations, self.key_precision, self.wide_root())
+        shared = values - center_of(values), variance.unsqueeze(-1)
+        found = by_scores(covariance, factor, self.log_prior, *shared, width=size)
+        require_reached(found[..., -1].detach())
+        return found[..., :-1].unflatten(-1, (size, size))
 
 
 def _check_num_steps(num_steps: int) -> None:

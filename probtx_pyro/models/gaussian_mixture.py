@@ -300,10 +300,16 @@ def linked_units(
     keys: Tensor, values: Maybe, key_precision: Tensor, value_precision: Tensor | None = None, log_weights: Maybe = None
 ) -> GaussianMixture:
     """`GaussianMixture.linked` of arguments that are known to be valid; precisions are scalars or (..., 1), None is 0."""
-    link = 0.5 * key_precision * keys.square().sum(-1)
+    link = 0.5 * key_precision * _relative_squares(keys)
     if values is not None and value_precision is not None:
-        link = link + 0.5 * value_precision * values.square().sum(-1)
+        link = link + 0.5 * value_precision * _relative_squares(values)
     weights = link.unsqueeze(-2) if log_weights is None else log_weights + link.unsqueeze(-2)
     precision = keys.new_zeros(()) if value_precision is None else value_precision
     return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=key_precision, value_precision=precision,
                            log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip
+
+
+def _relative_squares(x: Tensor) -> Tensor:
+    """``|x_j|² - |c|²`` for the center c of the x (..., U, D), without the digits that the squares would lose far from the origin."""
+    center = center_of(x)
+    return ((x - center) * (x + center)).sum(-1)

@@ -47,7 +47,7 @@ from probtx_pyro.models._tilted_checks import validate_data, validate_measure, v
 from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import Factor, attend, log_evidence, log_joint, safe_log, safe_softmax
-from probtx_pyro.ops._factor import Squares, expands
+from probtx_pyro.ops._factor import Squares, far_apart, squares_apart
 from probtx_pyro.ops._numerics import center_of, common_shape
 
 Maybe = Tensor | None  # an argument that may be left out
@@ -323,14 +323,14 @@ class LogNormalizer(Formulation):
         tilt = (x * eta).sum(-1) - self._centered_log_normalizer(eta)
         normalizer = -size - 0.5 * features * math.log(2 * math.pi)
         one = torch.ones_like(means[..., :1])
-        if not expands(x, means, one, whitening):
-            squares = Squares(points, self.locations, one, whitening)
-            bias = normalizer.expand(common_shape(normalizer.shape, means.shape[:-1]))
-            return Factor(points[..., :0], means[..., :0], bias, tilt, (squares,))
+        squares: tuple[Squares, ...] = ()
+        if (apart := far_apart(x, means, one.squeeze(-1), whitening)) is not None:
+            squares = (squares_apart(points, self.locations, one, whitening, center, apart=apart),)
+            x, means = x.masked_fill(apart, 0.0), means.masked_fill(apart, 0.0)
         pull = self._applied(precision, means)
         bias = normalizer - 0.5 * (means * pull).sum(-1)
         parameters = torch.cat([pull, -precision.expand(*pull.shape[:-1], -1)], -1)
-        return Factor(torch.cat([x, self._products(x)], -1), parameters, bias, tilt)
+        return Factor(torch.cat([x, self._products(x)], -1), parameters, bias, tilt, squares)
 
     # -- entropy, its dual and the bound ---------------------------------------------------------------------------------
 

@@ -307,10 +307,10 @@ class Mixture(MixtureProgram):
         centers = self.origins() if centers is None else centers
         queries, outputs, observed, query_weights = data
         factor, log_weights = self.lowered(queries, outputs, observed, centers)
-        if total is not None and not factor.squares and total(queries.new_zeros(()))[0] > 0:
-            factor, log_weights = self.lowered(queries, outputs, observed, centers, expanded=False)
-        elif total is not None and factor.squares:
-            total(queries.new_ones(()))
+        if total is not None:
+            factor = self._like_all(
+                factor, total, lambda: self.lowered(queries, outputs, observed, centers, expanded=False)[0]
+            )
         statistics = expected_statistics(factor, log_weights, query_weights, total)
 
         def mean(per_unit: Tensor) -> Tensor:
@@ -326,6 +326,15 @@ class Mixture(MixtureProgram):
         scatter = partial(_scatter, factor, mean, query_weights)
         added = scatter if total is None else lambda a, columns: total(scatter(a, columns))[0]
         return self._seen(data, statistics, assigned, added, centers)
+
+    @staticmethod
+    def _like_all(factor: Factor, total: Total, apart: Callable[[], Factor]) -> Factor:
+        """A factor of the same kind in all processes: as it is, with squares from ``apart``, or with squares by differences."""
+        plain = all(x.origin is not None for x in factor.squares)
+        some, far = total(factor.bias.new_tensor([bool(factor.squares), not plain]))[0].tolist()
+        if some and not factor.squares:
+            factor = apart()
+        return factor._replace(squares=tuple(x._replace(origin=None) for x in factor.squares)) if far else factor
 
     def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
         """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probtx_pyro.ops._factor import Factor, Squares, beside, from_differences
+from probtx_pyro.ops._factor import Factor, Squares, beside, logits_of
 from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
@@ -38,16 +38,16 @@ def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Any], list[Any
     units: list[Any] = [parameters, None if absent is None else absent.mT, never]
     for x in factor.squares:
         queries += [x.points, x.observed]
-        units += [x.centers, x.precision, x.root]
-    width = max([1, *(x.points.shape[-1] for x in factor.squares)])
+        units += [x.centers, x.precision, x.root, x.origin, x.apart]
+    width = max([1, *(x.points.shape[-1] for x in factor.squares if x.origin is None)])
     return queries, units, width * parameters.shape[-2]
 
 
 def squares_of(queries: Parts, units: Parts) -> list[Squares]:
     """Return the squares of a chunk of `sides`."""
     return [
-        Squares(queries[i], units[j], units[j + 1], units[j + 2], queries[i + 1])
-        for i, j in zip(range(2, len(queries), 2), range(3, len(units), 3), strict=True)
+        Squares(queries[i], units[j], units[j + 1], units[j + 2], queries[i + 1], units[j + 3], units[j + 4])
+        for i, j in zip(range(2, len(queries), 2), range(3, len(units), 5), strict=True)
     ]
 
 
@@ -62,7 +62,7 @@ def log_joint_of(queries: Parts, units: Parts, units_first: bool = False) -> Ten
     with unrounded(statistics.device):
         scores = parameters @ statistics.mT if units_first else statistics @ parameters.mT
     for x in squares_of(queries, units):
-        scores = scores + turned(from_differences(x))
+        scores = scores + turned(logits_of(x))
     if row_prior is not None:
         wide = common_shape(scores.shape, turned(row_prior).shape)
         scores = scores.add_(turned(row_prior)) if scores.shape == wide else scores + turned(row_prior)
@@ -123,7 +123,7 @@ def over_chunks(
 
 
 def by_scores(
-    function: Callable[..., Tensor], factor: Factor, log_prior: Tensor | None = None, *shared: Tensor
+    function: Callable[..., Tensor], factor: Factor, log_prior: Tensor | None = None, *shared: Tensor, width: int = 1
 ) -> Tensor:
     """Return ``function(scores, *shared)``, some rows of the log joint less its base at a time.
 
@@ -135,18 +135,20 @@ def by_scores(
         Of Q queries and U units; (..., Q or 1, U), None is 0.
     shared
         Further arguments of ``function``.
+    width
+        Numbers that ``function`` makes for a query and a unit.
 
     Returns
     -------
     found
         (..., Q, X).
     """
-    queries, units, width = sides(factor, log_prior)
+    queries, units, numbers = sides(factor, log_prior)
 
     def rows(queries: list, given: list) -> tuple[Tensor, None]:
         return function(log_joint_of(queries, given[: len(units)]), *given[len(units) :]), None
 
-    return over_chunks(rows, queries, [*units, *shared], width)[0]
+    return over_chunks(rows, queries, [*units, *shared], max(numbers, width * factor.bias.shape[-1]))[0]
 
 
 def by_chunks(

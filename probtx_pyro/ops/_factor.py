@@ -1,8 +1,9 @@
 """Factors of a log joint: a product of statistics and parameters, or where that would lose its digits the squares themselves.
 
-``-½ α |x - ξ|²`` is expanded to ``α x'ξ - ½ α |x|² - ½ α |ξ|²``, a matrix product, only where `expands` bounds what that loses. Far
+``-½ α |x - ξ|²`` is expanded to ``α x'ξ - ½ α |x|² - ½ α |ξ|²``, a matrix product, only where `far_apart` bounds what that loses. Far
 from the origin, in Unix seconds or between groups of points, an ulp of ``|x|²`` is larger than the distances to tell apart. There a
-factor keeps points and centers (`Squares`), and its logits are squares of differences. `expands` is the one place that decides.
+factor keeps points and centers (`Squares`), and its logits are squares of differences; those of float32 are expanded in float64 where
+that has digits enough, which is several times as fast. `far_apart` is the one place that decides.
 """
 
 import math
@@ -17,6 +18,8 @@ from probtx_pyro.typing import PerQuery, PerUnit, QueryStatistics, UnitParameter
 
 EXPANDED = {torch.float32: 2.0**10, torch.float64: 2.0**16}
 """The largest ½ α (|x| + |ξ|)² whose squares are expanded, in nats: a logit of D features then errs by (D + 4) 6e-5, or (D + 4) 1.5e-11."""
+DOUBLE = 2.0**28
+"""The largest that is expanded in float64 for inputs in float32: a logit then errs by (D + 4) 3e-8, half its own rounding at 1."""
 PAIRS = 2**20  # differences of a query, a unit and a feature at a time
 BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # of torch.cdist
 
@@ -26,6 +29,9 @@ class Squares(NamedTuple):
 
     points: x, (..., Q, D). centers: ξ, (..., U, D). precision: (..., U, 1). root: of a metric that all units share or each has,
     flat, (..., 1 or U, D²), or of a diagonal one (..., 1 or U, D); None is the identity. observed: boolean (..., Q, 1); None is True.
+    origin: (..., 1, D), less which the squares are expanded in float64 after all; None takes the differences. apart: boolean (..., 1, 1),
+    the problems whose logits these are; None is all. Those of the others are 0: they stand in the product of the `Factor`, whose first
+    columns are then 0 for what is apart.
     """
 
     points: Tensor
@@ -33,6 +39,8 @@ class Squares(NamedTuple):
     precision: Tensor
     root: Tensor | None = None
     observed: Tensor | None = None
+    origin: Tensor | None = None
+    apart: Tensor | None = None
 
 
 class Factor(NamedTuple):
@@ -54,11 +62,14 @@ class Factor(NamedTuple):
     never: Tensor | None = None
 
 
-def expands(points: Tensor, centers: Tensor, precision: Tensor, root: Tensor | None = None) -> bool:
-    """Return True where expanded squares lose little: ``½ α |Λ| (|x| + |ξ|)²`` is at most `EXPANDED` for all points and centers.
+def far_apart(
+    points: Tensor, centers: Tensor, precision: Tensor, root: Tensor | None = None, most: float | None = None
+) -> Tensor | None:
+    """Return which problems have squares that may not be expanded, boolean (..., 1, 1), or None where all of them may.
 
-    An expanded logit of D features is then within ``(D + 4) EXPANDED`` roundings of the exact one. True, too, where a branch on
-    numbers is not possible (compiled, exported and vmapped calls); False where they are not finite.
+    They may where ``½ α |Λ| (|x| + |ξ|)²`` is at most `EXPANDED` for all points and centers of a problem: an expanded logit of D features
+    is then within ``(D + 4) EXPANDED`` roundings of the exact one. Each problem decides for itself, so that a batch is the stack
+    of its singles. None, too, where a branch on numbers is not possible (compiled, exported and vmapped calls).
 
     Parameters
     ----------
@@ -66,32 +77,39 @@ def expands(points: Tensor, centers: Tensor, precision: Tensor, root: Tensor | N
         x (..., Q, D) and ξ (..., U, D), less what is subtracted before squares are expanded; α, scalar or (..., U or 1).
     root
         As in `Squares`.
+    most
+        In place of `EXPANDED`.
     """
     if torch.compiler.is_compiling() or exporting() or points.is_meta or 0 in (points.numel(), centers.numel()):
-        return True
-    points, centers, features = points.detach(), centers.detach(), points.shape[-1]
+        return None
+    points, centers, precision, features = points.detach(), centers.detach(), precision.detach(), points.shape[-1]
+    most = most or EXPANDED[torch.promote_types(points.dtype, torch.float32)]
+    eigenvalue = None if root is None else _largest_eigenvalues(root.detach(), features)
     try:
-        bound = 0.5 * precision.detach().amax().item() / EXPANDED[torch.promote_types(points.dtype, torch.float32)]
-        if root is not None:
-            bound *= _largest_eigenvalue(root.detach(), features)
-        largest = [vector_norm(x, math.inf).item() for x in (points, centers)]
-        if bound * features * sum(largest) ** 2 <= 1:
-            return True
-        return bound * sum(vector_norm(x, dim=-1).amax().item() for x in (points, centers)) ** 2 <= 1
-    except OverflowError:  # of a power of numbers of Python
-        return False
+        bound = 0.5 * precision.amax().item() / most * (1.0 if eigenvalue is None else eigenvalue.amax().item())
+        length = sum(vector_norm(x, math.inf).item() for x in (points, centers))
+        if bound * (features * length * length) <= 1:
+            return None
+        lengths = [vector_norm(x, dim=-1).amax(-1).double() for x in (points, centers)]
+        length = sum(x.amax().item() for x in lengths)
+        if bound * (length * length) <= 1:
+            return None
     except RuntimeError as error:
         if "vmap" not in str(error):
             raise
-        return True
+        return None
+    each = 0.5 * (precision.amax(-1) if precision.dim() else precision).double() / most
+    each = each if eigenvalue is None else each * eigenvalue
+    each = each * (lengths[0] + lengths[1]).square()
+    return None if bool((each <= 1).all()) else ~(each <= 1)[..., None, None]  # what is not finite is far
 
 
-def _largest_eigenvalue(root: Tensor, features: int) -> float:
-    """Bound that of ``LL'`` from above, by its largest sum of a row; exactly of a diagonal."""
+def _largest_eigenvalues(root: Tensor, features: int) -> Tensor:
+    """Bound that of ``LL'`` from above, by its largest sum of a row; exactly of a diagonal; (...) in float64."""
     if root.shape[-1] == features:
-        return root.square().amax().item()
+        return root.square().amax((-2, -1)).double()
     matrix = root.unflatten(-1, (features, features)).abs()
-    return (matrix @ matrix.sum(-2).unsqueeze(-1)).amax().item()
+    return (matrix @ matrix.sum(-2).unsqueeze(-1)).amax((-3, -2, -1)).double()
 
 
 def whiten(points: Tensor, root: Tensor | None) -> Tensor:
@@ -107,18 +125,47 @@ def whiten(points: Tensor, root: Tensor | None) -> Tensor:
     return (points.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
+def squares_apart(
+    points: Tensor,
+    centers: Tensor,
+    precision: Tensor,
+    root: Tensor | None,
+    origin: Tensor,
+    observed: Tensor | None = None,
+    apart: Tensor | None = None,
+) -> Squares:
+    """Return the `Squares` of points and centers whose squares are not expanded as they are; those of float32 in float64, where that does."""
+    some = apart is not None and not known(apart.all(), otherwise=False)
+    found = Squares(points, centers, precision, root, observed, apart=apart if some else None)
+    has = points.dtype == torch.float32 and points.device.type != "mps" and (root is None or root.shape[-2] == 1)
+    wide = has and far_apart(points - origin, centers - origin, precision.squeeze(-1), root, DOUBLE) is None
+    return found._replace(origin=origin) if wide else found
+
+
+def doubled(x: Squares) -> tuple[Tensor, Tensor]:
+    """Return points and centers less the origin, whitened, in float64."""
+    assert x.origin is not None
+    root = None if x.root is None else x.root.double()
+    points, centers = (whiten(y.double() - x.origin.double(), root) for y in (x.points, x.centers))
+    return points, centers
+
+
 def differences(x: Squares) -> Tensor:
     """Return ``root_j'(x_i - ξ_j)``, (..., Q, U, D)."""
     return whiten(x.points.unsqueeze(-2) - x.centers.unsqueeze(-3), None if x.root is None else x.root.unsqueeze(-3))
 
 
-def from_differences(x: Squares) -> Tensor:
+def logits_of(x: Squares) -> Tensor:
     """Return ``-½ precision_j |root_j'(x_i - ξ_j)|²``, (..., Q, U), some queries at a time; no square overflows on the way to a number."""
-    strength = x.precision.sqrt()
-    lengths = (
-        None if x.root is not None or _learns(x) else torch.cdist(x.points, x.centers, compute_mode=BY_DIFFERENCES)
-    )
-    if lengths is not None and known(lengths.isfinite().all(), otherwise=False):
+    if x.apart is not None and not known(x.apart.any(), otherwise=True):
+        (*batch, queries, _), (*own, units, _) = x.points.shape, x.centers.shape
+        return x.points.new_zeros(()).expand(common_shape((*batch, queries, 1), (*own, 1, units)))
+    strength, lengths = x.precision.sqrt(), None
+    if x.origin is None and x.root is None and not _learns(x):
+        lengths = torch.cdist(x.points, x.centers, compute_mode=BY_DIFFERENCES)
+    if x.origin is not None:
+        scores = _expanded(x)
+    elif lengths is not None and known(lengths.isfinite().all(), otherwise=False):
         scores = -0.5 * (lengths * strength.mT).square()
     else:
         wide = (
@@ -128,7 +175,17 @@ def from_differences(x: Squares) -> Tensor:
             (differences(x._replace(points=part)) * strength.unsqueeze(-3)).square().sum(-1)
             for part in x.points.split(max(1, PAIRS // max(1, wide)), -2)
         ], -2)  # fmt: skip
-    return scores if x.observed is None else torch.where(x.observed, scores, 0.0)
+    for there in (x.observed, x.apart):
+        scores = scores if there is None else torch.where(there, scores, 0.0)
+    return scores
+
+
+def _expanded(x: Squares) -> Tensor:
+    (points, centers), strength = doubled(x), x.precision.double()
+    square, own = (-0.5 * y.square().sum(-1, keepdim=True) for y in (points, centers))
+    left = torch.cat([points, square, torch.ones_like(square)], -1)
+    right = torch.cat([strength * centers, strength.expand_as(own), strength * own], -1)
+    return (left @ right.mT).to(x.points.dtype)
 
 
 def _learns(x: Squares) -> bool:
@@ -138,14 +195,14 @@ def _learns(x: Squares) -> bool:
 
 def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
     """Return ``|x_i - ξ_j|²``, (..., Q, U), from the differences."""
-    return -2 * from_differences(Squares(points, centers, torch.ones_like(centers[..., :1])))
+    return -2 * logits_of(Squares(points, centers, torch.ones_like(centers[..., :1])))
 
 
 def scores_of(factor: Factor) -> Tensor:
     """Return the log density less its base, (..., Q, U)."""
     scores = factor.statistics @ factor.parameters.mT + factor.bias.unsqueeze(-2)
     for x in factor.squares:
-        scores = scores + from_differences(x)
+        scores = scores + logits_of(x)
     return scores if factor.never is None else scores.masked_fill(factor.statistics @ factor.never.mT > 0, -math.inf)
 
 

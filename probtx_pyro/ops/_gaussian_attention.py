@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probtx_pyro.ops._factor import Factor, Squares, beside, expands, whiten
+from probtx_pyro.ops._factor import Factor, beside, far_apart, squares_apart, whiten
 from probtx_pyro.ops._fused import as_columns
 from probtx_pyro.ops._numerics import HALF, center_of, common_shape, single
 from probtx_pyro.ops.attention import attend, gaussian_factor, isotropic_factor
@@ -103,10 +103,10 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     flat = root if root is None or root.shape[-2] == 1 else root.flatten(-2).unsqueeze(-2)
     shared = precision.dim() == 0 or precision.shape[-1] == 1
     near, around = queries - center, keys - center
-    if not expands(near, around, precision, flat):
+    if far_apart(near, around, precision, flat) is not None:
         bias = keys.new_zeros(()) if shared else 0.5 * keys.shape[-1] * precision.log()
         precision = precision.expand(common_shape(precision.shape, keys.shape[-2:-1])).unsqueeze(-1)
-        far = Squares(single(queries), single(keys), single(precision), flat)
+        far = squares_apart(single(queries), single(keys), single(precision), flat, single(center))
         return Factor(
             far.points[..., :0], far.centers[..., :0], single(bias).expand(precision.shape[:-1]), squares=(far,)
         )

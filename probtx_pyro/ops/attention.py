@@ -28,7 +28,7 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import one_hot
 
 from probtx_pyro.ops._chunks import by_scores
-from probtx_pyro.ops._factor import Factor, Squares, beside, expands, scores_of, whiten
+from probtx_pyro.ops._factor import Factor, Squares, beside, far_apart, scores_of, squares_apart, whiten
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
 from probtx_pyro.ops._numerics import HALF, common_shape, known, safe_softmax, single, unrounded
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, Values
@@ -61,28 +61,32 @@ def gaussian_factor(
     origin
         (..., 1, D), subtracted from both before squares are expanded; None is 0.
     expanded
-        Whether they are; None asks `expands`.
+        True expands them without asking `far_apart`; False has ``squares`` in any case, if only of no problem.
 
     Returns
     -------
     factor
-        Expanded: statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U). Else ``squares``.
+        Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U). Problems that are not expanded have
+        zeros there, and ``squares``.
     """
     points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(common_shape(precision.shape, (centers.shape[-2],)))
     normalizer = 0.5 * points.shape[-1] * (precision.log() - math.log(2 * math.pi))
     near, around = (points, centers) if origin is None else (points - origin, centers - origin)
-    if not (expands(near, around, precision, root) if expanded is None else expanded):
-        none = Factor(points[..., :0], centers[..., :0], normalizer)
+    apart = None if expanded else far_apart(near, around, precision, root)
+    if apart is None and expanded is False:
+        apart = torch.zeros(1, 1, dtype=torch.bool, device=near.device)
+    squares: tuple[Squares, ...] = ()
+    if apart is not None:
         seen = None if observed is None else observed.unsqueeze(-1)
-        return _switched(none, observed)._replace(
-            squares=(Squares(points, centers, precision.unsqueeze(-1), root, seen),)
-        )
+        middle = centers.new_zeros(1, 1) if origin is None else origin
+        squares = (squares_apart(points, centers, precision.unsqueeze(-1), root, middle, seen, apart),)
+        near, around = near.masked_fill(apart, 0.0), around.masked_fill(apart, 0.0)
     points, centers = whiten(near, root), whiten(around, root)
     statistics = torch.cat([points, -0.5 * (points * points).sum(-1, keepdim=True)], -1)
     bias = normalizer - 0.5 * precision * (centers * centers).sum(-1)
     parameters = beside(precision.unsqueeze(-1) * centers, precision.unsqueeze(-1))
-    return _switched(Factor(statistics, parameters, bias), observed)
+    return _switched(Factor(statistics, parameters, bias), observed)._replace(squares=squares)
 
 
 def isotropic_factor(points: Tensor, centers: Tensor, precision: Tensor) -> Factor:

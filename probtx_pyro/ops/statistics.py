@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro.ops._chunks import Parts, log_joint_of, over_chunks, sides, squares_of
-from probtx_pyro.ops._factor import Factor, Squares, differences, whiten
+from probtx_pyro.ops._factor import Factor, Squares, differences, doubled, whiten
 from probtx_pyro.ops._numerics import known, safe_ratio
 from probtx_pyro.typing import LogPrior, PerQuery, PerUnit
 
@@ -78,13 +78,17 @@ def expected_statistics(
         evidence, sums = over_chunks(_moments, [statistics, *queries], units, width)
         (sums,) = total(sums.mT)
         return Statistics(_based(evidence.squeeze(-1), factor), sums[..., -1], sums[..., :-1])
-    evidence, first = summed(_first)
-    counts, linear, means = _means(factor.squares, first)
-    _, second = summed(_about, *means)
-    sums = torch.cat([second, linear], -1)
+    if all(x.origin is not None for x in factor.squares):
+        evidence, first = summed(_doubled)
+        counts, sums, means = _about_means(factor.squares, first)
+    else:
+        evidence, first = summed(_first)
+        counts, linear, means = _means(factor.squares, first)
+        _, second = summed(_about, *means)
+        sums = torch.cat([second, linear], -1)
 
     def scatter(per_unit: Tensor) -> Tensor:
-        return summed(_crossed, means[0], per_unit.unsqueeze(-1))[1]
+        return summed(_crossed, means[0], per_unit.unsqueeze(-1))[1].to(sums.dtype)
 
     return Statistics(_based(evidence, factor), counts, sums, tuple(means), scatter)
 
@@ -144,7 +148,7 @@ def sampled_statistics(
         strength = seen[0] * per_unit.expand(*chosen.shape[:-1], -1).gather(-1, chosen)
         return (strength.unsqueeze(-1) * around[0]).mT @ around[0]
 
-    every = torch.cat([*blocks, sums], -1)
+    every = torch.cat([*blocks, _linear(factor.squares, sums)], -1)
     return Statistics(_based(evidence, factor), counts, every, tuple(means), scatter), chosen
 
 
@@ -174,6 +178,11 @@ def _first(attention: Tensor, queries: Parts, units: Parts) -> Tensor:
     return torch.cat(blocks, -1)
 
 
+def _linear(squares: tuple[Squares, ...], sums: Tensor) -> Tensor:
+    """Sums of the statistics less those of expanded squares, which come first."""
+    return sums[..., sum(x.points.shape[-1] + 1 for x in squares) :]
+
+
 def _means(squares: tuple[Squares, ...], first: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Counts, sums of the linear statistics, and the mean of the points that each unit is given, from `_first`."""
     sizes = [x.points.shape[-1] + 1 for x in squares]
@@ -182,6 +191,7 @@ def _means(squares: tuple[Squares, ...], first: Tensor) -> tuple[Tensor, Tensor,
     for x, block in zip(squares, blocks, strict=True):
         away, count = block[..., :-1].detach(), block[..., -1:].detach()
         means.append(x.centers.detach() + safe_ratio(away, count, torch.zeros_like(away)))
+    linear = _linear(squares, linear)
     return linear[..., -1], linear[..., :-1], means
 
 
@@ -195,12 +205,43 @@ def _about(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
     return torch.cat(blocks, -1)
 
 
+def _doubled(attention: Tensor, queries: Parts, units: Parts) -> Tensor:
+    """Sums of 1, of the linear statistics, and for each of the squares of x, ``z = root'x``, ``-½|z|²`` and 1, (..., U, X) in float64."""
+    blocks = [attention.mT @ queries[0]]
+    for x in squares_of(queries, units):
+        assert x.origin is not None
+        z = _with_square(doubled(x)[0])
+        columns = torch.cat([x.points.double() - x.origin.double(), z, torch.ones_like(z[..., :1])], -1)
+        blocks.append(_observing(attention, x).double().mT @ columns)
+    return torch.cat(blocks, -1)
+
+
+def _about_means(squares: tuple[Squares, ...], sums: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Counts, and sums about the mean of the points that each unit is given, and that mean, from `_doubled`."""
+    sizes = [2 * x.points.shape[-1] + 2 for x in squares]
+    linear, *blocks = sums.split([sums.shape[-1] - sum(sizes), *sizes], -1)
+    means, about = [], []
+    for x, block in zip(squares, blocks, strict=True):
+        assert x.origin is not None
+        plain, z, square, count = block.split([x.points.shape[-1], x.points.shape[-1], 1, 1], -1)
+        away = safe_ratio(plain.detach(), count.detach(), (x.centers - x.origin).double().detach())
+        means.append((x.origin + away).to(x.points.dtype).detach())
+        at = doubled(x._replace(centers=means[-1]))[1]
+        about += [z - count * at, square + (at * (z - 0.5 * count * at)).sum(-1, keepdim=True)]
+    every = torch.cat([*about, _linear(squares, linear)], -1).to(squares[0].points.dtype)
+    return every[..., -1], every[..., :-1], means
+
+
 def _crossed(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
     """``Σ_ij a_j w_ij z_ij z_ij'`` of the first squares, (..., D, D); their means and a (..., U, 1) come last in ``given``."""
     *units, mean, per_unit = given
-    x = squares_of(queries, units)[0]
-    z = differences(x._replace(centers=mean))
-    weights = (attention * per_unit.mT).unsqueeze(-1)
+    x = squares_of(queries, units)[0]._replace(centers=mean)
+    if x.origin is not None:
+        (z, at), weights = doubled(x), (attention * per_unit.mT).double()
+        first = weights.mT @ z - 0.5 * weights.sum(-2).unsqueeze(-1) * at
+        crossed = first.mT @ at
+        return z.mT @ (weights.sum(-1, keepdim=True) * z) - crossed - crossed.mT
+    z, weights = differences(x), (attention * per_unit.mT).unsqueeze(-1)
     return (weights * z).flatten(-3, -2).mT @ z.flatten(-3, -2)
 
 

@@ -17,7 +17,8 @@ from pyro.distributions import Gamma, Normal
 from strategies import generator
 
 from probtx_pyro import inference, models
-from probtx_pyro.ops._factor import EXPANDED, expands
+from probtx_pyro.ops._factor import EXPANDED, far_apart, whiten
+from probtx_pyro.ops.statistics import expected_statistics
 
 mpmath.mp.dps = 60
 LARGEST = {torch.float64: 150, torch.float32: 18}  # exponents of ten of a magnitude whose square is a number
@@ -239,7 +240,7 @@ def test_times_since_1970(months, unit):
     precision = torch.full((4,), 200 / unit**2)
     mixture = models.GaussianMixture(keys, torch.eye(4), precision)
     exact = Exact(times, keys, precision, expanded=False)
-    assert not expands(times - keys.mean(0), keys - keys.mean(0), precision)
+    assert far_apart(times - keys.mean(0), keys - keys.mean(0), precision)
     assert_within(mixture.attention(times), exact.attention(), "attention")
     assert_within(mixture.expected_outputs(times), exact.attention(), "answers")
     assert_within(mixture.log_evidence(times), exact.evidence(), "evidence")
@@ -261,6 +262,22 @@ def test_times_since_1970(months, unit):
         assert float(fit.key_precision[j]) * unit**2 == pytest.approx(
             float((1 + 0.5 * count) / rate), rel=1e-5
         )  # a key's ulp
+
+
+def test_ecm_stops_as_late_in_unix_seconds_as_near_the_origin():
+    """``tol`` times the distances from the mean key; times the magnitude of 1.7e9 it would be 1,700 s, and the first step the last."""
+    noise = 60 * torch.randn(30, 1, generator=generator(4))
+
+    def steps(start, model):
+        keys = start + torch.tensor([[0.0], [100.0], [250.0]])
+        mixture = model(keys if model is models.GaussianMixture else keys.unsqueeze(-2), None, 1 / 60**2)
+        posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 100.0))
+        fit = inference.adapt(posterior, start + 120 + noise, num_steps=500, tol=1e-6)
+        assert fit.converged
+        return int(fit.num_steps)
+
+    for model in (models.GaussianMixture, models.GaussianKeys):
+        assert steps(SECONDS, model) == steps(0.0, model) > 10
 
 
 def test_gibbs_draws_in_nanoseconds_as_in_seconds_near_the_origin():
@@ -338,6 +355,97 @@ def test_a_metric_is_learned_far_away_as_near(metric):
     torch.testing.assert_close(far.metric, near.metric, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(far.keys - out, near.keys - home, rtol=0, atol=1e-5)
     torch.testing.assert_close(far.shift, near.shift, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_problem_does_not_know_how_far_apart_the_points_of_another_are(dtype):
+    """In batches of two of the same size a problem has the same bits beside a near and beside a far one, with answers and without."""
+    g, far = generator(2), 2.0 ** {torch.float32: 7, torch.float64: 20}[dtype]
+    scale = torch.tensor([1.0, far]).reshape(2, 1, 1)
+    keys, queries = ((torch.randn(2, n, 3, generator=g) * scale).to(dtype) for n in (4, 9))
+    values, outputs = (torch.randn(2, n, 2, generator=g).to(dtype) for n in (4, 9))
+
+    def found(pair, answers):
+        mixture = models.GaussianMixture(keys[pair], values[pair], torch.ones(2, 4, dtype=dtype), value_precision=3.0)
+        asked = [queries[pair], outputs[pair] if answers else None]
+        return mixture.log_joint(*asked), mixture.log_evidence(*asked), mixture.expect((*asked, None, None)).sums
+
+    assert far_apart(queries, keys, torch.ones(2, 4, dtype=dtype)).flatten().tolist() == [False, True]
+    for answers in (False, True):
+        mixed = found([0, 1], answers)
+        for own in (0, 1):
+            same = found([own, own], answers)
+            assert torch.equal(mixed[0][own], same[0][own])
+            assert torch.equal(mixed[1][own], same[1][own])
+            assert mixed[2].shape == same[2].shape
+
+
+@pytest.mark.parametrize("metric", [None, "diagonal", "full"])
+@pytest.mark.parametrize("far", [2.0**2, 2.0**11, 2.0**18])
+def test_float32_takes_digits_from_float64_before_it_takes_differences(far, metric):
+    """Three routes by distance; evidence, sums, means and scatter are those of float64, which has digits for all three."""
+    g = generator(7)
+    group = torch.randint(4, (60,), generator=g)
+    keys = (far * torch.randn(4, 3, generator=g)).to(torch.float32)
+    queries = (keys[group] + torch.randn(60, 3, generator=g)).to(torch.float32)
+    shape = {None: None, "diagonal": torch.tensor([0.5, 1.0, 2.0]), "full": torch.eye(3) + 0.25}[metric]
+    weights = torch.rand(60, generator=g).to(torch.float32)
+
+    def seen(dtype):
+        kind = None if shape is None else shape.to(dtype)
+        mixture = models.GaussianMixture(
+            keys.to(dtype), None, torch.ones(4, dtype=dtype), metric=kind, diagonal_metric=metric == "diagonal"
+        )
+        factor, log_weights = mixture.lowered(queries.to(dtype))
+        return factor, expected_statistics(factor, log_weights, weights.to(dtype)), mixture.attention(queries.to(dtype))
+
+    (factor, found, _), (_, exact, attention) = seen(torch.float32), seen(torch.float64)
+    route = "product" if not factor.squares else "differences" if factor.squares[0].origin is None else "float64"
+    assert route == {2.0**2: "product", 2.0**11: "float64", 2.0**18: "differences"}[far]
+    loss = 7 * EXPANDED[torch.float32] * 2.0**-24 if route == "product" else 2.0**-18
+    assert (found.log_evidence - exact.log_evidence).abs().amax() <= loss
+    torch.testing.assert_close(found.counts.double(), exact.counts, rtol=loss, atol=loss)
+    if route == "product":
+        return
+    root = None if shape is None else factor.squares[0].root.double()
+    for j, center in enumerate(found.centers[0].double()):
+        away = whiten(queries.double() - center, root)
+        share = (attention[:, j] * weights.double()).unsqueeze(-1)
+        torch.testing.assert_close(
+            found.sums[j, :3].double(), (share * away).sum(0), rtol=0, atol=float(share.sum()) * far * 2.0**-21
+        )
+        assert float(found.sums[j, 3]) == pytest.approx(float(-0.5 * (share * away.square()).sum()), rel=1e-4)
+    strength = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    around = whiten(queries.double().unsqueeze(-2) - found.centers[0].double(), root)
+    scatter = torch.einsum("i,ij,j,ijd,ije->de", weights.double(), attention, strength, around, around)
+    torch.testing.assert_close(
+        found.scatter(strength.float()).double(), scatter, rtol=1e-4, atol=1e-4 * float(scatter.abs().amax())
+    )
+
+
+def test_the_covariance_of_answers_in_unix_seconds_is_that_near_zero():
+    """Half a second apart within two groups that are ten years apart, of which a query sees one."""
+    keys, queries = torch.tensor([[-9.0], [-8.0], [8.0], [9.0]]), torch.tensor([[-8.4], [8.7]])
+    near = torch.tensor([[0.0], [0.5], [0.0], [0.5]])
+    far = near + torch.tensor([[SECONDS], [SECONDS], [SECONDS + 120 * MONTH], [SECONDS + 120 * MONTH]])
+
+    def found(values):
+        return models.GaussianMixture(keys, values, value_precision=400.0).output_covariance(queries)
+
+    torch.testing.assert_close(found(far), found(near), rtol=1e-6, atol=0)
+
+
+def test_linked_keys_far_from_the_origin_attend_as_near_it():
+    """``softmax(β q'k)`` changes with the origin; moved by 2^30 along a feature that all keys share it does not."""
+    g = generator(11)
+    keys, queries = torch.randn(5, 3, generator=g), torch.randn(4, 3, generator=g)
+    keys[:, 2] = 0.0
+
+    def attention(away):
+        at = torch.tensor([0.0, 0.0, away])
+        return models.GaussianMixture.linked(keys + at, torch.eye(5), 0.7).attention(queries + at)
+
+    torch.testing.assert_close(attention(2.0**30), attention(0.0), rtol=1e-6, atol=1e-9)
 
 
 def test_a_true_value_that_overflows_is_minus_infinity_or_an_error():
