@@ -6,6 +6,7 @@ shapes, dtype, device and threads, interleaved in the same run; medians.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
@@ -71,26 +72,34 @@ def candidates(units: int, device: str, dtype: torch.dtype) -> dict[str, Callabl
     }
 
 
+FAR = {
+    "products in double precision": 1e2,
+    "differences": 1e4,
+}  # standard deviations of keys and queries at precision 1
+
+
 def far_apart(units: int, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Ratios to SDPA where points lie so far apart that logits are made from differences, not from a product."""
+    """Ratios to SDPA where points lie so far apart that squares are not expanded as they are, and where they are."""
     torch.manual_seed(0)
     queries, keys, values = (torch.randn(1, HEADS, units, WIDTH, device=device, dtype=dtype) for _ in range(3))
-    near, far = models.GaussianMixture(keys, values, WIDTH**-0.5), models.GaussianMixture(1e3 * keys, values, 1.0)
     leaves = [x.clone().requires_grad_() for x in (queries, keys, values)]
 
-    def backward(attention: Callable[..., torch.Tensor]) -> None:
-        torch.autograd.grad(attention(*leaves).sum(), leaves)
+    def near(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return models.GaussianMixture(k, v, WIDTH**-0.5).expected_outputs(q)
 
-    found = medians({
-        "SDPA": lambda: sdpa(queries, keys, values), "SDPA backward": lambda: backward(sdpa),
-        "near": lambda: near.expected_outputs(queries),
-        "far": lambda: far.expected_outputs(1e3 * queries),
-        "far backward": lambda: backward(lambda q, k, v: models.GaussianMixture(1e3 * k, v, 1.0).expected_outputs(1e3 * q)),
-    }, repeats=3)  # fmt: skip
+    def far(scale: float, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return models.GaussianMixture(scale * k, v, 1.0).expected_outputs(scale * q)
+
+    routes = {"SDPA": sdpa, "products": near} | {name: partial(far, scale) for name, scale in FAR.items()}
+    forward = {name: partial(route, queries, keys, values) for name, route in routes.items()}
+    backward = {
+        name: lambda route=route: torch.autograd.grad(route(*leaves).sum(), leaves) for name, route in routes.items()
+    }
+    forward, backward = medians(forward, repeats=3), medians(backward, repeats=3)
     return {
-        f"forward from products, N = {units}": found["near"] / found["SDPA"],
-        f"forward from differences, N = {units}": found["far"] / found["SDPA"],
-        f"forward + backward from differences, N = {units}": found["far backward"] / found["SDPA backward"],
+        f"{said} from {name}, N = {units}": found[name] / found["SDPA"]
+        for name in list(routes)[1:]
+        for said, found in (("forward", forward), ("forward + backward", backward))
     }
 
 

@@ -227,7 +227,8 @@ def _leave_one_out(data: Any, names: Sequence[str], bound: float | None) -> Iter
         with warnings.catch_warnings():  # ArviZ warns of what the check itself reports
             warnings.simplefilter("ignore")
             found, good = leave_one_out_k(data, name)
-        worst, where = _worst(xarray.Dataset({name: found.fillna(np.inf)}))
+        known = bool((found == np.inf).any())  # it is named then, rather than one that ArviZ did not come to
+        worst, where = _worst(xarray.Dataset({name: found if known else found.fillna(np.inf)}))
         limit = good if bound is None else bound
         advice = (
             f"leave-one-out is unreliable for {where}: refit without it, or ask whether the model can explain it at all"
