@@ -23,9 +23,14 @@ import torch
 
 collect_ignore = ["docs/course"]  # stubs, which fail until a student fills them in; tests/test_course.py runs them
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-SLOW_PAGES = {  # of docs/howto: what draws, climbs or learns for three seconds and more
-    "add_an_inference_method", "check_a_sampler", "choose_a_prior", "convert_pyro_results", "draw_parses", "learn_a_hierarchy",
-    "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict", "read_a_verdict", "train_a_guide",
+SLOW_EXAMPLES = {  # of pages and modules: what draws, climbs or learns for three seconds and more
+    "howto": {
+        "add_a_formulation", "add_an_inference_method", "check_a_sampler", "choose_a_prior", "cluster", "convert_pyro_results",
+        "draw_parses", "learn_a_hierarchy", "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict",
+        "read_a_verdict", "sample_a_posterior", "train_a_guide", "use_the_log_normalizer",
+    },
+    "models": {"_from_points"},
+    "results": {"_gap"},
 }  # fmt: skip
 ANNOTATED = ("ops",)
 ONLY_SLOW = {
@@ -44,7 +49,7 @@ def pytest_configure(config):
 
 
 def pytest_itemcollected(item):
-    if isinstance(item, pytest.DoctestItem) and item.path.parent.name == "howto" and item.path.stem in SLOW_PAGES:
+    if isinstance(item, pytest.DoctestItem) and item.path.stem in SLOW_EXAMPLES.get(item.path.parent.name, ()):
         item.add_marker(pytest.mark.slow)
 
 

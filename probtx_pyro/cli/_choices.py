@@ -62,9 +62,9 @@ ENCODER_OPTIONS = {
     ),
     "symmetric": Option("symmetric", None, "arcs score the same in both directions: half the potentials"),
     "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
-    "head-temperature": Option("head_temperature", float, "temperature of the heads (default 1 / width)"),
-    "head-step": Option("head_step", float, "step of the heads' marginals (default 1, a full step)"),
-    "label-step": Option("label_step", float, "step of the labels' marginals (default 1, a full step)"),
+    "head-temperature": Option("head_temperature", options.real, "temperature of the heads (default 1 / width)"),
+    "head-step": Option("head_step", options.real, "step of the heads' marginals (default 1, a full step)"),
+    "label-step": Option("label_step", options.real, "step of the labels' marginals (default 1, a full step)"),
     "heads": Option("num_heads", options.count, "attention heads (default 8)"),
     "layers": Option("num_layers", options.count, "layers (default 4)"),
 }

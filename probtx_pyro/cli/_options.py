@@ -84,6 +84,20 @@ def whole(text: str, least: int) -> int:
     return int(text)
 
 
+def real(text: str) -> float:
+    """Read a number in digits that everybody writes: no underscores, which Python would skip.
+
+    >>> real("-1e3")
+    -1000.0
+    """
+    try:
+        if text.isascii() and "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+
+
 count, natural = partial(whole, least=1), partial(whole, least=0)
 
 SHARED: Mapping[str, Mapping[str, Any]] = {

@@ -163,7 +163,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
     for field in fields(kind):
         if (text := NUMBERS.get(field.name)) is not None:
             shown = text if field.default is None else f"{text} (default {field.default})"
-            reads = float if "float" in str(field.type) else options.count
+            reads = options.real if "float" in str(field.type) else options.count
             name = option_of(field.name)
             parser.add_argument(name, dest=field.name, type=reads, default=field.default, metavar="N", help=shown)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, made if missing")

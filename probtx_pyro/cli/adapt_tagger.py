@@ -28,11 +28,7 @@ def positive(text: str) -> float:
     >>> positive("0.5")
     0.5
     """
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
+    if not 0 < (number := options.real(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number
 

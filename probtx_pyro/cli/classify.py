@@ -83,7 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", choices=METRICS, default="full", help="what units share (default full)")
     parser.add_argument("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
     parser.add_argument(
-        "--false-alarm", type=float, default=0.05, metavar="RATE", help="rate of rows wrongly called unlike (0.05)"
+        "--false-alarm",
+        type=options.real,
+        default=0.05,
+        metavar="RATE",
+        help="rate of rows wrongly called unlike (0.05)",
     )
     parser.add_argument(
         "--adapt",

@@ -26,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", type=options.count, default=200, metavar="N", help="characters or words (default 200)"
     )
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="divides the logits (default 1)")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens that have P together (default 1: from all)"
+        "--temperature", type=options.real, default=1.0, metavar="T", help="divides the logits (default 1)"
+    )
+    parser.add_argument(
+        "--top-p", type=options.real, default=1.0, metavar="P", help="draw from the fewest tokens that have P together (default 1: from all)"
     )  # fmt: skip
     parser.add_argument(
         "--number", type=options.count, default=1, metavar="N", help="texts, with seeds that follow each other"

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--beam", type=options.count, metavar="N", help="sequences followed at a time; 1 is greedy (default: as in the run)"
     )  # fmt: skip
     parser.add_argument(
-        "--length-penalty", type=float, metavar="A", help="0 compares probabilities; more favours long translations (default: as in the run)"
+        "--length-penalty", type=options.real, metavar="A", help="0 compares probabilities; more favours long translations (default: as in the run)"
     )  # fmt: skip
     parser.add_argument("--batch", type=options.count, default=64, metavar="N", help="sentences at once (default 64)")
     options.add_shared(parser, "--device", "--threads")

@@ -171,6 +171,7 @@ def annotated(sentences):
     return [train.Example(tuple(words), tuple(("xy"[len(word) % 2],) for word in words)) for words in sentences]
 
 
+@pytest.mark.slow
 def test_scores_of_a_tagger_are_within_the_budget_and_in_the_order_of_the_sentences():
     run, examples = tagger(), annotated(SENTENCES)
     alone = torch.cat([train.score_tagger(run, [example]).nats for example in examples])
@@ -183,6 +184,7 @@ def test_scores_of_a_tagger_are_within_the_budget_and_in_the_order_of_the_senten
         train.score_tagger(run, annotated([["a"], ["b"] * 21]))
 
 
+@pytest.mark.slow
 def test_adaptation_is_within_the_budget_and_finds_the_same_mode(monkeypatch):
     run, examples = tagger(), annotated(SENTENCES)
     rows = _adaptation._rows(run.labels, WORDS, examples)

@@ -46,6 +46,7 @@ def test_a_temperature_of_zero_takes_the_most_probable_token_of_the_last_ones():
     assert drawn == [WORDS.tokens[token] for token in tokens[2:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
 def test_tokens_are_drawn_from_the_tempered_and_cut_probabilities(temperature, top_p):

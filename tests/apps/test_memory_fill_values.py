@@ -71,6 +71,7 @@ def test_where_no_unit_speaks_for_a_row_the_classes_have_their_prevalence(units,
     np.testing.assert_allclose(mixed[[0, 1, 2, 5, 6]], classifier.predict_proba(x[:5]), rtol=64 * np.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", [1, "all"])
 def test_reasons_for_a_row_that_nothing_speaks_for_are_the_weights_of_the_units(units):
     x, y = census(60, 0)

@@ -168,6 +168,7 @@ def test_places_move_as_by_least_squares():
     assert_equal(found.metric, memory.metric)
 
 
+@pytest.mark.slow
 def test_evidence_chooses_what_moves():
     x, y = blobs(300, spread=0.5)
     classifier = MemoryClassifier(random_state=0).fit(x, y)

@@ -43,6 +43,7 @@ def test_draws_have_the_moments_of_the_enumerated_posterior(grid):
     torch.testing.assert_close(concentrations.mean(), torch.tensor(mean), rtol=0, atol=4 * 2.4 / 200**0.5)
 
 
+@pytest.mark.slow
 def test_a_known_concentration_is_gibbs_of_a_mixture_of_unit_vectors():
     ours, _ = draw_shares(LIKELIHOOD.log(), torch.tensor([0.7]), 100, 200, seed=0)
     mixture = GaussianMixture(torch.eye(3), log_prior=torch.full((1, 3), 1 / 3).log())

@@ -54,6 +54,16 @@ def test_top_level_help_names_every_command(capsys):
         (["tour", "--seed", "a"], "argument --seed: 'a' is not a seed"),
         (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),
         (["tour", "--threads", "\u0663"], "argument --threads: '\u0663' is not a whole number from 1"),
+        *(
+            ([*words, number], f"argument {words[-1]}: '{number}' is not a number")
+            for words in (
+                ["train", "lm", "--lr"],
+                ["classify", "--false-alarm"],
+                ["generate", "--top-p"],
+                ["train", "tagger", "--head-step"],
+            )
+            for number in ("1_0", "\uff11", "a")
+        ),
         (["tour", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
     ],
 )

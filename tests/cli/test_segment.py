@@ -59,6 +59,7 @@ def test_heavy_packages_that_it_does_not_need_stay_out(photo, tmp_path):
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+@pytest.mark.slow
 def test_scribbles_equal_the_same_clicks(photo, tmp_path):
     drawn, played = tmp_path / "drawn.png", tmp_path / "played.png"
     clicks = [f"20,{x},7" for x in range(20, 30)] + [f"3,{x},9" for x in range(5, 55)]

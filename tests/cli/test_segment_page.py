@@ -115,6 +115,7 @@ def test_later_strokes_overrule_earlier_ones(opened):
     assert labels[20, 25] == 3 and labels[20, 20] == 1
 
 
+@pytest.mark.slow
 def test_strokes_count_in_their_order_and_undo_shows_what_was_before(opened):
     """The server, which keeps answers, says what one segment after another says; also where strokes were taken back or painted over."""
     strokes = [*MARKS["strokes"], {"label": 1, "points": [[50, 35]]}, {"label": 2, "points": [[24, 12]]}]

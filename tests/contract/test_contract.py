@@ -156,6 +156,7 @@ def test_float32_is_close_to_float64(row, far, device):
     assert (low.attention(*asked).double() - high.attention(*same)).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @rows()
 def test_gradients_are_finite_differences(row):
     formulation, *everything = row.draw(generator(11))

@@ -20,6 +20,7 @@ ANSWERS = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [0, 1, 0], [1, 1, 1], [
 ONE = BernoulliMixture(torch.full((1, 3), 0.4, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_a_single_unit_has_the_conjugate_posterior():
     """Beta(2 + yes, 3 + no), coordinate by coordinate: its mode by ECM, its distribution by Gibbs."""
     posterior = models.bayesian(ONE, prob=Beta(2.0, 3.0))

@@ -52,6 +52,7 @@ def test_closed_form_is_scipys_and_the_programs():
     assert_equal(collapsed, mixture.log_evidence(COUNTS).sum(), operations=64)
 
 
+@pytest.mark.slow
 def test_a_single_unit_has_the_conjugate_posterior():
     one = models.bayesian(PoissonMixture(torch.tensor([[1.0, 1.0]])), rate=Gamma(2.0, 0.5))
     shape, rate = 2.0 + COUNTS.sum(0), 0.5 + len(COUNTS)
@@ -112,6 +113,7 @@ def test_gibbs_and_nuts_draw_from_one_posterior():
             assert abs(one.mean() - other.mean()) < 5 * error, (name, index)
 
 
+@pytest.mark.slow
 def test_it_is_guided_converted_and_diagnosed():
     program = posterior()
     fit = inference.variational(program, COUNTS, num_steps=1000, learning_rate=0.05, num_samples=400, seed=0)
@@ -174,6 +176,7 @@ def test_a_hierarchy_keeps_what_a_posterior_has():
             verb(program, COUNTS)
 
 
+@pytest.mark.slow
 def test_pyros_own_tools_take_the_program():
     program = posterior()
     assert poutine.trace(program).get_trace(None, num_queries=3).nodes["queries"]["value"].shape == (3, 2)

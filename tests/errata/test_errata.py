@@ -22,6 +22,7 @@ def printed_value_step(mixture, queries, v):
     return (logits - 0.5 * beta * torch.cdist(v, mixture.values).square()).softmax(-1) @ mixture.values
 
 
+@pytest.mark.slow
 def test_1_without_the_normalisers_the_density_falls():
     worst_printed, worst_exact = 0.0, 0.0
     for seed in range(100):
@@ -136,6 +137,7 @@ def test_7_the_joint_factorises_over_queries_and_answers_only():
     )
 
 
+@pytest.mark.slow
 def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
     worst = 0.0
     for seed in range(12):
@@ -160,6 +162,7 @@ def test_8_recomputing_the_linked_prior_inside_the_loop_breaks_monotonicity():
     assert worst < -0.1
 
 
+@pytest.mark.slow
 def test_15_reanchoring_the_prior_drifts_away_from_it():
     mixture, queries, *_ = problem(generator(8), queries=20, units=2)
     queries = queries + 3.0

@@ -65,6 +65,7 @@ def test_10_responsibilities_within_a_key_collapse_the_attention(seed):
     )
 
 
+@pytest.mark.slow
 def test_11_a_variance_without_its_dimension_and_weights_off_the_simplex():
     model, queries = clusters(0)
     priors = dict(keys=models.FLAT, weights=models.FLAT, component_weights=models.FLAT, key_precision=Gamma(1.0, 1e-9))
@@ -84,6 +85,7 @@ def test_11_a_variance_without_its_dimension_and_weights_off_the_simplex():
     assert_equal(right.component_weights, counts / counts.sum(-1, keepdim=True))
 
 
+@pytest.mark.slow
 def test_11_the_printed_variance_breaks_monotonicity_in_many_dimensions():
     worst = 0.0
     for seed in range(10):

@@ -77,6 +77,7 @@ def test_chains_that_start_in_the_target_stay_there(step):
             assert ((x.mean(0) - y.mean(0)).abs() < SIGMAS * error).all(), (name, draw)
 
 
+@pytest.mark.slow
 def test_a_longer_tree_is_not_drawn_more_often():
     """Chains do not wait for each other, but the k-th draw of a chain is its k-th, however long its trees: the mean over the first
     draws of many chains is not weighted by length."""
@@ -91,6 +92,7 @@ def test_a_longer_tree_is_not_drawn_more_often():
     assert abs(weighted - 1) > error  # the length does depend on where the chain is, so the test can fail
 
 
+@pytest.mark.slow
 def test_no_chain_uses_random_numbers_that_it_has_not_taken(monkeypatch):
     """Chains that wait for others in a shared warmup, too: a row that is used but not taken would come a second time."""
     call = lambda: inference.nuts(correlated, torch.eye(2), num_samples=5, num_warmup=25, num_chains=4, seed=0)  # noqa: E731
@@ -270,6 +272,7 @@ def test_independent_problems_have_their_own_posteriors(dtype):
     assert_equal(draws.statistics["lp"][3, 7].to(dtype), at, operations=1024)
 
 
+@pytest.mark.slow
 def test_a_problem_beside_another_is_the_problem_alone():
     """By chain: the first problem's random numbers and trees do not depend on the second."""
     mixture, queries, *_ = problem(generator(5), batch=(2,), units=2, features=1)

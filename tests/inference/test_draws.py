@@ -35,6 +35,7 @@ def test_the_mean_of_relabelled_draws_keeps_its_units_apart():
     assert centres == pytest.approx([0.0, 3.0, 6.0], abs=0.2)
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_no_parameters_of_a_formulation():
     def keys():
         return Normal(0.0, pyro.sample("spread", LogNormal(0.0, 0.3))).expand([3, 2])

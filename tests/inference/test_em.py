@@ -266,6 +266,7 @@ def test_nobody_attends_keeps_the_old_value(flat):
     assert_equal(after, before)
 
 
+@pytest.mark.slow
 def test_strong_priors_freeze_and_flat_ones_are_maximum_likelihood():
     mixture, queries, *_ = problem(generator(12), queries=30, units=2)
     frozen = inference.adapt(models.bayesian(mixture, keys=Normal(mixture.keys, 1e-9)), queries, num_steps=5)

@@ -284,6 +284,7 @@ def test_implicit_is_unrolled_at_convergence():
         assert (unrolled - implicit).abs().max() < 1e-8 * max(1.0, float(unrolled.abs().max()))
 
 
+@pytest.mark.slow
 def test_gradient_map_is_the_ecm_optimum_and_serves_other_priors():
     model, queries = keys_problem(generator(15), queries=12, units=3, masked=True)
     priors = some_priors(model, concentration=3.0)

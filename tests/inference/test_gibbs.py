@@ -89,6 +89,7 @@ def dirichlet_given(counts, concentration):
     return log, (mean, variance)
 
 
+@pytest.mark.slow
 def test_keys_values_and_weights_are_those_of_the_sum_over_all_assignments():
     queries, outputs = torch.tensor(QUERIES), torch.tensor(ANSWERS)
     observed = torch.tensor([True, False, True, True, False])
@@ -113,6 +114,7 @@ def test_keys_values_and_weights_are_those_of_the_sum_over_all_assignments():
         assert_moments(draws.samples[name], mean[name], variance[name])
 
 
+@pytest.mark.slow
 def test_precisions_and_labels_and_weights_of_each_query_are_those_of_the_sum_over_all_assignments():
     queries, labels = torch.tensor(QUERIES), torch.tensor([0, 2, 1, 1, 0])
     keys, rho = torch.tensor([[-1.0, 0.0], [1.0, 0.5]]), torch.tensor([2.0, 1.0, 0.5])
@@ -135,6 +137,7 @@ def test_precisions_and_labels_and_weights_of_each_query_are_those_of_the_sum_ov
         assert_moments(draws.samples[name], mean[name], variance[name])
 
 
+@pytest.mark.slow
 def test_a_key_and_its_precision_together_are_those_of_their_density_on_a_grid():
     queries = torch.tensor([[0.4], [1.1], [0.7], [2.0]])
     mixture = models.GaussianMixture(torch.zeros(1, 1), key_precision=torch.ones(1))
@@ -151,6 +154,7 @@ def test_a_key_and_its_precision_together_are_those_of_their_density_on_a_grid()
         assert_moments(draws.samples[name].flatten(2), mean, (weight * (grid - mean) ** 2).sum())
 
 
+@pytest.mark.slow
 def test_components_of_gaussian_keys_are_those_of_the_sum_over_all_assignments():
     """One unit with two components is a mixture of two units: the same sums."""
     queries = torch.tensor(QUERIES)
@@ -194,6 +198,7 @@ def test_a_batch_is_its_singles_and_shared_keys_see_all_of_it():
         assert (gap / error).abs().max() < 4
 
 
+@pytest.mark.slow
 def test_masked_units_absent_queries_and_absent_answers():
     """A masked unit keeps its prior and weight 0; a query of weight 0 is no query; without answers values keep their prior."""
     queries, keys = torch.tensor(QUERIES), torch.tensor([[-1.0, 0.0], [1.0, 0.5], [9.0, 9.0]])
@@ -267,6 +272,7 @@ def gibbs_module():
     return sys.modules["probtx_pyro.inference._gibbs"]
 
 
+@pytest.mark.slow
 def test_parameters_that_no_query_informs_are_drawn_from_their_prior():
     mixture = models.GaussianMixture(torch.zeros(2, 2), torch.zeros(2, 1), value_precision=1.0)
     draws = inference.gibbs(models.bayesian(mixture, values=Normal(0.3, 0.2)), torch.tensor(QUERIES), **RUN)
@@ -274,6 +280,7 @@ def test_parameters_that_no_query_informs_are_drawn_from_their_prior():
     assert draws.statistics["lp"].shape == (40, 500)
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_draws_and_the_global_generator_is_left_alone():
     queries, keys = torch.tensor(QUERIES), torch.tensor([[-1.0, 0.0], [1.0, 0.5]])
     mixture, priors = models.GaussianMixture(keys), dict(keys=Normal(keys, 0.9))

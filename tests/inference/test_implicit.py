@@ -18,6 +18,7 @@ def adapted_loss(mixture, args, theta, shape, concentration, means, **options):
     ).sum(), fit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_implicit_is_unrolled_at_convergence(batch):
     mixture, *args = problem(generator(1), batch=batch, queries=6, units=3)
@@ -101,6 +102,7 @@ def test_a_flat_direction_is_refused_in_the_backward_pass():
         found.state["x"].sum().backward()
 
 
+@pytest.mark.slow
 def test_prior_strength_is_learned_through_adaptation():
     """Queries move by a shift that keys should follow: gradient descent on held-out evidence finds a weaker prior."""
     mixture, queries, *_ = problem(generator(6), queries=40, units=3)

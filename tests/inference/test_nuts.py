@@ -197,6 +197,7 @@ def test_statistics_of_a_standard_normal():
 # -- chains, seeds, and what must stay as it was ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptation", ["shared", "chain"])
 def test_seeds_fix_every_draw_and_chains_do_not_meet(adaptation):
     program, queries = small()
@@ -330,6 +331,7 @@ def test_a_program_without_parameters_is_refused():
         run(models.GaussianMixture(torch.zeros(3, 1)).collapsed, torch.ones(4, 1))
 
 
+@pytest.mark.slow
 def test_fractional_weights_need_the_collapsed_program():
     program, queries = small(collapsed=False)
     weights = torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0, 1.0])

@@ -212,6 +212,7 @@ def test_the_table_adds_up():
         np.testing.assert_allclose(table.difference_error[:, p], np.sqrt(n) * (rows - rows[best]).std(-1, ddof=1))
 
 
+@pytest.mark.slow
 def test_problems_do_not_learn_from_each_other():
     one = drawn(3, 12)
     both = inspection.cross_validate(one.mixture, one.queries, seed=0, folds=3, tol=None)
@@ -220,6 +221,7 @@ def test_problems_do_not_learn_from_each_other():
     np.testing.assert_allclose(alone.pointwise, both.pointwise[:, :1], rtol=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "best"),
     [
@@ -275,6 +277,7 @@ def test_checks_are_of_the_best_equivalent_unless_the_raw_one_is_asked_for():
     np.testing.assert_allclose(written, found.raw.log_evidence())
 
 
+@pytest.mark.slow
 def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
     raw = drawn(2, 12, causal=False)
     found = inspection.captured(raw.queries, 2 * raw.keys + 1, None, None, SCALE, dims=("head",))
@@ -301,6 +304,7 @@ def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
         inspection.cross_validate(found.raw.mixture, seed=0)
 
 
+@pytest.mark.slow
 def test_real_queries_of_a_trained_transformer():
     """What the notebook shows: no head's queries look like draws from its implied mixture, and adapting predicts better."""
     words = "The for statement is used to iterate over the elements of a sequence"

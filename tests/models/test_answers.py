@@ -113,6 +113,7 @@ def test_a_flat_pair_is_one_mode_at_the_mean():
     assert mixture.output_modes(torch.zeros(1, 1)).is_mode.sum() == 1
 
 
+@pytest.mark.slow
 def test_triangle_of_units_has_four_modes():
     """More modes than units: an equilateral triangle, sd 0.71 of the circumradius' scale (side sqrt 3)."""
     angles = torch.tensor([0.0, 2 * math.pi / 3, 4 * math.pi / 3])

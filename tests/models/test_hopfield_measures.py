@@ -174,6 +174,7 @@ def test_softmax_patterns_come_together_at_least_at_the_stated_rate_and_sparse_o
     assert apart.converged and torch.equal(apart.memory.patterns, 3 * torch.eye(3))
 
 
+@pytest.mark.slow
 def test_energies_of_moving_patterns_may_rise_but_not_in_the_memory_they_leave():
     rises = {"first memory": 0, "each other": 0}
     for seed in range(50):

@@ -78,6 +78,7 @@ def small(**options):
     return memory, 2 * torch.randn(15, 2, generator=generator(3))
 
 
+@pytest.mark.slow
 def test_ecm_of_values_and_their_precision_never_falls_and_stops_at_a_mode_of_the_program():
     memory, queries, outputs = linear_keys(generator(2), precision=True)
     posterior = models.bayesian(memory, values=Normal(0.0, 1.0), value_precision=Gamma(2.0, 1.0))

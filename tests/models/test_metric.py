@@ -162,6 +162,7 @@ def test_ecm_ends_where_the_gradient_of_the_log_joint_vanishes(make, kind):
         assert slope.abs().max() < 1e-6, name
 
 
+@pytest.mark.slow
 def test_gibbs_is_quadrature_in_one_dimension():
     """One unit with fixed key 0: the posterior of shift and metric given 12 numbers, on a grid."""
     mixture = models.GaussianMixture(

@@ -67,6 +67,7 @@ def test_with_centers_on_a_sphere_it_is_dot_product_attention():
     assert (model.replace(centers=centers).reconstruct(x) - expected).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [False, True])
 def test_em_never_rises_and_is_the_adaptation_of_the_mixture(learn):
     for seed in range(20):
@@ -194,6 +195,7 @@ def test_a_center_nobody_chooses_stays():
         assert_equal(fit.centers[-1], lonely[-1])
 
 
+@pytest.mark.slow
 def test_the_fit_is_differentiable():
     model, x = problem(8, points=12, centers=2, features=2)
 
@@ -209,6 +211,7 @@ def test_the_fit_is_differentiable():
         assert (one - other).abs().max() < 1e-8
 
 
+@pytest.mark.slow
 def test_mini_batches_descend_to_the_optimum():
     model, x = problem(9, points=400)
     best = model.em(x, num_steps=500, tol=1e-10).model.free_energy(x).mean()
@@ -242,6 +245,7 @@ def test_lloyds_mini_batches_are_macqueens_running_means():
     assert_equal(found, centers, operations=512)
 
 
+@pytest.mark.slow
 def test_plus_plus_picks_points_by_their_distance():
     """With three far clumps every start has one center in each; the second center follows its law over many seeds."""
     _, x = problem(12, points=90, centers=3)

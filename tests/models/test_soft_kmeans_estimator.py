@@ -62,6 +62,7 @@ def test_it_is_the_value_behind_it():
     assert fit.score(x) == pytest.approx(-float(fit.model_.free_energy(torch.as_tensor(x)).sum()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_more_starts_are_no_worse_and_a_seed_repeats():
     x = data()
     one, many = (SoftKMeansEstimator(12, gamma=2.0, n_init=n, random_state=0).fit(x) for n in (1, 6))

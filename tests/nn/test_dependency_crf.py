@@ -226,6 +226,7 @@ def largest(words, labels, **options):
     return made.numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])
 @pytest.mark.parametrize(("schedule", "words"), [("asynchronous", 192), ("synchronous", 192), ("sequential", 64)])
 def test_no_tensor_of_groups_times_pairs(rank, schedule, words):

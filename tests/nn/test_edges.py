@@ -283,6 +283,7 @@ HALVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("scale", [1, 5, 20, 60])
 def test_bfloat16_is_as_exact_as_torchs_own_attention(scale, autocast):

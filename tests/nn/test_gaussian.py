@@ -223,6 +223,7 @@ def test_map_answers_are_those_of_the_model(causal, adapt_steps):
     assert (output - mean(x, x, x, is_causal=causal)[0]).abs().max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LAYERS["linked"], LAYERS["keys"]], ids=["linked", "keys"])
 def test_gradients_flow_through_the_adaptation(kind):
     layer, x = make(kind, adapt_steps=2, adapted=("keys", "key_precision"))

@@ -196,6 +196,7 @@ def test_the_model_takes_either(schedule, problem):
             assert_equal(getattr(ours, name), getattr(theirs, name), theirs.objective)
 
 
+@pytest.mark.slow
 @schedules
 @pytest.mark.parametrize("problem", ["low rank", "few words"])
 def test_implicit_gradients(schedule, problem):

@@ -139,6 +139,7 @@ def test_leading_axes_broadcast(device):
         assert_equal(ops.log_evidence(shared, prior), ops.explicit_attention(shared, values[0, 0], prior)[2])
 
 
+@pytest.mark.slow
 def test_no_queries_by_units_matrix_in_the_fused_path():
     """A million queries by a thousand units would need 4 GiB; the fused path and its gradient stay far below."""
     import tracemalloc

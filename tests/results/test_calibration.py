@@ -78,6 +78,7 @@ def test_one_edge_is_the_binomial():
     assert results.uniformity(ranks, 1) == pytest.approx(2 * binom.cdf(13, 40, 0.5), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_p_values_of_uniform_ranks_are_uniform_and_of_others_small():
     rng = np.random.default_rng(1)
     p = results.uniformity(rng.integers(0, 50, (100, 400)), 49)
@@ -88,6 +89,7 @@ def test_p_values_of_uniform_ranks_are_uniform_and_of_others_small():
         results.simultaneous_band(10, 3, 1.0)
 
 
+@pytest.mark.slow
 def test_gibbs_is_calibrated_in_every_parameter():
     found = run(*problem())
     assert found.ok(), str(found)
@@ -156,6 +158,7 @@ def test_the_joint_test_passes_what_is_right_and_catches_what_is_not(monkeypatch
     assert worst < 4.5 if name is None else worst > 6
 
 
+@pytest.mark.slow
 def test_one_simulation_at_a_time_is_as_good():
     program, queries, outputs = problem()
     found = results.calibrate(
@@ -263,6 +266,7 @@ def test_a_killed_calibration_goes_on_to_the_same_ranks(tmp_path):
         assert np.array_equal(x, resumed.ranks[name])
 
 
+@pytest.mark.slow
 def test_too_few_draws_are_refused():
     program, *arguments = problem()
     with pytest.raises(ValueError, match="returned 4 draws"):

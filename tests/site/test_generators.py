@@ -101,6 +101,7 @@ def test_a_graph_has_what_leads_to_a_node_above_it(module):
     )
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_function_call_it(module):
     equations = module("equations")
     tests = equations.tests_in(ROOT / "tests")
