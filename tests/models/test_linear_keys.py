@@ -2,9 +2,13 @@
 
 import math
 
+import hypothesis
+import mpmath
 import pyro
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from strategies import generator
@@ -62,6 +66,40 @@ def test_closed_form_is_the_loops(name, causal, components, device):
     assert_equal(models.linear_key_attention(queries, keys, values, mixing, **options), expected)
     memory = models.LinearKeys(keys, values, mixing, FEATURE_MAPS[name], unit_weights)
     assert_equal(memory.attention(queries, causal=causal), weights)
+
+
+@settings(max_examples=40, deadline=None)
+@hypothesis.given(dtype=st.sampled_from([torch.float64, torch.float32]), data=st.data(), causal=st.booleans())
+def test_attention_and_answers_at_any_scale(dtype, data, causal):
+    """Features from exp(-345) to 1e150, or exp(-40) to 1e18 in single precision, beside each other, against mpmath.
+
+    A share is a ratio of sums of products of positive numbers, each off by a few roundings and by what exp makes of that of its
+    argument, at most 690 of them: nothing cancels. What overflows in ``φ'φ`` is not among them.
+    """
+    largest, lowest = {torch.float64: (150, -345.0), torch.float32: (18, -40.0)}[dtype]
+    scale = [10.0 ** data.draw(st.integers(-largest, largest)) for _ in range(2)]
+    queries, keys, values, mixing, weights = draw(data.draw(st.integers(0, 2**31)), queries=4, units=4)
+    queries, keys = ((x * s).clamp_min(lowest).to(dtype) for x, s in zip((queries, keys), scale, strict=True))
+    values, mixing, weights = (x.to(dtype) for x in (values, mixing, weights))
+
+    def features(x):
+        return [mpmath.exp(a) if a < 0 else mpmath.mpf(a) + 1 for a in x]
+
+    memory = models.LinearKeys(keys, values, mixing, unit_weights=weights)
+    attention, answers = memory.attention(queries, causal=causal), memory.expected_outputs(queries, causal=causal)
+    asked, held = [features(q) for q in queries.tolist()], [[features(k) for k in unit] for unit in keys.tolist()]
+    bound = (8 * 3 + 4 * abs(lowest)) * torch.finfo(dtype).eps
+    for i, q in enumerate(asked):
+        row = [
+            w * sum(m * sum(a * b for a, b in zip(q, k, strict=True)) for m, k in zip(own, unit, strict=True))
+            for w, own, unit in zip(weights.tolist(), mixing.tolist(), held, strict=True)
+        ][: i + 1 if causal else None]
+        shares = [w / sum(row) for w in row]
+        for found, share in zip(attention[i].tolist(), shares, strict=False):
+            assert abs(found - share) <= bound * max(share, torch.finfo(dtype).tiny)
+        for m, found in enumerate(answers[i].tolist()):
+            parts = [w * v[m] for w, v in zip(shares, values.tolist(), strict=False)]
+            assert abs(found - sum(parts)) <= 2 * bound * sum(map(abs, parts))
 
 
 def test_weights_left_out_are_uniform():

@@ -12,7 +12,7 @@ from tolerances import assert_equal
 from torch.func import functional_call, grad, vmap
 
 from probtx_pyro import inspection, models, nn, ops
-from probtx_pyro.ops._gaussian_attention import key_factor
+from probtx_pyro.ops._gaussian_attention import _half_factor, key_factor
 
 E, H = 8, 2
 LAYERS = {
@@ -301,6 +301,28 @@ def test_bfloat16_is_as_exact_as_torchs_own_attention(scale, autocast):
         for name, build in HALVES.items():
             for need_weights in (False, True):
                 assert error_in_half(build, scale, autocast, need_weights) < 1.41 * 1.41 * 1.5 * theirs, name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [0.1, 1, 20])
+def test_unequal_precisions_in_half_are_squares_of_keys_off_by_their_last_bit(scale, dtype):
+    """Every column is held in ``dtype``, and the logit is ``-½ α_j |q - k'_j|²`` with ``α_j k'_j`` rounded once, in exact float64.
+
+    ``α`` and ``½|q|²`` are sums of two columns each, so off by 2^-2b of b bits; what the product leaves out, the second times the
+    second, is as small. The bias has 24 bits. Four such parts, twice for the sums.
+    """
+    g = generator(9)
+    queries, keys = ((scale * torch.randn(n, 8, generator=g)).to(dtype) for n in (7, 5))
+    precision = (0.1 + torch.rand(5, generator=g)).to(torch.float32)
+    factor = _half_factor(queries, keys, precision)
+    columns = [x.to(dtype).double() for x in (factor.statistics, factor.parameters)]
+    found = columns[0] @ columns[1].mT + factor.bias.double()
+    own = (precision.unsqueeze(-1) * keys.float()).to(dtype).double() / precision.double().unsqueeze(-1)
+    away = (queries.double().unsqueeze(-2) - own).square().sum(-1)
+    exact = 4 * precision.double().log() - 0.5 * precision.double() * away
+    sizes = 0.5 * precision.double() * (queries.double().square().sum(-1, keepdim=True) + own.square().sum(-1))
+    bits = {torch.bfloat16: 8, torch.float16: 11}[dtype]
+    assert ((found - exact).abs() <= 8 * (sizes * 2.0 ** (-2 * bits) + (sizes + 4) * 2.0**-24)).all()
 
 
 EXPORTED = """
