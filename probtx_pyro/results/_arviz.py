@@ -212,10 +212,10 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
 
     if hasattr(arviz, "psislw"):
         smoothed, k = arviz.psislw(log_weights, reff=reff)
-    else:  # ArviZ 1.x, whose function negates what it is given and refuses a tail that has no shape
+    else:  # ArviZ 1.x, whose function negates what it is given, and refuses a tail without a shape or stumbles over one without a draw
         try:
             smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw", r_eff=reff)
-        except ValueError:
+        except (ValueError, IndexError):
             smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
     if np.isnan(k):  # ArviZ 1.x, where so many weights are equal that the tail begins with its largest
         smoothed, k = log_weights - np.logaddexp.reduce(log_weights), np.inf
@@ -280,7 +280,10 @@ def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:
 
     try:
         found = arviz.loo(data, pointwise=True, var_name=name)
-    except ValueError:  # ArviZ 1.x refuses all of them for one tail that has no shape
+    except (
+        ValueError,
+        IndexError,
+    ):  # ArviZ 1.x refuses all of them for one tail without a shape, and stumbles over one without a draw
         likelihood = dataset(data, "log_likelihood")[name]
         constant = likelihood.max(SAMPLES) == likelihood.min(SAMPLES)
         shapeless = constant if bool(constant.any()) else xarray.ones_like(constant)

@@ -198,6 +198,15 @@ def test_relabelling_of_files_needs_no_torch():
         assert not results.diagnose(data).ok and results.diagnose(relabelled).ok
 
 
+def test_so_few_draws_that_no_tail_is_left_have_an_infinite_k():
+    """ArviZ 1.3 ends in an IndexError."""
+    groups = {
+        "posterior": {"keys": (MANY, np.random.default_rng(4).normal(size=(1, 4)))},
+        "log_likelihood": {"queries": ((*MANY, "query"), np.random.default_rng(3).normal(size=(1, 4, 2)))},
+    }
+    assert check(results.diagnose(results.from_arrays(groups)), "Pareto k").value == np.inf
+
+
 @pytest.mark.parametrize("likelihood", ["few draws", "constant"])
 def test_a_likelihood_that_has_no_tail_fails_the_check(likelihood):
     """ArviZ 1.x refuses to smooth such weights, 0.x finds an infinite k: the verdict is the same."""
