@@ -29,9 +29,10 @@ def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Any], list[Any
     if log_prior is not None and log_prior.shape[-2] > 1:
         row_prior = log_prior
     elif log_prior is not None:
-        absent = log_prior == -math.inf
-        bias = bias + log_prior.masked_fill(absent, 0.0).squeeze(-2)
-        absent = absent if known(absent.any(), otherwise=True) else None
+        if log_prior.numel() and known(log_prior.amin() == -math.inf, otherwise=True):
+            absent = log_prior == -math.inf
+            log_prior = log_prior.masked_fill(absent, 0.0)
+        bias = bias + log_prior.squeeze(-2)
     statistics, parameters = factor.statistics, beside(factor.parameters, bias.unsqueeze(-1))
     never = None if factor.never is None else beside(factor.never, factor.never.new_zeros(1))
     queries: list[Any] = [beside(statistics, statistics.new_ones(1)), row_prior]

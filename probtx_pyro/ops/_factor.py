@@ -87,7 +87,7 @@ def far_apart(
     eigenvalue = None if root is None else _largest_eigenvalues(root.detach(), features)
     try:
         bound = 0.5 * precision.amax().item() / most * (1.0 if eigenvalue is None else eigenvalue.amax().item())
-        length = sum(vector_norm(x, math.inf).item() for x in (points, centers))
+        length = _largest(points) + _largest(centers)
         if bound * (features * length * length) <= 1:
             return None
         lengths = [vector_norm(x, dim=-1).amax(-1).double() for x in (points, centers)]
@@ -102,6 +102,11 @@ def far_apart(
     each = each if eigenvalue is None else each * eigenvalue
     each = each * (lengths[0] + lengths[1]).square()
     return None if bool((each <= 1).all()) else ~(each <= 1)[..., None, None]  # what is not finite is far
+
+
+def _largest(x: Tensor) -> float:
+    low, high = torch.aminmax(x)  # a twentieth of the time of the infinity norm
+    return max(-low.item(), high.item())
 
 
 def _largest_eigenvalues(root: Tensor, features: int) -> Tensor:
