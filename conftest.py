@@ -1,7 +1,8 @@
 """Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
 
 The shape annotations of ``ops`` are executed in its own tests and nowhere else, where they would take half of the time. What starts
-a process (a command, a notebook, a build of the wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
+a process (a command, a notebook, a build of the wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without
+the mark fails when it tries.
 """
 
 import os

@@ -72,10 +72,8 @@ def candidates(units: int, device: str, dtype: torch.dtype) -> dict[str, Callabl
     }
 
 
-FAR = {
-    "products in double precision": 1e2,
-    "differences": 1e4,
-}  # standard deviations of keys and queries at precision 1
+# standard deviations of keys and queries at precision 1
+FAR = {"products in double precision": 1e2, "differences": 1e4}
 
 
 def far_apart(units: int, device: str, dtype: torch.dtype) -> dict[str, float]:
@@ -95,11 +93,11 @@ def far_apart(units: int, device: str, dtype: torch.dtype) -> dict[str, float]:
     backward = {
         name: lambda route=route: torch.autograd.grad(route(*leaves).sum(), leaves) for name, route in routes.items()
     }
-    forward, backward = medians(forward, repeats=3), medians(backward, repeats=3)
+    timed = {"forward": medians(forward, repeats=3), "forward + backward": medians(backward, repeats=3)}
     return {
         f"{said} from {name}, N = {units}": found[name] / found["SDPA"]
         for name in list(routes)[1:]
-        for said, found in (("forward", forward), ("forward + backward", backward))
+        for said, found in timed.items()
     }
 
 

@@ -212,7 +212,7 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
 
     if hasattr(arviz, "psislw"):
         smoothed, k = arviz.psislw(log_weights, reff=reff)
-    else:  # ArviZ 1.x, whose function negates what it is given, and refuses a tail without a shape or stumbles over one without a draw
+    else:  # ArviZ 1.x negates what it is given, refuses a tail without a shape, and stumbles over one without a draw
         try:
             smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw", r_eff=reff)
         except (ValueError, IndexError):
@@ -280,10 +280,8 @@ def leave_one_out_k(data: Any, name: str) -> tuple[xarray.DataArray, float]:
 
     try:
         found = arviz.loo(data, pointwise=True, var_name=name)
-    except (
-        ValueError,
-        IndexError,
-    ):  # ArviZ 1.x refuses all of them for one tail without a shape, and stumbles over one without a draw
+    except (ValueError, IndexError):
+        # ArviZ 1.x refuses all of them for one tail without a shape, and stumbles over one without a draw
         likelihood = dataset(data, "log_likelihood")[name]
         constant = likelihood.max(SAMPLES) == likelihood.min(SAMPLES)
         shapeless = constant if bool(constant.any()) else xarray.ones_like(constant)
