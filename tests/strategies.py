@@ -45,6 +45,7 @@ def problem(
     if metric is not None:
         shared |= metric_and_shift(normal, features, metric)
     observed = torch.rand(*batch, queries, generator=generator) < 0.6
+    observed[..., :1] = True
     if answer == "categorical":
         mixture = models.GaussianMixture.categorical(
             scale * normal(units, features), positive(units, answers + 1).pow(2).softmax(-1), **shared
@@ -121,6 +122,7 @@ def keys_problem(
     if answer is None:
         return model, asked
     observed = torch.rand(*batch, queries, generator=generator) < 0.6
+    observed[..., :1] = True
     if answer == "categorical":
         return model, asked, torch.randint(0, answers + 1, (*batch, queries), generator=generator), observed
     return model, asked, normal(queries, answers), observed

@@ -15,7 +15,7 @@ def rounding(*tensors, operations=64):
 def assert_equal(actual, expected, *scale, operations=64):
     """Equal but for rounding; ``scale`` names intermediate quantities that are larger than the result."""
     bound = rounding(actual, expected, *scale, operations=operations)
-    torch.testing.assert_close(actual, expected.expand_as(actual), atol=bound, rtol=0.0)
+    torch.testing.assert_close(actual.cpu(), expected.expand_as(actual).cpu(), atol=bound, rtol=0.0)
 
 
 def assert_never_falls(trace, *scale, operations=64):

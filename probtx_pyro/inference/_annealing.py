@@ -146,7 +146,7 @@ def _placed(
     formulation: Formulation, latents: Latents, number: int, num_chains: int, generator: torch.Generator
 ) -> list[float]:
     """Temperatures between which the log weights have equal standard deviations, as a run of a few even ones finds them."""
-    grid = torch.linspace(0, 1, PILOT + 1, dtype=torch.float64)
+    grid = torch.linspace(0, 1, PILOT + 1, dtype=torch.float64, device="cpu")
     steps = _weights(latents, latents.start(num_chains, generator), grid.tolist(), generator, False)
     require_finite("annealed_log_partition", formulation, torch.stack(steps))
     lengths = torch.stack([x.var(0).sum().sqrt() for x in steps]).double().cpu()  # of all problems together
@@ -155,7 +155,7 @@ def _placed(
     else:
         lengths = torch.full_like(lengths, 1 / PILOT)
     ends = torch.cat([grid.new_zeros(1), lengths.cumsum(0)])
-    at = torch.linspace(0, 1, number + 1, dtype=torch.float64) * ends[-1]
+    at = torch.linspace(0, 1, number + 1, dtype=torch.float64, device="cpu") * ends[-1]
     place = torch.searchsorted(ends, at[1:-1], right=True).clamp(1, PILOT) - 1
     inner = (place + (at[1:-1] - ends[place]) / lengths[place]) / PILOT
     return [0.0, *inner.tolist(), 1.0]

@@ -50,7 +50,7 @@ class Checkpoint:
         self.run = "" if path is None else fingerprint(run)
 
     def load(self) -> dict[str, Any] | None:
-        """The state saved last, tensors on the CPU; None if there is none.
+        """The state saved last, tensors where they were, or on the CPU where there is no GPU; None if there is none.
 
         Raises
         ------
@@ -60,7 +60,8 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return None
         try:
-            kept = torch.load(self.path, map_location="cpu", weights_only=True)
+            back = None if torch.cuda.is_available() else "cpu"  # tensors go on where they were, if that is here
+            kept = torch.load(self.path, map_location=back, weights_only=True)
             run, state = kept["run"], kept["state"]
         except Exception as error:
             raise ValueError(

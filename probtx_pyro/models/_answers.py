@@ -137,7 +137,8 @@ class GaussianAnswers(GaussianUnits):
                 )
                 height, direction = torch.linalg.eigh(hessian)
                 rising = suspect[..., rows] & (height[..., -1] > eps**0.5 * mean_precision)
-                nudges[..., rows, :] = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
+                nudge = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
+                nudges[..., rows, :] = nudge.to(nudges.dtype)
         return nudges if known((nudges != 0).any(), otherwise=True) else None
 
     def _for_queries(self, rows: Tensor) -> Self:

@@ -33,7 +33,9 @@ def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Con
         hessian, slope = base.covariance(eta), mean - base.mean(eta)
         scale = hessian.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
         damped = hessian + 1e-10 * scale * torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-        towards = torch.linalg.lstsq(damped, slope.unsqueeze(-1)).solution.squeeze(-1)
+        towards = (torch.linalg.pinv(damped, hermitian=True) @ slope.unsqueeze(-1)).squeeze(
+            -1
+        )  # a GPU's lstsq needs full rank
         tried = eta + sizes.view(-1, *(1,) * eta.dim()) * towards
         value = (tried * mean).sum(-1) - base.log_normalizer(tried)
         best = value.nan_to_num(-math.inf).argmax(0, keepdim=True)

@@ -142,7 +142,7 @@ class FromPoints(Mixture):
             raise ValueError(
                 f"num_units goes to {max(candidates)}, but {size} points in {num_folds} folds leave {size - math.ceil(size / num_folds)} to train on; give fewer units or more folds"
             )
-        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).to(points.device)
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu").to(points.device)
         held = order % num_folds == torch.arange(num_folds, device=points.device).unsqueeze(-1)
         own = held.reshape(num_folds, *(1,) * (given.points.dim() - 2), size)
         folds = given._replace(weights=torch.where(own, 0.0, given.weights))

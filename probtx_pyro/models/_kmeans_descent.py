@@ -68,10 +68,10 @@ def descend(
     function, generator = named(objective), torch.Generator().manual_seed(seed)
     batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     centers, trace = model.centers.detach().expand(*batch, -1, -1), []
-    met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long)
+    met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long, device="cpu")
     for _ in progress_bar(range(num_steps), label="mini-batches", progress=progress):
         if len(order) < batch_size:
-            order = torch.randperm(x.shape[-2], generator=generator)
+            order = torch.randperm(x.shape[-2], generator=generator, device="cpu")
         rows, order = order[:batch_size].to(x.device), order[batch_size:]
         now = check.unchecked(type(model), centers=centers, gamma=model.gamma)
         points = x[..., rows, :].detach()

@@ -41,7 +41,7 @@ def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_
                 stacklevel=3,
             )
             mass = torch.where(spent, weights.cumsum(-1), mass)
-        uniform = torch.rand(trials if number else 1, generator=generator, dtype=torch.float64).to(x)
+        uniform = torch.rand(trials if number else 1, generator=generator, dtype=torch.float64, device="cpu").to(x)
         candidates = torch.searchsorted(mass, (1 - uniform) * mass[..., -1:])  # in (0, total]: of positive mass
         candidates = candidates.clamp_max(x.shape[-2] - 1)
         rows = x.gather(-2, candidates.unsqueeze(-1).expand(*candidates.shape, x.shape[-1]))

@@ -16,6 +16,7 @@ from probtx_pyro.ops._factor import Factor, Squares, beside, logits_of
 from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
+ON_GPU = 2**26  # likewise: what keeps a GPU busy, in a few hundred MiB
 Parts = Sequence[Any]  # tensors, or None
 
 
@@ -103,16 +104,17 @@ def over_chunks(
     tensors = [*rows, *(x for x in shared if x is not None)]
     queries, width = max(x.shape[-2] for x in rows), max(1, width)
     batch = common_shape(*(x.shape[:-2] for x in tensors))
-    if batch.numel() > 1 and batch.numel() * queries * width > CHUNK_ELEMENTS:
+    elements = CHUNK_ELEMENTS if tensors[0].is_cpu else ON_GPU
+    if batch.numel() > 1 and batch.numel() * queries * width > elements:
         axis = next(i for i, n in enumerate(batch) if n > 1) - len(batch)
-        size = max(1, batch[axis] * CHUNK_ELEMENTS // (batch.numel() * queries * width))
+        size = max(1, batch[axis] * elements // (batch.numel() * queries * width))
         pieces = []
         for start in range(0, batch[axis], size):
             part, own = ([_slice(x, axis - 2, start, size) for x in given] for given in (by_query, shared))
             pieces.append(over_chunks(function, part, own, width))
         joined, sums = zip(*pieces, strict=True)
         return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
-    size = max(1, CHUNK_ELEMENTS // (max(1, batch.numel()) * width))
+    size = max(1, elements // (max(1, batch.numel()) * width))
     recompute = queries > size and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     found, total, same = [], None, list(shared)
     for start in range(0, max(1, queries), size):

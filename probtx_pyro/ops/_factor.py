@@ -20,7 +20,7 @@ EXPANDED = {torch.float32: 2.0**10, torch.float64: 2.0**16}
 """The largest ½ α (|x| + |ξ|)² whose squares are expanded, in nats: a logit of D features then errs by (D + 4) 6e-5, or (D + 4) 1.5e-11."""
 DOUBLE = 2.0**28
 """The largest that is expanded in float64 for inputs in float32: a logit then errs by (D + 4) 3e-8, half its own rounding at 1."""
-PAIRS = 2**20  # differences of a query, a unit and a feature at a time
+PAIRS, PAIRS_ON_GPU = 2**20, 2**26  # differences of a query, a unit and a feature at a time
 BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # of torch.cdist
 
 
@@ -178,7 +178,7 @@ def logits_of(x: Squares) -> Tensor:
         )
         scores = -0.5 * torch.cat([
             (differences(x._replace(points=part)) * strength.unsqueeze(-3)).square().sum(-1)
-            for part in x.points.split(max(1, PAIRS // max(1, wide)), -2)
+            for part in x.points.split(max(1, (PAIRS if x.points.is_cpu else PAIRS_ON_GPU) // max(1, wide)), -2)
         ], -2)  # fmt: skip
     for there in (x.observed, x.apart):
         scores = scores if there is None else torch.where(there, scores, 0.0)

@@ -27,7 +27,7 @@ def gaussian_attention(
 ) -> Outputs:
     """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
 
-    Queries and keys are centred on the mean key first. Without gradients, large problems are lowered one at a time and
+    Queries and keys are centred on the mean key first. Without gradients, on a CPU, large problems are lowered one at a time and
     some thousands of queries at a time, so that the lowered copies stay small beside the output.
 
     Parameters
@@ -66,7 +66,10 @@ def gaussian_attention(
 
     given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
-    if (torch.is_grad_enabled() and any(x.requires_grad for x in given)) or num_queries * features < ONE_AT_A_TIME:
+    small = (
+        num_queries * features < ONE_AT_A_TIME or not queries.is_cpu
+    )  # a GPU has memory, and is idle between small calls
+    if small or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
         return lowered(*tensors)
     batch = common_shape(*(x.shape[:-2] for x in given))
     output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)

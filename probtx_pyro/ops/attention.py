@@ -257,6 +257,8 @@ def attend(
     statistics, parameters, bias = factor[:3]
     del factor  # what is joined or masked below replaces its parts, which need not stay in memory
     mask, allowed, each = None, None, bias > -math.inf if components > 1 else None
+    if each is not None and not torch.compiler.is_compiling() and known(each.all(), otherwise=False):
+        each = None
     if log_prior is not None:
         if causal and log_prior.shape[-2] != 1:
             log_prior, causal = causal_prior(log_prior, log_prior.shape[-2], log_prior.shape[-1], log_prior), False

@@ -211,7 +211,9 @@ def calibrate(
             values = {name: (truth[name], picked[name]) for name in truth}
             values |= {name: (function(*both[0]), function(*both[1])) for name, function in functions.items()}
         found = {name: _ranks(name, x, y, ties) for name, (x, y) in values.items()}
-        kept["ranks"].append({name: torch.as_tensor(x if batch_size else x[None]) for name, x in found.items()})
+        kept["ranks"].append(
+            {name: torch.as_tensor(x if batch_size else x[None], device="cpu") for name, x in found.items()}
+        )
         kept["method"] = draws.method
         run.save(kept)
     ranks = {name: together.rows(torch.cat([x[name] for x in kept["ranks"]])).numpy() for name in kept["ranks"][0]}

@@ -12,8 +12,6 @@ from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
 
-pytestmark = pytest.mark.usefixtures("device")
-
 
 def printed_value_step(mixture, queries, v):
     """PT 14-15 as printed: w ∝ π β exp(..) exp(..) without the normalisers α^{D/2} β^{M/2} of (10)-(11)."""

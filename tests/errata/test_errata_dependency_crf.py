@@ -10,8 +10,6 @@ from tolerances import assert_equal, assert_never_falls, rounding
 
 from probtx_pyro.ops.dependency_crf import head_scores, label_messages
 
-pytestmark = pytest.mark.usefixtures("device")
-
 
 def printed(potentials, label, head, state, first):
     """Heads from a softmax over all words, the word itself among them with score 0, which is set to zero afterwards."""

@@ -15,8 +15,6 @@ from tolerances import assert_equal, assert_never_falls
 from probtx_pyro import inference, models
 from probtx_pyro.models.printed import printed_attention, printed_em_step, printed_m_step
 
-pytestmark = pytest.mark.usefixtures("device")
-
 
 def clusters(seed, components=2):
     """240 queries in 6 clusters on a circle (radius 3, standard deviation 0.5), and 6 units that start near them."""

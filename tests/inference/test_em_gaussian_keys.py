@@ -176,7 +176,7 @@ def test_batch_is_the_stack_of_its_singles(causal, tol, device):
             assert_equal(
                 getattr(fit.formulation, name)[index].cpu(), getattr(one.formulation, name), operations=64 * 40
             )
-        assert (fit.num_steps[index].cpu() == one.num_steps).all()
+        assert (fit.num_steps[index].cpu() == one.num_steps.cpu()).all()
 
 
 def test_every_prefix_is_its_own_adaptation():

@@ -28,7 +28,10 @@ SHORT, LONG = 256, 1024
 def largest(kind, tokens, *, causal=False, masked=False, need_weights=False):
     cls, options = kind
     torch.manual_seed(0)
-    layer, x = cls(E, H, batch_first=True, **options), torch.randn(1, tokens, E, requires_grad=True)
+    how = {
+        "dtype": torch.float64 if torch.get_default_device().type == "cpu" else torch.float32
+    }  # a GPU fuses no double precision
+    layer, x = cls(E, H, batch_first=True, **options, **how), torch.randn(1, tokens, E, requires_grad=True, **how)
     padding = (torch.arange(tokens) >= tokens - 3).unsqueeze(0) if masked else None
     with Largest() as made:
         layer(x, x, x, padding, need_weights=need_weights, is_causal=causal)[0].sum().backward()

@@ -82,7 +82,7 @@ def test_leading_axes_broadcast(causal, device):
 @pytest.mark.parametrize("axis", ["units", "components"])
 def test_order_does_not_matter(axis):
     queries, keys, values, mixing, weights = draw(5, components=7)
-    order = torch.randperm(7, generator=generator(6))
+    order = torch.randperm(7, generator=generator(6)).to(keys.device)
     if axis == "units":
         moved = (queries, keys[:, order], values[:, order], mixing[:, order], weights[:, order])
     else:
@@ -139,7 +139,7 @@ def test_masked_units_are_absent_and_may_hold_nan(causal, device):
 @forms
 def test_nobody_to_attend_to_gives_zero(causal):
     queries, keys, values, mixing, weights = draw(11)
-    weights = weights * (torch.arange(7) >= (3 if causal else 7))
+    weights = weights * (torch.arange(7, device=weights.device) >= (3 if causal else 7))
     leaves = [x.requires_grad_() for x in (queries, keys, values, mixing, weights)]
     for output in (fast(*leaves, causal), explicit(*leaves, causal)[0]):
         empty = output[:, :3] if causal else output

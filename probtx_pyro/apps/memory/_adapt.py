@@ -175,7 +175,7 @@ def chosen(memory: GaussianMixture, points: Tensor, anchors: Mapping[str, float]
     list of str
         The stages that are taken; empty where nothing is to move.
     """
-    some = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:_MOST_ASKED]]
+    some = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0), device="cpu")[:_MOST_ASKED]]
     if len(some) < 2:
         return []
     fold_of = torch.arange(len(some)) % _FOLDS

@@ -79,7 +79,7 @@ def held_out(
     """
     evidence, asked = points.new_full((len(points),), math.nan), []
     units = max((memory.num_units for memory in memories if memory is not None), default=1)
-    chosen = torch.rand(len(points), generator=torch.Generator().manual_seed(seed)) < _MOST_PAIRS / (
+    chosen = torch.rand(len(points), generator=torch.Generator().manual_seed(seed), device="cpu") < _MOST_PAIRS / (
         units * len(points)
     )
     for fold, memory in enumerate(memories):

@@ -337,7 +337,7 @@ def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tenso
     pairs = sum(len(own) ** 2 for own in groups)
     found = []
     for own in groups:
-        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed), device="cpu")
         asked = order[: max(1, len(own) * _PAIRS_AT_ONCE // pairs)] if pairs > _PAIRS_AT_ONCE else order
         same = alike[own][asked].unsqueeze(-1) == alike[own]
         found.append((examples.points[own] - examples.points[own].mean(0), examples.weights[own], asked, same))
