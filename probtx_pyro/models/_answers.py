@@ -14,7 +14,7 @@ from probtx_pyro.models._gaussian_units import GaussianUnits
 from probtx_pyro.ops import attend, fixed_point, joint, safe_softmax
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._gaussian_attention import key_factor
-from probtx_pyro.ops._numerics import center_of, common_shape, known
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, exporting, known, transformed
 from probtx_pyro.ops.attention import require_reached
 
 
@@ -125,20 +125,21 @@ class GaussianAnswers(GaussianUnits):
         eps = torch.finfo(start.dtype).eps
         values = self.unit_answers()
         spread = (values - center_of(values)).norm(dim=-1).amax()
-        suspect = (first - start).norm(dim=-1) <= 64 * eps * spread
+        # half precision, which rounds a step to its own bits, cannot tell smaller ones from none
+        suspect = (first - start).norm(dim=-1) <= (2 if start.dtype in HALF else 64) * eps * spread
         if not known(suspect.any(), otherwise=True):
             return None
         nudges = torch.zeros_like(start)
         size = max(1, 2**20 // (self.num_units * start.shape[-1]))
-        for rows in torch.arange(queries.shape[-2], device=queries.device).split(size):
-            if known(suspect[..., rows].any(), otherwise=True):
-                _, hessian, mean_precision = self._for_queries(rows)._curvature(
-                    queries[..., rows, :], start[..., rows, :]
-                )
-                height, direction = torch.linalg.eigh(hessian)
-                rising = suspect[..., rows] & (height[..., -1] > eps**0.5 * mean_precision)
-                nudge = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
-                nudges[..., rows, :] = nudge.to(nudges.dtype)
+        some = torch.arange(queries.shape[-2], device=queries.device)
+        if not transformed() and not exporting():
+            some = some[suspect.reshape(-1, len(some)).any(0)]
+        for rows in some.split(size):
+            _, hessian, mean_precision = self._for_queries(rows)._curvature(queries[..., rows, :], start[..., rows, :])
+            height, direction = torch.linalg.eigh(hessian)
+            rising = suspect[..., rows] & (height[..., -1] > eps**0.5 * mean_precision)
+            nudge = torch.where(rising.unsqueeze(-1), 1e-2 * spread * direction[..., -1], 0.0)
+            nudges[..., rows, :] = nudge.to(nudges.dtype)
         return nudges if known((nudges != 0).any(), otherwise=True) else None
 
     def _for_queries(self, rows: Tensor) -> Self:

@@ -32,12 +32,6 @@ MASK = torch.rand(N, N, generator=G, dtype=torch.float64) < 0.7
 MASK[:, 0] = True
 
 
-@pytest.fixture(autouse=True)
-def _on_the_device(device):
-    names = ("QUERIES", "KEYS", "VALUES", "ANSWERS", "PRIOR", "ALPHA", "BETA", "ON_QUERIES", "ON_KEYS", "MASK")
-    globals().update({name: globals()[name].to(device) for name in names})
-
-
 def theirs(
     alpha, beta=None, v=None, log_prior=None, mask=None, keys=KEYS, values=VALUES, r=None, s=None, magnitude=False
 ):
