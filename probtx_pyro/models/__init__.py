@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from torch.serialization import add_safe_globals
 
 from probtx_pyro._lazy import with_extra
-from probtx_pyro.models._answers import OutputModes
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
 from probtx_pyro.models._explorer import write_explorer_json
+from probtx_pyro.models._from_points import from_points, held_out_evidence
 from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
@@ -25,7 +25,7 @@ from probtx_pyro.models.formulation import (
     WishartTerms,
 )
 from probtx_pyro.models.gaussian_keys import GaussianKeys
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, OutputModes
 from probtx_pyro.models.hash_table import SoftHashTable
 from probtx_pyro.models.hopfield import FixedPoints, Hopfield, Movement, Retrieval
 from probtx_pyro.models.linear_keys import LinearKeys, linear_key_attention
@@ -52,7 +52,7 @@ _ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
 __all__ = [
-    "GaussianMixture", "OutputModes",
+    "GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
     "GaussianKeys",
     "LinearKeys", "linear_key_attention",
     "DependencyCRF", "LowRank",

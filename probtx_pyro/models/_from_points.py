@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import Gamma, Wishart
@@ -14,144 +14,137 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._bayesian import bayesian
 from probtx_pyro.models._conditionals import MODE, update
 from probtx_pyro.models._metric import Metric
-from probtx_pyro.models.mixture import Maybe, Mixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.models.priors import FLAT
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops._numerics import common_shape
 
 
-class FromPoints(Mixture):
-    """A mixture of Gaussian units that can be found from points."""
+def from_points(
+    points: Tensor,
+    num_units: int | Iterable[int],
+    *,
+    seed: int,
+    values: Maybe = None,
+    point_weights: Maybe = None,
+    metric: str | None = None,
+    prior_weight: float = 1.0,
+    num_folds: int = 5,
+    num_steps: int = 1000,
+    tol: float | None = 1e-4,
+) -> GaussianMixture:
+    """The mixture that EM finds for points, from a start by k-means++.
 
-    @classmethod
-    def from_points(
-        cls,
-        points: Tensor,
-        num_units: int | Iterable[int],
-        *,
-        seed: int,
-        values: Maybe = None,
-        point_weights: Maybe = None,
-        metric: str | None = None,
-        prior_weight: float = 1.0,
-        num_folds: int = 5,
-        num_steps: int = 1000,
-        tol: float | None = 1e-4,
-    ) -> Self:
-        """The mixture that EM finds for points, from a start by k-means++.
+    Keys, weights and values maximise the likelihood. Precisions maximise it under a prior that counts as ``prior_weight`` points
+    with the spread ``covariance of all points / U^(2/D)``, which U units have that share their volume; the likelihood alone is
+    unbounded where a unit has one point. EM is that of `inference.adapt` for these priors.
 
-        Keys, weights and values maximise the likelihood. Precisions maximise it under a prior that counts as ``prior_weight`` points
-        with the spread ``covariance of all points / U^(2/D)``, which U units have that share their volume; the likelihood alone is
-        unbounded where a unit has one point. EM is that of `inference.adapt` for these priors.
+    Parameters
+    ----------
+    points
+        (..., N, D), single or double precision.
+    num_units
+        U, or candidates, ``range(1, 8)``: the smallest whose `held_out_evidence`, summed over all problems, falls short of the
+        largest by no more than the standard error of the difference.
+    seed
+        Of the start and of the folds.
+    values
+        Answers of the points, (..., N, M), which are explained, too, with one value precision for all units.
+    point_weights
+        (..., N), multiplicities; 0 leaves a point out.
+    metric
+        None: each unit has a precision of its own. ``"scalar"``: all share one. ``"diagonal"``, ``"full"``: they share a metric, and
+        their precision is 1.
+    prior_weight
+        Positive; as it goes to 0 the precisions become those of maximum likelihood.
+    num_folds, num_steps, tol
+        Of the cross validation; of EM, as in `inference.adapt`. A warning says where EM has not met ``tol``.
 
-        Parameters
-        ----------
-        points
-            (..., N, D), single or double precision.
-        num_units
-            U, or candidates, ``range(1, 8)``: the smallest whose `held_out_evidence`, summed over all problems, falls short of the
-            largest by no more than the standard error of the difference.
-        seed
-            Of the start and of the folds.
-        values
-            Answers of the points, (..., N, M), which are explained, too, with one value precision for all units.
-        point_weights
-            (..., N), multiplicities; 0 leaves a point out.
-        metric
-            None: each unit has a precision of its own. ``"scalar"``: all share one. ``"diagonal"``, ``"full"``: they share a metric, and
-            their precision is 1.
-        prior_weight
-            Positive; as it goes to 0 the precisions become those of maximum likelihood.
-        num_folds, num_steps, tol
-            Of the cross validation; of EM, as in `inference.adapt`. A warning says where EM has not met ``tol``.
+    Returns
+    -------
+    GaussianMixture
 
-        Returns
-        -------
-        GaussianMixture
+    Raises
+    ------
+    ValueError
+        Shapes, dtypes or numbers that do not fit; points that do not vary, or, for a full metric, lie in a subspace.
 
-        Raises
-        ------
-        ValueError
-            Shapes, dtypes or numbers that do not fit; points that do not vary, or, for a full metric, lie in a subspace.
+    Examples
+    --------
+    >>> import torch
+    >>> from probtx_pyro import models
+    >>> points = torch.tensor([[-4.0], [1.0], [6.0]]).repeat(40, 1) + torch.randn(120, 1, generator=torch.Generator().manual_seed(0))
+    >>> models.from_points(points, range(1, 6), metric="scalar", seed=0).keys.sort(0).values.round().tolist()
+    [[-4.0], [1.0], [6.0]]
 
-        Examples
-        --------
-        >>> import torch
-        >>> from probtx_pyro import models
-        >>> points = torch.tensor([[-4.0], [1.0], [6.0]]).repeat(40, 1) + torch.randn(120, 1, generator=torch.Generator().manual_seed(0))
-        >>> models.GaussianMixture.from_points(points, range(1, 6), metric="scalar", seed=0).keys.sort(0).values.round().tolist()
-        [[-4.0], [1.0], [6.0]]
+    References
+    ----------
+    Arthur & Vassilvitskii 2007 (k-means++); Fraley & Raftery 2007, *Bayesian regularization for normal mixture estimation*, for the
+    spread of the prior; Smyth 2000, *Model selection for probabilistic clustering using cross-validated likelihood*; Breiman et al.
+    1984, *Classification and regression trees*, for the one standard error.
+    """
+    given = _Points.checked(points, values, point_weights, metric, prior_weight)
+    how: dict[str, Any] = {"seed": seed, "num_steps": num_steps, "tol": tol}
+    candidates = _candidates(num_units)
+    if not isinstance(num_units, int):
+        options: dict[str, Any] = {"metric": metric, "prior_weight": prior_weight, "num_folds": num_folds}
+        table = held_out_evidence(points, candidates, values=values, point_weights=point_weights, **options, **how)
+        candidates = [_fewest({number: table[number] * given.weights for number in sorted(table)})]
+    return _fit(given, candidates[0], **how)
 
-        References
-        ----------
-        Arthur & Vassilvitskii 2007 (k-means++); Fraley & Raftery 2007, *Bayesian regularization for normal mixture estimation*, for the
-        spread of the prior; Smyth 2000, *Model selection for probabilistic clustering using cross-validated likelihood*; Breiman et al.
-        1984, *Classification and regression trees*, for the one standard error.
-        """
-        given = _Points.checked(points, values, point_weights, metric, prior_weight)
-        how: dict[str, Any] = {"seed": seed, "num_steps": num_steps, "tol": tol}
-        candidates = _candidates(num_units)
-        if not isinstance(num_units, int):
-            options: dict[str, Any] = {"metric": metric, "prior_weight": prior_weight, "num_folds": num_folds}
-            table = cls.held_out_evidence(
-                points, candidates, values=values, point_weights=point_weights, **options, **how
-            )
-            candidates = [_fewest({number: table[number] * given.weights for number in sorted(table)})]
-        return _fit(cls, given, candidates[0], **how)
 
-    @classmethod
-    def held_out_evidence(
-        cls,
-        points: Tensor,
-        num_units: int | Iterable[int],
-        *,
-        seed: int,
-        values: Maybe = None,
-        point_weights: Maybe = None,
-        metric: str | None = None,
-        prior_weight: float = 1.0,
-        num_folds: int = 5,
-        num_steps: int = 1000,
-        tol: float | None = 1e-4,
-    ) -> dict[int, Tensor]:
-        """Log evidence of each point under the mixture that `from_points` finds for the points of the other folds.
+def held_out_evidence(
+    points: Tensor,
+    num_units: int | Iterable[int],
+    *,
+    seed: int,
+    values: Maybe = None,
+    point_weights: Maybe = None,
+    metric: str | None = None,
+    prior_weight: float = 1.0,
+    num_folds: int = 5,
+    num_steps: int = 1000,
+    tol: float | None = 1e-4,
+) -> dict[int, Tensor]:
+    """Log evidence of each point under the mixture that `from_points` finds for the points of the other folds.
 
-        Cross validation asks what the mixture is for, the density of points to come, whatever the priors and however wrong the model.
-        BIC is no alternative: its expansion fails for mixtures, whose parameters are not identified where units are too many.
+    Cross validation asks what the mixture is for, the density of points to come, whatever the priors and however wrong the model.
+    BIC is no alternative: its expansion fails for mixtures, whose parameters are not identified where units are too many.
 
-        Parameters
-        ----------
-        points, num_units, seed, values, point_weights, metric, prior_weight, num_folds, num_steps, tol
-            As in `from_points`. The folds do not depend on the number of units, so that differences are paired.
+    Parameters
+    ----------
+    points, num_units, seed, values, point_weights, metric, prior_weight, num_folds, num_steps, tol
+        As in `from_points`. The folds do not depend on the number of units, so that differences are paired.
 
-        Returns
-        -------
-        dict
-            By number of units, (..., N), with the values of the point where they are given.
+    Returns
+    -------
+    dict
+        By number of units, (..., N), with the values of the point where they are given.
 
-        Raises
-        ------
-        ValueError
-            As `from_points`; folds out of range, or more units than the training points of a fold.
-        """
-        given = _Points.checked(points, values, point_weights, metric, prior_weight)
-        candidates, size = _candidates(num_units), points.shape[-2]
-        if not 2 <= num_folds <= size:
-            raise ValueError(f"num_folds must be between 2 and the number of points, {size}, not {num_folds}")
-        if max(candidates) > size - math.ceil(size / num_folds):
-            raise ValueError(
-                f"num_units goes to {max(candidates)}, but {size} points in {num_folds} folds leave {size - math.ceil(size / num_folds)} to train on; give fewer units or more folds"
-            )
-        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu").to(points.device)
-        held = order % num_folds == torch.arange(num_folds, device=points.device).unsqueeze(-1)
-        own = held.reshape(num_folds, *(1,) * (given.points.dim() - 2), size)
-        folds = given._replace(weights=torch.where(own, 0.0, given.weights))
-        found = {}
-        for number in candidates:
-            mixture = _fit(cls, folds, number, seed=seed, num_steps=num_steps, tol=tol)
-            evidence = mixture.log_evidence(*given.data[:2])
-            found[number] = torch.where(own, evidence, 0.0).sum(0)
-        return found
+    Raises
+    ------
+    ValueError
+        As `from_points`; folds out of range, or more units than the training points of a fold.
+    """
+    given = _Points.checked(points, values, point_weights, metric, prior_weight)
+    candidates, size = _candidates(num_units), points.shape[-2]
+    if not 2 <= num_folds <= size:
+        raise ValueError(f"num_folds must be between 2 and the number of points, {size}, not {num_folds}")
+    if max(candidates) > size - math.ceil(size / num_folds):
+        raise ValueError(
+            f"num_units goes to {max(candidates)}, but {size} points in {num_folds} folds leave {size - math.ceil(size / num_folds)} to train on; give fewer units or more folds"
+        )
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu").to(points.device)
+    held = order % num_folds == torch.arange(num_folds, device=points.device).unsqueeze(-1)
+    own = held.reshape(num_folds, *(1,) * (given.points.dim() - 2), size)
+    folds = given._replace(weights=torch.where(own, 0.0, given.weights))
+    found = {}
+    for number in candidates:
+        mixture = _fit(folds, number, seed=seed, num_steps=num_steps, tol=tol)
+        evidence = mixture.log_evidence(*given.data[:2])
+        found[number] = torch.where(own, evidence, 0.0).sum(0)
+    return found
 
 
 class _Points(NamedTuple):
@@ -285,7 +278,7 @@ def _covariance(x: Tensor, weights: Tensor) -> Tensor:
     return (share * around).mT @ around
 
 
-def _fit(cls: type[Any], given: _Points, num_units: int, *, seed: int, num_steps: int, tol: float | None) -> Any:
+def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: float | None) -> GaussianMixture:
     """EM from a start by k-means++ in coordinates where all points have the spread that the metric can say."""
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
@@ -308,7 +301,7 @@ def _fit(cls: type[Any], given: _Points, num_units: int, *, seed: int, num_steps
         fields = {**fields, "values": mean.expand(*problems, num_units, -1), "value_precision": square.reciprocal()}
         flat["values"] = FLAT
         priors = {**priors, "value_precision": _gamma(square, given.prior_weight, outputs.shape[-1])}
-    mixture = cls(keys, **fields)
+    mixture = GaussianMixture(keys, **fields)
     posterior, data = bayesian(mixture, **flat, **priors), (points, outputs, None, weights)
     sites = posterior.sites(data)
 

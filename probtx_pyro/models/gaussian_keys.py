@@ -42,12 +42,14 @@ from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
-from probtx_pyro.models._gaussian_checks import validate_units
-from probtx_pyro.models._gaussian_terms import about_one_center
-from probtx_pyro.models._gaussian_units import OF_KEYS, GaussianUnits
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import (
+    OF_KEYS,
+    GaussianMixture,
+    GaussianUnits,
+    about_one_center,
+)
 from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, answers_of, attention_of
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
 from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
@@ -165,7 +167,7 @@ class GaussianKeys(GaussianUnits):
         check.at_least("keys", keys, 3, "(..., U, R, D)")
         if self.num_components < 1:
             raise ValueError("keys has no components; give at least one")
-        validate_units(self)
+        self._validate_units()
         if precision.dim():
             _per_component("key_precision", precision, keys, "give (..., U, R), axes of size 1 allowed, or a scalar")
         if weights is not None:

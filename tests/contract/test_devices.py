@@ -190,10 +190,7 @@ def test_layers_answer_as_on_the_processor(kind, causal):
 @pytest.mark.parametrize("metric", [None, "full"])
 def test_mixtures_are_found_from_points_there(metric):
     x = torch.randn(60, 2, generator=generator(6)) + 6 * torch.arange(3).repeat(20).unsqueeze(-1)
-    here, there = (
-        models.GaussianMixture.from_points(y, 3, metric=metric, num_steps=5, tol=None, seed=0)
-        for y in (x, x.to(DEVICE))
-    )
+    here, there = (models.from_points(y, 3, metric=metric, num_steps=5, tol=None, seed=0) for y in (x, x.to(DEVICE)))
     assert_there(there.keys)
     assert_equal(there.keys, here.keys, operations=2**14)
     clusters = models.SoftKMeans(x[:3], 1.0)

@@ -11,7 +11,7 @@ from tolerances import assert_equal
 
 from probtx_pyro import models
 
-from_points = models.GaussianMixture.from_points
+from_points = models.from_points
 KINDS = pytest.mark.parametrize("metric", [None, "scalar", "diagonal", "full"])
 SLOWER = [pytest.param(kind, marks=pytest.mark.slow) for kind in (None, "scalar", "diagonal")]
 STEPS, FAINT = 12, 1e-11  # steps of EM, and a prior that counts next to nothing
@@ -168,7 +168,7 @@ def test_the_number_of_units_is_found(metric):
 
 def test_held_out_evidence_is_that_of_mixtures_fitted_without_the_fold():
     x, folds = clusters(generator(9), points=20), 4
-    table = models.GaussianMixture.held_out_evidence(x, [1, 2], num_folds=folds, metric="scalar", **FEW)
+    table = models.held_out_evidence(x, [1, 2], num_folds=folds, metric="scalar", **FEW)
     order = torch.randperm(20, generator=generator(0)) % folds
     assert list(table) == [1, 2]
     for number, evidence in table.items():
