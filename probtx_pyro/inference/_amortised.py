@@ -82,7 +82,7 @@ class AttentionGuide(nn.Module):
         """Sample ``unit`` in the plates of the problem."""
         formulation: Any = self.posterior.formulation
         given = formulation.bind(*data)
-        sites = self.posterior.sites(given)
+        sites = self.posterior.problem(*given).sites
         formulation = formulation.with_parameters({name: site.initial for name, site in sites.items()})
         unread = [name for name, x in zip(formulation.DATA, given, strict=True) if x is None]
         with poutine.block(hide=unread):  # answers that nobody gave are predictions, no part of the posterior
@@ -155,7 +155,8 @@ class ParameterGuide(nn.Module):
             )
         self.posterior, self.encoder = posterior, encoder
         formulation, given = posterior.formulation, posterior.bind(*data, **named)
-        sites, batch = posterior.sites(given), posterior.plates(given).batch
+        problem = posterior.problem(*given)
+        sites, batch = problem.sites, problem.batch
         if batch or any(site.initial.dim() > len(formulation.axes(name)) for name, site in sites.items()):
             raise ValueError(
                 f"posterior and data must be of one problem, not of {tuple(batch)}; train the guide on posterior.copies(count, ...)"
@@ -181,7 +182,8 @@ class ParameterGuide(nn.Module):
     def forward(self, *data: Any) -> None:
         """Sample the parameters in the plates of the problems that the data are of."""
         given = self.posterior.bind(*data)
-        plates, sites = self.posterior.plates(given), self.posterior.sites(given)
+        problem = self.posterior.problem(*given)
+        plates, sites = problem.plates, problem.sites
         codes = self._summary(given)
         center, log_scale = self.head(codes.expand(*plates.batch, codes.shape[-1])).chunk(2, -1)
         sizes, distributions = [shape.numel() for shape in self.shapes.values()], {}

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._gibbs import begin
 from probtx_pyro.inference._importance import latents_of, log_mean
-from probtx_pyro.inference._log_joint import require_finite
-from probtx_pyro.inference._program import require_counts
+from probtx_pyro.inference._program import require_counts, require_finite
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models.formulation import Formulation

@@ -17,13 +17,12 @@ from torch.distributions import constraints
 
 from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._log_joint import LogJoint, log_priors, require_finite
-from probtx_pyro.inference._program import identity, require_counts
+from probtx_pyro.inference._program import identity, of_problem, require_counts, require_finite
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models._conditionals import draw, update
 from probtx_pyro.models._latent_choices import Latents
+from probtx_pyro.models._problem import Problem
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops._progress import progress_bar
@@ -117,21 +116,20 @@ def gibbs(
         require_posterior(posterior, "inference.gibbs")
         assert isinstance(posterior, Bayesian)
         _require_conjugate(posterior)
-        given = posterior.bind(*data, **named)
-        weights = posterior.formulation.datum(given, "weights")
+        problem = posterior.problem(*data, **named)
+        given, weights = problem.data, problem.weights
         if weights is not None and not ((weights == 0) | (weights == 1)).all():
             raise ValueError(
                 "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
             )
-        joint = LogJoint(posterior, given)
-        generator = torch.Generator(joint.like.device).manual_seed(own)
-        points = starts(posterior, given, num_chains, "map" if start is None else start, seed)
-        first = {name: points[name].reshape(num_chains, *x.shape) for name, x in joint.start.items()}
+        generator = torch.Generator(problem.like.device).manual_seed(own)
+        points = starts(of_problem(posterior, problem), num_chains, "map" if start is None else start, seed)
+        first = {name: points[name].reshape(num_chains, *x.shape) for name, x in problem.start.items()}
         run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
-        step = _of_parameters(joint, generator)
+        step = _of_parameters(problem, generator)
         samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
-        samples = {name: x.reshape(*x.shape[:2], *joint.sites[name].initial.shape) for name, x in samples.items()}
-        for name, density in log_priors(joint.sites, samples).items():
+        samples = {name: x.reshape(*x.shape[:2], *problem.sites[name].initial.shape) for name, x in samples.items()}
+        for name, density in problem.log_priors(samples).items():
             if bool(density.isnan().any()):
                 raise ValueError(
                     f"inference.gibbs: draws of {name} have no log density under their prior; bring the data to order one, or give a stronger prior"
@@ -178,15 +176,15 @@ def _drawn(
     return laid, evidence["lp"].T, time.perf_counter() - clock
 
 
-def _of_parameters(joint: LogJoint, generator: torch.Generator) -> Step:
+def _of_parameters(problem: Problem, generator: torch.Generator) -> Step:
     """Sweeps over parameters; the density is that of the data, known after a sweep's draw of latents."""
-    fixed = joint.formulation.origins()
+    origins = problem.formulation.origins()
 
     def step(state: State, keep: bool) -> tuple[State, State, State]:
-        new, seen = sweep(joint, state, fixed, generator)
-        if not bool(torch.isfinite(seen).all()):
-            joint.require_numbers("inference.gibbs", state, joint.objective(state))
-        return new, state, {"lp": seen}
+        new, evidence = problem.gibbs_step(state, origins, generator)
+        if not bool(torch.isfinite(evidence).all()):
+            problem.require_numbers("inference.gibbs", state, problem.objective(state))
+        return new, state, {"lp": evidence}
 
     return step
 
@@ -226,22 +224,6 @@ def begin(
     if not torch.isfinite(latents.log_density(drawn, 1.0)).all():
         raise ValueError(f"{name} has no density: it differs from what is known; give the known choices as they are")
     return drawn
-
-
-def sweep(
-    joint: LogJoint, state: Mapping[str, Tensor], fixed: Mapping[str, Tensor], generator: torch.Generator
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the next state of every chain, and the log evidence of the data, (chain,), in the state given.
-
-    ``fixed``: what statistics are centred on, the same in all sweeps and chains, so that the sums are comparable, too.
-    """
-    formulation, like = joint.formulation.with_parameters(state), joint.like
-    chains = next(iter(state.values())).shape[0]
-    uniforms = torch.rand((chains, *joint.observed_shape), generator=generator, dtype=like.dtype, device=like.device)
-    seen = formulation.draw_latents(joint.data, uniforms, fixed)
-    weights, evidence = joint.weights, seen.log_evidence
-    evidence = evidence if weights is None else torch.where(weights > 0, evidence, 0.0)
-    return update(joint.sites, formulation, state, seen, draw(generator)), evidence.flatten(1).sum(1)
 
 
 def _require_conjugate(posterior: Bayesian) -> None:

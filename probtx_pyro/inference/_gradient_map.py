@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
-from probtx_pyro.inference._log_joint import is_simplex, require_inside
+from probtx_pyro.models._supports import bounds, inner
 from probtx_pyro.models.priors import Site
 from probtx_pyro.ops import FixedPoint, fixed_point, safe_softmax
 
@@ -109,3 +109,36 @@ def _constrain(x: Tensor, site: Site) -> Tensor:
         allowed = _allowed(site)
         return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
     return biject_to(site.distribution.support)(x)
+
+
+def require_inside(sites: Mapping[str, Site]) -> None:
+    """Refuse present values that have no density under their priors, or lie on a bound where no gradient brings them back.
+
+    Every verb that begins at the formulation's own parameters asks this; rows on the simplex are brought there by each.
+    """
+    for name, (distribution, x) in sites.items():
+        support: Any = distribution.support
+        if not is_simplex(distribution) and not bool(support.check(x).all()):
+            raise ValueError(f"{name} starts outside the support of its prior, {support}; {_repair(name)}")
+        if _on_a_bound(x, support):
+            raise ValueError(
+                f"{name} starts on a bound of the support of its prior, where gradients vanish; {_repair(name)}"
+            )
+
+
+def is_simplex(distribution: Any) -> bool:
+    """True if the rows are on the simplex, or on a face of it."""
+    return isinstance(inner(distribution.support), type(constraints.simplex)) or hasattr(distribution, "allowed")
+
+
+def _repair(name: str) -> str:
+    return f"start the formulation inside it, formulation.replace({name}=...), or where there are chains at start='prior' or values of your own"
+
+
+def _on_a_bound(x: Tensor, support: Any) -> bool:
+    """True if an entry is not known to be so far from the bounds of its support that gradients bring it back."""
+    limits = bounds(support)
+    if limits is None:
+        return False
+    inside = torch.minimum(x - limits[0], limits[1] - x) > torch.finfo(x.dtype).eps ** 0.5 * x.abs()
+    return not bool(inside.all())

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from probtx_pyro.inference._log_joint import require_finite
-from probtx_pyro.inference._program import require_counts
+from probtx_pyro.inference._program import require_counts, require_finite
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models.formulation import Formulation

@@ -11,7 +11,6 @@ from functools import partial
 import pyro
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
 
 from probtx_pyro.inference._program import Parameters
 from probtx_pyro.ops._numerics import sum_to
@@ -36,15 +35,13 @@ class Lanes:
     """
 
     def __init__(self, found: Parameters, starts: Mapping[str, Tensor]):
-        self.found, self.joint = found, found.joint
-        joint = self.joint
+        self.found, self.problem = found, found.problem if found.closed else None
+        problem = self.problem
         self._potential, self.transforms = found.unconstrained()
-        if joint is not None:  # the program's sites may take the axes of problems for their event
-            self.transforms = {name: biject_to(site.distribution.support).inv for name, site in joint.sites.items()}
         #: the independent problems, each a lane of every chain
-        self.problems = torch.Size() if joint is None else joint.problems
+        self.problems = torch.Size() if problem is None else problem.problems
         own = {name: self.transforms[name](x[0]).shape for name, x in starts.items()}
-        leading = {name: 0 if joint is None else joint.leading(name) for name in own}
+        leading = {name: 0 if problem is None else problem.leading(name) for name in own}
         self._shapes = {name: (shape[: leading[name]], shape[leading[name] :]) for name, shape in own.items()}
         self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
         self.how = "closed form"
@@ -52,7 +49,7 @@ class Lanes:
         with pyro.validation_enabled(False), torch.enable_grad():
             free = {name: self.transforms[name](x).detach() for name, x in starts.items()}
             self.start = self._laid_out(free)
-            if joint is None:
+            if problem is None:
                 self.how, self._evaluate = "program, chain by chain", partial(_differentiated, self._one_by_one)
                 if not found.discrete and self._vectorises():
                     self.how, self._evaluate = "program by vmap", self._by_vmap
@@ -106,9 +103,9 @@ class Lanes:
             return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
 
     def _closed(self, rows: Tensor, guarded: bool = True) -> Tensor:
-        """Potential energy by `LogJoint.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
-        joint = self.joint
-        assert joint is not None
+        """Potential energy by `Problem.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
+        problem = self.problem
+        assert problem is not None
         free = self._values(rows)
         values = {name: self.transforms[name].inv(z) for name, z in free.items()}
         if guarded:
@@ -121,8 +118,8 @@ class Lanes:
         volume = torch.zeros(())
         for name, x in values.items():
             volume = volume + self._by_problem(name, self.transforms[name].inv.log_abs_det_jacobian(free[name], x))
-        laid_out = {name: x.reshape(len(x), *joint.start[name].shape) for name, x in values.items()}
-        return -(joint.objective(laid_out) + volume).flatten()
+        laid_out = {name: x.reshape(len(x), *problem.start[name].shape) for name, x in values.items()}
+        return -(problem.objective(laid_out) + volume).flatten()
 
     def _by_problem(self, name: str, x: Tensor) -> Tensor:
         """Sums over what belongs to one problem, (chain, *problems), of numbers (chain, *leading axes, ...) of a parameter."""
@@ -133,8 +130,8 @@ class Lanes:
 
     def _inside(self, values: Mapping[str, Tensor]) -> Tensor:
         """True for the lanes (lane,) whose parameters are finite and on their supports."""
-        assert self.joint is not None
-        formulation, outside = self.joint.formulation, torch.zeros(())
+        assert self.problem is not None
+        formulation, outside = self.problem.formulation, torch.zeros(())
         for name, x in values.items():
             for wrong in (~formulation.row(name).support.check(x), ~torch.isfinite(x)):
                 outside = outside + self._by_problem(name, wrong.to(x.dtype))

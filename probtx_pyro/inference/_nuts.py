@@ -130,7 +130,7 @@ def nuts(
     kept = Checkpoint(checkpoint, run)
     state = kept.load()
     together.agree(**{"program, data, options or seed": run})
-    lanes = Lanes(found, starts(program, args, num_chains, start, seed))  # all, so that a bad one is refused everywhere
+    lanes = Lanes(found, starts(found, num_chains, start, seed))  # all, so that a bad one is refused everywhere
     problems = lanes.problems.numel()
     begin = lanes.start.unflatten(0, (-1, problems))[mine]
     adapting = Adaptation(begin, num_warmup, target_accept, ADAPTATION[adaptation], together.rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyro
@@ -11,10 +11,10 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_median, init_to_value
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
-from torch.distributions import Distribution, Transform
+from torch.distributions import Distribution, Transform, biject_to
 
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.models._problem import Problem
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import Site, arguments_of, as_pyro, bare
 
@@ -38,7 +38,9 @@ class Parameters(NamedTuple):
     sites: distribution and present value by name: what the formulation holds, or the prior's median where it holds nothing.
     discrete: names of the latent sites that Pyro sums out.
     plate_depth: how many plates nest.
-    closed: the program itself where it is a collapsed `models.bayesian` without hyperparameters: its density has a closed form.
+    posterior, problem: of a `models.bayesian` program.
+    closed: True where that is collapsed and without hyperparameters: the problem's density, of many chains and problems at once, is
+    that of the program, which need not run.
     """
 
     program: Program
@@ -46,31 +48,30 @@ class Parameters(NamedTuple):
     sites: dict[str, Site]
     discrete: list[str]
     plate_depth: int
-    closed: Bayesian | None = None
-
-    @property
-    def joint(self) -> LogJoint | None:
-        """The log density in closed form, of many chains and problems at once; None where the program itself is run."""
-        return None if self.closed is None else LogJoint(self.closed, self.arguments)
+    posterior: Bayesian | None = None
+    problem: Problem | None = None
+    closed: bool = False
 
     def unconstrained(self) -> tuple[Potential, dict[str, Any]]:
         """Minus the log density over R^n, Jacobians included and discrete sites summed out, and each site's map to R^n.
 
         By the closed form where there is one, which takes two thirds of the time of running the program, or by the program.
         """
+        if self.closed:
+            assert self.problem is not None
+            transforms: dict[str, Any] = {
+                name: biject_to(cast(Any, site.distribution.support)).inv for name, site in self.sites.items()
+            }
+            return _potential(_of_problem(self.problem), transforms), transforms
         values = {name: site.initial for name, site in self.sites.items()}
-        present = init_to_value(values=values, fallback=init_to_median)
         with torch.random.fork_rng():
             _, potential, transforms, _ = initialize_model(
                 self.program,
                 self.arguments,
                 max_plate_nesting=self.plate_depth,
-                init_strategy=present,
+                init_strategy=init_to_value(values=values, fallback=init_to_median),
                 initial_params={},
             )
-        joint = self.joint
-        if joint is not None:
-            return _potential(_of_joint(joint), transforms), transforms
         return potential if self.discrete else _potential(self._of_program, transforms), transforms
 
     def _of_program(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -107,11 +108,11 @@ class Parameters(NamedTuple):
                 raise ValueError(f"{where}: log density of site {name!r} is {float(node['log_prob_sum'])}; {repair}")
 
 
-def _of_joint(joint: LogJoint) -> Callable[[Mapping[str, Tensor]], Tensor]:
+def _of_problem(problem: Problem) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """The log density that ECM climbs, summed over the problems."""
 
     def log_density(values: Mapping[str, Tensor]) -> Tensor:
-        return joint.objective({name: x.reshape(joint.start[name].shape) for name, x in values.items()}).sum()
+        return problem.objective({name: x.reshape(problem.start[name].shape) for name, x in values.items()}).sum()
 
     return log_density
 
@@ -141,7 +142,7 @@ def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool =
     ValueError
         A program without continuous latent sites, or without its first datum; query weights that Pyro's enumeration cannot serve.
     """
-    present: dict[str, Tensor] = {}
+    present, problem = dict[str, Tensor](), None
     hidden: Program = program
     arguments = bound(program, arguments, {})
     if isinstance(program, Bayesian):
@@ -151,12 +152,11 @@ def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool =
                 f"{next(iter(formulation.DATA))} are None, so there are no data to draw a posterior from; give them"
             )
         _refuse_fractions(program, arguments)
-        present = {name: site.initial.detach() for name, site in program.sites(arguments).items()}
-        rows = zip(formulation.DATA.items(), arguments, strict=True)
-        unread = [name for (name, row), x in rows if row.role == "explained" and x is None]
-        if unread:  # a value that nobody reads spares the draw
-            nothing = dict.fromkeys(unread, next(iter(present.values()), arguments[0]).new_zeros(()))
-            hidden = poutine.block(poutine.condition(program, nothing), hide=unread)
+        problem = program.problem(*arguments)
+        if problem.sites and program.collapsed and not program.hierarchical:
+            return of_problem(program, problem)
+        present = {name: site.initial.detach() for name, site in problem.sites.items()}
+        hidden = _without_predictions(program, arguments, next(iter(present.values()), arguments[0]))
     strategy = InitMessenger(init_to_value(values=present, fallback=init_to_median))
     with torch.random.fork_rng(), torch.no_grad(), poutine.block():
         torch.manual_seed(0)  # a median is estimated from draws: always the same ones
@@ -172,8 +172,23 @@ def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool =
         )
     observed_too: list[Any] = [node for node in trace.nodes.values() if node["type"] == "sample"]
     depths = [-frame.dim for node in observed_too for frame in node["cond_indep_stack"] if frame.vectorized]
-    closed = program if isinstance(program, Bayesian) and program.collapsed and not program.hierarchical else None
-    return Parameters(hidden, arguments, found, discrete, max(depths, default=0), closed)
+    posterior = program if isinstance(program, Bayesian) else None
+    return Parameters(hidden, arguments, found, discrete, max(depths, default=0), posterior, problem)
+
+
+def of_problem(posterior: Bayesian, problem: Problem) -> Parameters:
+    """Return the parameters of a problem, without running the program."""
+    sites = {name: Site(site.distribution, site.initial.detach()) for name, site in problem.sites.items()}
+    hidden = _without_predictions(posterior, problem.data, problem.like)
+    return Parameters(hidden, problem.data, sites, [], len(problem.batch) + 1, posterior, problem, closed=True)
+
+
+def _without_predictions(posterior: Bayesian, data: tuple[Any, ...], like: Tensor) -> Program:
+    """The program, explained data that nobody gave hidden; a value that nobody reads spares their draw."""
+    rows = zip(posterior.formulation.DATA.items(), data, strict=True)
+    unread = [name for (name, row), x in rows if row.role == "explained" and x is None]
+    nothing = dict.fromkeys(unread, like.new_zeros(()))
+    return poutine.block(poutine.condition(posterior, nothing), hide=unread) if unread else posterior
 
 
 def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -201,6 +216,20 @@ def require_counts(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} must be 1 or more, not {number}")
+
+
+def require_finite(verb: str, formulation: Formulation, density: Tensor) -> None:
+    """Refuse log densities of latent choices that are not finite, naming the parameters that make them so."""
+    if bool(torch.isfinite(density).all()):
+        return
+    numbers = {name: x for name, x in formulation.parameters().items() if isinstance(x, Tensor)}
+    wrong = [name for name, x in numbers.items() if not bool((x < torch.inf).all())]
+    largest = {name: float(x[torch.isfinite(x)].abs().amax()) for name, x in numbers.items() if torch.isfinite(x).any()}
+    said = f"{' and '.join(wrong)} hold NaN or infinity; mend them" if wrong else (
+        "their parameters reach " + ", ".join(f"{x:.3g} ({name})" for name, x in largest.items()) + "; scale them down"
+    )  # fmt: skip
+    first = density[~torch.isfinite(density)][0]
+    raise ValueError(f"{verb}: the log density of the latent choices is {float(first)}: {said}")
 
 
 def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:

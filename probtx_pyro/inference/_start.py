@@ -9,12 +9,11 @@ from pyro import poutine
 from pyro.distributions import Dirichlet, ImproperUniform
 from torch import Tensor
 
-from probtx_pyro.inference._log_joint import require_inside
-from probtx_pyro.inference._program import Parameters, Program, parameters
-from probtx_pyro.inference.em import adapt
-from probtx_pyro.models._bayesian import Bayesian
+from probtx_pyro.inference._gradient_map import require_inside
+from probtx_pyro.inference._program import Parameters
+from probtx_pyro.inference.em import climbed
 from probtx_pyro.models._distributions import FaceDirichlet
-from probtx_pyro.models.priors import bare, require_modes
+from probtx_pyro.models.priors import bare, without_mode
 
 JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
 STARTS = ("map", "formulation", "prior")
@@ -38,8 +37,7 @@ def seeds(seed: int, number: int, stream: str) -> list[int]:
 
 
 def starts(
-    program: Program,
-    arguments: tuple[Any, ...],
+    found: Parameters,
     num_chains: int,
     how: str | Mapping[str, Tensor],
     seed: int,
@@ -49,8 +47,8 @@ def starts(
 
     Parameters
     ----------
-    program, arguments
-        A `models.bayesian` program and what it is called with; any other Pyro program, too.
+    found
+        The parameters of a `models.bayesian` program; of any other Pyro program, too.
     how
         - ``"map"``: what `inference.adapt` finds from the formulation's own parameters; where a prior has no closed-form update or
           no mode, the maximum over unconstrained coordinates. Of a hierarchy, or of a program without a formulation, as
@@ -72,7 +70,6 @@ def starts(
         An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; parameters of the formulation
         that lie outside of their priors' supports, or on a bound; a flat prior to draw.
     """
-    found = parameters(program, arguments)
     if isinstance(how, Mapping):
         return _given(found, num_chains, how)
     if how not in STARTS:
@@ -85,7 +82,7 @@ def starts(
             start = _from_prior(found)
         else:
             require_inside(found.sites)
-            start = _around(found, _map(program, found) if how == "map" else _held(found), jitter)
+            start = _around(found, _map(found) if how == "map" else _held(found), jitter)
         for seed_of_chain in own:
             torch.manual_seed(seed_of_chain)
             chains.append(start())
@@ -115,17 +112,16 @@ def _held(found: Parameters) -> dict[str, Tensor]:
     return {name: site.initial for name, site in found.sites.items()}
 
 
-def _map(program: Program, found: Parameters) -> dict[str, Tensor]:
-    if not isinstance(program, Bayesian) or program.hierarchical:  # of hyperparameters the mode is no good place
+def _map(found: Parameters) -> dict[str, Tensor]:
+    posterior = found.posterior
+    if posterior is None or posterior.hierarchical:  # of hyperparameters the mode is no good place
         return _held(found)
-    try:
-        require_modes(found.sites)
-    except ValueError:
-        return _climb(found)
-    if not program.conjugate():
+    problem = found.problem
+    assert problem is not None
+    if not problem.closed or without_mode(problem.sites) is not None:
         return _climb(found)
     with torch.no_grad():
-        fit = adapt(program, *found.arguments, num_steps=200, tol=1e-4, progress=False)
+        fit = climbed(posterior, problem, num_steps=200, tol=1e-4, progress=False)
     adapted = fit.formulation.parameters()
     mode = {name: adapted[name].reshape(site.initial.shape) for name, site in found.sites.items()}
     for name, site in found.sites.items():
@@ -168,6 +164,9 @@ def _from_prior(found: Parameters) -> Callable[[], dict[str, Tensor]]:
         )
 
     def draw() -> dict[str, Tensor]:
+        if found.closed:
+            with torch.no_grad():
+                return {name: site.distribution().to(site.initial.dtype) for name, site in found.sites.items()}
         with torch.no_grad(), poutine.block():
             nodes: dict[str, Any] = poutine.trace(found.program).get_trace(*found.arguments).nodes
         return {name: nodes[name]["value"].to(site.initial.dtype) for name, site in found.sites.items()}

@@ -239,7 +239,7 @@ def variational(
         )
     point = {}
     if found.sites:
-        point = {name: x[0] for name, x in starts(program, args, 1, start, seed, jitter=0.0).items()}
+        point = {name: x[0] for name, x in starts(found, 1, start, seed, jitter=0.0).items()}
         found.require_finite(point, "start")
     record: dict[str, str | int | float] = {
         "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,

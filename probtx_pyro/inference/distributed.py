@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._problem import Problem
+from probtx_pyro.models.priors import bare
 
 
 class Together:
@@ -85,6 +87,28 @@ class Together:
                 raise ValueError(
                     f"processes differ in {name}: {found}; give every process of process_group the same, and its own share of the queries"
                 )
+
+    def agree_on(self, problem: Problem, **options: object) -> None:
+        """Refuse a process group whose processes differ in what they must share: formulation, priors, options, kinds of data."""
+        rows = {row.field or name: row.names for name, row in problem.formulation.PARAMETERS.items()}
+        own = problem.formulation.axes("log_evidence")
+        shared: dict[str, Any] = {}
+        for field, x in vars(problem.formulation).items():
+            local = rows.get(field, ())[:1] == own and x is not None and x.shape[-2] > 1
+            if isinstance(x, Tensor) and not local:
+                shared[f"formulation's {field}"] = x
+        for name, site in problem.sites.items():
+            prior = bare(site.distribution)
+            if not problem.is_local(name):
+                shared[f"prior on {name}"] = {key: getattr(prior, key) for key in prior.arg_constraints}
+        kinds = {
+            "adapted parameters": [(name, problem.is_local(name)) for name in problem.sites],
+            "problems": tuple(problem.problems),
+            "data": [name for name, x in zip(problem.formulation.DATA, problem.data, strict=True) if x is not None],
+        }
+        tensors = [x for x in (*problem.data, *vars(problem.formulation).values()) if isinstance(x, Tensor)]
+        differentiable = (torch.is_grad_enabled(), [x.requires_grad for x in tensors])
+        self.agree(**shared, **kinds, gradients=differentiable, **options)
 
 
 def _fact(fact: Any) -> Any:

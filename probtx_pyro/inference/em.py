@@ -6,7 +6,6 @@ program ``models.bayesian(formulation, ...)``, never falls.
 """
 
 import warnings
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from probtx_pyro.inference._causal import prefix_problem, prefix_result
 from probtx_pyro.inference._gradient_map import gradient_map
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
-from probtx_pyro.models._conditionals import MODE, update
+from probtx_pyro.models._problem import Problem
 from probtx_pyro.models._validation import violated
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import in_dtype, require_modes
@@ -58,28 +56,6 @@ class Adaptation(NamedTuple, Generic[F]):
 
     def __repr__(self) -> str:
         return self.summary()
-
-
-def ecm_step(joint: LogJoint, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-    """Take one step of ECM: an E-step, then the mode of each parameter's conditional given the new values of those before it.
-
-    Parameters
-    ----------
-    joint
-        The log joint that is climbed.
-    state
-        Parameters by name, in the shapes of ``joint.start``.
-
-    Returns
-    -------
-    (dict, Tensor)
-        The new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
-    """
-    formulation = joint.formulation.with_parameters(state)
-    alone = joint.together.group is None
-    seen = formulation.expect(joint.data) if alone else formulation.expect(joint.data, total=joint.together.sum)
-    new = update(joint.sites, formulation, state, seen, MODE)
-    return new, joint.of_evidence(state, seen.log_evidence)
 
 
 def adapt(
@@ -155,14 +131,39 @@ def adapt(
             "priors are empty, so nothing would adapt; give models.bayesian a prior, or models.FLAT for maximum likelihood"
         )
     posterior.require_plain("MAP estimate that summarises the posterior")
-    given, closed = posterior.bind(*data, **named), posterior.conjugate()
-    options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": progress}
+    problem, together = posterior.problem(*data, **named), Together(process_group)
+    if process_group is not None and (causal or implicit or not problem.closed):
+        raise ValueError(
+            "process_group needs ECM unrolled over all queries; choose conjugate priors, causal=False and implicit=False"
+        )
+    if causal and not problem.closed:
+        raise ValueError(
+            "causal adaptation needs closed-form updates; choose conjugate priors, or adapt each prefix by itself"
+        )
+    if implicit and not problem.closed:
+        raise ValueError(
+            "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
+        )
+    return climbed(posterior, problem, num_steps, tol, implicit, progress, causal, together)
+
+
+def climbed(
+    posterior: Bayesian[F],
+    problem: Problem,
+    num_steps: int,
+    tol: float | None,
+    implicit: bool = False,
+    progress: bool | None = None,
+    causal: bool = False,
+    together: Together | None = None,
+) -> Adaptation[F]:
+    """Return `adapt` of a problem that the posterior made of data; what its other arguments ask for is there."""
+    how: dict[str, Any] = {"implicit": implicit, "progress": progress}
     if (half := _half(posterior.formulation)) is not None:
-        posterior.plates(given)  # refuses data of another precision, and priors of a wider one
         priors = {name: in_dtype(prior, torch.float32) for name, prior in posterior.priors.items()}
         low = Bayesian(posterior.formulation.to(torch.float32), priors, posterior.collapsed)
-        kinds: dict[str, Any] = {"implicit": implicit, "causal": causal, "process_group": process_group}
-        fit = adapt(low, *_cast(given, torch.float32), **kinds, **options)
+        wide = low.problem(*_cast(problem.data, torch.float32))
+        fit = climbed(low, wide, num_steps, tol, causal=causal, together=together, **how)
         rounded = fit.formulation.to(half)
         for name in priors:
             if violated(~torch.isfinite(cast(Tensor, rounded.parameter(name)).detach())):
@@ -170,43 +171,29 @@ def adapt(
                     f"inference.adapt: {name} came to numbers beyond the range of {half}; adapt formulation.to(torch.float32)"
                 )
         return fit._replace(formulation=rounded)
-    together = Together(process_group)
-    if process_group is not None and (causal or implicit or not closed):
-        raise ValueError(
-            "process_group needs ECM unrolled over all queries; choose conjugate priors, causal=False and implicit=False"
-        )
     if causal:
-        if not closed:
-            raise ValueError(
-                "causal adaptation needs closed-form updates; choose conjugate priors, or adapt each prefix by itself"
-            )
-        posterior.plates(given)  # refuses bad data before they are laid out anew
-        wide, prefixes = prefix_problem(posterior, given)
-        fit = adapt(wide, *prefixes, implicit=implicit, **options)
+        prefixes, data = prefix_problem(posterior, problem.data)
+        fit = climbed(prefixes, prefixes.problem(*data), num_steps, tol, **how)
         return fit._replace(formulation=prefix_result(fit.formulation))
-    joint = LogJoint(posterior, given, together)
-    require_modes(joint.sites)
-    joint.require_agreement(num_steps=num_steps, tol=tol)
-    options["problems"] = joint.problems
+    require_modes(problem.sites)
+    together = together or Together()
+    if together.group is not None:
+        problem = problem.over(together.sum)
+        together.agree_on(problem, num_steps=num_steps, tol=tol)
+    options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": progress, "problems": problem.problems}
     found: Any
-    if closed:
-        found = fixed_point(lambda state: ecm_step(joint, state), joint.start, objective=joint.objective,
-                            implicit=implicit, label="ECM", together=together.largest,
-                            origins=joint.formulation.origins(), **options)  # fmt: skip
-    elif implicit:
-        raise ValueError(
-            "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
-        )
+    if problem.closed:
+        found = fixed_point(problem.ecm_step, problem.start, objective=problem.objective, implicit=implicit,
+                            label="ECM", together=together.largest, origins=problem.formulation.origins(), **options)  # fmt: skip
     else:
         warnings.warn(
             f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
-            stacklevel=2,
+            stacklevel=3,
         )
-        require = partial(joint.require_numbers, "inference.adapt")
-        found = gradient_map(joint.objective, joint.start, joint.sites, require=require, **options)
-    joint.require_numbers("inference.adapt", found.state, _worst(found.objective))
-    adapted = {name: x.reshape(joint.sites[name].initial.shape) for name, x in found.state.items()}
-    formulation, method = posterior.formulation.with_parameters(adapted), "ECM" if closed else "gradient MAP"
+        require = partial(problem.require_numbers, "inference.adapt")
+        found = gradient_map(problem.objective, problem.start, problem.sites, require=require, **options)
+    problem.require_numbers("inference.adapt", found.state, _worst(found.objective))
+    formulation, method = cast(F, problem.adapted(found.state)), "ECM" if problem.closed else "gradient MAP"
     return Adaptation(formulation, found.objective, found.converged, found.num_steps, method)
 
 

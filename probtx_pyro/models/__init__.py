@@ -10,6 +10,8 @@ from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
 from probtx_pyro.models._explorer import write_explorer_json
 from probtx_pyro.models._from_points import from_points, held_out_evidence
 from probtx_pyro.models._latent_choices import Latents
+from probtx_pyro.models._plates import Plates
+from probtx_pyro.models._problem import Problem
 from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import (
@@ -22,6 +24,7 @@ from probtx_pyro.models.formulation import (
     GammaTerms,
     NormalTerms,
     Parameter,
+    SufficientStatistics,
     WishartTerms,
 )
 from probtx_pyro.models.gaussian_keys import GaussianKeys
@@ -60,6 +63,6 @@ __all__ = [
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
     "bayesian", "Bayesian", "FLAT", "write_explorer_json",
-    "Formulation", "Mixture", "Parameter", "Datum", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
+    "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem", "SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
     "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from probtx_pyro.models._plates import Plates, plate_of
+from probtx_pyro.models._problem import Problem
 from probtx_pyro.models.formulation import Data, Formulation, nearest
 from probtx_pyro.models.priors import Site, as_pyro, bare, is_conjugate, lay_out, require_prior, restored, saved
 from probtx_pyro.ops._numerics import common_shape
@@ -50,7 +51,7 @@ class Bayesian(Generic[F]):
 
     def _sample(self, plates: Plates) -> tuple[Plates, dict[str, Tensor]]:
         """Sample the parameters in the plates of the problem."""
-        plates, sites = self._problem(plates)
+        plates, sites = self._laid_out(plates)
         return plates, self.sample_sites(plates, {name: site.distribution for name, site in sites.items()})
 
     def sample_sites(self, plates: Plates, distributions: Mapping[str, TorchDistribution]) -> dict[str, Tensor]:
@@ -70,14 +71,13 @@ class Bayesian(Generic[F]):
 
         ``data`` are those of one problem, whose numbers do not matter.
         """
-        given = self.bind(*data, **named)
-        batch, wide = self.plates(given).batch, {}
-        for name, (_, initial) in self.sites(given).items():
-            rank = len(batch) + len(self.formulation.axes(name))
+        problem, wide = self.problem(*data, **named), {}
+        for name, (_, initial) in problem.sites.items():
+            rank = len(problem.batch) + len(self.formulation.axes(name))
             wide[name] = initial.expand(count, *(1,) * (rank - initial.dim()), *initial.shape)
         return Bayesian(self.formulation.with_parameters(wide), self.priors, self.collapsed)
 
-    def _problem(self, plates: Plates) -> tuple[Plates, dict[str, Site]]:
+    def _laid_out(self, plates: Plates) -> tuple[Plates, dict[str, Site]]:
         """The priors laid out, and plates with the leading axes that only they have; hyperparameters are sampled on the way."""
         sites = {}
         for name, prior in self.priors.items():
@@ -103,24 +103,19 @@ class Bayesian(Generic[F]):
         """Return the data in the order of the formulation's table, None for what is not given."""
         return self.formulation.bind(*data, **named)
 
-    def plates(self, data: Data) -> Plates:
-        """Return the plates of the problem that formulation, priors and data make, the data checked."""
-        return self._unseen(data)[0]
-
-    def sites(self, data: Data) -> dict[str, Site]:
-        """Return each prior laid out on its parameter, for these data.
+    def problem(self, *data: Any, **named: Any) -> Problem:
+        """Check data, and lay each prior out on its parameter for them: what every verb of inference begins with.
 
         A prior that is a function is laid out at one draw of its hyperparameters, always the same.
         """
-        return self._unseen(data)[1]
-
-    def _unseen(self, data: Data) -> tuple[Plates, dict[str, Site]]:
-        """`_problem` outside of any program that is running."""
-        plates = self.formulation.plates(*data)
-        if not self.hierarchical:
-            return self._problem(plates)
-        with poutine.block(), poutine.seed(rng_seed=0):
-            return self._problem(plates)
+        given = self.bind(*data, **named)
+        plates = self.formulation.plates(*given)
+        if self.hierarchical:  # outside of any program that is running
+            with poutine.block(), poutine.seed(rng_seed=0):
+                plates, sites = self._laid_out(plates)
+        else:
+            plates, sites = self._laid_out(plates)
+        return Problem(self.formulation, given, plates, sites, self.conjugate())
 
     def sample_parameters(self, data: Data) -> dict[str, Tensor]:
         """Draw the parameters, and hyperparameters, from their priors, for these data; by name of the site."""

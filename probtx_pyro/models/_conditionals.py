@@ -13,7 +13,7 @@ with the terms summed over all that shares the parameter. Where the terms are ex
 M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,6 @@ from probtx_pyro.models.formulation import (
     Formulation,
     GammaTerms,
     NormalTerms,
-    Terms,
     WishartTerms,
 )
 from probtx_pyro.models.priors import Site, bare
@@ -130,11 +129,11 @@ def draw(generator: torch.Generator) -> Take:
 
 
 def update(
-    sites: Mapping[str, Site], formulation: Formulation, state: Mapping[str, Tensor], seen: Any, take: Take
+    sites: Mapping[str, Site], formulation: Formulation, state: Mapping[str, Tensor], statistics: Any, take: Take
 ) -> dict[str, Tensor]:
     """Return the state with every parameter of ``sites`` taken anew, each given the new values of those before it.
 
-    ``formulation`` is the one with the state's parameters; ``seen`` is what its `expect` or `draw_latents` left.
+    ``formulation`` is the one with the state's parameters; ``statistics`` are what its `expect` or `draw_latents` left.
 
     Raises
     ------
@@ -143,7 +142,7 @@ def update(
     """
     new = dict(state)
     for name, site in sites.items():
-        terms = formulation.conditional(name, seen)
+        terms = formulation.conditional(name, statistics)
         family: Any = formulation.row(name).conjugate
         if type(terms) not in CONJUGATE.get(family, ()):
             wanted = " or ".join(kind.__name__ for kind in CONJUGATE.get(family, ()))
@@ -157,7 +156,7 @@ def update(
 
 def _normal(site: Site, terms: NormalTerms, old: Tensor, take: Take) -> Tensor:
     prior: Any = bare(site.distribution)
-    precision, pull = (sum_to(x, old.shape) for x in terms[:2])
+    precision, pull = (_shared(x, terms[:2], old) for x in terms[:2])
     if not isinstance(prior, ImproperUniform):
         strength = prior.scale.reciprocal().square()
         precision, pull = strength + precision, strength * (prior.loc - terms.center) + pull
@@ -166,7 +165,9 @@ def _normal(site: Site, terms: NormalTerms, old: Tensor, take: Take) -> Tensor:
 
 def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> Tensor:
     prior: Any = bare(site.distribution)
-    precision, pull = sum_to(terms.precision, (*old.shape, old.shape[-1])), sum_to(terms.pull, old.shape)
+    square = (*old.shape, old.shape[-1])
+    precision = sum_to(terms.precision.expand(common_shape(terms.precision.shape, square)), square)
+    pull = _shared(terms.pull, (terms.pull,), old)
     if not isinstance(prior, ImproperUniform):
         strength = prior.scale.reciprocal().square()
         precision, pull = precision + torch.diag_embed(strength), strength * (prior.loc - terms.center) + pull
@@ -176,7 +177,7 @@ def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> 
 def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor:
     """Take a value in the coordinates of the root L of the old one, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
     prior: Any = bare(site.distribution)
-    wide = common_shape(terms.degrees.shape, terms.scatter.shape[:-2])
+    wide = common_shape(terms.degrees.shape, terms.scatter.shape[:-2], old.shape[:-2])
     degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])
     scatter = sum_to(terms.scatter.expand(*wide, *old.shape[-2:]), old.shape)
     inner = terms.root.mT @ prior.precision_matrix @ terms.root + 0.5 * (scatter + scatter.mT)
@@ -208,7 +209,7 @@ def _root(matrix: Tensor) -> Tensor:
     return lower.masked_fill((failed > 0)[..., None, None], torch.nan)
 
 
-def _shared(x: Tensor, terms: Terms, old: Tensor) -> Tensor:
+def _shared(x: Tensor, terms: Sequence[Any], old: Tensor) -> Tensor:
     """A term summed over the axes along which the parameter is shared."""
     wide = common_shape(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
     return sum_to(x.expand(wide), old.shape)

@@ -122,7 +122,7 @@ def _posterior(posterior: Bayesian, queries: Tensor | None) -> Mapping[str, Any]
     weights = mixture.log_weights().exp()
     if not torch.allclose(weights, torch.full_like(weights, 1 / mixture.num_units)):
         raise ValueError("view 6 draws equal weights; leave log_prior out")
-    sites, strengths = posterior.sites(posterior.bind(queries)), {}
+    sites, strengths = posterior.problem(queries).sites, {}
     for name in names:
         prior = bare(sites[name].distribution)
         middle = mixture.keys if name == "keys" else mixture.keys.new_zeros(2)

@@ -12,7 +12,6 @@ from torch import Tensor
 from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._bayesian import bayesian
-from probtx_pyro.models._conditionals import MODE, update
 from probtx_pyro.models._metric import Metric
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Maybe
@@ -302,17 +301,10 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
         flat["values"] = FLAT
         priors = {**priors, "value_precision": _gamma(square, given.prior_weight, outputs.shape[-1])}
     mixture = GaussianMixture(keys, **fields)
-    posterior, data = bayesian(mixture, **flat, **priors), (points, outputs, None, weights)
-    sites = posterior.sites(data)
-
-    def step(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], None]:
-        present = mixture.with_parameters(state)
-        return update(sites, present, state, present.expect(data), MODE), None
-
-    begin = {name: site.initial for name, site in sites.items()}
+    problem = bayesian(mixture, **flat, **priors).problem(points, outputs, None, weights)
     middle = ((weights / weights.sum(-1, keepdim=True)).unsqueeze(-1) * points).sum(-2, keepdim=True)
     how: dict[str, Any] = {"problems": problems, "progress": False, "label": "EM", "origins": {"keys": middle}}
-    found = fixed_point(step, begin, num_steps=num_steps, tol=tol, **how)
+    found = fixed_point(problem.ecm_step, problem.start, num_steps=num_steps, tol=tol, **how)
     if tol is not None and num_steps and not bool(found.converged.all()):
         warnings.warn(
             f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them",

@@ -7,7 +7,7 @@ tensors. Leading axes of its tensors are independent problems (batch, head) and 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
 
 import torch
 from pyro.distributions import Beta, Dirichlet, Gamma, Normal, TorchDistribution, Wishart
@@ -137,6 +137,17 @@ CONJUGATE: Mapping[type, tuple[type, ...]] = {
     Beta: (BetaTerms,),
 }
 """The families of priors that have closed-form conditionals, all there are, each with what `Formulation.conditional` returns for it."""
+
+
+class SufficientStatistics(Protocol):
+    """What an E-step or a draw of latents leaves: all that `Formulation.conditional` reads of data. Inference reads the two below."""
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Log density of each observation at the parameters that the step was made with, (..., *observations)."""
+
+    def reduced(self, total: Callable[..., tuple[Tensor, ...]]) -> Self:
+        """The same with the sums added up over processes; ``total`` adds up each of the tensors it is given."""
 
 
 class Formulation:
@@ -355,8 +366,15 @@ class Formulation:
         self.refuse("attention")
 
     def log_evidence(self, *data: Any) -> Tensor:
-        """The log density of each observation, latent assignments summed out."""
-        self.refuse("log_evidence")
+        """The log density of each observation, latent assignments summed out: `log_density` of data that are checked."""
+        if type(self).log_density is Formulation.log_density:
+            self.refuse("log_evidence")
+        self.plates(*data)
+        return self.log_density(*data)
+
+    def log_density(self, *data: Any) -> Tensor:
+        """`log_evidence` of data that have been checked."""
+        return self.log_evidence(*data)
 
     def expected_outputs(self, *data: Any) -> Tensor:
         """The posterior mean of the answers."""
@@ -370,30 +388,31 @@ class Formulation:
         """Points that the sums of `expect` and `draw_latents` are centred on, so that they keep their digits."""
         return {}
 
-    def expect(
-        self,
-        data: Data,
-        centers: Mapping[str, Tensor] | None = None,
-        total: Callable[..., tuple[Tensor, ...]] | None = None,
-    ) -> Any:
-        """The sums of an E-step, for `conditional`; over all processes, if ``total`` adds tensors up over them."""
+    def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> SufficientStatistics:
+        """What an E-step leaves for `conditional`, centred on ``centers``, by default `origins`."""
         self.refuse("expect")
 
-    def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Any:
-        """The same, with latent assignments drawn from their posterior."""
+    def draw_latents(
+        self, data: Data, leading: Sequence[int], generator: torch.Generator, centers: Mapping[str, Tensor]
+    ) -> SufficientStatistics:
+        """The same with latents drawn from their posterior, by ``generator``: ``leading`` axes (chains, then problems) before their own."""
         self.refuse("draw_latents")
 
     def latents(self, data: Data) -> Latents:
         """Latent choices that Gibbs sampling draws without any prior on parameters, given what data know of them."""
         self.refuse("latents")
 
-    def conditional(self, name: str, seen: Any) -> Terms:
-        """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family."""
+    def conditional(self, name: str, statistics: Any) -> Terms:
+        """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family.
+
+        The terms broadcast against the parameter: they may lack its leading axes, such as chains.
+        """
         self.refuse("conditional")
 
     def offers(self, method: str) -> bool:
         """True if the formulation has the method, False if it refuses it."""
-        return getattr(type(self), method) is not getattr(Formulation, method, None)
+        kinds = ("log_evidence", "log_density") if method == "log_evidence" else (method,)
+        return any(getattr(type(self), kind) is not getattr(Formulation, kind, None) for kind in kinds)
 
     @classmethod
     def refuse(cls, method: str) -> NoReturn:

@@ -23,7 +23,7 @@ attention; from answers to given queries all parameters have a posterior. Leadin
 and broadcast.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -44,7 +44,6 @@ from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Centers, Number, Seen
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, safe_log, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap, elu_plus_one
-from probtx_pyro.ops.statistics import Total
 
 Maybe = Tensor | None  # an argument that may be left out
 
@@ -136,7 +135,8 @@ class LinearKeys(Formulation):
         With answers ``p(unit=j | q_i, v_i)``.
         """
         if outputs is not None:
-            return self._answering(queries, outputs, causal).attention(outputs)
+            self._require_data(queries, outputs)
+            return self._answering(queries, causal).attention(outputs)
         features = self._features(queries, causal)
         return explicit_linear_attention(*features, self.keys.new_zeros(self.keys.shape[-3], 1), causal)[1]
 
@@ -168,45 +168,57 @@ class LinearKeys(Formulation):
 
     # -- the density of answers given queries: a Gaussian mixture, weighted by attention ------------------------------------
 
-    def _answering(self, queries: Maybe = None, outputs: Maybe = None, causal: bool = False) -> GaussianMixture:
+    def _answering(self, queries: Maybe = None, causal: bool = False) -> GaussianMixture:
         """The mixture that the answers to these queries are drawn from: its keys are the values; without queries, without weights."""
         if self.value_precision is None:
             self.refuse("log_evidence")
         log_weights = None
         if queries is not None:
-            self.plates(queries, outputs)
             log_weights = safe_log(self.attention(queries, causal=causal))
         return check.unchecked(
             GaussianMixture, keys=self._heard(), values=None, key_precision=self.value_precision,
             value_precision=self.keys.new_zeros(()), log_prior=log_weights, answer_probs=None,
         )  # fmt: skip
 
+    def _require_data(self, queries: Tensor, outputs: Maybe) -> None:
+        if self.value_precision is None:
+            self.refuse("log_evidence")
+        self.plates(queries, outputs)
+
     def log_joint(self, queries: Tensor, outputs: Tensor) -> Tensor:
         """``log p(v_i, unit=j | q_i)``, (..., Q, U): the log density of the Pyro program at every unit."""
-        return self._answering(queries, outputs).log_joint(outputs)
+        self._require_data(queries, outputs)
+        return self._answering(queries).log_joint(outputs)
 
     def log_evidence(self, queries: Tensor, outputs: Maybe = None) -> Tensor:  # type: ignore[override]
         """``log p(v_i | q_i)``, (..., Q)."""
-        mixture = self._answering(queries, outputs)
+        self._require_data(queries, outputs)
+        return self.log_density(queries, outputs)
+
+    def log_density(self, queries: Tensor, outputs: Maybe = None) -> Tensor:  # type: ignore[override]
+        """`log_evidence` of data that have been checked."""
         if outputs is None:
             raise ValueError("outputs are None, but the log evidence is their density given queries; give outputs")
-        return mixture.log_evidence(outputs)
+        return self._answering(queries).log_density(outputs)
 
     def output_distribution(self, queries: Tensor) -> MixtureDensity:  # type: ignore[override]
         """``p(v_i | q_i)``, batch shape (..., Q)."""
+        self._require_data(queries, None)
         return MixtureDensity(self._answering(queries), queries.shape[-2])
 
     def origins(self) -> dict[str, Tensor]:
         """The mean value."""
         return self._answering().origins()
 
-    def expect(self, data: Data, centers: Centers = None, total: Total | None = None) -> Seen:
-        """The sums of an E-step over the answers; over all processes, if ``total`` adds tensors up over them."""
-        return self._answering(*data).expect((data[1], None, None, None), centers, total)
+    def expect(self, data: Data, centers: Centers = None) -> Seen:
+        """The sums of an E-step over the answers."""
+        return self._answering(data[0]).expect((data[1], None, None, None), centers)
 
-    def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
+    def draw_latents(
+        self, data: Data, leading: Sequence[int], generator: torch.Generator, centers: Mapping[str, Tensor]
+    ) -> Seen:
         """The same sums, with units drawn from their posterior."""
-        return self._answering(*data).draw_latents((data[1], None, None, None), uniforms, centers)
+        return self._answering(data[0]).draw_latents((data[1], None, None, None), leading, generator, centers)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of ``values`` or ``value_precision`` given the others and assignments."""

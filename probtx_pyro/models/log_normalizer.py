@@ -282,10 +282,16 @@ class LogNormalizer(Formulation):
 
     def log_joint(self, eta: Tensor, points: Tensor) -> Tensor:
         """``log p(x_i, unit=n | η_i)``, (..., Q, N): the log density of the Pyro program at every location."""
+        self._require_data(eta, points)
         return log_joint(self._density(eta, points), self._log_weights())
 
     def log_evidence(self, eta: Tensor, points: Maybe = None) -> Tensor:  # type: ignore[override]
         """``log p(x_i | η_i) = log h(x_i) + x_i'η_i - log Z(η_i)``, (..., Q), in chunks of queries."""
+        self._require_data(eta, points)
+        return self.log_density(eta, points)
+
+    def log_density(self, eta: Tensor, points: Maybe = None) -> Tensor:  # type: ignore[override]
+        """`log_evidence` of data that have been checked."""
         return log_evidence(self._density(eta, points), self._log_weights())
 
     def output_distribution(self, eta: Tensor) -> TorchDistribution:  # type: ignore[override]
@@ -298,15 +304,18 @@ class LogNormalizer(Formulation):
         assert self.variance is not None
         return MixtureSameFamily(weights, Normal(means, self.variance.sqrt().unsqueeze(-3)).to_event(1))
 
-    def _density(self, eta: Tensor, points: Maybe) -> Factor:
-        """``log N(x; μ_n, Σ_n)`` by products of x with precisions, and ``x'η - log Z(η)`` as its base; x less the mean location."""
+    def _require_data(self, eta: Tensor, points: Maybe) -> None:
         if not self.dense:
             self.refuse("log_evidence")
+        if points is not None:
+            self.plates(eta, points)
+
+    def _density(self, eta: Tensor, points: Maybe) -> Factor:
+        """``log N(x; μ_n, Σ_n)`` by products of x with precisions, and ``x'η - log Z(η)`` as its base; x less the mean location."""
         if points is None:
             raise ValueError(
                 "points are None, but the log evidence is their density given eta; give points (..., Q, D), or take log_normalizer(eta)"
             )
-        self.plates(eta, points)
         center, features = center_of(self.locations), self.locations.shape[-1]
         x, means = points - center, self.locations - center
         if self.covariances is not None:

@@ -17,7 +17,7 @@ w_ij    ``attention``                   (..., Q, U)         rows on the simplex
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import pyro
@@ -78,7 +78,7 @@ WEIGHTS: Mapping[str, Parameter] = {
 """Row of the parameter table for the prior weights of units, which every mixture has."""
 
 
-class Seen(NamedTuple):
+class Sums(NamedTuple):
     """Sums that parameters are updated from, over the queries, under the attention or under assignments drawn from it.
 
     log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
@@ -95,6 +95,26 @@ class Seen(NamedTuple):
     centers: Mapping[str, Tensor]
     answers: str
     each: bool = False
+
+
+class Seen:
+    """What an E-step of a mixture leaves: `Sums`, made when one of them is first asked for, then over all processes at once."""
+
+    def __init__(self, make: Callable[[Total | None], Sums], total: Total | None = None):
+        self._make, self._total = make, total
+
+    def reduced(self, total: Total) -> "Seen":
+        """The same over all processes, all of which ask."""
+        return Seen(self._make, total)
+
+    @cached_property
+    def _made(self) -> Sums:
+        return self._make(self._total)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._made, name)
 
 
 class Mixture(Formulation):
@@ -405,6 +425,10 @@ class Mixture(Formulation):
     def log_evidence(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log p(x_i)`` with the unit summed out, (..., Q), in chunks of queries."""
         self.check_data(queries, outputs, observed)
+        return self.log_density(queries, outputs, observed)
+
+    def log_density(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:  # type: ignore[override]
+        """`log_evidence` of data that have been checked."""
         return log_evidence(*self.lowered(queries, outputs, observed))
 
     def unit_answers(self) -> Tensor:
@@ -427,9 +451,11 @@ class Mixture(Formulation):
 
     # -- one step of EM or of Gibbs: sums, and conditionals from them ---------------------------------------------------------
 
-    def expect(self, data: Data, centers: Centers = None, total: Total | None = None) -> Seen:
-        """The sums of an E-step; over all processes, if ``total`` adds tensors up over them."""
-        centers = self.origins() if centers is None else centers
+    def expect(self, data: Data, centers: Centers = None) -> Seen:
+        """The sums of an E-step."""
+        return Seen(partial(self._expected, data, self.origins() if centers is None else centers))
+
+    def _expected(self, data: Data, centers: Mapping[str, Tensor], total: Total | None) -> Sums:
         queries, outputs, observed, query_weights = data
         factor, log_weights = self.lowered(queries, outputs, observed, centers)
         if total is not None:
@@ -450,7 +476,7 @@ class Mixture(Formulation):
 
         scatter = partial(_scatter, factor, mean, query_weights)
         added = scatter if total is None else lambda a, columns: total(scatter(a, columns))[0]
-        return self._seen(data, statistics, assigned, added, centers)
+        return self._sums(data, statistics, assigned, added, centers)
 
     @staticmethod
     def _like_all(factor: Factor, total: Total, apart: Callable[[], Factor]) -> Factor:
@@ -461,9 +487,13 @@ class Mixture(Formulation):
             factor = apart()
         return factor._replace(squares=tuple(x._replace(origin=None) for x in factor.squares)) if far else factor
 
-    def draw_latents(self, data: Data, uniforms: Tensor, centers: Mapping[str, Tensor]) -> Seen:
-        """The same sums with each query assigned to a unit drawn from its attention, by ``uniforms`` (..., Q) in [0, 1)."""
+    def draw_latents(
+        self, data: Data, leading: Sequence[int], generator: torch.Generator, centers: Mapping[str, Tensor]
+    ) -> Seen:
+        """The same sums with each query assigned to a unit drawn from its attention, (*leading, Q)."""
         queries, outputs, observed, query_weights = data
+        shape, like = (*leading, queries.shape[-2]), self._like()
+        uniforms = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
         factor, log_weights = self.lowered(queries, outputs, observed, centers)
         statistics, unit = sampled_statistics(factor, log_weights, uniforms, query_weights)
 
@@ -475,16 +505,17 @@ class Mixture(Formulation):
             chosen = one_hot(own, self.num_units).to(uniforms.dtype)
             return chosen if query_weights is None else chosen * query_weights.unsqueeze(-1)
 
-        return self._seen(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
+        sums = self._sums(data, statistics, assigned, partial(_scatter, factor, mean, query_weights), centers)
+        return Seen(lambda _: sums)
 
-    def _seen(
+    def _sums(
         self,
         data: Data,
         statistics: Any,
         assigned: Callable[[], Tensor],
         scatter: Callable[[Tensor, int], Tensor],
         centers: Mapping[str, Tensor],
-    ) -> Seen:
+    ) -> Sums:
         _, outputs, observed, _ = data
         counts = statistics.counts.unflatten(-1, self.unit_shape)
         sums = statistics.sums.unflatten(-2, self.unit_shape)
@@ -493,8 +524,8 @@ class Mixture(Formulation):
             each, own = statistics.scatter, dict(centers)
             for name, x in zip(centers, statistics.centers, strict=False):
                 own[name] = x.unflatten(-2, self.unit_shape)
-            return Seen(statistics.log_evidence, counts, sums, assigned, lambda a, _: each(a), own, known, True)
-        return Seen(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
+            return Sums(statistics.log_evidence, counts, sums, assigned, lambda a, _: each(a), own, known, True)
+        return Sums(statistics.log_evidence, counts, sums, assigned, scatter, centers, known)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of a parameter given the others and assignments, as terms of its conjugate family."""

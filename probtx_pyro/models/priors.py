@@ -384,16 +384,19 @@ def _is_one_number(x: Tensor) -> bool:
     return all(size == 1 or stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
-def require_modes(sites: Mapping[str, Site]) -> None:
-    """Refuse priors whose density has no mode inside the support, so that MAP does not exist."""
+def without_mode(sites: Mapping[str, Site]) -> str | None:
+    """Return what to say of the first prior whose density has no mode inside the support; None where all have one."""
     for name, (distribution, _) in sites.items():
         base = bare(distribution)
         shapes = [getattr(base, key) for key in SHAPES if isinstance(base, PEAKED) and hasattr(base, key)]
         if any(violated(~(shape >= 1)) for shape in shapes):
-            raise ValueError(
-                f"priors: the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
-            )
+            return f"the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
         if isinstance(base, Wishart) and violated(~(base.df >= base.event_shape[-1] + 1)):
-            raise ValueError(
-                f"priors: the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
-            )
+            return f"the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
+    return None
+
+
+def require_modes(sites: Mapping[str, Site]) -> None:
+    """Refuse priors whose density has no mode inside the support, so that MAP does not exist."""
+    if (wrong := without_mode(sites)) is not None:
+        raise ValueError(f"priors: {wrong}")

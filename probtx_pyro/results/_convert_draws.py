@@ -10,7 +10,6 @@ from pyro.distributions import ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference import Draws
-from probtx_pyro.inference._log_joint import log_priors
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import bare
@@ -84,7 +83,8 @@ def draws_groups(
         attrs["labels"] = posterior.record["labels"]
     if formulation.evidence_kind != "posterior":
         attrs["evidence_kind"] = formulation.evidence_kind
-    layout = Layout(formulation, data, program.plates(data).batch, given=dims)
+    problem = program.problem(*data)
+    layout = Layout(formulation, data, problem.batch, given=dims)
 
     def laid_out(samples: Mapping[str, Tensor]) -> dict[str, Variable]:
         return {name: layout.variable(name, x, samples=SAMPLES) for name, x in samples.items()}
@@ -93,9 +93,8 @@ def draws_groups(
     compared = [name for name in posterior.samples if name in formulation.PARAMETERS]
     attrs["logarithmic"] = " ".join(name for name in compared if formulation.row(name).logarithmic)
     if not program.hierarchical:  # a flat prior has no density
-        sites = program.sites(data)
-        flat = [name for name, site in sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
-        proper = log_priors(sites, {name: x for name, x in posterior.samples.items() if name not in flat})
+        flat = [name for name, site in problem.sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
+        proper = problem.log_priors({name: x for name, x in posterior.samples.items() if name not in flat})
         groups["log_prior"] = {name: (SAMPLES, x.detach().cpu().numpy()) for name, x in proper.items()}
     asked = [name for name in formulation.AT_DRAWS if formulation.offers(name)]
     if attention and asked:

@@ -39,7 +39,7 @@ def over_draws(
     -------
     dict
     """
-    return at_draws(function, posterior.formulation, posterior.plates(data).batch, data, samples)
+    return at_draws(function, posterior.formulation, posterior.problem(*data).batch, data, samples)
 
 
 def at_draws(
@@ -124,7 +124,7 @@ def prior_samples(posterior: Bayesian, data: Data, count: int) -> dict[str, Tens
         if name not in posterior.hierarchical and isinstance(bare(prior), ImproperUniform):
             raise ValueError(f"prior: the prior on {name} is flat, so nothing can be drawn from it; give prior=0")
     if not posterior.hierarchical:
-        sites = posterior.sites(data)
+        sites = posterior.problem(*data).sites
         return {name: distribution.sample(torch.Size((1, count))) for name, (distribution, _) in sites.items()}
     drawn: dict[str, list[Tensor]] = {}
     for _ in range(count):

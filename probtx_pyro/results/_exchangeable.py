@@ -39,8 +39,8 @@ def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
     formulation = program.formulation
     if not any("unit" in row.names for row in formulation.PARAMETERS.values()):
         return Exchangeable({}, {})
-    layout = Layout(formulation, data, program.plates(data).batch)
-    sites = program.sites(data)
+    problem = program.problem(*data)
+    layout, sites = Layout(formulation, data, problem.batch), problem.sites
     values = {
         name: layout.variable(name, site.initial.expand(1, 1, *site.initial.shape), samples=SAMPLES)
         for name, site in sites.items()
@@ -110,7 +110,7 @@ def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None
             "these draws are not of a program made by models.bayesian, so nothing says which units may change places; convert them and give relabel(data, exchangeable={'unit': ...})"
         )
     program, data = posterior.program, posterior.program.bind(*posterior.arguments)
-    layout = Layout(program.formulation, data, program.plates(data).batch)
+    layout = Layout(program.formulation, data, program.problem(*data).batch)
     variables = {name: layout.variable(name, x, samples=SAMPLES) for name, x in posterior.samples.items()}
     if not any("unit" in dims for dims, _ in variables.values()):
         return posterior._replace(record={**posterior.record, "labels": "no parameter of the units is drawn"})

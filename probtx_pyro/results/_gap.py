@@ -18,7 +18,6 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from probtx_pyro.inference import Approximation
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import Parameters, parameters, untouched
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.models._bayesian import Bayesian
@@ -108,15 +107,14 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
     (own,) = seeds(seed, 1, "variational")
     with untouched(), torch.no_grad(), pyro.validation_enabled(False):
         found = parameters(posterior, arguments, assignments=True)
-        joint = LogJoint(posterior, arguments) if found.sites else None
         torch.manual_seed(own)
-        rows = [_row(posterior, found, joint, fit.guide) for _ in range(num_samples if found.sites else 1)]
+        rows = [_row(found, fit.guide) for _ in range(num_samples if found.sites else 1)]
     each = [x for x, _ in rows if x is not None]
     assignments = errors = None
     if each:
         values = torch.stack(each)
         assignments = values.mean(0)
-        errors = torch.zeros_like(assignments) if joint is None else values.std(0) / num_samples**0.5
+        errors = torch.zeros_like(assignments) if not found.sites else values.std(0) / num_samples**0.5
     weights = [x for _, x in rows if x is not None]
     if not weights:
         return Gap(assignments, None, errors, None, None, posterior.formulation.evidence_kind)
@@ -124,17 +122,16 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
     return Gap(assignments, parts, errors, part_errors, tails, posterior.formulation.evidence_kind)
 
 
-def _row(
-    posterior: Bayesian, found: Parameters, joint: LogJoint | None, guide: Any
-) -> tuple[Tensor | None, Tensor | None]:
+def _row(found: Parameters, guide: Any) -> tuple[Tensor | None, Tensor | None]:
     """At one draw of the guide: the divergence of each query's assignment, and ``log p(θ, x) - log q(θ)`` of each problem."""
     with poutine.enum(first_available_dim=-1 - found.plate_depth):
         trace = poutine.trace(config_enumerate(guide)).get_trace(*found.arguments)
     nodes = _nodes(trace)
     drawn = {name: nodes[name]["value"] for name in found.sites}
-    log_weights = None
-    if joint is not None:
-        log_joint = joint.objective({name: x.reshape(joint.start[name].shape) for name, x in drawn.items()})
+    problem, log_weights = found.problem, None
+    assert problem is not None
+    if drawn:
+        log_joint = problem.objective({name: x.reshape(problem.start[name].shape) for name, x in drawn.items()})
         free = {name: node for name, node in nodes.items() if name not in found.discrete}
         log_weights = log_joint - _log_density(free, drawn, log_joint.shape)
     left = [name for name in found.discrete if name not in nodes]
@@ -152,10 +149,8 @@ def _row(
     own, joints = torch.broadcast_tensors(own, joints)
     terms = torch.where(own > -torch.inf, own.exp() * (own - joints), 0.0)
     short = terms.flatten(0, terms.dim() - 1 - found.plate_depth).sum(0)
-    data = posterior.bind(*found.arguments)
-    formulation = posterior.formulation.with_parameters(drawn)
-    short = short + formulation.log_evidence(*formulation.observations(data))
-    counts: Tensor | None = formulation.datum(data, "weights")
+    short = short + problem.formulation.with_parameters(drawn).log_density(*problem.observations)
+    counts = problem.weights
     return short if counts is None else torch.where(counts > 0, counts * short, 0.0), log_weights
 
 

@@ -28,8 +28,8 @@ def simulate(posterior: Bayesian, like: Data, count: int, seed: int) -> Simulate
 
     Explained data are drawn where ``like`` has some; masks and weights are kept as they are.
     """
-    formulation, batch = posterior.formulation, posterior.plates(like).batch
-    sites = posterior.sites(like)
+    formulation, problem = posterior.formulation, posterior.problem(*like)
+    batch, sites = problem.batch, problem.sites
     many = posterior.copies(count, *like)
     expanded = [
         None if x is None else x.expand(count, *(1,) * (len(batch) + len(formulation.axes(name)) - x.dim()), *x.shape)

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from probtx_pyro.inference import Approximation, Draws
 from probtx_pyro.inference._checkpoint import Checkpoint
-from probtx_pyro.inference._gibbs import sweep
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.inference._program import identity, require_counts
 from probtx_pyro.inference._start import seeds
 from probtx_pyro.inference.distributed import Together
@@ -235,9 +233,9 @@ def _like(posterior: Bayesian, data: Data) -> Data:
 
 def _at(posterior: Bayesian, data: Data, values: Mapping[str, Tensor]) -> Formulation:
     """The formulation with parameters (draw or absent, *shape); hyperparameters are passed over."""
-    formulation, problems = posterior.formulation, len(posterior.plates(data).batch)
-    wide = {}
-    for name, (_, initial) in posterior.sites(data).items():
+    formulation, problem, wide = posterior.formulation, posterior.problem(*data), {}
+    problems = len(problem.batch)
+    for name, (_, initial) in problem.sites.items():
         x = values[name]
         wide[name] = led(formulation, name, x, problems) if x.dim() > initial.dim() else x
     return formulation.with_parameters(wide)
@@ -289,15 +287,15 @@ def joint_test(
     like = _like(posterior, posterior.bind(*data, **named))
     of_start, of_prior, of_data, of_sweeps = seeds(seed, 4, "simulations")
     many, truth, simulated = simulate(posterior, like, num_chains, of_start)
-    joint = LogJoint(many, simulated)
-    generator = torch.Generator(joint.like.device).manual_seed(of_sweeps)
-    state = {name: truth[name].reshape(1, *x.shape) for name, x in joint.start.items()}
+    problem = many.problem(*simulated)
+    generator = torch.Generator(problem.like.device).manual_seed(of_sweeps)
+    state = {name: truth[name].reshape(1, *x.shape) for name, x in problem.start.items()}
     fixed = many.formulation.origins()
     for step_seed in seeds(of_data, num_steps, "simulations"):
         with torch.no_grad():
-            state, _ = sweep(joint, state, fixed, generator)
+            state, _ = problem.gibbs_step(state, fixed, generator)
         now = many.formulation.with_parameters({name: x[0] for name, x in state.items()})
-        joint.observe(simulate_data(now, joint.data, step_seed))
+        problem = problem.with_data(simulate_data(now, problem.data, step_seed))
     fresh = simulate(posterior, like, num_chains, of_prior).truth
     scores = {}
     for name, before in fresh.items():

@@ -1,21 +1,18 @@
 """Seeded results of every verb for every formulation of the contract, to the bit: what a change of the house may not move.
 
-``python tests/contract/test_fingerprints.py`` writes the file anew, for a change that is meant to move them. Another processor or
+``PYTHONPATH=tests .venv/bin/python tests/contract/test_fingerprints.py`` writes the file anew, for a change that is meant to move them. Another processor or
 another torch rounds otherwise: there the results are those of the file to a millionth.
 """
 
 import hashlib
 import json
 import platform
-import sys
 import warnings
 from pathlib import Path
 
 import pyro
 import pytest
 import torch
-
-sys.path[:0] = [str(Path(__file__).parents[1])]
 from formulations import ROWS, priors_of
 from strategies import generator
 

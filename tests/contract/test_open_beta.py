@@ -76,7 +76,7 @@ def test_two_units_have_the_moments_of_a_grid(verb):
 def test_flat_is_the_uniform_distribution_and_its_mode_the_share():
     fit = inference.adapt(models.bayesian(ONE, prob=models.FLAT), ANSWERS, num_steps=1)
     assert_equal(fit.formulation.prob[0], ANSWERS.mean(0))
-    sites = models.bayesian(ONE, prob=models.FLAT).sites((ANSWERS, None, None, None))
+    sites = models.bayesian(ONE, prob=models.FLAT).problem(ANSWERS).sites
     assert_equal(sites["prob"].distribution.log_prob(ONE.prob), torch.zeros(1))
     draws = inference.gibbs(
         models.bayesian(ONE, prob=models.FLAT), ANSWERS, num_samples=300, num_chains=4, num_warmup=5, seed=0

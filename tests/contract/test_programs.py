@@ -16,7 +16,6 @@ from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro import models
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, WishartTerms
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -182,7 +181,7 @@ def test_what_adapt_climbs_is_the_log_density_of_the_posterior_program(row, batc
     formulation, *data = row.draw(generator(23), batch=batch)
     data = data[: max(row.parts)]
     posterior = models.bayesian(formulation, **priors_of(formulation))
-    joint = LogJoint(posterior, posterior.bind(*data))
+    joint = posterior.problem(*data)
     present = {name: site.initial for name, site in joint.sites.items()}
     program = poutine.condition(posterior, present)
     program = program if max(row.parts) > 1 else poutine.block(program, hide=["outputs"])

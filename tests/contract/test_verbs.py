@@ -95,11 +95,11 @@ def test_the_density_of_many_chains_is_that_of_the_program_at_each(row, batch):
     """Over R^n, Jacobians included, with its gradient: what NUTS moves by, against runs of the Pyro program."""
     posterior, data = posterior_of(row, batch=batch)
     found = parameters(posterior, tuple(data))
-    points = starts(posterior, found.arguments, 3, "formulation", 0)
+    points = starts(found, 3, "formulation", 0)
     lanes = Lanes(found, points)
     assert lanes.how == "closed form"
     energies, slopes = lanes(lanes.start)
-    program, transforms = found._replace(closed=None).unconstrained()
+    program, transforms = found._replace(closed=False).unconstrained()
     for chain in range(3):
         free = {name: transforms[name](x[chain]).detach().requires_grad_() for name, x in points.items()}
         value = program(free)
@@ -202,7 +202,7 @@ REFUSED = {
     "log_evidence": lambda f, *data: f.log_evidence(*data),
     "collapsed": lambda f, *data: f.collapsed(*data),
     "expect": lambda f, *data: f.expect(data),
-    "draw_latents": lambda f, *data: f.draw_latents(data, None, {}),
+    "draw_latents": lambda f, *data: f.draw_latents(data, (), generator(0), {}),
     "conditional": lambda f, *data: f.conditional(next(iter(f.PARAMETERS)), None),
 }
 

@@ -301,7 +301,7 @@ def test_lanes_have_the_density_of_the_program(case):
     batch, priors = BATCHES[case]
     mixture, *data = problem(generator(2), batch=batch)
     found = parameters(models.bayesian(mixture, **priors), tuple(data))
-    points = starts(found.program, found.arguments, 3, "prior", 0)
+    points = starts(found, 3, "prior", 0)
     lanes = Lanes(found, points)
     assert lanes.how == "closed form" and lanes.problems == batch
     energies, slopes = lanes(lanes.start)
@@ -323,7 +323,7 @@ def test_a_parameter_that_problems_share_makes_them_one():
     mixture, queries, *_ = problem(generator(2), batch=(2,))
     shared = models.GaussianMixture(mixture.keys[:1].squeeze(0), None, mixture.key_precision[..., :1].expand(2, 4))
     found = parameters(models.bayesian(shared, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0)), (queries,))
-    lanes = Lanes(found, starts(found.program, found.arguments, 3, "formulation", 0))
+    lanes = Lanes(found, starts(found, 3, "formulation", 0))
     assert lanes.problems == (1,) and lanes.start.shape == (3, 4 * 3 + 2 * 4)
 
 
@@ -332,7 +332,7 @@ def test_a_lane_whose_numbers_leave_the_range_is_alone():
     mixture, *data = problem(generator(2), batch=(2,))
     posterior = models.bayesian(mixture, keys=Normal(0.0, 2.0), value_precision=LogNormal(0.0, 1.0))
     found = parameters(posterior, tuple(data))
-    lanes = Lanes(found, starts(found.program, found.arguments, 3, "prior", 0))
+    lanes = Lanes(found, starts(found, 3, "prior", 0))
     rows = lanes.start.clone()
     place = next(iter(lanes.sizes.values()))  # the first precision
     rows[1, place:], rows[4, place] = -1e4, 1e4

@@ -41,7 +41,7 @@ def test_adapt_climbs_the_density(kind):
     at = {name: x.detach().requires_grad_() for name, x in fit.formulation.parameters().items()}
     value = fit.formulation.with_parameters(at).log_evidence(labels, heads).sum()
     for name, slope in zip(at, torch.autograd.grad(value, [*at.values()]), strict=True):
-        prior = posterior.sites((labels, heads, None))[name].distribution.base_dist
+        prior = posterior.problem(labels, heads).sites[name].distribution.base_dist
         # at the mode the likelihood pulls as the prior does; the line search stops within the root of its tolerance
         assert torch.allclose(slope, (at[name] - prior.mean) / prior.variance, atol=1e-3), name
 
@@ -50,7 +50,7 @@ def test_adapt_climbs_the_density(kind):
 def test_chains_are_one_batch_with_the_density_of_the_program(kind):
     posterior, labels, heads = posterior_of(kind)
     found = parameters(posterior, (labels, heads, None))
-    points = starts(posterior, found.arguments, 3, "formulation", 0)
+    points = starts(found, 3, "formulation", 0)
     lanes = Lanes(found, points)
     assert lanes.how == "closed form"
     energies, slopes = lanes(lanes.start)

@@ -11,10 +11,9 @@ from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import em
 from probtx_pyro.inference._gradient_map import gradient_map
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models import _conditionals as conditionals
+from probtx_pyro.models import _problem
 
 EVERY = "keys key_precision weights component_weights"
 SUBSETS = [*EVERY.split(), "keys key_precision", "weights component_weights", EVERY]
@@ -104,7 +103,7 @@ def test_a_wrong_step_is_seen(monkeypatch):
         mass = counts / counts.sum((-1, -2), keepdim=True)  # N_jr / N, made a simplex by giving the rest to the first
         return torch.cat([1 - mass[..., 1:].sum(-1, keepdim=True), mass[..., 1:]], -1)
 
-    monkeypatch.setattr(em, "MODE", conditionals.MODE._replace(dirichlet=printed))
+    monkeypatch.setattr(_problem, "MODE", conditionals.MODE._replace(dirichlet=printed))
     fit = inference.adapt(
         models.bayesian(model, **some_priors(model, "component_weights", concentration=1.0)), queries, num_steps=10
     )
@@ -289,7 +288,7 @@ def test_gradient_map_is_the_ecm_optimum_and_serves_other_priors():
     model, queries = keys_problem(generator(15), queries=12, units=3, masked=True)
     priors = some_priors(model, concentration=3.0)
     best = inference.adapt(models.bayesian(model, **priors), queries, num_steps=20000, tol=1e-13)
-    posterior = LogJoint(models.bayesian(model, **priors), model.bind(queries))
+    posterior = models.bayesian(model, **priors).problem(queries)
     found = gradient_map(
         posterior.objective, posterior.start, posterior.sites, problems=posterior.problems, num_steps=300, tol=1e-9
     )

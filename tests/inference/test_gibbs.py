@@ -246,15 +246,15 @@ def test_a_killed_run_goes_on_to_the_same_draws(tmp_path, monkeypatch, at):
     run = {"num_samples": 20, "num_chains": 3, "num_warmup": 10, "seed": 3, "thin": 2}
     whole = inference.gibbs(models.bayesian(mixture, **priors), queries, **run)
     monkeypatch.setattr(gibbs_module(), "SAVED_EVERY", 0.0)
-    sweep, count = gibbs_module().sweep, []
+    step, count = models.Problem.gibbs_step, []
 
     def dies(*args):
         count.append(1)
         if len(count) == at:
             raise Killed
-        return sweep(*args)
+        return step(*args)
 
-    monkeypatch.setattr(gibbs_module(), "sweep", dies)
+    monkeypatch.setattr(models.Problem, "gibbs_step", dies)
     with pytest.raises(Killed):
         inference.gibbs(models.bayesian(mixture, **priors), queries, **run, checkpoint=tmp_path / "run")
     resumed = inference.gibbs(models.bayesian(mixture, **priors), queries, **run, checkpoint=tmp_path / "run")

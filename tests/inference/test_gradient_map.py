@@ -9,7 +9,6 @@ from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference._gradient_map import gradient_map
-from probtx_pyro.inference._log_joint import LogJoint
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -19,7 +18,7 @@ def test_gradient_map_is_the_ecm_optimum(masked):
         keys=Normal(mixture.keys, 0.6), key_precision=Gamma(3.0, 2.0), weights=Dirichlet(torch.full((1, 4), 3.0))
     )
     best = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], num_steps=5000, tol=1e-13)
-    posterior = LogJoint(models.bayesian(mixture, **priors), mixture.bind(*args))
+    posterior = models.bayesian(mixture, **priors).problem(*args)
     found = gradient_map(
         posterior.objective, posterior.start, posterior.sites, problems=posterior.problems, num_steps=300, tol=1e-9
     )
@@ -43,8 +42,10 @@ def test_it_says_so_and_climbs_the_log_density_of_the_program():
     )
     assert_equal(poutine.trace(at).get_trace(*args).log_prob_sum(), fit.objective[-1].sum())
     for nearby in (0.99, 1.01):  # a maximum of the constrained density
-        moved = LogJoint(models.bayesian(mixture, **priors), mixture.bind(*args)).objective(
-            {"keys": fit.formulation.keys, "key_precision": nearby * fit.formulation.key_precision}
+        moved = (
+            models.bayesian(mixture, **priors)
+            .problem(*args)
+            .objective({"keys": fit.formulation.keys, "key_precision": nearby * fit.formulation.key_precision})
         )
         assert (moved < fit.objective[-1]).all()
 

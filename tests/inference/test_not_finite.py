@@ -12,7 +12,7 @@ from probtx_pyro import inference, models
 from probtx_pyro.inference._adaptation import Adaptation
 from probtx_pyro.inference._batched_nuts import BatchedNUTS, Streams, _turns
 from probtx_pyro.inference._checkpoint import fingerprint
-from probtx_pyro.inference._log_joint import LogJoint, require_inside
+from probtx_pyro.inference._gradient_map import require_inside
 from probtx_pyro.inference._program import identity
 from probtx_pyro.models.priors import Site
 from probtx_pyro.ops import fixed_point
@@ -59,7 +59,7 @@ def test_where_the_data_have_no_density_the_observation_is_named():
 
 def test_a_prior_without_a_density_is_named():
     mixture, queries = batch()
-    joint = LogJoint(models.bayesian(mixture, keys=Uniform(-9.0, 9.0)), mixture.bind(queries))
+    joint = models.bayesian(mixture, keys=Uniform(-9.0, 9.0)).problem(queries)
     state = {"keys": joint.start["keys"].clone()}
     state["keys"][2, 0, 0] = 10.0
     with pytest.raises(
@@ -71,9 +71,7 @@ def test_a_prior_without_a_density_is_named():
 
 def test_parameters_are_named_and_good_ones_are_not():
     mixture, queries = batch()
-    joint = LogJoint(
-        models.bayesian(mixture, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 2.0)), mixture.bind(queries)
-    )
+    joint = models.bayesian(mixture, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 2.0)).problem(queries)
     state = {name: x.clone() for name, x in joint.start.items()}
     joint.require_numbers("x", state, torch.zeros(joint.problems))
     state["keys"][1, 3, 1] = math.nan

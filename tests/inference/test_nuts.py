@@ -117,7 +117,7 @@ def test_enumerated_and_collapsed_programs_and_the_closed_form_have_one_potentia
     collapsed, enumerated = (
         parameters(models.bayesian(mixture, **priors, collapsed=kind), tuple(args)) for kind in (True, False)
     )
-    assert collapsed.closed is not None and enumerated.closed is None
+    assert collapsed.closed and not enumerated.closed
     values = []
     for found in (collapsed, collapsed._replace(closed=None), enumerated):
         potential, transforms = found.unconstrained()

@@ -23,7 +23,7 @@ def test_the_map_is_that_of_adapt(masked):
     mixture, *args = problem(generator(1), queries=12, masked=masked)
     program = models.bayesian(mixture, **priors(mixture))
     fit = inference.adapt(models.bayesian(mixture, **program.priors), args[0], *args[1:], num_steps=2000, tol=1e-10)
-    found = starts(program, tuple(args), 1, "map", 0, jitter=0.0)
+    found = starts(parameters(program, tuple(args)), 1, "map", 0, jitter=0.0)
     assert (
         found["keys"][0] - fit.formulation.keys
     ).abs().max() < 0.02  # EM with tol 1e-4, far from its limit by some 1e-2
@@ -39,7 +39,7 @@ def test_without_closed_form_or_mode_it_is_the_unconstrained_maximum(other):
     program = models.bayesian(mixture, **priors(mixture, **other))
     found = parameters(program, tuple(args))
     potential, transforms = found.unconstrained()
-    point = starts(program, tuple(args), 1, "map", 0, jitter=0.0)
+    point = starts(parameters(program, tuple(args)), 1, "map", 0, jitter=0.0)
     free = {name: transforms[name](x[0]).requires_grad_() for name, x in point.items()}
     value = potential(free)
     slopes = torch.autograd.grad(value, list(free.values()))
@@ -50,29 +50,29 @@ def test_without_closed_form_or_mode_it_is_the_unconstrained_maximum(other):
 def test_jitter_is_normal_and_the_first_chains_do_not_depend_on_the_others():
     mixture, queries, *_ = problem(generator(3))
     program = models.bayesian(mixture, **priors(mixture))
-    many, few = (starts(program, (queries,), n, "formulation", 7) for n in (50, 2))
+    many, few = (starts(parameters(program, (queries,)), n, "formulation", 7) for n in (50, 2))
     assert_equal(many["keys"][:2], few["keys"])
     z = ((many["key_precision"] / mixture.key_precision).log() / 0.1).flatten()
     assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
-    assert_equal(starts(program, (queries,), 1, "formulation", 0, jitter=0.0)["keys"][0], mixture.keys)
-    assert not torch.equal(starts(program, (queries,), 2, "formulation", 8)["keys"], few["keys"])
+    assert_equal(starts(parameters(program, (queries,)), 1, "formulation", 0, jitter=0.0)["keys"][0], mixture.keys)
+    assert not torch.equal(starts(parameters(program, (queries,)), 2, "formulation", 8)["keys"], few["keys"])
 
 
 def test_starts_are_draws_of_the_prior():
     mixture, queries, *_ = problem(generator(4))
     program = models.bayesian(mixture, **priors(mixture))
-    found = starts(program, (queries,), 40, "prior", 1)
+    found = starts(parameters(program, (queries,)), 40, "prior", 1)
     z = ((found["keys"] - mixture.keys) / 0.6).flatten()
     assert stats.kstest(z.cpu().numpy(), "norm").pvalue > FALSE_ALARM_RATE
     with pytest.raises(ValueError, match="prior on keys is flat and cannot be drawn; use start='map'"):
-        starts(models.bayesian(mixture, keys=models.FLAT), (queries,), 2, "prior", 1)
+        starts(parameters(models.bayesian(mixture, keys=models.FLAT), (queries,)), 2, "prior", 1)
 
 
 def test_values_are_used_as_they_are():
     mixture, queries, *_ = problem(generator(5))
     program = models.bayesian(mixture, keys=Normal(0.0, 1.0), key_precision=Gamma(2.0, 1.0))
     values = {"keys": torch.zeros(2, 4, 3), "key_precision": torch.ones(4)}
-    found = starts(program, (queries,), 2, values, 0)
+    found = starts(parameters(program, (queries,)), 2, values, 0)
     assert torch.equal(found["keys"], values["keys"])
     assert torch.equal(found["key_precision"], torch.ones(2, 4))
     bad = {
@@ -83,7 +83,7 @@ def test_values_are_used_as_they_are():
     }
     for message, start in bad.items():
         with pytest.raises(ValueError, match=message):
-            starts(program, (queries,), 2, start, 0)
+            starts(parameters(program, (queries,)), 2, start, 0)
 
 
 def test_a_program_without_a_mixture_starts_at_its_prior_median():
@@ -91,10 +91,12 @@ def test_a_program_without_a_mixture_starts_at_its_prior_median():
         rate = pyro.sample("rate", Gamma(2.0, 1.0))
         pyro.sample("data", Exponential(rate).expand([3]).to_event(1), obs=data)
 
-    one, same = (starts(program, (torch.ones(3),), 1, how, 0, jitter=0.0)["rate"] for how in ("map", "formulation"))
+    one, same = (
+        starts(parameters(program, (torch.ones(3),)), 1, how, 0, jitter=0.0)["rate"] for how in ("map", "formulation")
+    )
     assert torch.equal(one, same) and 0.5 < one < 3.5  # of 15 draws
     torch.manual_seed(9)
-    assert torch.equal(starts(program, (torch.ones(3),), 1, "map", 0, jitter=0.0)["rate"], one)
+    assert torch.equal(starts(parameters(program, (torch.ones(3),)), 1, "map", 0, jitter=0.0)["rate"], one)
 
 
 def test_streams_of_seeds_do_not_meet():

@@ -218,7 +218,7 @@ def test_a_prior_with_a_leading_axis_over_shared_queries_is_drawn_from_by_every_
         Normal(0.0, 1.0).log_prob(keys).sum() + mixture.replace(keys=keys).log_evidence(queries).sum(),
         operations=256,
     )
-    assert wide.plates(wide.bind(queries)).batch == (2,)
+    assert wide.problem(queries).batch == (2,)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def mixture(dtype):
 
 
 def laid(formulation, queries, prior):
-    return models.bayesian(formulation, keys=prior).sites((queries, None, None, None))["keys"].distribution
+    return models.bayesian(formulation, keys=prior).problem(queries).sites["keys"].distribution
 
 
 @pytest.mark.parametrize("name", wrapped(torch.zeros(())))
@@ -268,7 +268,7 @@ def test_a_family_is_refused_at_the_door_or_pickled_copied_converted_and_drawn(f
         taken.append(name)
         if family == "Unit":  # of numbers of no axis: refused by its shape
             continue
-        site = posterior.sites((queries, None, None, None))[name].distribution
+        site = posterior.problem(queries).sites[name].distribution
         value = torch.distributions.biject_to(site.support)(
             torch.zeros(torch.distributions.biject_to(site.support).inverse_shape(site.batch_shape + site.event_shape), dtype=DOUBLE)
         )  # fmt: skip
@@ -277,7 +277,7 @@ def test_a_family_is_refused_at_the_door_or_pickled_copied_converted_and_drawn(f
             assert site.sample().dtype == DOUBLE
         converted = models.bayesian(TARGET, **{name: in_dtype(prior, DOUBLE)})
         for kept in (pickle.loads(pickle.dumps(posterior)), copy.deepcopy(posterior), converted):
-            other = kept.sites((queries, None, None, None))[name].distribution
+            other = kept.problem(queries).sites[name].distribution
             assert type(other) is type(site) and torch.equal(other.log_prob(value), site.log_prob(value))
     assert bool(taken) == (family not in REFUSED)
 

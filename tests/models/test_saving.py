@@ -80,8 +80,8 @@ def test_a_posterior_comes_back(name, through):
     posterior = models.bayesian(MIXTURE, **PRIORS[name])
     kept = through(posterior)
     assert same(posterior, kept) and kept.conjugate() == posterior.conjugate()
-    for parameter, site in posterior.sites((QUERIES, None, None, None)).items():
-        other = kept.sites((QUERIES, None, None, None))[parameter]
+    for parameter, site in posterior.problem(QUERIES).sites.items():
+        other = kept.problem(QUERIES).sites[parameter]
         assert type(other.distribution) is type(site.distribution)
         if posterior.priors[parameter] is models.FLAT:
             assert kept.priors[parameter] is models.FLAT
