@@ -164,6 +164,12 @@ def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool =
     latent: dict[str, Any] = {
         name: node for name, node in trace.iter_stochastic_nodes() if type(node["fn"]).__name__ != "_Subsample"
     }
+    if isinstance(program, Bayesian):
+        drawn = [name for name in program.formulation.LATENTS if name in latent]
+        if drawn:
+            raise ValueError(
+                f"{drawn[0]} are latents of the observations, which are no parameters and cannot be enumerated; sum them out by models.bayesian(..., collapsed=True)"
+            )
     discrete = [name for name, node in latent.items() if node["fn"].has_enumerate_support]
     found = {name: Site(node["fn"], node["value"]) for name, node in latent.items() if name not in discrete}
     if not found and not (assignments and discrete):

@@ -165,6 +165,9 @@ class Formulation:
     DATA: ClassVar[Mapping[str, Datum]]
     RESULTS: ClassVar[Mapping[str, str]] = {}  # axes of what the methods return
     AT_DRAWS: ClassVar[tuple[str, ...]] = ("attention",)  # methods that converted draws of parameters are given by
+    LATENTS: ClassVar[
+        tuple[str, ...]
+    ] = ()  # sites of `model` that are latents of observations and cannot be enumerated: no parameters
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
     #: by name, what makes it a formulation that is a density of data; none where it is one already, or cannot be
     LIKELIHOODS: ClassVar[dict[str, Callable[[Any], "Formulation"]]] = {}

@@ -65,6 +65,7 @@ def _draw(program: Bayesian, like: Data, seed: int) -> tuple[dict[str, Tensor], 
             site_is_subsample(node)
             or getattr(node["fn"], "has_enumerate_support", False)
             or name in program.formulation.DATA
+            or name in program.formulation.LATENTS
         )
     }
     return drawn, data
