@@ -77,7 +77,7 @@ class Problem:
 
     @property
     def weights(self) -> Tensor | None:
-        """How often each observation counts; None is once."""
+        """Weights of the observations, 0 for an absent one; None is 1."""
         return self.formulation.datum(self.data, "weights")
 
     @property

@@ -140,7 +140,7 @@ CONJUGATE: Mapping[type, tuple[type, ...]] = {
 
 
 class SufficientStatistics(Protocol):
-    """What an E-step or a draw of latents leaves: all that `Formulation.conditional` reads of data. Inference reads the two below."""
+    """Sums over the observations, expected or of drawn latents: all that `Formulation.conditional` reads of data."""
 
     @property
     def log_evidence(self) -> Tensor:
@@ -392,7 +392,7 @@ class Formulation:
         return {}
 
     def expect(self, data: Data, centers: Mapping[str, Tensor] | None = None) -> SufficientStatistics:
-        """What an E-step leaves for `conditional`, centred on ``centers``, by default `origins`."""
+        """Take an E-step: the statistics that `conditional` reads, centred on ``centers``, by default `origins`."""
         self.refuse("expect")
 
     def draw_latents(

@@ -98,7 +98,7 @@ class Sums(NamedTuple):
 
 
 class Seen:
-    """What an E-step of a mixture leaves: `Sums`, made when one of them is first asked for, then over all processes at once."""
+    """Statistics of a mixture: `Sums`, made when one of them is first asked for, and then over all processes at once."""
 
     def __init__(self, make: Callable[[Total | None], Sums], total: Total | None = None):
         self._make, self._total = make, total
