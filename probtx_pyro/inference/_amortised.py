@@ -4,7 +4,6 @@
 from a set of queries to a normal in unconstrained coordinates (Kingma & Welling 2014; Zaheer et al. 2017 for sets).
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -64,10 +63,9 @@ class AttentionGuide(nn.Module):
             raise ValueError(
                 "posterior: a collapsed program has no assignments to guide; make it with models.bayesian(..., collapsed=False)"
             )
-        kind = type(posterior.formulation)
-        if "attention" not in inspect.signature(getattr(kind, "guide", object)).parameters:
+        if not posterior.formulation.GUIDED_BY_ATTENTION:
             raise NotImplementedError(
-                f"AttentionGuide: the guide of a {kind.__name__} takes no attention; write your own"
+                f"AttentionGuide: the guide of a {type(posterior.formulation).__name__} takes no attention; write your own"
             )
         if isinstance(encoder, Tensor) and not encoder.is_floating_point():
             raise ValueError(f"encoder: logits must be floating point, not {encoder.dtype}")

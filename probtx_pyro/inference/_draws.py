@@ -89,18 +89,14 @@ class Draws(NamedTuple):
         drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}
         if at == "mean":
             return formulation.with_parameters({name: x.mean((0, 1)) for name, x in drawn.items()})
-        place: Any = at
-        try:
-            chain, draw = (
-                divmod(int(self.statistics["lp"].argmax()), self.num_draws)
-                if at == "highest"
-                else map(operator.index, place)
-            )
-            return formulation.with_parameters({name: x[chain, draw] for name, x in drawn.items()})
-        except (IndexError, TypeError, ValueError):
+        place: Any = divmod(int(self.statistics["lp"].argmax()), self.num_draws) if at == "highest" else at
+        number = (self.num_chains, self.num_draws)
+        whole = isinstance(place, tuple | list) and len(place) == 2 and all(hasattr(i, "__index__") for i in place)
+        if not whole or not all(-n <= operator.index(i) < n for i, n in zip(place, number, strict=True)):
             raise ValueError(
-                f"at must be 'mean', 'highest' or (chain, draw) of {self.num_chains} chains of {self.num_draws} draws, not {at!r}"
-            ) from None
+                f"at must be 'mean', 'highest' or (chain, draw) of {number[0]} chains of {number[1]} draws, not {at!r}"
+            )
+        return formulation.with_parameters({name: x[tuple(place)] for name, x in drawn.items()})
 
     @property
     def num_chains(self) -> int:

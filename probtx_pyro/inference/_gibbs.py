@@ -104,14 +104,13 @@ def gibbs(
         raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
     options = ("Gibbs", num_samples, num_chains, num_warmup, thin, seed)
     (own,) = seeds(seed, 1, "chains")
+    problem = None
     if isinstance(posterior, Formulation) and posterior.offers("latents"):
         given = posterior.bind(*data, **named)
         latents, like = posterior.latents(given), next(iter(posterior.parameters().values()))
         generator = torch.Generator(like.device).manual_seed(own)
         first = begin(latents, num_chains, start, generator, "start")
-        run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
         step = _of_latents(posterior, latents, generator)
-        samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
     else:
         require_posterior(posterior, "inference.gibbs")
         assert isinstance(posterior, Bayesian)
@@ -125,9 +124,10 @@ def gibbs(
         generator = torch.Generator(problem.like.device).manual_seed(own)
         points = starts(of_problem(posterior, problem), num_chains, "map" if start is None else start, seed)
         first = {name: points[name].reshape(num_chains, *x.shape) for name, x in problem.start.items()}
-        run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
         step = _of_parameters(problem, generator)
-        samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
+    run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})
+    samples, lp, seconds = _drawn(step, first, num_samples, num_warmup, thin, generator, run, progress)
+    if problem is not None:
         samples = {name: x.reshape(*x.shape[:2], *problem.sites[name].initial.shape) for name, x in samples.items()}
         for name, density in problem.log_priors(samples).items():
             if bool(density.isnan().any()):

@@ -97,16 +97,14 @@ def draw_trees(
         kind = type(draws).__name__ if not isinstance(draws, Draws) else "Draws of parameters"
         raise ValueError(f"draws must be those of inference.gibbs(crf, ...), of labels and heads, not {kind}")
     formulation = draws.program
-    latents = formulation.latents(formulation.bind(*draws.arguments))
-    if not hasattr(latents, "trees"):
-        raise NotImplementedError(
-            f"{type(formulation).__name__} has no trees among its latent choices; take its draws as they are"
-        )
+    data = formulation.bind(*draws.arguments)
     (own,) = seeds(seed, 1, "trees")
     like = next(iter(formulation.parameters().values()))
     generator = torch.Generator(like.device).manual_seed(own)
     rows = [  # chain by chain: the determinants of one take N times the memory of its attention
-        latents.trees({name: x[i] for name, x in draws.samples.items()}, generator, channels, single_root)
+        formulation.draw_trees(
+            data, {name: x[i] for name, x in draws.samples.items()}, generator, channels, single_root
+        )
         for i in range(draws.num_chains)
     ]
     heads, log_weights = (torch.stack(x) for x in zip(*rows, strict=True))

@@ -1,6 +1,6 @@
 """Mixtures in other words: a formulation with parameters of its own that is, for inference, a `GaussianMixture`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pyro.distributions import TorchDistribution
@@ -59,9 +59,9 @@ class ReducedMixture(Mixture):
         if self.limit is not None:
             raise ValueError(self.limit)
 
-    def offers(self, method: str) -> bool:
-        """True if the formulation has the method, False if it refuses it."""
-        return super().offers(method) and (self.limit is None or method in WITHOUT_DENSITY)
+    def lacks(self) -> Collection[str]:
+        """All but `WITHOUT_DENSITY`, in the limit."""
+        return super().lacks() if self.limit is None else {*dir(Mixture)} - {*WITHOUT_DENSITY}
 
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that is not there, or that the data say nothing of."""

@@ -168,6 +168,7 @@ class Formulation:
     LATENTS: ClassVar[
         tuple[str, ...]
     ] = ()  # sites of `model` that are latents of observations and cannot be enumerated: no parameters
+    GUIDED_BY_ATTENTION: ClassVar[bool] = False  # whether `guide` takes another attention than the exact one
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
     #: by name, what makes it a formulation that is a density of data; none where it is one already, or cannot be
     LIKELIHOODS: ClassVar[dict[str, Callable[[Any], "Formulation"]]] = {}
@@ -401,6 +402,21 @@ class Formulation:
         """The same with latents drawn from their posterior, by ``generator``: ``leading`` axes (chains, then problems) before their own."""
         self.refuse("draw_latents")
 
+    def conditioned(self, data: Data) -> "Formulation":
+        """The formulation that has absorbed these data: what answers new queries. Itself, where parameters are all that it knows."""
+        return self
+
+    def draw_trees(
+        self,
+        data: Data,
+        state: Mapping[str, Tensor],
+        generator: torch.Generator,
+        channels: Sequence[int] | None,
+        single_root: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw a tree of heads given the other latent choices, in each of some channels, and say how probable trees are."""
+        self.refuse("draw_trees")
+
     def latents(self, data: Data) -> Latents:
         """Latent choices that Gibbs sampling draws without any prior on parameters, given what data know of them."""
         self.refuse("latents")
@@ -412,10 +428,15 @@ class Formulation:
         """
         self.refuse("conditional")
 
+    def lacks(self) -> Collection[str]:
+        """Methods of the class that this value refuses, such as the density of a measure on points."""
+        return ()
+
     def offers(self, method: str) -> bool:
         """True if the formulation has the method, False if it refuses it."""
         kinds = ("log_evidence", "log_density") if method == "log_evidence" else (method,)
-        return any(getattr(type(self), kind) is not getattr(Formulation, kind, None) for kind in kinds)
+        own = any(getattr(type(self), kind) is not getattr(Formulation, kind, None) for kind in kinds)
+        return own and method not in self.lacks()
 
     @classmethod
     def refuse(cls, method: str) -> NoReturn:

@@ -23,7 +23,7 @@ attention; from answers to given queries all parameters have a posterior. Leadin
 and broadcast.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -100,6 +100,7 @@ class LinearKeys(Formulation):
         "log_evidence": "query",
         "expected_outputs": "query answer",
     }
+    GUIDED_BY_ATTENTION: ClassVar[bool] = True
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "": "its weights are no density of queries; give it values and a value_precision, a density of answers to given queries, or take gradients of expected_outputs, or train nn.LinearKeysAttention",
         "conditional": "all but values and value_precision are in the normaliser of attention and have no conditional of a known family; draw with inference.nuts, or fit a guide with inference.variational",
@@ -116,10 +117,9 @@ class LinearKeys(Formulation):
         validate_precision(precision, self.values, self.keys.shape[-3])
         _ = self.batch_shape
 
-    def offers(self, method: str) -> bool:
-        """True if the memory has the method, False if it refuses it: densities are those of answers with a precision."""
-        dense = self.value_precision is not None
-        return super().offers(method) and (dense or method not in ("log_evidence", "output_distribution"))
+    def lacks(self) -> Collection[str]:
+        """Densities, which are those of answers with a precision."""
+        return ("log_evidence", "output_distribution") if self.value_precision is None else ()
 
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that is not there, or on weights that are masked."""

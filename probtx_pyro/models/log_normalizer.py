@@ -22,7 +22,7 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -135,9 +135,9 @@ class LogNormalizer(Formulation):
             covariance = covariance[(None,) * max(0, rank - covariance.dim())]
         return type(self)(**{**present, "covariance": covariance, **changes})
 
-    def offers(self, method: str) -> bool:
-        """True if the measure has the method, False if it refuses it: one that sits on points has no density."""
-        return super().offers(method) and (self.dense or method not in ("log_evidence", "output_distribution"))
+    def lacks(self) -> Collection[str]:
+        """Densities, of a measure that sits on points."""
+        return () if self.dense else ("log_evidence", "output_distribution")
 
     def check_prior(self, name: str) -> None:
         """Refuse a prior on a parameter that is not there, or on weights that are masked."""

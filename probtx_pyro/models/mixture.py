@@ -142,6 +142,7 @@ class Mixture(Formulation):
         "outputs": "drop them",
         "output_distribution": "its answers have no density; take expected_outputs",
     }
+    GUIDED_BY_ATTENTION: ClassVar[bool] = True
     log_prior: Maybe
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------

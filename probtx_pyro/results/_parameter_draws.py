@@ -13,6 +13,7 @@ from probtx_pyro.results._evaluation import at_draws, flattened, width
 class ParameterDraws(NamedTuple):
     """Draws of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
 
+    ``absorbed``: the data that the draws were made from, where ``data`` are others, for `Formulation.conditioned`.
     Without draws the formulation is as it is: a posterior of one point. Methods that take ``alone`` are those of all that the data
     hold, or of their first datum alone, such as queries without their answers.
     """
@@ -21,6 +22,7 @@ class ParameterDraws(NamedTuple):
     samples: Mapping[str, Tensor]
     data: Data
     batch: torch.Size
+    absorbed: Data | None = None
 
     @property
     def number(self) -> tuple[int, int]:
@@ -64,7 +66,11 @@ class ParameterDraws(NamedTuple):
         given = self.arguments(alone)
         if self.samples:
             found = at_draws(
-                lambda at: {method: getattr(at, method)(*given)}, self.formulation, self.batch, self.data, self.samples
+                lambda at: {method: getattr(self.ready(at), method)(*given)},
+                self.formulation,
+                self.batch,
+                self.data,
+                self.samples,
             )
             return found[method]
         with torch.no_grad():
@@ -87,7 +93,11 @@ class ParameterDraws(NamedTuple):
     def at(self, rows: Tensor) -> Any:
         """Return the formulation at some of the draws, counted over all chains: its leading axis."""
         flat = flattened(self.formulation, self.samples, len(self.batch))
-        return self.formulation.with_parameters({name: x[rows] for name, x in flat.items()})
+        return self.ready(self.formulation.with_parameters({name: x[rows] for name, x in flat.items()}))
+
+    def ready(self, at: Formulation) -> Formulation:
+        """Return the formulation with what it has absorbed."""
+        return at if self.absorbed is None else at.conditioned(self.absorbed)
 
     def some(self, rows: Tensor) -> "ParameterDraws":
         """Return the same with some of the observations along the last of their axes."""
@@ -104,7 +114,8 @@ class ParameterDraws(NamedTuple):
         held = {row.field or name: chosen(name, self.formulation.held(name)) for name, row in table}
         drawn = {name: chosen(name, self.samples[name]) for name, _ in table if name in self.samples}
         data = tuple(chosen(name, x) for name, x in zip(self.formulation.DATA, self.data, strict=True))
-        return ParameterDraws(self.formulation.with_parameters(held), {**self.samples, **drawn}, data, self.batch)
+        found = self.formulation.with_parameters(held)
+        return self._replace(formulation=found, samples={**self.samples, **drawn}, data=data)
 
     def aligned(self, x: Tensor, name: str) -> Tensor:
         """Lay ``x`` (chain, draw, *batch, *observations) along the axes of a result; those it lacks have size 1."""

@@ -131,7 +131,7 @@ def predict(
         )
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if asked else formulation.batch_shape
-    values = ParameterDraws(formulation, samples, data, common_shape(own, *leading))
+    values = ParameterDraws(formulation, samples, data, common_shape(own, *leading), bound if new and bound else None)
     values.require_rows()
     seen = not new or not isinstance(fit, Draws)
     known = torch.tensor(seen, device=values.like.device) if weights is None else weights > 0

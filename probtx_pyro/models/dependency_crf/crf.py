@@ -21,7 +21,7 @@ Distance groups g(i, j): ``|i - j|`` cut by ``distances`` into [1, s_1), [s_1, s
 the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, which share T, R and B.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -330,6 +330,17 @@ class DependencyCRF(Formulation):
     def latents(self, data: Data) -> Latents:
         """Labels and heads as Gibbs sampling and annealing draw them, given what is known."""
         return Latents(self.potentials(*data), self.sentences)
+
+    def draw_trees(
+        self,
+        data: Data,
+        state: Mapping[str, Tensor],
+        generator: torch.Generator,
+        channels: Sequence[int] | None,
+        single_root: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw a tree in each of some channels given labels, (chain, ..., channel, N), and return log P(tree | labels) of all, (chain, ...)."""
+        return self.latents(data).trees(state, generator, channels, single_root)
 
     # -- Pyro programs ------------------------------------------------------------------------------------------------------
 
