@@ -117,7 +117,7 @@ def swapped(program, *data, seed):
 
 def planted(monkeypatch, name):
     """A sampler with an error."""
-    sampler, mixture = (sys.modules[f"probtx_pyro.{name}"] for name in ("inference._gibbs", "models.mixture"))
+    sampler, mixture = (sys.modules[f"probtx_pyro.{name}"] for name in ("models._problem", "models.mixture"))
     right_draw, right_statistics = sampler.draw, mixture.sampled_statistics
 
     def without_normalizer(factor, *others):
