@@ -57,7 +57,7 @@ from benchmarks.evidence.shifts import DATA, Parts, batches, shifts_of_test, shi
 from benchmarks.memory_classifier import scores
 from benchmarks.timing import machine
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory._prevalence import CONCENTRATIONS, draw_shares
+from probtx_pyro.apps.memory._adapt import CONCENTRATIONS, draw_shares
 
 RESULT, CHOICES = "evidence_label_shift", "evidence_label_shift_choices"
 VALIDATION_SEEDS = (1000,)

@@ -9,9 +9,8 @@ from pyro import poutine
 from pyro.distributions import Dirichlet, ImproperUniform
 from torch import Tensor
 
-from probtx_pyro.inference._gradient_map import require_inside
 from probtx_pyro.inference._program import Parameters
-from probtx_pyro.inference.em import climbed
+from probtx_pyro.inference.em import climbed, require_inside
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, without_mode
 

@@ -5,22 +5,24 @@ One step is one E-step, then the locations, then the precisions (with the *new* 
 program ``models.bayesian(formulation, ...)``, never falls.
 """
 
+import math
 import warnings
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.distributions import biject_to, constraints
 
-from probtx_pyro.inference._causal import prefix_problem, prefix_result
-from probtx_pyro.inference._gradient_map import gradient_map
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
 from probtx_pyro.models._problem import Problem
+from probtx_pyro.models._supports import bounds, inner
 from probtx_pyro.models._validation import violated
 from probtx_pyro.models.formulation import Data, Formulation
-from probtx_pyro.models.priors import in_dtype, require_modes
-from probtx_pyro.ops import fixed_point
+from probtx_pyro.models.priors import FLAT, Site, arguments_of, as_pyro, bare, in_dtype, require_modes
+from probtx_pyro.ops import FixedPoint, fixed_point, safe_softmax
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -220,3 +222,203 @@ def _half(formulation: Formulation) -> torch.dtype | None:
 
 def _cast(data: Data, dtype: torch.dtype) -> Data:
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in data)
+
+
+AXIS = "query"  # along which prefixes are taken
+
+
+def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Data]:
+    """The posterior and data with an axis of Q prefixes before the own axes of every parameter and datum."""
+    formulation = posterior.formulation
+    if formulation.axes("log_evidence") != (AXIS,) or all(row.role != "weights" for row in formulation.DATA.values()):
+        raise NotImplementedError(
+            f"causal adaptation goes query by query, which a {type(formulation).__name__} does not have; use causal=False"
+        )
+    queries = data[0]
+    num = queries.shape[-2]
+    inside = torch.ones(num, num, dtype=queries.dtype, device=queries.device).tril()
+    prefixes: list[Any] = []
+    for (name, datum), x in zip(formulation.DATA.items(), data, strict=True):
+        if datum.role == "weights":
+            prefixes.append(inside if x is None else inside * x.unsqueeze(-2))
+        else:
+            prefixes.append(None if x is None else _insert(x, len(formulation.axes(name))))
+    changes = {}
+    for name in formulation.PARAMETERS:
+        row = formulation.row(name)
+        if (x := formulation.held(name)) is not None:
+            rank = len(formulation.axes(name))
+            changes[row.field or name] = (
+                _grown(_insert(x, rank), num, rank) if name in posterior.priors else _insert(x, rank)
+            )
+    wide = formulation.with_parameters(changes)
+    priors = {name: _wide(prior, len(formulation.axes(name))) for name, prior in posterior.priors.items()}
+    return Bayesian(wide, priors, posterior.collapsed), tuple(prefixes)
+
+
+def prefix_result(adapted: F) -> F:
+    """The adapted formulation, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
+    changes = {}
+    for name, row in adapted.PARAMETERS.items():
+        x = adapted.held(name)
+        if x is not None and row.names[:1] == (AXIS,) and x.shape[-2] != 1:  # query i's row in prefix i
+            several = x.shape[-3] != 1  # (..., prefix or 1, Q, U)
+            own = torch.diagonal(x, dim1=-3, dim2=-2).transpose(-1, -2) if several else x.squeeze(-3)
+            changes[row.field or name] = own.unsqueeze(-2)
+    return adapted.with_parameters(changes)
+
+
+def _insert(x: Tensor, rank: int) -> Tensor:
+    """A prefix axis of size 1 before the last ``rank`` axes; a scalar stays a scalar."""
+    return x.unsqueeze(-1 - rank) if x.dim() >= rank else x
+
+
+def _grown(x: Tensor, num: int, rank: int) -> Tensor:
+    """The axis of prefixes at its full size: each prefix adapts its own copy."""
+    if x.dim() == 0:
+        return x.expand(num, *(1,) * rank)
+    return x.expand(*x.shape[: x.dim() - rank - 1], num, *x.shape[x.dim() - rank :])
+
+
+def _wide(prior: Any, rank: int) -> Any:
+    """A conjugate prior with the prefix axis."""
+    if prior is FLAT:
+        return prior
+    prior = bare(as_pyro(prior))
+    own = rank - prior.event_dim  # axes of the parameter that are no event
+    arguments = arguments_of(prior)
+    ranks = {key: own + prior.arg_constraints[key].event_dim for key in arguments}
+    wide = {key: x.unsqueeze(-1 - ranks[key]) if x.dim() > ranks[key] else x for key, x in arguments.items()}
+    return type(prior)(**wide, validate_args=False)
+
+
+LOWEST_LOGIT = -30.0  # where a weight of 0 starts: e^-30, from which gradients can still bring it back
+
+
+def gradient_map(
+    objective: Callable[[Mapping[str, Tensor]], Tensor],
+    start: Mapping[str, Tensor],
+    sites: Mapping[str, Site],
+    *,
+    problems: torch.Size,
+    num_steps: int,
+    tol: float | None,
+    progress: bool | None = None,
+    require: Callable[[Mapping[str, Tensor], Tensor], None] = lambda *_: None,
+) -> FixedPoint:
+    """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
+
+    Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out), but
+    the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds. A
+    density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it says so.
+    ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it spoils the others.
+
+    Raises
+    ------
+    ValueError
+        If a tensor involved requires a gradient: the result would silently lose it. A start outside a prior's support, or on a bound.
+    """
+    require_inside(sites)
+    if (begun := objective(start)).requires_grad:
+        raise ValueError(
+            "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
+        )
+    require(start, begun)
+    free = {
+        name: _unconstrain(x.detach(), sites[name]).clone(memory_format=torch.contiguous_format).requires_grad_()
+        for name, x in start.items()
+    }
+    # one iteration at a time: `fixed_point` says when to stop
+    alone: dict[str, Any] = {"max_iter": 1, "tolerance_grad": 0, "tolerance_change": 0}
+    optimizer = torch.optim.LBFGS(
+        [*free.values()], max_eval=25, line_search_fn="strong_wolfe", history_size=20, **alone
+    )
+
+    def constrained(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: _constrain(x, sites[name]) for name, x in values.items()}
+
+    def climbed(values: Mapping[str, Tensor]) -> Tensor:
+        return objective(constrained(values))
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            state = constrained(free)
+            found = objective(state)
+            value = -found.sum()
+        if not value > -math.inf:  # a line search does not come back from it
+            require(state, found)
+        value.backward()
+        return value
+
+    def step(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        with torch.no_grad():
+            before = climbed(state)
+        optimizer.step(loss)
+        return {name: x.detach().clone() for name, x in free.items()}, before
+
+    detached = {name: x.detach().clone() for name, x in free.items()}
+    with torch.no_grad():
+        found = fixed_point(
+            step, detached, num_steps=num_steps, tol=tol, objective=climbed, progress=progress, label="gradient MAP"
+        )
+    value = loss()
+    slope = float(torch.stack([x.grad.abs().max() for x in free.values() if x.grad is not None]).max())
+    precision = torch.finfo(value.dtype).eps ** 0.5 if tol is None else tol
+    level = precision**0.5 * (1 + abs(float(value.detach())))  # a stalled line search (a kink) is not convergence
+    with torch.no_grad():
+        return found._replace(
+            state=constrained(found.state),
+            converged=(found.converged & (slope <= level)).expand(problems),
+            num_steps=found.num_steps.expand(problems),
+        )
+
+
+def _allowed(site: Site) -> Tensor | None:
+    return getattr(site.distribution, "allowed", None)
+
+
+def _unconstrain(x: Tensor, site: Site) -> Tensor:
+    if is_simplex(site.distribution):
+        return x.log().clamp_min(LOWEST_LOGIT)
+    return biject_to(site.distribution.support).inv(x)
+
+
+def _constrain(x: Tensor, site: Site) -> Tensor:
+    if is_simplex(site.distribution):
+        allowed = _allowed(site)
+        return safe_softmax(x if allowed is None else x.masked_fill(~allowed, -math.inf))[0]
+    return biject_to(site.distribution.support)(x)
+
+
+def require_inside(sites: Mapping[str, Site]) -> None:
+    """Refuse present values that have no density under their priors, or lie on a bound where no gradient brings them back.
+
+    Every verb that begins at the formulation's own parameters asks this; rows on the simplex are brought there by each.
+    """
+    for name, (distribution, x) in sites.items():
+        support: Any = distribution.support
+        if not is_simplex(distribution) and not bool(support.check(x).all()):
+            raise ValueError(f"{name} starts outside the support of its prior, {support}; {_repair(name)}")
+        if _on_a_bound(x, support):
+            raise ValueError(
+                f"{name} starts on a bound of the support of its prior, where gradients vanish; {_repair(name)}"
+            )
+
+
+def is_simplex(distribution: Any) -> bool:
+    """True if the rows are on the simplex, or on a face of it."""
+    return isinstance(inner(distribution.support), type(constraints.simplex)) or hasattr(distribution, "allowed")
+
+
+def _repair(name: str) -> str:
+    return f"start the formulation inside it, formulation.replace({name}=...), or where there are chains at start='prior' or values of your own"
+
+
+def _on_a_bound(x: Tensor, support: Any) -> bool:
+    """True if an entry is not known to be so far from the bounds of its support that gradients bring it back."""
+    limits = bounds(support)
+    if limits is None:
+        return False
+    inside = torch.minimum(x - limits[0], limits[1] - x) > torch.finfo(x.dtype).eps ** 0.5 * x.abs()
+    return not bool(inside.all())

@@ -24,7 +24,7 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
@@ -41,14 +41,111 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._conjugate import Conjugate, conjugate
 from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
-from probtx_pyro.models._tilted_checks import validate_data, validate_measure, validate_queries
 from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
-from probtx_pyro.ops import Factor, attend, log_evidence, log_joint, safe_log, safe_softmax
+from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
 from probtx_pyro.ops._factor import Squares, far_apart, squares_apart
 from probtx_pyro.ops._numerics import center_of, common_shape
+
+HALVINGS = 12  # of a Newton step that would not climb
+
+
+class Conjugate(NamedTuple):
+    """``sup_η η'm - log Z(η)``.
+
+    value: (..., Q): the entropy of the tilted distribution with mean m, negated. eta: where the supremum is, (..., Q, D).
+    converged: whether the mean there is m, (..., Q); a mean outside the convex hull of discrete points has no such η.
+    """
+
+    value: Tensor
+    eta: Tensor
+    converged: Tensor
+
+
+def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
+    """`LogNormalizer.conjugate` of a measure with ``log_normalizer``, ``mean`` and ``covariance``, for means (..., Q, D)."""
+    tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
+    sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
+
+    def step(state):
+        eta = state["eta"]
+        hessian, slope = base.covariance(eta), mean - base.mean(eta)
+        scale = hessian.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        damped = hessian + 1e-10 * scale * torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        towards = (torch.linalg.pinv(damped, hermitian=True) @ slope.unsqueeze(-1)).squeeze(
+            -1
+        )  # a GPU's lstsq needs full rank
+        tried = eta + sizes.view(-1, *(1,) * eta.dim()) * towards
+        value = (tried * mean).sum(-1) - base.log_normalizer(tried)
+        best = value.nan_to_num(-math.inf).argmax(0, keepdim=True)
+        return {"eta": tried.gather(0, best.unsqueeze(-1).expand(1, *eta.shape)).squeeze(0)}, None
+
+    with torch.no_grad():
+        start = {"eta": torch.zeros_like(mean)}
+        eta = fixed_point(step, start, problems=mean.shape[:-1], num_steps=num_steps, tol=tol, progress=False).state[
+            "eta"
+        ]
+    reached = (base.mean(eta) - mean).norm(dim=-1)
+    size = 1 + base.locations.abs().amax()
+    return Conjugate((eta * mean).sum(-1) - base.log_normalizer(eta), eta, reached <= tol**0.5 * size)
+
+
+def validate_measure(base: Any) -> None:
+    """Refuse parameters of a `LogNormalizer` that do not fit together."""
+    covariance, variance = base.covariances, base.variance
+    check.at_least("locations", base.locations, 2, "(..., N, D)")
+    if covariance is not None and variance is not None:
+        raise ValueError("covariance and variance say the same thing; give one of them")
+    tensors = {"locations": base.locations, "covariance": covariance, "variance": variance}
+    check.same_dtype(**tensors, log_weights=base.log_weights)
+    check.finite(**tensors)
+    number, features = base.locations.shape[-2:]
+    if number < 1:
+        raise ValueError("locations has no units; give at least one")
+    if covariance is not None:
+        check.positive_definite("covariance", covariance, features)
+        if covariance.shape[-3] not in (1, number):
+            raise ValueError(
+                f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
+            )
+    if variance is not None:
+        check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
+        if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):
+            raise ValueError(
+                f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(variance.shape)}"
+            )
+        check.positive("variance", variance)
+    if base.log_weights is not None:
+        if base.log_weights.shape[-1:] != (number,):
+            raise ValueError(
+                f"log_weights must have shape (..., {number}), one for each location, not {tuple(base.log_weights.shape)}"
+            )
+        if check.violated(~torch.isfinite(base.log_weights.detach().logsumexp(-1))):
+            raise ValueError("log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only")
+    _ = base.batch_shape
+
+
+def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
+    """Refuse queries, or points, that do not fit the locations."""
+    check.floating(name, eta)
+    check.at_least(name, eta, 2, "(..., Q, D)")
+    check.same_size(name, eta.shape[-1], "locations", base.locations.shape[-1], "coordinates")
+    check.same_dtype(**{name: eta}, locations=base.locations)
+    check.finite(**{name: eta})
+
+
+def validate_data(base: Any, eta: Tensor, points: Tensor | None) -> torch.Size:
+    """Return the problems that queries and points make together; refuse those that do not fit, and points without a density."""
+    validate_queries(base, eta)
+    if points is None:
+        return eta.shape[:-2]
+    if not base.dense:
+        base.refuse("log_evidence")
+    validate_queries(base, points, "points")
+    check.same_size("eta", eta.shape[-2], "points", points.shape[-2], "rows")
+    return check.broadcastable(eta=eta.shape[:-2], points=points.shape[:-2])
+
 
 Maybe = Tensor | None  # an argument that may be left out
 TIED = "log_normalizer(eta) ties all its parameters together, so that none has a conditional of a known family; draw with inference.nuts, or fit a guide with inference.variational"

@@ -17,6 +17,7 @@ x_i     ``x``                (..., N, D)           real: the queries
 prior on centers and a Gamma prior on γ, half a precision, are conjugate.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -26,15 +27,18 @@ from pyro.distributions import Gamma, Normal
 from torch import Tensor
 from torch.distributions import constraints
 
-from probtx_pyro.models import _kmeans_descent as descent
-from probtx_pyro.models import _kmeans_em as expectation
 from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import GammaTerms, Parameter, Terms
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Maybe, Number, Seen, attention_of
+from probtx_pyro.ops import expected_statistics, fixed_point, gaussian_factor, safe_ratio
+from probtx_pyro.ops._chunks import over_chunks
 from probtx_pyro.ops._factor import squared_distances
+from probtx_pyro.ops._fixed_point import State
+from probtx_pyro.ops._numerics import common_shape
+from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.ops.attention import require_reached
 
 
@@ -180,7 +184,7 @@ class SoftKMeans(ReducedMixture):
         The objective is "free_energy", "distortion" or "reconstruction_error". For ``"free_energy"`` it is ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
         """
         self._fits(x)
-        return descent.gradient(self, x, objective)
+        return gradient(self, x, objective)
 
     # -- fitting ------------------------------------------------------------------------------------------------------------
 
@@ -250,7 +254,7 @@ class SoftKMeans(ReducedMixture):
             Shapes that do not fit, NaN or infinity, ``learn_gamma`` in Lloyd's limit or where all points lie on centers.
         """
         self._fits(x, point_weights)
-        centers, gamma, found = expectation.em(
+        centers, gamma, found = lloyd(
             self.centers, self.gamma, x, num_steps, tol, learn_gamma, point_weights, implicit, progress
         )
         return Clustering(check.unchecked(SoftKMeans, centers=centers, gamma=gamma), *found)
@@ -282,7 +286,7 @@ class SoftKMeans(ReducedMixture):
             An unknown objective, a rate that is not positive, None for another objective, batches larger than the data.
         """
         self._fits(x)
-        centers, trace = descent.descend(self, x, objective, num_steps, batch_size, seed, learning_rate, progress)
+        centers, trace = descend(self, x, objective, num_steps, batch_size, seed, learning_rate, progress)
         problems = trace.shape[1:]
         taken = torch.full(problems, num_steps, device=x.device)
         return Clustering(self.replace(centers=centers), trace, torch.zeros_like(taken, dtype=torch.bool), taken)
@@ -301,3 +305,182 @@ class SoftKMeans(ReducedMixture):
         check.broadcastable(x=x.shape[:-2], centers=self.centers.shape[:-2], gamma=self.gamma.shape)
         if point_weights is not None:
             start.check_weights(x, point_weights)
+
+
+Found = tuple[Tensor, Tensor, Tensor]
+
+
+def lloyd(
+    centers: Tensor,
+    gamma: Tensor,
+    x: Tensor,
+    num_steps: int,
+    tol: float | None,
+    learn_gamma: bool,
+    point_weights: Maybe,
+    implicit: bool,
+    progress: bool | None,
+) -> tuple[Tensor, Tensor, Found]:
+    """Centers, γ, and the trace, convergence and steps of each problem; see `SoftKMeans.em`."""
+    if num_steps < 0 or (tol is not None and not tol > 0):
+        raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
+    limit = bool(gamma.isinf().any())
+    if learn_gamma and limit:
+        raise ValueError("learn_gamma needs a finite gamma to start from; give one with replace(gamma=...)")
+    weighted = () if point_weights is None else (point_weights.shape[:-1],)
+    problems = common_shape(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
+    weights = torch.ones_like(x[..., 0]) if point_weights is None else point_weights
+    total, fixed, number, limits = weights.sum(-1), gamma.expand(problems), centers.shape[-2], torch.finfo(x.dtype)
+    rounding = (16 * limits.eps) ** 2 * (weights * x.detach().square().sum(-1)).sum(
+        -1
+    )  # of points that are their center
+    middle = x.detach().mean(-2, keepdim=True)
+    assigned = hard_step if limit else soft_step
+
+    def step(state: State) -> tuple[State, Tensor]:
+        sharpness = state.get("gamma", fixed)
+        moved, around, energy = assigned(x, state["centers"], sharpness, middle, point_weights)
+        if not learn_gamma:
+            return {"centers": moved}, energy
+        if check.is_validation_enabled() and not (around > rounding).all():
+            raise ValueError(
+                "learn_gamma: the points lie on the centers, where gamma grows without bound; use fewer centers, or keep gamma fixed"
+            )
+        learned = 0.5 * x.shape[-1] * total / around
+        return {"centers": moved, "gamma": learned}, likelihood(energy, sharpness)
+
+    def likelihood(energy: Tensor, sharpness: Tensor) -> Tensor:
+        """Minus the log likelihood of the mixture with precision 2γ and equal weights."""
+        density = math.log(number) - 0.5 * x.shape[-1] * (sharpness / math.pi).log()
+        return sharpness * energy + total * density
+
+    begin = {"centers": centers.expand(*problems, -1, -1)}
+    if learn_gamma:  # what is fixed is no part of the state, where it would be a flat direction
+        begin["gamma"] = fixed
+    found = fixed_point(
+        step, begin, problems=problems, num_steps=num_steps, tol=tol, objective=lambda state: step(state)[1],
+        implicit=implicit, progress=progress, label="EM", origins={"centers": middle},
+    )  # fmt: skip
+    assert found.objective is not None
+    learned = found.state["gamma"] if learn_gamma else gamma
+    return found.state["centers"], learned, (found.objective, found.converged, found.num_steps)
+
+
+def soft_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_weights: Maybe) -> Found:
+    """The means of what each center is assigned, (..., K, D), ``Σ_ij ω_i α_ij |x_i - mean_j|²`` and the free energy, (...)."""
+    features = x.shape[-1]
+    found = expected_statistics(
+        gaussian_factor(x, centers, 2 * gamma.unsqueeze(-1), origin=middle), None, point_weights
+    )
+    origin, counts = found.centers[0] if found.centers else middle, found.counts.unsqueeze(-1)
+    first, second = found.sums[..., :features], -2 * found.sums[..., features]
+    moved = torch.where(counts > 0, origin + safe_ratio(first, counts, torch.zeros_like(first)), centers)
+    around = (second - (safe_ratio(first, counts, torch.zeros_like(first)) * first).sum(-1)).sum(-1)
+    evidence = found.log_evidence - 0.5 * features * (gamma / math.pi).log().unsqueeze(-1)
+    evidence = evidence if point_weights is None else evidence * point_weights
+    return moved, around, -evidence.sum(-1) / gamma
+
+
+def hard_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_weights: Maybe) -> Found:
+    """The same in the limit of infinite γ: every point counts for the nearest center, the first of several."""
+
+    def nearest(queries: list, given: list) -> tuple[Tensor, None]:
+        """Return the number of the nearest center, by a product where its rounding leaves no doubt, else by the differences."""
+        (points,), (centers, middle) = queries, given
+        away, at = points - middle, centers - middle
+        scores = at.square().sum(-1).unsqueeze(-2) - 2 * away @ at.mT
+        doubt = 8 * (x.shape[-1] + 4) * torch.finfo(x.dtype).eps * sum(z.norm(dim=-1).amax() for z in (away, at)) ** 2
+        close = scores <= scores.amin(-1, keepdim=True) + doubt
+        if not (close.sum(-1) == 1).all():
+            scores = squared_distances(points, centers)
+        return scores.argmin(-1, keepdim=True).to(points.dtype), None
+
+    with torch.no_grad():
+        chosen = over_chunks(nearest, [x], [centers, middle], centers.shape[-2])[0].long()
+    shape = (*chosen.shape[:-1], x.shape[-1])
+    place = chosen.expand(shape)
+    away = x - centers.expand(*shape[:-2], *centers.shape[-2:]).gather(-2, place)
+    weights = (
+        torch.ones_like(away[..., :1]) if point_weights is None else point_weights.unsqueeze(-1).expand(*shape[:-1], 1)
+    )
+    counts = away.new_zeros(*shape[:-2], centers.shape[-2], 1).scatter_add(-2, chosen, weights)
+    shift = away.new_zeros(*shape[:-2], *centers.shape[-2:]).scatter_add(-2, place, weights * away)
+    moved = centers + safe_ratio(shift, counts, torch.zeros_like(shift))
+    energy = (weights * away.square()).sum((-2, -1))
+    return moved, energy, energy
+
+
+Objective = Callable[[Any, Tensor], Tensor]  # a `SoftKMeans` and points to a number for every point, (..., N)
+
+OBJECTIVES: dict[str, Objective] = {
+    "free_energy": lambda model, x: model.free_energy(x),
+    "distortion": lambda model, x: model.distortion(x),
+    "reconstruction_error": lambda model, x: model.reconstruction_error(x),
+}
+
+
+def named(objective: str | Objective) -> Objective:
+    """The objective that a name stands for; a callable stands for itself."""
+    if callable(objective):
+        return objective
+    if objective not in OBJECTIVES:
+        raise ValueError(
+            f"objective must be one of {', '.join(OBJECTIVES)}, or a callable of (model, points), not {objective!r}"
+        )
+    return OBJECTIVES[objective]
+
+
+def gradient(model: Any, x: Tensor, objective: str | Objective) -> Tensor:
+    """Return the gradient of the mean over points with respect to the centers, (..., K, D)."""
+    return _slope(model, x, named(objective))[0]
+
+
+def _slope(model: Any, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """The gradient, and the objective's mean over the points, (...)."""
+    batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
+    with torch.enable_grad():
+        centers = model.centers.detach().expand(*batch, -1, -1).clone().requires_grad_()
+        value = objective(check.unchecked(type(model), centers=centers, gamma=model.gamma), x).mean(-1)
+        return torch.autograd.grad(value.sum(), centers)[0], value.detach()
+
+
+def descend(
+    model: Any,
+    x: Tensor,
+    objective: str | Objective,
+    num_steps: int,
+    batch_size: int,
+    seed: int,
+    learning_rate: float | None,
+    progress: bool | None,
+) -> tuple[Tensor, Tensor]:
+    """Centers and the objective of every mini-batch; see `SoftKMeans.descend`."""
+    if not 1 <= batch_size <= x.shape[-2]:
+        raise ValueError(f"batch_size must be from 1 to the number of points, {x.shape[-2]}, not {batch_size}")
+    if num_steps < 1 or (learning_rate is not None and not learning_rate > 0):
+        raise ValueError(
+            f"num_steps must be 1 or more and learning_rate positive, not num_steps={num_steps}, learning_rate={learning_rate}"
+        )
+    if learning_rate is None and objective != "free_energy":
+        raise ValueError(
+            "learning_rate=None makes centers running means, which descends the free energy only; give a number"
+        )
+    function, generator = named(objective), torch.Generator().manual_seed(seed)
+    batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
+    centers, trace = model.centers.detach().expand(*batch, -1, -1), []
+    met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long, device="cpu")
+    for _ in progress_bar(range(num_steps), label="mini-batches", progress=progress):
+        if len(order) < batch_size:
+            order = torch.randperm(x.shape[-2], generator=generator, device="cpu")
+        rows, order = order[:batch_size].to(x.device), order[batch_size:]
+        now = check.unchecked(type(model), centers=centers, gamma=model.gamma)
+        points = x[..., rows, :].detach()
+        slope, value = _slope(now, points, function)
+        trace.append(value)
+        if learning_rate is not None:
+            centers = centers - learning_rate * slope
+            continue
+        met = met + now.assign(points).sum(-2)
+        share = batch_size / (2 * met.unsqueeze(-1))  # -slope · batch / 2 is the sum of the pulls
+        centers = centers - torch.where(met.unsqueeze(-1) > 0, share, 0.0) * slope
+    return centers, torch.stack(trace)

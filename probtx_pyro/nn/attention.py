@@ -15,7 +15,6 @@ from probtx_pyro.models import Formulation
 from probtx_pyro.nn._heads import Heads, Remembered, Units, attended
 from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn._options import options, printed
-from probtx_pyro.nn._torch_layer import settings_of
 
 Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked for
 
@@ -301,3 +300,38 @@ class Attention(Heads):
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "head_dim": self.head_dim}
         return printed(self, sizes, self._options())
+
+
+def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
+    """Return the arguments that the constructor of ``layer`` was given.
+
+    Raises
+    ------
+    TypeError
+        ``layer`` is not a ``MultiheadAttention``.
+    ValueError
+        A ``forward`` of its own, which does something else with the weights, or other parameters than the constructor makes.
+    """
+    if not isinstance(layer, nn.MultiheadAttention):
+        raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")
+    calls = ("forward", "__call__", "_call_impl")
+    if any(getattr(type(layer), name) is not getattr(nn.MultiheadAttention, name) for name in calls) or (
+        "forward" in vars(layer)
+    ):
+        raise ValueError(
+            f"{type(layer).__name__} has a forward of its own, which another layer would not run; replace it by hand"
+        )
+    settings = options(layer, nn.MultiheadAttention)
+    settings |= {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
+    settings |= {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
+    usual, found = (_names(x) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
+    if usual != found:
+        raise ValueError(
+            f"{type(layer).__name__} keeps its weights under other names than MultiheadAttention ({', '.join(sorted(usual ^ found))}); remove its parametrizations, pruning or adapters first"
+        )
+    return settings
+
+
+def _names(layer: nn.Module) -> set[str]:
+    kinds = layer.named_parameters, layer.named_buffers
+    return {name for named in kinds for name, _ in named(remove_duplicate=False)}

@@ -15,8 +15,9 @@ draw counts by the density that it gives the query (PT eq. 23).
 
 import math
 import warnings
+from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -25,19 +26,204 @@ from torch import Tensor
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._latent_choices import Field
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.ops._numerics import common_shape
-from probtx_pyro.results._averages import (
-    average_error,
-    band,
-    log_average,
-    log_average_error,
-    shares,
-    standard_error,
-)
+from probtx_pyro.results._evaluation import at_draws, flattened, width
 from probtx_pyro.results._exchangeable import draws_relabelled
-from probtx_pyro.results._parameter_draws import ParameterDraws
 from probtx_pyro.results._posterior_mixture import PosteriorMixture
+
+
+def shares(log_weights: Tensor) -> Tensor:
+    """Weights that sum to 1 over chains and draws, from their logarithms, in double precision."""
+    return log_weights.double().flatten(0, 1).softmax(0).reshape(log_weights.shape)
+
+
+def average_error(x: Tensor, log_weights: Tensor) -> Tensor:
+    """Standard error of the weighted mean m, a ratio of means, to first order: that of ``r_s (x_s - m) / mean(r)`` (delta method)."""
+    wide, weights = x.double(), shares(log_weights)
+    number = x.shape[0] * x.shape[1]
+    return standard_error(number * weights * (wide - (weights * wide).sum((0, 1)))).to(x.dtype)
+
+
+def log_average(log_x: Tensor) -> Tensor:
+    """``log mean_s exp(log_x_s)``, (...)."""
+    return (log_x.double().flatten(0, 1).logsumexp(0) - math.log(log_x.shape[0] * log_x.shape[1])).to(log_x.dtype)
+
+
+def log_average_error(log_x: Tensor) -> Tensor:
+    """Standard error of `log_average`, to first order."""
+    return standard_error((log_x.double() - log_average(log_x.double())).exp()).to(log_x.dtype)
+
+
+def band(x: Tensor, log_weights: Tensor, prob: float) -> Tensor:
+    """The central band that holds ``prob`` of the weights, (2, ...)."""
+    return quantiles(x, shares(log_weights), ((1 - prob) / 2, (1 + prob) / 2))
+
+
+def quantiles(x: Tensor, weights: Tensor, probs: tuple[float, ...]) -> Tensor:
+    """Return the smallest draw up to which the weights reach each probability: (chain, draw, ...) to (probability, ...)."""
+    last = x.flatten(0, 1).movedim(0, -1).contiguous()  # to sort along neighbours in memory takes a third of the time
+    ordered, order = last.sort(-1)
+    reached = weights.expand_as(x).flatten(0, 1).movedim(0, -1).gather(-1, order).cumsum(-1)
+    limits = reached.new_tensor(probs).expand(*reached.shape[:-1], -1).contiguous()
+    places = torch.searchsorted(reached, limits).clamp_max(
+        last.shape[-1] - 1
+    )  # rounding may keep the sum below a limit
+    return ordered.gather(-1, places).movedim(-1, 0)
+
+
+def standard_error(x: Tensor) -> Tensor:
+    """Standard error of the mean of Markov chains, (chain, draw, ...) to (...); 0 where all draws are equal.
+
+    By the effective sample size of Geyer's initial monotone sequence over split chains (Vehtari et al. 2021, *Rank-normalization,
+    folding, and localization*). Of chains shorter than 8 draws by the spread of their means; NaN of a single such chain.
+    """
+    chains, draws = x.shape[:2]
+    if draws < 8:
+        alike = (x == x[:1, :1]).flatten(0, 1).all(0)
+        return torch.where(alike, 0.0, x.mean(1).std(0) / chains**0.5 if chains > 1 else math.nan)
+    half = draws // 2
+    x = torch.cat([x[:, :half], x[:, -half:]]).movedim(1, -1).contiguous()
+    means = x.mean(-1)
+    spectrum = torch.view_as_real(torch.fft.rfft(x - means.unsqueeze(-1), n=2 * half)).square().sum(-1).mean(0)
+    covariance = torch.fft.irfft(spectrum, n=2 * half)[..., :half] / half
+    within = covariance[..., :1] * half / (half - 1)
+    total = covariance[..., :1] + means.var(0).unsqueeze(-1)
+    correlation = 1 - (within - covariance) / total
+    correlation[..., 0] = 1
+    even, odd = correlation[..., : half // 2 * 2].unflatten(-1, (-1, 2)).unbind(-1)
+    positive = (even + odd > 0).cumprod(-1)
+    kept = torch.where(positive.bool(), (even + odd).cummin(-1).values, 0.0).sum(-1, keepdim=True)
+    after = torch.cat([even, torch.zeros_like(even[..., :1])], -1).gather(-1, positive.sum(-1, keepdim=True))
+    number = len(means) * half
+    inflation = (2 * kept - 1 + after.clamp_min(0)).clamp_min(1 / math.log10(number))
+    return torch.where(total > 0, (total * inflation / number).sqrt(), 0.0).squeeze(-1)
+
+
+class ParameterDraws(NamedTuple):
+    """Draws of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
+
+    ``absorbed``: the data that the draws were made from, where ``data`` are others, for `Formulation.conditioned`.
+    Without draws the formulation is as it is: a posterior of one point. Methods that take ``alone`` are those of all that the data
+    hold, or of their first datum alone, such as queries without their answers.
+    """
+
+    formulation: Formulation
+    samples: Mapping[str, Tensor]
+    data: Data
+    batch: torch.Size
+    absorbed: Data | None = None
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Chains, and draws of each."""
+        return next(((x.shape[0], x.shape[1]) for x in self.samples.values()), (1, 1))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of their dtype and device."""
+        return next(iter([*self.samples.values(), *self.formulation.parameters().values()]))
+
+    @property
+    def width(self) -> int:
+        """Numbers of the largest result at one draw."""
+        return max(1, self.batch.numel() * width(self.formulation, self.data))
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """Axes of the observations, independent given the parameters; none where the formulation has no evidence."""
+        return self.formulation.axes("log_evidence") if "log_evidence" in self.formulation.RESULTS else ()
+
+    @property
+    def num_observations(self) -> int:
+        """Number of observations that the data have along the last of these axes."""
+        for name, x in zip(self.formulation.DATA, self.data, strict=True):
+            axes = self.formulation.axes(name)
+            if x is not None and self.observed and self.observed[-1] in axes:
+                return x.shape[x.dim() + axes.index(self.observed[-1]) - len(axes)]
+        return 1
+
+    def arguments(self, alone: bool) -> Data:
+        """The arguments of a closed form."""
+        return self.formulation.asked(self.data) if alone else self.formulation.observations(self.data)
+
+    def informs(self, alone: bool) -> bool:
+        """True if the model explains some of the data; what it is only conditional on says nothing of parameters."""
+        return self.formulation.explains(self.arguments(alone))
+
+    def each(self, method: str, alone: bool) -> Tensor:
+        """Return what a method of the formulation says at every draw, (chain, draw, *batch, *its own axes)."""
+        given = self.arguments(alone)
+        if self.samples:
+            found = at_draws(
+                lambda at: {method: getattr(self.ready(at), method)(*given)},
+                self.formulation,
+                self.batch,
+                self.data,
+                self.samples,
+            )
+            return found[method]
+        with torch.no_grad():
+            x = getattr(self.formulation, method)(*given)
+        return x.expand(*self.batch, *x.shape[x.dim() - len(self.formulation.axes(method)) :])[None, None]
+
+    def mean(self, method: str, alone: bool, weights: Tensor, held: int) -> Tensor:
+        """Return the mean of what a method says, (*batch, *its own axes), under ``weights`` as `aligned` lays them.
+
+        ``held``: how many numbers a result for some of the draws may have.
+        """
+        given, flat = self.arguments(alone), weights.flatten(0, 1)
+        own, total = len(self.formulation.axes(method)), flat.new_zeros(())
+        for rows in torch.arange(len(flat)).split(max(1, held // self.width)):
+            with torch.no_grad():
+                x = getattr(self.at(rows), method)(*given)
+            total = total + (flat[rows] * x.double()).sum(0)
+        return total.expand(*self.batch, *total.shape[total.dim() - own :]).to(self.like.dtype)
+
+    def at(self, rows: Tensor) -> Any:
+        """Return the formulation at some of the draws, counted over all chains: its leading axis."""
+        flat = flattened(self.formulation, self.samples, len(self.batch))
+        return self.ready(self.formulation.with_parameters({name: x[rows] for name, x in flat.items()}))
+
+    def ready(self, at: Formulation) -> Formulation:
+        """Return the formulation with what it has absorbed."""
+        return at if self.absorbed is None else at.conditioned(self.absorbed)
+
+    def some(self, rows: Tensor) -> "ParameterDraws":
+        """Return the same with some of the observations along the last of their axes."""
+        axis = self.observed[-1]
+
+        def chosen(name: str, x: Any) -> Any:
+            axes = self.formulation.axes(name)
+            if x is None or axis not in axes:
+                return x
+            place = x.dim() + axes.index(axis) - len(axes)
+            return x.index_select(place, rows) if place >= 0 and x.shape[place] > 1 else x
+
+        table = [(name, row) for name, row in self.formulation.PARAMETERS.items() if axis in row.names]
+        held = {row.field or name: chosen(name, self.formulation.held(name)) for name, row in table}
+        drawn = {name: chosen(name, self.samples[name]) for name, _ in table if name in self.samples}
+        data = tuple(chosen(name, x) for name, x in zip(self.formulation.DATA, self.data, strict=True))
+        found = self.formulation.with_parameters(held)
+        return self._replace(formulation=found, samples={**self.samples, **drawn}, data=data)
+
+    def aligned(self, x: Tensor, name: str) -> Tensor:
+        """Lay ``x`` (chain, draw, *batch, *observations) along the axes of a result; those it lacks have size 1."""
+        rank = x.dim() - len(self.observed)
+        sizes = dict(zip(self.observed, x.shape[rank:], strict=True))
+        return x.reshape(*x.shape[:rank], *(sizes.get(axis, 1) for axis in self.formulation.axes(name)))
+
+    def require_rows(self) -> None:
+        """Refuse draws with a row for each observation of their data where there are other observations."""
+        for name, x in self.samples.items():
+            axes = self.formulation.axes(name)
+            for axis in {*axes} & {*self.observed[-1:]}:
+                place = x.dim() + axes.index(axis) - len(axes)
+                if place >= 2 and x.shape[place] not in (1, self.num_observations):
+                    raise ValueError(
+                        f"{name}: the draws have a row for each {axis} of their data, {x.shape[place]}, but there are {self.num_observations} new ones; give them a prior that they share, such as a Dirichlet of shape (..., 1, U)"
+                    )
+
 
 HELD = 2**21  # numbers of a tensor over draws, problems, units and queries; some ten are held at a time
 FEWEST = 10  # draws on which an average should rest

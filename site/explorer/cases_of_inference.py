@@ -11,18 +11,18 @@ import arviz
 import numpy as np
 import torch
 from cases import KIND, case
+from probtx_pyro.inference._log_joint import LogJoint
 from pyro.distributions import Normal
 from scipy import stats
 
 from probtx_pyro import inference, models, results
 from probtx_pyro.inference._importance import log_mean
-from probtx_pyro.inference._log_joint import LogJoint
 from probtx_pyro.models._conditionals import MODE, update
 from probtx_pyro.models.dependency_crf._exact import log_density
 from probtx_pyro.ops import dependency_crf as crf_ops
 from probtx_pyro.ops._label_sweeps import Sweeps
-from probtx_pyro.results._averages import quantiles, shares
 from probtx_pyro.results._ecdf import counts_below, simultaneous_band, uniformity
+from probtx_pyro.results._predict import quantiles, shares
 
 FILE = Path(__file__).with_name("cases_of_inference.json")
 

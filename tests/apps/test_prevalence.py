@@ -10,8 +10,8 @@ from pyro.distributions import Dirichlet
 
 from probtx_pyro import models
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory import _held_out, _prevalence
-from probtx_pyro.apps.memory._prevalence import draw_shares
+from probtx_pyro.apps.memory import _adapt, _held_out
+from probtx_pyro.apps.memory._adapt import draw_shares
 from probtx_pyro.inference import gibbs
 from probtx_pyro.models import GaussianMixture
 
@@ -66,7 +66,7 @@ def test_sparse_and_even_shares_are_told_apart():
 
 def test_points_may_come_in_blocks(monkeypatch):
     whole = draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
-    monkeypatch.setattr(_prevalence, "_NUMBERS_AT_ONCE", 3 * 200)  # one point at once
+    monkeypatch.setattr(_adapt, "_NUMBERS_AT_ONCE", 3 * 200)  # one point at once
     parts = draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
     torch.testing.assert_close(whole.mean(0), parts.mean(0), rtol=0, atol=4 * 0.4 * (2 / 200) ** 0.5)
 

@@ -21,7 +21,7 @@ from probtx_pyro.apps.segmentation import (
     overlay,
 )
 from probtx_pyro.apps.segmentation._features import cut
-from probtx_pyro.apps.segmentation._online import after
+from probtx_pyro.apps.segmentation._segmenter import after
 from probtx_pyro.inference import adapt
 from probtx_pyro.metrics import intersection_over_union
 from probtx_pyro.models import GaussianMixture

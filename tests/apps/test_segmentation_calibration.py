@@ -14,7 +14,7 @@ from probtx_pyro.apps.segmentation import (
     suggest_click,
     uncertainty,
 )
-from probtx_pyro.apps.segmentation._calibration import calibrated
+from probtx_pyro.apps.segmentation._segmenter import calibrated
 
 
 def random_answers(classes, seed=0):

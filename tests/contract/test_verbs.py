@@ -12,7 +12,7 @@ from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference._lanes import Lanes
+from probtx_pyro.inference._nuts import Lanes
 from probtx_pyro.inference._program import parameters
 from probtx_pyro.inference._start import starts
 

@@ -14,7 +14,7 @@ from tolerances import FALSE_ALARM_RATE, assert_equal
 from probtx_pyro import inference, models, results
 from probtx_pyro.inference._adaptation import Adaptation, windows
 from probtx_pyro.inference._batched_nuts import BatchedNUTS, Streams
-from probtx_pyro.inference._lanes import Lanes
+from probtx_pyro.inference._nuts import Lanes
 from probtx_pyro.inference._program import parameters
 from probtx_pyro.inference._start import starts
 

@@ -11,7 +11,7 @@ from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference._gradient_map import gradient_map
+from probtx_pyro.inference.em import gradient_map
 from probtx_pyro.models import _conditionals as conditionals
 from probtx_pyro.models import _problem
 

@@ -8,7 +8,7 @@ from strategies import generator, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference._gradient_map import gradient_map
+from probtx_pyro.inference.em import gradient_map
 
 
 @pytest.mark.parametrize("masked", [False, True])

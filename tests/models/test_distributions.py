@@ -9,7 +9,7 @@ from tolerances import FALSE_ALARM_RATE, assert_equal
 from torch.distributions import biject_to, constraints, transform_to
 
 from probtx_pyro.models import FaceDirichlet, GaussianMixture, MixtureDensity
-from probtx_pyro.models._simplex_face import Face, FaceStickBreaking
+from probtx_pyro.models._distributions import Face, FaceStickBreaking
 
 
 @pytest.mark.parametrize("precision", ["unit", "shared"])

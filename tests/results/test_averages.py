@@ -8,7 +8,7 @@ from draws_by_hand import normal
 from formulations import ROWS
 from tolerances import assert_equal
 
-from probtx_pyro.results._averages import quantiles, standard_error
+from probtx_pyro.results._predict import quantiles, standard_error
 
 DENSITIES = {name: row for name, row in ROWS.items() if row.density}
 NAMES = ("attention", "log_evidence", "expected_outputs")

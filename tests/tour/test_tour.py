@@ -18,8 +18,7 @@ pytest.importorskip("sklearn")
 from probtx_pyro import cli
 from probtx_pyro.results._arviz import group_names
 from probtx_pyro.tour._chapter import Chapter, Context, Number, Picture
-from probtx_pyro.tour._report import report
-from probtx_pyro.tour._run import CHAPTERS
+from probtx_pyro.tour._run import CHAPTERS, report
 
 
 @pytest.fixture(scope="module")

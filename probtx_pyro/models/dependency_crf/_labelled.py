@@ -3,22 +3,185 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyro
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._plates import Plates
-from probtx_pyro.models.dependency_crf import _checks, _exact, _likelihoods
-from probtx_pyro.models.dependency_crf._annotation_site import Annotation
-from probtx_pyro.models.dependency_crf._likelihoods import LIKELIHOODS, Known
+from probtx_pyro.models.dependency_crf import _checks, _exact
 from probtx_pyro.models.dependency_crf.crf import DependencyCRF
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
+from probtx_pyro.ops._label_sweeps import gumbel
+from probtx_pyro.ops._numerics import log_sum
 from probtx_pyro.ops.dependency_crf import Potentials
+
+
+class Evidence(NamedTuple):
+    """Log densities, (B,) each. labels: of the labels that are known. heads: of the heads that are known, given those labels."""
+
+    labels: Tensor
+    heads: Tensor
+
+
+class Known(NamedTuple):
+    """Known labels and heads, and how sentences go together: by all their words, and by those words whose labels are not known.
+
+    labels: (B, N), -1 where unknown. heads: (B, C, N), -1 where unknown, or None. every: buckets of all labellings. rest: buckets of
+    those that agree with the known labels.
+    """
+
+    labels: Tensor
+    heads: Tensor | None
+    every: list[_exact.Bucket]
+    rest: list[_exact.Bucket]
+
+    @property
+    def some(self) -> Tensor:
+        """True for the sentences of which something is known, (B,)."""
+        labels = (self.labels >= 0).any(-1)
+        return labels if self.heads is None else labels | (self.heads >= 0).any((-2, -1))
+
+
+Likelihood = Callable[[Potentials, Known], Evidence]
+
+
+def exact(potentials: Potentials, known: Known) -> Evidence:
+    """``log Z(labels) - log Z`` and ``log Z(labels, heads) - log Z(labels)``, by sums over all labellings."""
+    total = _exact.log_partition(potentials, known.every)
+    labelled = potentials._replace(labels=known.labels)
+    some = _exact.log_partition(labelled, known.rest)
+    if known.heads is None:
+        return Evidence(some - total, torch.zeros_like(some))
+    both = _exact.log_partition(labelled._replace(heads=known.heads), known.rest)
+    return Evidence(some - total, both - some)
+
+
+def pseudo(potentials: Potentials, known: Known) -> Evidence:
+    """``Σ_i log p(Z_i | Z_-i)``, heads and the root's label summed out, and ``log p(H | Z)``; all labels of a sentence, or none.
+
+    A sentence without a known label counts 0.
+    """
+    labels, count = known.labels.clamp(min=0), potentials.unary.shape[-1]
+    rows, root = labels.unsqueeze(0), None
+    if potentials.root is not None:  # one row for each label that the root may have
+        root = torch.arange(potentials.root.shape[-1], device=labels.device).unsqueeze(-1).expand(-1, len(labels))
+        rows = rows.expand(len(root), -1, -1)
+    scores = potentials.slot_scores(rows, root)  # (K, B, C, N, S)
+    each = torch.arange(count, device=labels.device)[:, None, None, None].expand(-1, *rows.shape)
+    own = _exact.log_told(potentials, potentials.slot_scores(rows, root, of=each))  # (L, K, B, N)
+    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    logits = unary.movedim(-1, 0).unsqueeze(1) + own + _heard(potentials, scores, rows, each)
+    conditional = logits.logsumexp(1).log_softmax(0)  # (L, B, N)
+    read = potentials.words & (known.labels >= 0)
+    of_labels = conditional.gather(0, labels.unsqueeze(0)).squeeze(0).masked_fill(~read, 0.0).sum(-1)
+    if known.heads is None:
+        return Evidence(of_labels, torch.zeros_like(of_labels))
+    chosen = known.heads.expand(*scores.shape[:-1])
+    told, summed = (_exact.log_told(potentials, scores, x).sum(-1).logsumexp(0) for x in (chosen, None))
+    return Evidence(of_labels, (told - summed).masked_fill(~read.any(-1), 0.0))
+
+
+def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor) -> Tensor:
+    """Terms of ``log φ`` from the choices of all other words if word i has label a, (L, K, B, N)."""
+    heads = scores.split(potentials.parts, -1)[0]
+    first, places = int(potentials.root is not None), labels.shape[-1]
+    place = torch.arange(first, first + places, device=labels.device)
+    itself = torch.arange(heads.shape[-1], device=labels.device) == place.unsqueeze(-1)
+    unread = torch.zeros_like(labels[..., 0])  # the root's label, whose slot is not among those of words
+    told = potentials.slot_scores(each, unread, of=labels.expand_as(each))[
+        ..., first : first + places
+    ]  # (L, K, B, C, k, i)
+    # the slots of word k but for word i, (K, B, C, k, i): summed anew, because a difference of sums loses its digits
+    others = log_sum(heads.unsqueeze(-2).masked_fill(itself, -torch.inf)).expand_as(told)
+    return log_sum(torch.stack([others, told], -1)).masked_fill(told == -torch.inf, 0.0).sum((-3, -2))
+
+
+LIKELIHOODS: dict[str, Likelihood] = {"exact": exact, "pseudo": pseudo}
+
+
+def largest(potentials: Potentials, known: Known, likelihood: str) -> int:
+    """Numbers in the largest tensor that a problem needs."""
+    if likelihood == "exact":
+        sizes = [(*_exact.table_size(potentials, x.free), len(x.rows)) for x in known.every]
+        return max(max(m * rows, n if known.heads is None else n * rows) for m, n, rows in sizes)
+    sentences, places, count = potentials.unary.shape
+    roots = 1 if potentials.root is None else potentials.root.shape[-1]
+    return roots * sentences * potentials.channels * places * sum(potentials.parts) * max(places, count)
+
+
+def marginals(potentials: Potentials, known: Known) -> _exact.Marginals:
+    """Exact marginals given what is known: of any size where that is all labels."""
+    return _exact.marginals(potentials._replace(labels=known.labels, heads=known.heads), known.rest)
+
+
+def draw_labels(potentials: Potentials, known: Known) -> tuple[Tensor]:
+    """Labels of all sentences, (B, N), an exact draw by the table of all labellings; -1 for padding."""
+    return (_exact.draw_labels(potentials, known.every).masked_fill(~potentials.words, -1),)
+
+
+def draw_heads(potentials: Potentials, known: Known) -> tuple[Tensor]:
+    """Heads given all labels, (B, C, N) slots, an exact draw; -1 where there is none to choose."""
+    labels, root = known.labels.clamp(min=0), None
+    if potentials.root is not None:
+        every = torch.arange(potentials.root.shape[-1], device=labels.device).unsqueeze(-1).expand(-1, len(labels))
+        rows = labels.expand(len(every), -1, -1)
+        log = _exact.log_density(potentials, rows, every, potentials.slot_scores(rows, every))
+        root = (log + gumbel(log.shape, log, None)).argmax(0)
+    heads = potentials.slot_scores(labels, root).split(potentials.parts, -1)[0]
+    drawn = (heads + gumbel(heads.shape, heads, None)).argmax(-1)
+    return (drawn.masked_fill((heads == -torch.inf).all(-1), -1),)
+
+
+class Annotation(TorchDistribution):
+    """Whole numbers of batch shape (..., B), the sentences, and event shape (N,) or (C, N).
+
+    Parameters
+    ----------
+    log_density
+        From values to their log densities (..., B); it says itself which of them it reads.
+    draw
+        One draw of all sentences.
+    batch_shape, event_shape
+        As above.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    has_rsample = False
+
+    def __init__(
+        self,
+        log_density: Callable[[Tensor], Tensor],
+        draw: Callable[[], Tensor],
+        batch_shape: torch.Size,
+        event_shape: torch.Size,
+    ):
+        self.log_density, self.draw = log_density, draw
+        super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @constraints.dependent_property(is_discrete=True)
+    def support(self) -> constraints.Constraint:
+        """Whole numbers; -1 is padding, or a head that is not known."""
+        return constraints.independent(constraints.integer_interval(-1, 2**31), len(self.event_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``log p(value)``, (..., B)."""
+        return self.log_density(value).expand(self.batch_shape)
+
+    def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
+        """Draw all sentences anew, so often."""
+        with torch.no_grad():
+            drawn = [self.draw().expand(self.shape()) for _ in range(torch.Size(sample_shape).numel())]
+        return torch.stack(drawn).reshape(torch.Size(sample_shape) + self.shape())
+
+
+__all__ = ["Annotation"]
+
 
 HELD = 2**24  # numbers of the tables of all problems that are computed at once
 TENSORS = {"unary": 3, "ternary": 4, "root_ternary": 3, "memory": 3}  # own axes of each potential
@@ -202,7 +365,7 @@ class LabelledCRF(DependencyCRF):
 
         if not batch:
             return of(tensors)
-        some = max(1, HELD // _likelihoods.largest(self._first(), known, self.likelihood))
+        some = max(1, HELD // largest(self._first(), known, self.likelihood))
         found = torch.func.vmap(of, in_dims=(axes,), randomness="different", chunk_size=some)(tensors)
         return tuple(x.unflatten(0, batch) for x in found)
 
@@ -221,7 +384,7 @@ class LabelledCRF(DependencyCRF):
         """Exact marginals of labels (..., B, N, L), heads (..., B, C, N, S) and root (..., B, K) given what is known."""
 
         def of(potentials: Potentials, known: Known) -> tuple[Tensor, ...]:
-            return tuple(x for x in _likelihoods.marginals(potentials, known) if x is not None)
+            return tuple(x for x in marginals(potentials, known) if x is not None)
 
         found = self._at_problems(of, self._known((labels, heads, observed)))
         return _exact.Marginals(found[0], found[1], found[2] if len(found) > 2 else None)
@@ -244,21 +407,21 @@ class LabelledCRF(DependencyCRF):
         sentences, places = self.words().shape
         batch = torch.Size((*plates.batch, sentences))
 
-        def draw_labels() -> Tensor:
-            return self._at_problems(_likelihoods.draw_labels, self._known(data))[0]
+        def some_labels() -> Tensor:
+            return self._at_problems(draw_labels, self._known(data))[0]
 
-        def draw_heads() -> Tensor:
-            (drawn,) = self._at_problems(_likelihoods.draw_heads, self._known((own, None, None)))
+        def some_heads() -> Tensor:
+            (drawn,) = self._at_problems(draw_heads, self._known((own, None, None)))
             return drawn if heads is None else drawn.masked_fill(heads < 0, -1)
 
         with plates.enter("sentence"):
             site = Annotation(
-                lambda x: self._evidence((x, None, observed))[0], draw_labels, batch, torch.Size((places,))
+                lambda x: self._evidence((x, None, observed))[0], some_labels, batch, torch.Size((places,))
             )
             own = pyro.sample("labels", site, obs=labels)
             if heads is not None or labels is None:
                 shape = torch.Size((plates.last["channel"], places))
-                site = Annotation(lambda x: self._evidence((own, x, observed))[1], draw_heads, batch, shape)
+                site = Annotation(lambda x: self._evidence((own, x, observed))[1], some_heads, batch, shape)
                 pyro.sample("heads", site, obs=heads)
 
     def model(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:

@@ -22,26 +22,32 @@ the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from itertools import product
+from typing import Any, ClassVar, NamedTuple, cast
 
+import pyro
 import torch
+from pyro import poutine
+from pyro.distributions import Categorical
+from pyro.ops.indexing import Vindex
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.dependency_crf import _checks, _enumerated, _exact, _programs
+from probtx_pyro.models._plates import PARALLEL
+from probtx_pyro.models.dependency_crf import _checks, _exact
 from probtx_pyro.models.dependency_crf._exact import Marginals
 from probtx_pyro.models.dependency_crf._latents import Latents
 from probtx_pyro.models.dependency_crf._mean_field import MeanField
-from probtx_pyro.models.dependency_crf._structured import structured
 from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops._crf_rules import softmax
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, start
+from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, group_of, start
 
 Known = Tensor | None
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
@@ -134,7 +140,7 @@ class DependencyCRF(Formulation):
     @classmethod
     def problem_axes(cls, rank: int) -> list[str]:
         """Names of the leading axes: ``sentence``."""
-        return _programs.sentence_axes(rank)
+        return sentence_axes(rank)
 
     def full_ternary(self) -> Tensor:
         """T, (C, G, L, L)."""
@@ -369,11 +375,11 @@ class DependencyCRF(Formulation):
         ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N). What is known is allowed one choice; arguments as
         `potentials`.
         """
-        _programs.model(self.potentials(labels, heads, observed), self.sentences, collapsed=False)
+        sample_sentences(self.potentials(labels, heads, observed), self.sentences, collapsed=False)
 
     def collapsed(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
         """The same with heads (and nodes) summed out: ``label``, ``root_label``, and ``log φ(Z)`` as the factor."""
-        _programs.model(self.potentials(labels, heads, observed), self.sentences, collapsed=True)
+        sample_sentences(self.potentials(labels, heads, observed), self.sentences, collapsed=True)
 
     def guide(
         self,
@@ -385,7 +391,7 @@ class DependencyCRF(Formulation):
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
         _checks.require_own(field, self.unary)
-        _programs.Choices(self.potentials(), self.sentences).sample(
+        Choices(self.potentials(), self.sentences).sample(
             field.label_marginals, field.head_marginals, field.root_marginals, True
         )
 
@@ -396,7 +402,7 @@ class DependencyCRF(Formulation):
         values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known (`potentials`).
         """
         _checks.require_one_sentence(self.sentences)
-        _enumerated.model(self.potentials(labels, heads, observed))
+        sample_words(self.potentials(labels, heads, observed))
 
     def enumerated_guide(
         self,
@@ -410,4 +416,182 @@ class DependencyCRF(Formulation):
         if field is not None:
             _checks.require_own(field, self.unary)
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
-        _enumerated.guide(self.potentials(labels, heads, observed), *given)
+        guide_words(self.potentials(labels, heads, observed), *given)
+
+
+def sentence_axes(rank: int) -> list[str]:
+    """Names of ``rank`` leading axes: ``sentence``, and further ones in front of it ``sentence_1``, ``sentence_2``, ..."""
+    return [*(f"sentence_{i + 1}" for i in range(rank - 1)), *["sentence"][:rank]]
+
+
+class Choices:
+    """The independent choices of all sentences, in plates: ``word`` at dim -1, ``channel`` (``node_channel`` of split global nodes)
+    at -2, and left of them the sentences. Their own log probability is masked where log φ counts in its place.
+    """
+
+    def __init__(self, potentials: Potentials, batch: torch.Size):
+        self.potentials = potentials
+        names = sentence_axes(len(batch))
+        self.sentences = [pyro.plate(names[i], n, dim=i - len(batch) - 2) for i, n in enumerate(batch)]
+        self.word = pyro.plate("word", potentials.unary.shape[-2], dim=-1)
+
+    def within(self, *plates: pyro.plate) -> ExitStack:
+        """Inside the plates of the sentences and those given."""
+        stack = ExitStack()
+        for plate in (*self.sentences, *plates):
+            stack.enter_context(plate)
+        return stack
+
+    def sample(self, labels: Tensor, heads: Tensor | None, root: Tensor | None, counted: bool) -> dict[str, Tensor]:
+        """Choices from probabilities, rows of zeros where there is nothing to choose; ``counted`` ones have a log probability.
+
+        Without ``heads`` only labels are chosen.
+        """
+        memory, parts = self.potentials.memory, self.potentials.parts
+        given = {"label": (labels.unsqueeze(-3) if self.sentences else labels, [self.word])}
+        for name, probs in zip(("head", "node"), () if heads is None else heads.split(parts, -1), strict=False):
+            if name == "node" and memory is not None:
+                probs = probs[..., : len(memory), :, :]
+            given[name] = (
+                probs,
+                [pyro.plate(f"{'' if name == 'head' else 'node_'}channel", probs.shape[-3], dim=-2), self.word],
+            )
+        if root is not None:
+            given["root_label"] = root[..., None, None, :] if self.sentences else root, []
+        found = {}
+        for name, (probs, plates) in given.items():
+            some = probs.sum(-1, keepdim=True) > 0
+            with self.within(*plates), poutine.mask(mask=cast(Any, some.squeeze(-1) & counted)):
+                found[name] = pyro.sample(name, Categorical(torch.where(some, probs, 1.0)))
+        return found
+
+
+def sample_sentences(potentials: Potentials, batch: torch.Size, collapsed: bool) -> None:
+    """Every choice that is allowed alike, and log φ as a factor of each sentence; ``collapsed``: labels alone, heads summed out."""
+    choices = Choices(potentials, batch)
+
+    def sentences(x: Tensor, *sizes: int) -> Tensor:
+        return x.to(potentials.unary.dtype).expand(-1, *sizes).reshape(*batch, *sizes)
+
+    words, labels = potentials.unary.shape[1:]
+    heads = None if collapsed else sentences(potentials.allowed(), potentials.channels, words, sum(potentials.parts))
+    root = None if potentials.root is None else potentials.unary.new_ones(*batch, potentials.root.shape[-1])
+    found = choices.sample(sentences(potentials.allowed_labels(), words, labels), heads, root, False)
+    label, head, above = found["label"], found.get("head"), found.get("root_label")
+    if label.shape[-1] != words or (head is not None and head.shape[-2:] != (potentials.channels, words)):
+        raise NotImplementedError(
+            "DependencyCRF.model cannot be enumerated, because all its choices depend on each other; give crf.enumerated, which sums out one short sentence, or take crf.log_partition or crf.mean_field"
+        )
+    label = label.squeeze(-2) if label.dim() > 1 else label
+    above = None if above is None else above.squeeze((-2, -1)) if above.dim() else above
+    value = _exact.log_joint(potentials, batch, label, head, above, found.get("node"))
+    with choices.within():
+        pyro.factor("potential", value[..., None, None])
+
+
+class _Site(NamedTuple):
+    """A choice of one sentence. slots: the numbers it may take, among which the site counts."""
+
+    name: str
+    kind: str
+    channel: int
+    word: int
+    slots: Tensor
+
+
+def _listed(potentials: Potentials) -> list[_Site]:
+    """The choices of one sentence that are there to make."""
+    unary = potentials.unary[0]
+    allowed = potentials.allowed()[0].expand(potentials.channels, -1, -1).split(potentials.parts, -1)
+    words = potentials.words[0].nonzero()[:, 0].tolist()
+    labels = potentials.allowed_labels()[0].expand_as(unary)
+    found = [_Site(f"label_{i}", "label", 0, i, labels[i].nonzero()[:, 0]) for i in words]
+    for kind, part in zip(("head", "node"), allowed, strict=False):
+        for c, i in product(range(len(part)), words):
+            if part[c, i].any():
+                found.append(_Site(f"{kind}_{c}_{i}", kind, c, i, part[c, i].nonzero()[:, 0]))
+    if potentials.root is not None:
+        every = torch.arange(potentials.root.shape[-1], device=unary.device)
+        found.append(_Site("root_label", "root", 0, 0, every))
+    return found
+
+
+def sample_words(potentials: Potentials) -> None:
+    """A site for every choice of one sentence, and a factor for every pair of words in a channel."""
+    ternary, unary, root, memory = potentials.full_ternary(), potentials.unary[0], potentials.root, potentials.memory
+    length, first = unary.shape[0], int(root is not None)
+    groups = group_of(potentials.distances, length, unary.device)
+    sites, drawn = _listed(potentials), dict[str, Tensor]()
+    for name, _, _, _, slots in sites:
+        chosen = pyro.sample(name, Categorical(torch.ones_like(slots, dtype=ternary.dtype)), infer=PARALLEL)
+        drawn[name] = slots[chosen]
+    # undoes the uniform probabilities; a mask would, too, but Pyro has no marginals of masked sites
+    pyro.factor("uniform", ternary.new_tensor([len(site.slots) for site in sites]).log().sum())
+    words = [i for i in range(length) if f"label_{i}" in drawn]
+    for i in words:
+        label = drawn[f"label_{i}"]
+        pyro.factor(f"unary_{i}", unary[i][label])
+        for c in range(len(ternary)):
+            if (head := drawn.get(f"head_{c}_{i}")) is not None:
+                for j in (j for j in words if j != i):
+                    arc = Vindex(ternary[c, groups[i, j]])[label, drawn[f"label_{j}"]]
+                    pyro.factor(f"arc_{c}_{i}_{j}", torch.where(head == first + j, arc, 0.0))
+                if root is not None:
+                    above = Vindex(root[c])[label, drawn["root_label"]]
+                    pyro.factor(f"root_{c}_{i}", torch.where(head == 0, above, 0.0))
+            node = drawn.get(f"node_{c}_{i}") if potentials.split else head
+            if memory is not None and c < len(memory) and node is not None:
+                node = node if potentials.split else node - first - length
+                score = Vindex(memory[c])[node.clamp(min=0), label]
+                pyro.factor(f"memory_{c}_{i}", torch.where(node >= 0, score, 0.0))
+
+
+def guide_words(potentials: Potentials, labels: Tensor | None, heads: Tensor | None, root: Tensor | None) -> None:
+    """The factorised family for `model`: marginals of labels (N, L), heads (C, N, S) and root (K,), or free logits if labels are None."""
+    parts = potentials.parts
+    for name, kind, c, i, slots in _listed(potentials):
+        if labels is None or heads is None:
+            unary = potentials.unary[0]
+            start = unary[i][slots].detach().clone() if kind == "label" else unary.new_zeros(len(slots))
+            choice = Categorical(logits=pyro.param(f"{name}_logits", start))
+        elif kind in ("label", "root"):
+            choice = Categorical(labels[i][slots] if kind == "label" else root)
+        else:
+            choice = Categorical(heads.split(parts, -1)[kind == "node"][c, i][slots])
+        pyro.sample(name, choice, infer=PARALLEL)
+
+
+class Structured(NamedTuple):
+    """Marginals of labels (..., N, L), heads (..., C, N, S) and the root (..., K), and the logits of labels and root."""
+
+    labels: Tensor
+    heads: Tensor
+    label_logits: Tensor
+    root: Tensor | None
+    root_logits: Tensor | None
+
+
+def structured(latents: Latents, num_steps: int, num_draws: int, seed: int) -> Structured:
+    """Sweep so often over all words, from labels that do not depend on each other."""
+    crf, batch = latents.potentials, latents.batch
+    generator = torch.Generator(crf.unary.device).manual_seed(seed)
+    state = latents.start(num_draws, generator)
+    found = torch.zeros_like(crf.unary)
+    above: list[Tensor] = []
+
+    def averaged(logits: Tensor, word: int | None) -> Tensor:
+        mean = logits.log_softmax(-1).mean(0)
+        if word is None:
+            above[:] = [mean.to(found.dtype)]
+        else:
+            found[:, word] = mean.to(found.dtype)
+        return mean.expand(logits.shape).clone()
+
+    for _ in range(num_steps):
+        state = latents.sweep(state, generator, seen=averaged)
+    labels = found.softmax(-1) * crf.words.unsqueeze(-1)
+    root = above[0].reshape(*batch, -1) if above else None
+    return Structured(
+        labels.reshape(*batch, *labels.shape[1:]), latents.attention(state).mean(0),
+        found.reshape(*batch, *found.shape[1:]), None if root is None else root.softmax(-1), root,
+    )  # fmt: skip
