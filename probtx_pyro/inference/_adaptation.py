@@ -17,7 +17,7 @@ PRIOR_DRAWS, PRIOR_VARIANCE = 5, 1e-3  # what a variance is shrunk to, in draws
 
 
 def windows(num_warmup: int, num_chains: int = 1) -> tuple[int, list[int]]:
-    """The step at which the first window begins, and the steps at which windows end, of so many chains that share them.
+    """Return the warm-up schedule: the step at which the first window begins, and the steps at which windows end.
 
     There are none in a short warmup.
     """

@@ -23,7 +23,7 @@ Potential = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Streams:
-    """Random numbers of each lane, a stream of its own: the same whatever the other lanes, and wherever a run is resumed.
+    """One stream of random numbers for each lane, independent of the other lanes and of where a run is resumed.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Gibbs sampling of a formulation's parameters: latents drawn from the attention, then each parameter from its conditional.
 
-The sums are those of an M-step, and what ECM takes the mode of, Gibbs draws from (`_conditionals`). Of a formulation without priors
-that has latent choices of its own, those alone are drawn. Chains, like heads and examples, are axes of one batch, on the CPU or a GPU.
+The sums are those of an M-step, and Gibbs draws from the conditionals whose modes ECM takes (`_conditionals`). Without priors, only the
+formulation's latent choices are drawn. Chains, like heads and examples, are axes of one batch, on the CPU or a GPU.
 """
 
 import os

@@ -135,7 +135,7 @@ def latents_of(formulation: Formulation, *data: Any, **named: Any) -> tuple[Late
 
 
 def log_mean(log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log of the mean over axis 0, its standard error, and how many equal weights say as much.
+    """Return the log of the mean over axis 0, its standard error, and the effective number of weights.
 
     The error is the relative one of the mean, as the delta method has it.
     """

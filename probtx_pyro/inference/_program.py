@@ -1,4 +1,4 @@
-"""A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates, and who it is."""
+"""A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates, and an identity that tells programs apart."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -27,7 +27,7 @@ class TreeDraws(NamedTuple):
     heads: (chain, draw, ..., channel, word), 0 for the root and j for the j-th word; -1 for padding, and where there is no tree.
     log_weights: log P(tree | labels), the channels together, (chain, draw, ...).
     log_probability: of the posterior that heads make trees, (...): log of the mean weight.
-    effective_draws: ``(Σ w)² / Σ w²``, (...): how many equal weights say as much. That draws of a chain depend on each other comes on top.
+    effective_draws: ``(Σ w)² / Σ w²``, (...): the effective number of weights. The dependence of the draws of a chain is not counted.
     """
 
     heads: Tensor

@@ -176,7 +176,7 @@ class Approximation(NamedTuple):
     def applied(
         self, *data: Any, posterior: Program | None = None, num_samples: int = 1000, seed: int, **named: Any
     ) -> "Approximation":
-        """Return the guide as it is, with draws for other data: what an amortised guide is for.
+        """Draw for other data from the trained guide, without training it again: what an amortised guide is for.
 
         Parameters
         ----------

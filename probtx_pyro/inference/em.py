@@ -257,7 +257,7 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
 
 
 def prefix_result(adapted: F) -> F:
-    """The adapted formulation, to be asked with queries (..., Q, 1, D): query i meets the parameters of its own prefix."""
+    """The adapted formulation, to be asked with queries (..., Q, 1, D): query i is answered with the parameters fitted to queries 1..i."""
     changes = {}
     for name, row in adapted.PARAMETERS.items():
         x = adapted.held(name)

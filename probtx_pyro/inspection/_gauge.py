@@ -1,4 +1,4 @@
-"""The numbers that attention does not say: a tilt b and a precision P of the queries, by maximum likelihood or under priors.
+"""Parameters that attention does not identify: a tilt b and a precision P of the queries, by maximum likelihood or under priors.
 
 Logits ``m_ij + a_j·q_i`` are the attention of every mixture with one precision P, locations ``ξ_j = P⁻¹(a_j + b)`` and log weights
 ``m_ij + ½ ξ_j'Pξ_j``, whatever b and P are. Its log density is an exponential family in them, ``log Σ_j exp(m_ij + a_j·q) + b·q -

@@ -1,4 +1,4 @@
-"""Mixtures in other words: a formulation with parameters of its own that is, for inference, a `GaussianMixture`."""
+"""Formulations that reduce to a `GaussianMixture`, with parameters of their own."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
@@ -103,5 +103,5 @@ class ReducedMixture(Mixture):
 
 
 def for_each(x: Tensor, axes: int) -> Tensor:
-    """A number for each problem, (...), with so many axes more, to multiply what the problem has."""
+    """Append ``axes`` axes of size 1 to a number for each problem, (...)."""
     return x.reshape(*x.shape, *(1,) * axes) if x.dim() else x

@@ -75,13 +75,13 @@ class Datum:
         ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
         far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
         observation counts, 0 for an absent one.
-    whole
-        True if its numbers are whole.
+    integer
+        True if its numbers are integers.
     """
 
     axes: str
     role: str = "explained"
-    whole: bool = False
+    integer: bool = False
 
 
 class NormalTerms(NamedTuple):
@@ -236,7 +236,7 @@ class Formulation:
         return None
 
     def traits(self) -> dict[str, tuple[str, Tensor]]:
-        """Tensors that tell units apart besides parameters and their masks, with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
+        """Further tensors that distinguish units, each with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
         return {}
 
     @property
@@ -324,7 +324,7 @@ class Formulation:
 
     @classmethod
     def asked(cls, data: Data) -> Data:
-        """The arguments of `expected_outputs`: the first datum, without what is known of answers to it."""
+        """The arguments of `expected_outputs`: the first datum alone, such as the queries."""
         return data[:1]
 
     def counted(self, data: Data) -> Tensor | None:
@@ -334,7 +334,7 @@ class Formulation:
 
     @classmethod
     def explains(cls, data: Data) -> bool:
-        """True if some of the data are explained; those that the model is only conditional on say nothing of its parameters."""
+        """True if some of the data are explained; data that the model only conditions on carry no information about its parameters."""
         rows = zip(cls.DATA.values(), data, strict=False)
         return any(row.role == "explained" and x is not None for row, x in rows)
 

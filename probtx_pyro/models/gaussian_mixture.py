@@ -617,7 +617,7 @@ class GaussianMixture(GaussianUnits):
 
     @torch.no_grad()
     def _nudge(self, queries: Tensor, start: Tensor, first: Tensor) -> Tensor | None:
-        """A small step along the rising direction for the answers that stand still on a saddle; None where there are none."""
+        """Return a small step along the rising direction for answers stuck at a saddle point; None where there are none."""
         eps = torch.finfo(start.dtype).eps
         values = self.unit_answers()
         spread = (values - center_of(values)).norm(dim=-1).amax()

@@ -111,8 +111,11 @@ class Seen:
     def _made(self) -> Sums:
         return self._make(self._total)
 
+    def _replace(self, **changes: Any) -> Sums:
+        return self._made._replace(**changes)
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._made, name)
 

@@ -134,7 +134,7 @@ def laplace_log_prior(
 def alibi_slopes(
     num_heads: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Tensor:
-    """The published rates of `laplace_log_prior` for so many heads, (H,): ``2^(-8h/H)``, h = 1..H, where H is a power of two.
+    """The published rates of `laplace_log_prior` for H heads, (H,): ``2^(-8h/H)``, h = 1..H, where H is a power of two.
 
     Otherwise, as published, those of the largest power of two below H, then every other one of twice as many heads.
 

@@ -1,4 +1,4 @@
-"""MGK's formulas as they are printed, for those who reproduce the paper (errata 9, 10, 11, 21).
+"""MGK's formulas exactly as printed, to reproduce the paper (errata 9, 10, 11, 21).
 
 The library uses none of them.
 """

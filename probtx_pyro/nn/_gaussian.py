@@ -187,7 +187,7 @@ class GaussianAttention(Attention):
         return self._model(units, values, masks, queries.shape[-2]), single(queries)
 
     def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Model, Tensor]:
-        """Return the same, adapted to the queries; in a causal call every query has units of its own. See `Attention.attending`."""
+        """Return the answers of units adapted to the queries, and the weights if they are asked for; in a causal call each query has its own units. See `Attention.attending`."""
         if not self.adapt_steps:
             return self.formulation(queries, units, values, masks)
         check_masks(masks)

@@ -125,7 +125,7 @@ def with_numbers(words: Tensor, own: Tensor) -> Tensor:
 
 
 def is_padding(words: Tensor) -> Tensor:
-    """Mask of what is behind the last word of a row: (B, N), True at the number -1."""
+    """Padding mask, (B, N): True where the token is -1."""
     return own_numbers(words) < 0
 
 

@@ -78,7 +78,7 @@ def head_scores(potentials: Potentials, labels: Labels, root: RootLabel | None =
 
 
 def label_messages(potentials: Potentials, labels: Labels, heads: Heads, root: RootLabel | None = None) -> Labels:
-    """Return ``G_i(a)``: what a word hears from its heads, and what it hears from the words that may have it as their head.
+    """Return ``G_i(a)``: the messages to each word from its heads and from its dependents.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from probtx_pyro.results._matching import arranged, problem_axes, relabelled
 
 
 class Exchangeable(NamedTuple):
-    """Who may change places under the prior.
+    """Classes of units that are exchangeable under the prior.
 
     classes: ``unit`` (*problems, unit) and, of `GaussianKeys`, ``component`` (*problems, unit, component): numbers, equal where
         they may.

@@ -227,7 +227,7 @@ def _like(posterior: Bayesian, data: Data) -> Data:
                 f"{name}: only the shape {x} is given, but the model is conditional on {name}; give the tensor"
             )
     rows = zip(posterior.formulation.DATA.values(), data, strict=True)
-    kinds = ((x, torch.long if row.whole else like.dtype) for row, x in rows)
+    kinds = ((x, torch.long if row.integer else like.dtype) for row, x in rows)
     return tuple(like.new_zeros(x, dtype=kind) if isinstance(x, tuple) else x for x, kind in kinds)
 
 

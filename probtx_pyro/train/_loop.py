@@ -236,7 +236,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def _save(fabric: Any, path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all: a run killed while it writes keeps the checkpoint before."""
+    """Write the checkpoint atomically: a run killed while it writes keeps the one before."""
     with new_file(path) as new:
         fabric.save(new, state)
     if fabric.is_global_zero:

@@ -11,7 +11,6 @@ import arviz
 import numpy as np
 import torch
 from cases import KIND, case
-from probtx_pyro.inference._log_joint import LogJoint
 from pyro.distributions import Normal
 from scipy import stats
 
@@ -92,7 +91,7 @@ def adapt_cases():
 def conditional_cases(problem, posterior, mixture, named):
     """Mean and precision of what Gibbs sampling draws from, given the expected assignments of a mixture."""
     data = posterior.bind(problem["queries"])
-    joint = LogJoint(posterior, data)
+    joint = posterior.problem(*data)
     state = {name: getattr(mixture, name) for name in joint.start}
     seen = mixture.expect(data)
     strengths = []
@@ -142,7 +141,7 @@ def exact_cases(generator):
         problem, posterior = random_problem(generator, kind, queries, units, 1)
         problem |= {"precision": 1.0 + 0.2 * number, "keyStrength": 0.5, "shiftStrength": 0.4}
         posterior = posterior_of(problem)
-        axes, joint = [], LogJoint(posterior, posterior.bind(problem["queries"]))
+        axes, joint = [], posterior.problem(problem["queries"])
         coordinates = sum(x.numel() for x in joint.start.values())
         narrowest = (0.5 + problem["precision"] * queries) ** -0.5
         centers = [*problem["keys"].flatten().tolist()] if kind != "shift" else []
@@ -303,7 +302,7 @@ def small_posterior_cases():
         problem = {"queries": torch.tensor(queries, dtype=KIND)[:, None], "keys": keys, "precision": 2.0,
                    "keyStrength": 0.4, "weights": half, "adapt": "own"}  # fmt: skip
         posterior = posterior_of(problem)
-        joint = LogJoint(posterior, posterior.bind(problem["queries"]))
+        joint = posterior.problem(problem["queries"])
         at = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.9], dtype=KIND)
 
         def density(first, joint=joint):

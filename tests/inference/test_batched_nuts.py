@@ -227,7 +227,7 @@ def test_a_correlated_normal_of_unequal_scales(adaptation):
     places = torch.arange(4)
     covariance = scales[:, None] * scales * 0.8 ** (places[:, None] - places).abs()
     draws = inference.nuts(
-        correlated, torch.linalg.cholesky(covariance), num_samples=40, num_warmup=150, num_chains=100, seed=0,
+        correlated, torch.linalg.cholesky(covariance), num_samples=20, num_warmup=100, num_chains=100, seed=0,
         adaptation=adaptation, start="prior",
     )  # fmt: skip
     assert draws.record["evaluation"] == "program by vmap" and not draws.statistics["diverging"].any()

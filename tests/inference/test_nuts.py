@@ -134,7 +134,7 @@ def test_enumerated_and_collapsed_programs_and_the_closed_form_have_one_potentia
 @pytest.mark.slow
 def test_enumerated_and_collapsed_draws_agree():
     draws = [
-        run(*small(collapsed), samples=800, warmup=200, chains=2, seed=3).samples["keys"] for collapsed in (True, False)
+        run(*small(collapsed), samples=400, warmup=200, chains=2, seed=3).samples["keys"] for collapsed in (True, False)
     ]
     for unit in range(3):
         x, y = (d[..., unit, 0].cpu().numpy() for d in draws)

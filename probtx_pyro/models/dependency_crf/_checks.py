@@ -171,7 +171,7 @@ def _whole(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def validate_choices(potentials: Potentials, batch: torch.Size, **chosen: Tensor | None) -> None:
-    """Refuse choices whose density is asked for, but that are none of the CRF's: labels, heads, root_label and nodes; -1 is none."""
+    """Refuse labels, heads, root_label and nodes outside the CRF's ranges; -1 is none."""
     words, count, channels = *potentials.unary.shape[-2:], potentials.channels
     nodes = 0 if potentials.memory is None else len(potentials.memory)
     rows = {

@@ -24,7 +24,7 @@ class Marginals(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Sentences that are alike: their words without a known label stand at the same places, and are all words of each, or of none.
+    """Sentences with the same unlabelled places, alike in whether these are all their words; evaluated as one batch.
 
     rows: their numbers, (b,). free: for every place whether its label is summed over.
     """

@@ -215,8 +215,8 @@ class LabelledCRF(DependencyCRF):
         "unary": Parameter("sentence word label", constraints.real),
     }
     DATA: ClassVar[Mapping[str, Datum]] = {
-        "labels": Datum("sentence word", whole=True),
-        "heads": Datum("sentence channel word", whole=True),
+        "labels": Datum("sentence word", integer=True),
+        "heads": Datum("sentence channel word", integer=True),
         "observed": Datum("sentence word", "mask"),
     }
     RESULTS: ClassVar[Mapping[str, str]] = {

@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
         return cls(potentials, weights, potentials.choices(), groups)
 
     def by_channels(self) -> Iterator[tuple[slice, "Prepared"]]:
-        """Some channels at a time, and what belongs to them: what is done with them next finds them in the cache."""
+        """Yield the channels in pieces that stay in the cache, each with what belongs to it."""
         end, crf, choices = 0, self.potentials, self.choices
         for weights in self.weights:
             channels = slice(end, end := end + len(weights))
