@@ -111,7 +111,7 @@ class Seen:
     def _made(self) -> Sums:
         return self._make(self._total)
 
-    def _replace(self, **changes: Any) -> Sums:
+    def _replace(self, **changes: Any) -> Any:
         return self._made._replace(**changes)
 
     def __getattr__(self, name: str) -> Any:
