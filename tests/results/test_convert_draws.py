@@ -343,7 +343,7 @@ def test_errors_of_what_has_no_draws():
 
 
 def test_attention_that_takes_much_memory_is_told(monkeypatch):
-    monkeypatch.setattr(sys.modules["probtx_pyro.results._convert_draws"], "LARGE", 1000)
+    monkeypatch.setattr(sys.modules["probtx_pyro.results.convert"], "LARGE", 1000)
     draws = make(bayesian(), samples(), data())
     with pytest.warns(UserWarning, match=r"attention of every draw takes .* MiB; attention=n keeps"):
         results.to_inference_data(draws)
