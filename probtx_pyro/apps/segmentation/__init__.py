@@ -20,10 +20,10 @@ A colour model for each class, a mixture over all units with weights ∝ n_k P_k
 unit j. Hops learn from it: between j and k one costs ``γ/2 Σ_c (L_jc - L_kc)²`` more, which is a metric learned from the marks.
 ``P_jc ∝ P0_jc (L_jc + floor)`` with the new paths, and both once again. Last, each pixel's answer is ``p_i = Σ_j w_ij P_j`` (PT 20).
 
-**Marks one after another** (`_online.after`). ``segment(marks, previous=answer)`` takes the answer before as the prior of the new
+**Marks one after another** (`_segmenter.after`). ``segment(marks, previous=answer)`` takes the answer before as the prior of the new
 one and bounds what a mark changes: to its own class, in one piece with it, and as far as it lies in the middle of that piece.
 
-**Calibration** (`_calibration.calibrated`). The mask is the mode of that belief; ``probabilities`` say how far to believe it: with probability ε a
+**Calibration** (`_segmenter.calibrated`). The mask is the mode of that belief; ``probabilities`` say how far to believe it: with probability ε a
 region is one of which the answer knows nothing, and each review that a class survives multiplies its odds by ``exp(κ)``.
 
 Where it is not exact EM, on purpose: units adapt in blocks, the hops' mean is capped, n_k counts at most once, L is normalised over classes with small

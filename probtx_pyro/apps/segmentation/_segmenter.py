@@ -106,7 +106,7 @@ class InteractiveSegmenter:
         previous
             The answer to the marks before the last of them, where they come one after another. It is the prior: a new mark changes
             the mask only to its own class, only about itself, and only as far as it lies in the middle of what changes
-            (`_online`). Without it the answer depends on the marks alone, not on their order.
+            (`after` in this file). Without it the answer depends on the marks alone, not on their order.
 
         Raises
         ------
