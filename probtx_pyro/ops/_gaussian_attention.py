@@ -66,10 +66,9 @@ def gaussian_attention(
 
     given = [x for x in tensors if x is not None]
     num_queries, features = queries.shape[-2:]
-    small = (
-        num_queries * features < ONE_AT_A_TIME or not queries.is_cpu
-    )  # a GPU has memory, and is idle between small calls
-    if small or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
+    # a GPU has the memory, and is idle between small calls
+    at_once = num_queries * features < ONE_AT_A_TIME or not queries.is_cpu
+    if at_once or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
         return lowered(*tensors)
     batch = common_shape(*(x.shape[:-2] for x in given))
     output, size = values.new_empty(*batch, num_queries, values.shape[-1]), max(1, ONE_AT_A_TIME // features)

@@ -1,4 +1,8 @@
-"""Formulations, verbs and layers on an accelerator, moved there as a user moves them: torch's default device stays the CPU."""
+"""Formulations, verbs and layers on an accelerator, moved there as a user moves them: torch's default device stays the CPU.
+
+A GPU adds up in another order. ``operations`` counts the roundings of that: some thousand of one closed form, some ten thousand after a few
+steps of EM or through a layer and its backward pass, each of which begins with the roundings of the one before.
+"""
 
 import functools
 
