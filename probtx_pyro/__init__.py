@@ -4,7 +4,8 @@ Subpackages load on first use (PEP 562), so ``import probtx_pyro`` is quick: no 
 
 >>> import probtx_pyro
 >>> probtx_pyro.__all__
-['models', 'inference', 'nn', 'results', 'inspection', 'metrics', 'plots', 'ops', 'data', 'apps', 'train', 'tour', '__version__']
+['models', 'inference', 'nn', 'results', 'inspection', 'metrics', 'plots', 'ops', 'data', 'apps', 'train', 'tour',
+'__version__']
 """
 
 from importlib import import_module

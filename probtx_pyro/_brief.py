@@ -7,7 +7,9 @@ LONGEST = 80  # characters of anything that is no array
 
 
 def in_brief(value: Any) -> str:
-    """Return the ``repr`` of a named tuple or of a formulation, with shapes in place of numbers; one line for each field."""
+    """Return the ``repr`` of a named tuple or of a formulation, with shapes in place of numbers;
+    one line for each field.
+    """
     fields = value._asdict() if hasattr(value, "_asdict") else vars(value)
     parts = [f"{name}={_brief(x)}" for name, x in fields.items() if x is not None]
     name = type(value).__name__

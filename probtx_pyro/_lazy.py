@@ -9,7 +9,9 @@ from typing import Any
 def lazily(
     package: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package, from the names that each of its modules holds."""
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package,
+    from the names that each of its modules holds.
+    """
     home = {name: module for module, listed in names.items() for name in listed}
 
     def get(name: str) -> Any:
@@ -21,7 +23,9 @@ def lazily(
 
 
 def install_advice(extra: str) -> str:
-    """Return how to install an extra: in a clone, by its name; with a wheel, which is on no index, by the packages themselves."""
+    """Return how to install an extra: in a clone, by its name; with a wheel, which is on no index,
+    by the packages themselves.
+    """
     wanted = [line.partition(";") for line in requires("probtx_pyro") or ()]
     packages = [
         f"'{name.strip()}'"

@@ -1,7 +1,8 @@
-"""Shared tools of the course's notebooks: sizes that shrink for a quick run, checked claims, described figures, one figure style.
+"""Shared tools of the course's notebooks: sizes that shrink for a quick run, checked claims, described figures,
+one figure style.
 
-Two environment variables change a run: ``PROBTX_SMOKE=1`` makes it quick, and ``PROBTX_CLAIMS=0`` lets claims that fail print
-a line instead of stopping it, for those who change a text, a number or a seed.
+Two environment variables change a run: ``PROBTX_SMOKE=1`` makes it quick, and ``PROBTX_CLAIMS=0`` lets claims that fail
+print a line instead of stopping it, for those who change a text, a number or a seed.
 """
 
 import os
@@ -45,12 +46,14 @@ def claim(text: str, *conditions, when: bool = True) -> None:
     conditions
         Truth values, or tensors and arrays of one.
     when
-        False in a run that the claim is not about, such as a quick one; the conditions have been computed, and no more is asked.
+        False in a run that the claim is not about, such as a quick one; the conditions have been computed, and no more
+        is asked.
 
     Raises
     ------
     AssertionError
-        With the sentence. With ``PROBTX_CLAIMS=0`` in the environment (``%env PROBTX_CLAIMS=0`` in a cell) it is printed instead.
+        With the sentence. With ``PROBTX_CLAIMS=0`` in the environment (``%env PROBTX_CLAIMS=0`` in a cell) it is
+        printed instead.
     """
     failed = [number for number, condition in enumerate(conditions, 1) if not bool(condition)]
     if not failed or not when:
@@ -71,8 +74,8 @@ def data_folder() -> Path | None:
 def interact(**sliders):
     """Run a function once for each move of its sliders, by ``ipywidgets.interact``.
 
-    In a quick run the function is called once, where its sliders start, and there are no widgets. Nor are there any where
-    ``notebooks/run.py`` makes the outputs to keep, which have none.
+    In a quick run the function is called once, where its sliders start, and there are no widgets. Nor are there any
+    where ``notebooks/run.py`` makes the outputs to keep, which have none.
     """
     if os.environ.get("PROBTX_KEEP_OUTPUTS"):
         return lambda function: function

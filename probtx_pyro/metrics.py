@@ -2,9 +2,10 @@
 
 Heads are numbered as in CoNLL-U: 0 is the root, j the j-th word, counted from 1; -1 stands for an absent (padded) word.
 
-Entities are BIO tags: ``B-person`` begins one, ``I-person`` goes on with it, ``O`` is outside. An ``I-`` tag that goes on with
-nothing (after ``O``, at the beginning, or of another type than the tag before) begins an entity: so count ``conlleval``, the
-script of the CoNLL shared tasks (Tjong Kim Sang & De Meulder 2003, aclanthology W03-0419), and the library nervaluate, used here.
+Entities are BIO tags: ``B-person`` begins one, ``I-person`` goes on with it, ``O`` is outside. An ``I-`` tag that goes
+on with nothing (after ``O``, at the beginning, or of another type than the tag before) begins an entity: so count
+``conlleval``, the script of the CoNLL shared tasks (Tjong Kim Sang & De Meulder 2003, aclanthology W03-0419), and the
+library nervaluate, used here.
 """
 
 import re
@@ -129,8 +130,8 @@ def baseline_scores(
 def likeliest_heads(marginals: ArrayLike) -> Heads:
     """The most probable head of each word, which is another word or, where the marginals have a slot for it, the root.
 
-    Shapes: (..., N, N), or (..., N, N + 1) with the root first -> (..., N). A single word without a slot for the root has head 0.
-    NaN is refused with a ValueError.
+    Shapes: (..., N, N), or (..., N, N + 1) with the root first -> (..., N). A single word without a slot for the root
+    has head 0. NaN is refused with a ValueError.
     """
     array = np.asarray(marginals, dtype=float)
     if np.isnan(array).any():

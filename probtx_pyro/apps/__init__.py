@@ -1,4 +1,6 @@
-"""Whole tasks on the public API: segmentation from clicks, trees out of attention, classes from a memory, use of trained models of words."""
+"""Whole tasks on the public API: segmentation from clicks, trees out of attention, classes from a memory,
+use of trained models of words.
+"""
 
 from typing import TYPE_CHECKING
 

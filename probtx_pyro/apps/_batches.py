@@ -1,8 +1,9 @@
-"""Rows of words that are computed together: of like length, and few enough that the machine has room for all pairs of their words.
+"""Rows of words that are computed together: of like length,
+and few enough that the machine has room for all pairs of their words.
 
-A model whose memory grows with the pairs of the words of a row has, for each of its channels, a few tensors with one number for
-every pair. Rows are padded to the longest of their batch, so that a batch of R rows costs ``R * longest² * channels``; it is kept
-within `BUDGET`, or is one row alone, which must be within `LONGEST`.
+A model whose memory grows with the pairs of the words of a row has, for each of its channels, a few tensors with one
+number for every pair. Rows are padded to the longest of their batch, so that a batch of R rows costs
+``R * longest² * channels``; it is kept within `BUDGET`, or is one row alone, which must be within `LONGEST`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class BadRow(ValueError):
 
 
 def channels_of(model: Any) -> int:
-    """Return how many numbers a model keeps for each pair of words: one for each channel of a dependency CRF, or head with biases by offset.
+    """Return how many numbers a model keeps for each pair of words: one for each channel of a dependency CRF,
+    or head with biases by offset.
 
     Parameters
     ----------

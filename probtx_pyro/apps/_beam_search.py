@@ -1,13 +1,14 @@
 """Beam search over sequences of tokens, many problems at a time.
 
-The beam of a problem holds the ``width`` most probable sequences that have not ended. In each step all their continuations compete by
-log probability; of the best ``width``, those that end are finished, and the best ``width`` that do not end are the next beam. A
-problem is done with ``width`` finished sequences, or at its longest length, where every sequence must end. Its answer is the finished
-sequence with the largest
+The beam of a problem holds the ``width`` most probable sequences that have not ended. In each step all their
+continuations compete by log probability; of the best ``width``, those that end are finished, and the best ``width``
+that do not end are the next beam. A problem is done with ``width`` finished sequences, or at its longest length, where
+every sequence must end. Its answer is the finished sequence with the largest
 
     log p(y) / ((5 + n) / 6)^α,    n tokens, the end among them    (Wu et al. 2016, arXiv 1609.08144, eq. 14, without coverage)
 
-Equal scores are ordered by place: the better origin in the beam first, then the smaller token. A width of 1 is greedy decoding.
+Equal scores are ordered by place: the better origin in the beam first, then the smaller token. A width of 1 is greedy
+decoding.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -46,8 +47,8 @@ def beam_search(
     Parameters
     ----------
     step
-        From the last tokens (row,) and the state of as many rows to the log probabilities of the next tokens, (row, vocabulary), and the
-        state after it.
+        From the last tokens (row,) and the state of as many rows to the log probabilities of the next tokens, (row,
+        vocabulary), and the state after it.
     state
         State before the first token, of one row for each problem, with a method ``rows(index)`` that picks rows.
     longest
@@ -109,7 +110,9 @@ def beam_search(
 
 
 def _largest(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return the largest scores of each row, falling, and their places: equal ones by place, which ``topk`` does not promise."""
+    """Return the largest scores of each row, falling, and their places: equal ones by place,
+    which ``topk`` does not promise.
+    """
     values, places = scores.topk(number, -1)
     least = values[:, -1:]
     if (

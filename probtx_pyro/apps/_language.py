@@ -35,8 +35,8 @@ def generate(
 ) -> Iterator[str]:  # fmt: skip
     """Yield the tokens with which a language model goes on, one after another, drawn from ``p(token | those before)``.
 
-    The model sees the last ``context`` tokens. The token that stands for all unknown ones is never drawn. Joined by nothing (characters)
-    or by spaces (words) the tokens are the text; ``<eos>`` is the end of a line of words.
+    The model sees the last ``context`` tokens. The token that stands for all unknown ones is never drawn. Joined by
+    nothing (characters) or by spaces (words) the tokens are the text; ``<eos>`` is the end of a line of words.
 
     Parameters
     ----------
@@ -94,7 +94,9 @@ def _drawn(
 
 
 def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """Return (token,) probabilities, zero but for the fewest most probable that have ``top_p`` together; not normalised."""
+    """Return (token,) probabilities, zero but for the fewest most probable that have ``top_p`` together;
+    not normalised.
+    """
     ordered, index = probabilities.sort(descending=True, stable=True)
     ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0  # those before it have enough
     return torch.zeros_like(probabilities).scatter(-1, index, ordered)
@@ -165,7 +167,8 @@ def fill_masked(
 ) -> list[list[list[Guess]]]:  # fmt: skip
     """Return the most probable words at each ``[MASK]`` of each sentence, the most probable first.
 
-    Several hidden words of a sentence are guessed each by itself, all of them hidden. The token of unknown words is no guess.
+    Several hidden words of a sentence are guessed each by itself, all of them hidden. The token of unknown words is no
+    guess.
 
     Parameters
     ----------
@@ -221,7 +224,9 @@ def _asked(model: torch.nn.Module, words: Tensor, at: Tensor | None = None) -> A
 
 @torch.no_grad()
 def _called(model: torch.nn.Module, *given: Tensor) -> Any:
-    """Return what a model says in evaluation mode, on the CPU, in float64; afterwards it is in the mode that it was in."""
+    """Return what a model says in evaluation mode, on the CPU, in float64;
+    afterwards it is in the mode that it was in.
+    """
     device, training = next(model.parameters()).device, model.training
     model.eval()
     try:

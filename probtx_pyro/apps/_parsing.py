@@ -37,7 +37,8 @@ class AttentionParser:
     vocabulary
         Its words.
     decoder
-        A key of `DECODERS`: ``"tree"`` (maximum spanning arborescence), ``"projective"`` (Eisner) or ``"word"`` (each by itself).
+        A key of `DECODERS`: ``"tree"`` (maximum spanning arborescence), ``"projective"`` (Eisner) or ``"word"`` (each
+        by itself).
     channel
         Which channel to read, from 0; None averages them.
 
@@ -77,14 +78,14 @@ class AttentionParser:
         batch
             Sentences that are computed at once, at most; fewer where they are long.
         heads
-            Heads of each sentence that are known, numbered as CoNLL-U does, None where they are not. They are evidence in the
-            channels that are read. A CRF without a root has no slot for a known 0, which is then no evidence.
+            Heads of each sentence that are known, numbered as CoNLL-U does, None where they are not. They are evidence
+            in the channels that are read. A CRF without a root has no slot for a known 0, which is then no evidence.
 
         Raises
         ------
         ValueError
-            Heads that are not one a word, or that are no other word of the sentence; a sentence that is longer than the machine
-            has room for.
+            Heads that are not one a word, or that are no other word of the sentence; a sentence that is longer than the
+            machine has room for.
         """
         numbers = self.vocabulary.numbers(sentences)
         if heads is not None and len(heads) != len(sentences):

@@ -47,7 +47,8 @@ def translate(
     Raises
     ------
     ValueError
-        A sentence of more tokens than the model takes; a beam or batch that is less than 1, a negative ``length_penalty``.
+        A sentence of more tokens than the model takes; a beam or batch that is less than 1, a negative
+        ``length_penalty``.
 
     Examples
     --------
@@ -72,7 +73,8 @@ def translate(
 def translate_rows(
     model: EncoderDecoder, rows: Sequence[Tensor], *, beam: int, length_penalty: float, batch: int = 64
 ) -> list[Hypothesis]:
-    """Return the best sequence for each row of source tokens (token,), sentences of like length together; see `translate`.
+    """Return the best sequence for each row of source tokens (token,), sentences of like length together;
+    see `translate`.
 
     A target has at most ten tokens more than twice those of its source, and no more than the model takes.
     """

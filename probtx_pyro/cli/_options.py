@@ -143,7 +143,8 @@ def folder(path: Path) -> Path:
 
 
 def out_file(path: Path | None, *sources: Path) -> Path | None:
-    """Return the file that is to be written, checked before anything is computed; None, also for ``-``, is standard output.
+    """Return the file that is to be written, checked before anything is computed; None, also for ``-``,
+    is standard output.
 
     Parameters
     ----------
@@ -221,7 +222,9 @@ def require(module: str, called: str, what: str, extra: str) -> None:
 
 
 def no_command(parser: argparse.ArgumentParser) -> int:
-    """Print the help of a parser that needs a command and was given none, on stderr; return the exit code of wrong usage."""
+    """Print the help of a parser that needs a command and was given none, on stderr;
+    return the exit code of wrong usage.
+    """
     parser.print_help(sys.stderr)
     return 2
 
@@ -244,13 +247,14 @@ def device(name: str) -> str:
     return str(found)
 
 
-# multiplications of a product from which threads are worth it: some 5 ms of a core, as long as a thread may wait for its turn on a
-# core that another program uses; smaller products, of which there are many, wait as long each
+# multiplications of a product from which threads are worth it: some 5 ms of a core, as long as a thread may wait for
+# its turn on a core that another program uses; smaller products, of which there are many, wait as long each
 WORTH_THREADS = 2**28
 
 
 def threads_for(number: int | None, multiplications: float) -> AbstractContextManager[None]:
-    """Compute with ``number`` threads inside the block, or, if it is None, with one where the largest product is too small for more.
+    """Compute with ``number`` threads inside the block, or, if it is None,
+    with one where the largest product is too small for more.
 
     Parameters
     ----------

@@ -29,7 +29,9 @@ _BROKEN = (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, stru
 
 
 def outputs(mask: Path) -> tuple[Path, ...]:
-    """Return the paths of mask, overlay, probability picture and probabilities; refused before any work if they cannot be written."""
+    """Return the paths of mask, overlay, probability picture and probabilities;
+    refused before any work if they cannot be written.
+    """
     if mask.suffix.lower() != ".png":
         raise ValueError(f"--out {mask}: a mask must be a .png file, as labels do not survive other formats")
     if not mask.parent.is_dir():
@@ -140,8 +142,9 @@ def read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray, 
     Parameters
     ----------
     path
-        A PNG, grey or palette, its values the labels, or in colour: what is transparent is unmarked, or if nothing is the most frequent
-        colour, and the other colours are the labels 1, 2, ... in the order of their red, green and blue; None is a picture without marks.
+        A PNG, grey or palette, its values the labels, or in colour: what is transparent is unmarked, or if nothing is
+        the most frequent colour, and the other colours are the labels 1, 2, ... in the order of their red, green and
+        blue; None is a picture without marks.
     shape
         Height and width of the picture that is marked.
     """

@@ -75,7 +75,8 @@ def segment_picture(
     picture
         As `_pictures.read_image` returns it.
     steps
-        Marks as they came, uint8 (H, W) each, 0 for unmarked; the last are all. The answer to each is the prior of the next.
+        Marks as they came, uint8 (H, W) each, 0 for unmarked; the last are all. The answer to each is the prior of the
+        next.
     palette
         uint8 (256, 3), the colour of each label; None for those of the package.
     paths

@@ -1,8 +1,8 @@
 """A page to mark a photograph in, served to this machine alone.
 
-Who may ask: a random token stands in the address, every request without it is refused, and so is a Host header that is not the
-loopback's (DNS rebinding). What can be asked: the page, the one picture, and, with marks as JSON of limited size, an answer, a mask or
-the marks as a picture. No request names a file.
+Who may ask: a random token stands in the address, every request without it is refused, and so is a Host header that is
+not the loopback's (DNS rebinding). What can be asked: the page, the one picture, and, with marks as JSON of limited
+size, an answer, a mask or the marks as a picture. No request names a file.
 """
 
 import gzip
@@ -110,7 +110,9 @@ def read_strokes(given: Any, width: int, height: int) -> list[Stroke]:
 
 
 def read_colours(given: Any) -> "np.ndarray":
-    """Return the palette (256, 3) of a request's ``{"colours": {"1": "#0072b2", ...}}``; other labels keep the package's."""
+    """Return the palette (256, 3) of a request's ``{"colours": {"1": "#0072b2", ...}}``;
+    other labels keep the package's.
+    """
     from probtx_pyro.apps.segmentation import LABEL_COLOURS
 
     palette = LABEL_COLOURS.copy()
@@ -190,7 +192,9 @@ class Photograph:
         return np.array(drawn)
 
     def answer(self, given: Any) -> Response:
-        """Return a line of JSON (shares of the classes, next click), then labels and uncertainty, a byte for each pixel."""
+        """Return a line of JSON (shares of the classes, next click), then labels and uncertainty,
+        a byte for each pixel.
+        """
         from probtx_pyro.apps.segmentation import suggest_click, uncertainty
 
         strokes = read_strokes(given, *self.size)

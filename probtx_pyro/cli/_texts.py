@@ -1,7 +1,8 @@
 """Lines of a file or of standard input, and the run they need: shared by commands that use a trained model of words.
 
-Every line in is told in what comes out. Where the answers are one for each line (``classify``, ``translate``, ``tag``) a blank line has
-an empty one; where they are not (``fill``, ``parse``) they have the number of their line, and a blank line has none.
+Every line in is told in what comes out. Where the answers are one for each line (``classify``, ``translate``, ``tag``)
+a blank line has an empty one; where they are not (``fill``, ``parse``) they have the number of their line, and a blank
+line has none.
 """
 
 import json
@@ -47,7 +48,8 @@ class Sentences(NamedTuple):
 
 
 def lines(path: Path) -> list[str]:
-    """Return every line of a text file, plain or .gz, or of standard input where the path is ``-``, without spaces about it.
+    """Return every line of a text file, plain or .gz, or of standard input where the path is ``-``,
+    without spaces about it.
 
     Parameters
     ----------
@@ -78,8 +80,8 @@ def _stripped(name: str, read: list[str]) -> list[str]:
 def sentences(path: Path, check_tree: bool = False) -> Sentences:
     """Return the sentences of a file of plain text, a sentence a line and words between spaces, or of CoNLL-U.
 
-    A name that ends in ``.txt`` is of plain text, one in ``.conllu`` of CoNLL-U, both also with ``.gz``; any other file is what its first
-    line of words looks like, which is said on stderr, and so is standard input.
+    A name that ends in ``.txt`` is of plain text, one in ``.conllu`` of CoNLL-U, both also with ``.gz``; any other file
+    is what its first line of words looks like, which is said on stderr, and so is standard input.
 
     Parameters
     ----------
@@ -180,7 +182,8 @@ def say_unfinished(folder: Path, run: Any) -> None:
 
 
 def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words") -> None:
-    """Print the share of words that the model of a run does not know on stderr, and warn where it is large and spellings say nothing.
+    """Print the share of words that the model of a run does not know on stderr,
+    and warn where it is large and spellings say nothing.
 
     Parameters
     ----------

@@ -53,7 +53,8 @@ NUMBERS = {
 
 # settings that are usual elsewhere, by the name that --preset takes: `earlier` puts them in the place of the defaults
 PRESETS: dict[str, dict[str, Any]] = {
-    # sizes, rate, dropout and smoothing of fairseq's transformer_iwslt_de_en; the feed-forward layers here are twice as wide. Never run.
+    # sizes, rate, dropout and smoothing of fairseq's transformer_iwslt_de_en; the feed-forward layers here are twice as
+    # wide. Never run.
     "iwslt": {
         "width": 512, "heads": 4, "layers": 6, "dropout": 0.3, "lr": 5e-4, "warmup": 0.08, "weight_decay": 1e-4, "batch": 160, "num_steps": 50_000,
         "vocabulary": 10_000, "context": 256, "validate_every": 1000, "beam": 5,
@@ -66,7 +67,8 @@ def option_of(field: str) -> str:
     return {"num_steps": "--steps", "map_training": "--map"}.get(field, f"--{field.replace('_', '-')}")
 
 
-# option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own option
+# option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own
+# option
 OPTION_NAMES = {
     **{option.argument: f"--{name}" for name, option in {**choices.LAYER_OPTIONS, **choices.ENCODER_OPTIONS}.items()},
     **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
@@ -103,7 +105,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def earlier(words: Sequence[str]) -> dict[str, Any]:
-    """Return the options that a run had when it began, where the words of a command resume it; else those of a preset that they name.
+    """Return the options that a run had when it began, where the words of a command resume it;
+    else those of a preset that they name.
 
     Parameters
     ----------
@@ -175,7 +178,8 @@ def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
 
 
 def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
-    """Add ``--encoder``, a name of `nn.ENCODERS`, ``--attention``, of `nn.ATTENTIONS`, their options, and those of the settings.
+    """Add ``--encoder``, a name of `nn.ENCODERS`, ``--attention``, of `nn.ATTENTIONS`, their options,
+    and those of the settings.
 
     Parameters
     ----------
@@ -221,7 +225,8 @@ def settings(kind: Any, arguments: argparse.Namespace, **others: Any) -> Any:
 
 
 def threads(arguments: argparse.Namespace, settings: Any, words: float) -> AbstractContextManager[None]:
-    """Train in the block with the threads that ``--threads`` gives, or with one where the products of a layer are small.
+    """Train in the block with the threads that ``--threads`` gives,
+    or with one where the products of a layer are small.
 
     Parameters
     ----------

@@ -5,16 +5,16 @@
   probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
   probtx classify train.csv --label species new.csv --out classes.csv --adapt auto
 
-Texts, by a run of probtx train classifier in the place of the labelled rows (a text a line in; CSV out, a row for every line, blank
-ones too: its number, its category, the probability of that, and the text):
+Texts, by a run of probtx train classifier in the place of the labelled rows (a text a line in; CSV out, a row for every
+line, blank ones too: its number, its category, the probability of that, and the text):
 
   probtx classify runs/intents questions.txt --out classes.csv
 
-CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out, a line
-for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike the labelled rows,
-which happens to rows of the same kind at the rate of false alarms; that cell is empty where there are too few labelled rows to tell (19 are
-needed at the rate of .05). Where the new rows have labels, the share that is right is printed.
-As some spreadsheets write it:
+CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out,
+a line for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike
+the labelled rows, which happens to rows of the same kind at the rate of false alarms; that cell is empty where there
+are too few labelled rows to tell (19 are needed at the rate of .05). Where the new rows have labels, the share that is
+right is printed. As some spreadsheets write it:
 
   probtx classify train.csv --label species new.csv --out classes.csv --delimiter ';' --decimal ,
 

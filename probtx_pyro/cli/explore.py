@@ -7,8 +7,9 @@ With a FILE that models.write_explorer_json wrote, the view for it opens with yo
 
   probtx explore mixture.json
 
-The page is one file that asks nothing of the network. It is written to --out (- is standard output), or to a temporary file that stays, since the browser
-reads it after the command has ended. A browser that may not read the folder of temporary files (a snap) needs --out in your own.
+The page is one file that asks nothing of the network. It is written to --out (- is standard output), or to a temporary
+file that stays, since the browser reads it after the command has ended. A browser that may not read the folder of
+temporary files (a snap) needs --out in your own.
 """
 
 import argparse

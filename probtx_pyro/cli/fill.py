@@ -4,8 +4,9 @@
   echo "the [MASK] sat on the mat ." | probtx fill - --model runs/masked
   probtx fill sentences.txt --model runs/masked --top 3
 
-A sentence a line in, words between spaces, [MASK] in the place of those to guess; blank lines are passed over. A line out for each hidden word:
-number of the line, number of the word, and the guesses with their probabilities, tabs between them. Words of one sentence are guessed each by itself.
+A sentence a line in, words between spaces, [MASK] in the place of those to guess; blank lines are passed over. A line
+out for each hidden word: number of the line, number of the word, and the guesses with their probabilities, tabs between
+them. Words of one sentence are guessed each by itself.
 """
 
 import argparse

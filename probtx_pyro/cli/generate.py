@@ -4,7 +4,8 @@
   probtx generate runs/novel --prompt "It was" --tokens 300
   probtx generate runs/novel --temperature 0.8 --top-p 0.95 --seed 1 --number 3
 
-Text out, on standard output, as it is drawn. The same seed gives the same text; a temperature of 0 takes the most probable token.
+Text out, on standard output, as it is drawn. The same seed gives the same text; a temperature of 0 takes the most
+probable token.
 """
 
 import argparse

@@ -7,14 +7,14 @@
 
   echo "the cat sleeps ." | probtx parse - --model runs/masked --out trees.conllu
 
-Plain text in (a sentence a line, words between spaces) where the name ends in .txt; CoNLL-U where it ends in .conllu (both also .gz); any other file,
-and standard input, is what its first line of words looks like. CoNLL-U out: only HEAD and DEPREL change, multiword tokens and empty nodes stay; of
-text, sent_id is the number of the line, and blank lines have no sentence. The share of words that the model
-does not know is printed. Where the sentences come with heads, the unlabelled attachment score is printed beside those of left
-arcs, right arcs and random heads.
+Plain text in (a sentence a line, words between spaces) where the name ends in .txt; CoNLL-U where it ends in .conllu
+(both also .gz); any other file, and standard input, is what its first line of words looks like. CoNLL-U out: only HEAD
+and DEPREL change, multiword tokens and empty nodes stay; of text, sent_id is the number of the line, and blank lines
+have no sentence. The share of words that the model does not know is printed. Where the sentences come with heads, the
+unlabelled attachment score is printed beside those of left arcs, right arcs and random heads.
 
-With --keep head, heads that the file has are known: they come out as they are, and inform those of the other words, whose HEAD
-is _. No known head is scored.
+With --keep head, heads that the file has are known: they come out as they are, and inform those of the other words,
+whose HEAD is _. No known head is scored.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Segment a picture from a few marks: every pixel gets a class, with a probability.
 
-Click in the browser, on a page that this machine serves to itself alone (pip install -e '.[page]' in the folder of the repository):
+Click in the browser, on a page that this machine serves to itself alone (pip install -e '.[page]' in the folder of the
+repository):
 
   probtx segment cat.jpg                   a button downloads the mask; with --out mask.png it writes it there
 
@@ -9,21 +10,22 @@ or name the marks, at least two classes (object and background, say), by clicks,
   probtx segment cat.jpg --click 120,200,1 --click 10,10,2 --out mask.png
   probtx segment cat.jpg --scribbles marks.png --out mask.png
 
-Look at mask_overlay.png, and add a click in the middle of what is wrong; where the answer is least sure is printed. Clicks count in
-their order: each answer is the prior of the next. Written beside mask.png
-(the labels of the marks, in full size, as a palette picture that --scribbles reads too): mask_overlay.png (the picture, tinted),
-mask_probability.png (the probability of the chosen class, white is sure) and mask_probability.npz (probabilities (height, width,
-class) and classes).
+Look at mask_overlay.png, and add a click in the middle of what is wrong; where the answer is least sure is printed.
+Clicks count in their order: each answer is the prior of the next. Written beside mask.png (the labels of the marks, in
+full size, as a palette picture that --scribbles reads too): mask_overlay.png (the picture, tinted),
+mask_probability.png (the probability of the chosen class, white is sure) and mask_probability.npz (probabilities
+(height, width, class) and classes).
 
 A folder of pictures, the marks of cat.jpg in cat_marks.png beside it (the page's name for them), or in marks/cat.png:
 
   probtx segment photos --out masks
   probtx segment photos --scribbles marks --out masks
 
-What has a mask already is left alone (--overwrite); a picture that fails is named, the others go on, and the exit code is 1.
+What has a mask already is left alone (--overwrite); a picture that fails is named, the others go on, and the exit code
+is 1.
 
-Rows and columns of clicks and marks are those of the upright picture, as viewers show it: a camera's rotation tag is obeyed. Grey
-pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
+Rows and columns of clicks and marks are those of the upright picture, as viewers show it: a camera's rotation tag is
+obeyed. Grey pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
 """
 
 import argparse

@@ -4,9 +4,10 @@
   probtx tag sentences.txt --model runs/tags --out tags.tsv
   echo "the cat sleeps ." | probtx tag - --model runs/tags
 
-In: a sentence a line, words between spaces, where the name ends in .txt; CoNLL-U where it ends in .conllu (both also .gz); any other file, and
-standard input, is what its first line of words looks like. Out: a word a line, its tag and the tag's probability behind it, tabs between them,
-an empty line after each sentence (a blank line in is one of no words): on standard output, or in the file of --out.
+In: a sentence a line, words between spaces, where the name ends in .txt; CoNLL-U where it ends in .conllu (both also
+.gz); any other file, and standard input, is what its first line of words looks like. Out: a word a line, its tag and
+the tag's probability behind it, tabs between them, an empty line after each sentence (a blank line in is one of no
+words): on standard output, or in the file of --out.
 """
 
 import argparse

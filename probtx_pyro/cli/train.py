@@ -1,4 +1,5 @@
-"""Train language models, taggers, masked language models, classifiers and translation models whose attention is a probability model.
+"""Train language models, taggers, masked language models,
+classifiers and translation models whose attention is a probability model.
 
   probtx train lm --attention gaussian-keys --text novel.txt --out runs/novel
   probtx train tagger --data treebank.conllu --out runs/tags       tags of words, from CoNLL-U or from columns
@@ -7,10 +8,10 @@
   probtx train translation --data pairs.tsv --out runs/de          translations, from pairs of sentences
   probtx train TASK --help                                         what each takes
 
-On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ...
-With --resume a run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to --out:
-checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the validations, and the machine. Needs Lightning:
-pip install -e '.[train]' in the folder of the repository
+On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ... With --resume a
+run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to
+--out: checkpoint.pt, command.json (the options), and results.json with the settings, the loss of every step, the
+validations, and the machine. Needs Lightning: pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse
@@ -28,7 +29,8 @@ TASKS = ("lm", "tagger", "mlm", "classifier", "translation")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a command for each of `TASKS`, in a file of its own (``train_lm.py``, ...) made like those of `probtx_pyro.cli`.
+    """Add a command for each of `TASKS`, in a file of its own (``train_lm.py``,
+    ...) made like those of `probtx_pyro.cli`.
 
     The ``run`` of a task also takes the options of the run, from `run_options`.
     """

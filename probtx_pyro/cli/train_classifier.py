@@ -1,4 +1,5 @@
-"""Train a classifier of texts: from the mean word of a dependency CRF or of a transformer with any attention, or from the root of a CRF.
+"""Train a classifier of texts: from the mean word of a dependency CRF or of a transformer with any attention,
+or from the root of a CRF.
 
   probtx train classifier --data texts.csv --out runs/texts              a CSV or TSV file with the header text,category
   probtx train classifier --data banking77 --channels 8 --steps 4000 --out runs/banking
@@ -7,8 +8,8 @@
   probtx train classifier --data folder --encoder transformer --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
   probtx train classifier --data listops --encoder transformer --attention linear-keys --context 1000 --out runs/listops
 
-The parameters with the best validation accuracy are kept, and tested where there is a test part. Resume, several processes and
-results as in `probtx train --help`.
+The parameters with the best validation accuracy are kept, and tested where there is a test part. Resume, several
+processes and results as in `probtx train --help`.
 """
 
 import argparse

@@ -6,8 +6,8 @@
   probtx train lm --out runs/mgk --resume --steps 5000   and makes it longer
   torchrun --nproc-per-node 2 -m probtx_pyro train lm --out runs/two ...
 
-Written to --out: checkpoint.pt, and results.json with the settings, the loss of every step, the validation perplexities, and
-the machine. The text is the help that comes with Python unless --text names another. Needs Lightning:
+Written to --out: checkpoint.pt, and results.json with the settings, the loss of every step, the validation
+perplexities, and the machine. The text is the help that comes with Python unless --text names another. Needs Lightning:
 pip install -e '.[train]' in the folder of the repository
 """
 

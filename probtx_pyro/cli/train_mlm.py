@@ -1,12 +1,14 @@
-"""Train a masked language model: hidden words, predicted from those around them by a dependency CRF, or a transformer with any attention.
+"""Train a masked language model: hidden words, predicted from those around them by a dependency CRF,
+or a transformer with any attention.
 
   probtx train mlm --text novel.txt --steps 5000 --rarest 2 --out runs/masked
   probtx train mlm --text wikitext2 --rows sentence --mask 0.3 --channels 8 --distances 2,3,4 --out runs/crf
   probtx train mlm --encoder transformer --heads 4 --layers 2 --out runs/transformer
   probtx train mlm --encoder transformer --attention linear-keys --out runs/linear
 
-Words are what stands between spaces; the output weights are the words' own unary scores. The perplexity is that of hidden words
-of the validation part, chosen once for a seed. Resume, several processes and results as in `probtx train --help`.
+Words are what stands between spaces; the output weights are the words' own unary scores. The perplexity is that of
+hidden words of the validation part, chosen once for a seed. Resume, several processes and results as in
+`probtx train --help`.
 """
 
 import argparse

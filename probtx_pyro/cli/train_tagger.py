@@ -7,8 +7,8 @@
   probtx train tagger --data ewt --encoder transformer --attention gaussian-keys --components 3 --out runs/mgk
   probtx train tagger --data cogs --rank 16 --out runs/cogs                   five tags a word; the whole sentence must be right
 
-The parameters with the best validation are kept (by accuracy; by span F1 for entities, by whole sentences for cogs), and tested
-where there is a test part. Resume, several processes and results as in `probtx train --help`.
+The parameters with the best validation are kept (by accuracy; by span F1 for entities, by whole sentences for cogs),
+and tested where there is a test part. Resume, several processes and results as in `probtx train --help`.
 """
 
 import argparse

@@ -5,11 +5,12 @@
   probtx train translation --out runs/mgk --resume --steps 5000     goes on from the checkpoint, and makes the run longer
   probtx train translation --preset iwslt --data folder --device cuda --precision bf16-mixed --out runs/large
 
---data is a file, of which one twentieth of the distinct sentences becomes dev and one test; a folder with files for train, dev and
-test; or tatoeba, 50,001 short English-German pairs. Written to --out: checkpoint.pt, and results.json with the settings, the loss of
-every step, the validation perplexities, and in the end perplexity and BLEU (sacreBLEU, with its signature) of dev and test.
---preset iwslt has the sizes that are usual for IWSLT'14 (the task of the paper's table): it was never run for this library.
-Needs Lightning, tokenizers and sacreBLEU: pip install -e '.[train]' in the folder of the repository
+--data is a file, of which one twentieth of the distinct sentences becomes dev and one test; a folder with files for
+train, dev and test; or tatoeba, 50,001 short English-German pairs. Written to --out: checkpoint.pt, and results.json
+with the settings, the loss of every step, the validation perplexities, and in the end perplexity and BLEU (sacreBLEU,
+with its signature) of dev and test. --preset iwslt has the sizes that are usual for IWSLT'14 (the task of the paper's
+table): it was never run for this library. Needs Lightning, tokenizers and sacreBLEU: pip install -e '.[train]' in the
+folder of the repository
 """
 
 import argparse

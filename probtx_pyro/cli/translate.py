@@ -4,8 +4,8 @@
   probtx translate sentences.txt --model runs/de --out translations.txt
   echo "Where is Tom?" | probtx translate - --model runs/de --log-probability
 
-A sentence a line in, its translation a line out; a blank line stays one. With --log-probability a tab stands behind each translation,
-and the natural logarithm of the probability that the model gives to it.
+A sentence a line in, its translation a line out; a blank line stays one. With --log-probability a tab stands behind
+each translation, and the natural logarithm of the probability that the model gives to it.
 """
 
 import argparse

@@ -29,16 +29,16 @@ def read_columns(
     path
         The file; ``-`` is standard input, read as CSV.
     reader_of
-        From the names in the header, without spaces about them, to a function that reads a row of as many columns; a ValueError of
-        either gets the line.
+        From the names in the header, without spaces about them, to a function that reads a row of as many columns; a
+        ValueError of either gets the line.
     delimiter
         Character between columns, of a CSV file of any ending; None goes by the ending.
 
     Raises
     ------
     ValueError
-        Another ending; ``FILE, line N: ...`` for a header with another delimiter, a row of another length than the header, or broken
-        quotes; a file that cannot be read.
+        Another ending; ``FILE, line N: ...`` for a header with another delimiter, a row of another length than the
+        header, or broken quotes; a file that cannot be read.
     """
     path = Path(path)
     ending = Path(path.name.removesuffix(".gz")).suffix.lower()

@@ -1,4 +1,6 @@
-"""Published files: from the folder ``$PROBTX_DATA`` or the network, always with their checksum; and text from disk and to it."""
+"""Published files: from the folder ``$PROBTX_DATA`` or the network, always with their checksum;
+and text from disk and to it.
+"""
 
 import errno
 import gzip
@@ -63,7 +65,8 @@ def fetch(remote: Remote) -> Path:
 
 
 def own_file(name: str, sha256: str) -> Path | None:
-    """Return the file under ``$PROBTX_DATA``, plain or with ``.gz`` behind its name, its content checked; None if that is not set.
+    """Return the file under ``$PROBTX_DATA``, plain or with ``.gz`` behind its name, its content checked;
+    None if that is not set.
 
     Parameters
     ----------
@@ -151,7 +154,8 @@ def read_bytes(path: Path, wanted: str = "file") -> bytes:
 
 
 def read_text(path: Path, wanted: str = "text file") -> str:
-    """Return UTF-8 text, of what `read_bytes` takes, without a byte-order mark; every line, ended by CR LF, CR or LF, ends in LF.
+    """Return UTF-8 text, of what `read_bytes` takes, without a byte-order mark; every line, ended by CR LF,
+    CR or LF, ends in LF.
 
     Parameters
     ----------

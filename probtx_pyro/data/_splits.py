@@ -1,4 +1,6 @@
-"""Train, dev and test parts of a corpus: a published one, the user's folder by its file names, or a share of one file."""
+"""Train, dev and test parts of a corpus: a published one, the user's folder by its file names,
+or a share of one file.
+"""
 
 import random
 import re

@@ -4,11 +4,11 @@ A COGS sentence (Kim & Linzen 2020, aclanthology 2020.emnlp-main.731) means a lo
 
     A cat saw the dog .    * dog ( x _ 4 ) ; cat ( x _ 1 ) AND see . agent ( x _ 2 , x _ 1 ) AND see . theme ( x _ 2 , x _ 4 )
 
-Its conjuncts are arcs between words, so that tagging can replace generation, as in Ontañón, Ainslie, Fisher & Cvicek (2022,
-aclanthology 2022.acl-long.251): each word has a parent, a role, a category, a noun's determiner and a verb's lemma. Nouns and
-names stand in the logical form as in the sentence (in small letters), conjuncts in the order of their positions, and the one
-case of two parents, the agent of ``want`` that is also the agent of its ``xcomp``, follows from the first parent. The details
-of the scheme are this project's; `tags_of` refuses what it could not give back.
+Its conjuncts are arcs between words, so that tagging can replace generation, as in Ontañón, Ainslie, Fisher & Cvicek
+(2022, aclanthology 2022.acl-long.251): each word has a parent, a role, a category, a noun's determiner and a verb's
+lemma. Nouns and names stand in the logical form as in the sentence (in small letters), conjuncts in the order of their
+positions, and the one case of two parents, the agent of ``want`` that is also the agent of its ``xcomp``, follows from
+the first parent. The details of the scheme are this project's; `tags_of` refuses what it could not give back.
 """
 
 import re
@@ -37,7 +37,8 @@ class Tags(NamedTuple):
     """Contribution of each word to the logical form, one entry a word; `NONE` where a tag does not apply.
 
     parents: the word it is an argument of, counted from 1, or 0: a tree, with `heads` as in a treebank.
-    roles: to the parent: ``agent``, ``theme``, ``recipient``, ``ccomp``, ``xcomp``, ``nmod.in``, ``nmod.on``, ``nmod.beside``.
+    roles: to the parent: ``agent``, ``theme``, ``recipient``, ``ccomp``, ``xcomp``, ``nmod.in``, ``nmod.on``,
+    ``nmod.beside``.
     categories: ``verb``, ``noun`` or ``name``.
     determiners: of nouns, ``definite`` or ``indefinite``.
     verbs: lemmas of verbs.
@@ -71,8 +72,8 @@ class Cogs(NamedTuple):
 def tags_of(words: Sequence[str], logical_form: str) -> Tags:
     """Return the tags of a sentence.
 
-    A primitive (one word, its meaning a lambda term or a name; 143 rows of train) gets its category and lemma only: enough
-    to learn the word from, while the term itself is not a sentence's logical form and does not come back.
+    A primitive (one word, its meaning a lambda term or a name; 143 rows of train) gets its category and lemma only:
+    enough to learn the word from, while the term itself is not a sentence's logical form and does not come back.
 
     Parameters
     ----------

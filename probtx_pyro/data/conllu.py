@@ -1,9 +1,10 @@
 """CoNLL-U: dependency treebanks read with the line of every error and written back to the byte.
 
-CoNLL-U (https://universaldependencies.org/format.html): a line a word with ten columns between tabs, ``#`` comments before
-the first word, a blank line after the last. The reader keeps every line as it is; what it decides where the format is silent:
-CRLF and a byte-order mark are read and dropped; several blank lines, or lines of spaces, part sentences as one does and are
-written as one; spaces stand only in FORM, LEMMA and MISC; comments between words are refused.
+CoNLL-U (https://universaldependencies.org/format.html): a line a word with ten columns between tabs, ``#`` comments
+before the first word, a blank line after the last. The reader keeps every line as it is; what it decides where the
+format is silent: CRLF and a byte-order mark are read and dropped; several blank lines, or lines of spaces, part
+sentences as one does and are written as one; spaces stand only in FORM, LEMMA and MISC; comments between words are
+refused.
 """
 
 import gzip
@@ -44,8 +45,8 @@ class Sentence(NamedTuple):
     def with_heads(self, heads: Sequence[int]) -> "Sentence":
         """Return the sentence under other heads.
 
-        A word with the same head keeps its line to the byte. Another head makes the old relation void: it becomes ``root``
-        under 0 and else ``dep``, which is UD's name for an unspecified relation. No other column changes.
+        A word with the same head keeps its line to the byte. Another head makes the old relation void: it becomes
+        ``root`` under 0 and else ``dep``, which is UD's name for an unspecified relation. No other column changes.
 
         Parameters
         ----------
@@ -87,7 +88,8 @@ def read_conllu(source: str | Path | Iterable[str], check_tree: bool = True) -> 
     Raises
     ------
     ValueError
-        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; a file that cannot be read.
+        ``FILE, line N: what is wrong; what to do`` for the first thing that breaks the format; a file that cannot be
+        read.
 
     Examples
     --------
@@ -105,7 +107,8 @@ def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequenc
     Parameters
     ----------
     sentences
-        From `read_conllu`; unchanged, they make the bytes they were read from (with line ends ``\n`` and one blank line each).
+        From `read_conllu`; unchanged, they make the bytes they were read from (with line ends ``\n`` and one blank line
+        each).
     path
         Where to.
     heads

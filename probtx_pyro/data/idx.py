@@ -27,12 +27,14 @@ TILES, SIDE = 30, 28  # tiles a row and a column of the sprite, and pixels a row
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array in an IDX file, plain or ``.gz``, such as ``train-images-idx3-ubyte.gz``: (N, 28, 28) bytes for MNIST's images.
+    """The array in an IDX file, plain or ``.gz``, such as ``train-images-idx3-ubyte.gz``: (N, 28,
+    28) bytes for MNIST's images.
 
     Raises
     ------
     ValueError
-        No such file, a damaged ``.gz``, a first line that is no IDX header, or another number of bytes than it announces.
+        No such file, a damaged ``.gz``, a first line that is no IDX header, or another number of bytes than it
+        announces.
 
     References
     ----------
@@ -70,10 +72,11 @@ class Fashion(NamedTuple):
 
 
 def load_fashion() -> Fashion:
-    """900 images of Fashion-MNIST (MIT licence), from ``$PROBTX_DATA`` or cut out of the publisher's picture, downloaded once.
+    """900 images of Fashion-MNIST (MIT licence),
+    from ``$PROBTX_DATA`` or cut out of the publisher's picture, downloaded once.
 
-    Read from ``fashion_mnist_900/{images-idx3,labels-idx1}-ubyte``, plain or with ``.gz``. Which of the publisher's splits they were
-    drawn from is not stated.
+    Read from ``fashion_mnist_900/{images-idx3,labels-idx1}-ubyte``, plain or with ``.gz``. Which of the publisher's
+    splits they were drawn from is not stated.
 
     Raises
     ------

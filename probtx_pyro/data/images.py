@@ -44,7 +44,8 @@ class Photograph(NamedTuple):
 
 
 def load_pagoda() -> Photograph:
-    """scikit-learn's photograph ``china.jpg``, 427 x 640, and a mask of its pagoda drawn for this project (see README.md).
+    """scikit-learn's photograph ``china.jpg``, 427 x 640,
+    and a mask of its pagoda drawn for this project (see README.md).
 
     Raises
     ------

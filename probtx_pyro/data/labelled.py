@@ -43,8 +43,8 @@ def read_labelled(
     Raises
     ------
     ValueError
-        Another ending, a column missing in the header or named twice; ``FILE, line N: ...`` for a row of another length than the header, an
-        empty text or label, or broken quotes; a file that cannot be read.
+        Another ending, a column missing in the header or named twice; ``FILE, line N: ...`` for a row of another length
+        than the header, an empty text or label, or broken quotes; a file that cannot be read.
     """
 
     def reader_of(header: list[str]) -> Callable[[list[str]], Labelled]:

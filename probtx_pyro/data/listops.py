@@ -1,8 +1,10 @@
-"""ListOps: nested lists of digits under MAX, MIN, MED (median) and SM (sum modulo 10), whose value, a digit, is the label.
+"""ListOps: nested lists of digits under MAX, MIN, MED (median) and SM (sum modulo 10), whose value, a digit,
+is the label.
 
-Nangia & Bowman, 'ListOps: A Diagnostic Dataset for Latent Tree Learning' (NAACL student workshop 2018, aclanthology N18-4013). The
-published files have parentheses around every pair, which make the tree of an expression binary. They say nothing that the
-brackets do not and are dropped, as in Tay et al., 'Long Range Arena' (ICLR 2021), whose longer expressions are read, too.
+Nangia & Bowman, 'ListOps: A Diagnostic Dataset for Latent Tree Learning' (NAACL student workshop 2018, aclanthology
+N18-4013). The published files have parentheses around every pair, which make the tree of an expression binary. They say
+nothing that the brackets do not and are dropped, as in Tay et al., 'Long Range Arena' (ICLR 2021), whose longer
+expressions are read, too.
 """
 
 from pathlib import Path
@@ -32,8 +34,8 @@ def read_listops(path: str | Path) -> list[Labelled]:
     Parameters
     ----------
     path
-        The file, a row a line: the answer, a tab and the expression; under a header ``Source``, tab, ``Target`` the other way
-        round, as in Long Range Arena.
+        The file, a row a line: the answer, a tab and the expression; under a header ``Source``, tab, ``Target`` the
+        other way round, as in Long Range Arena.
 
     Returns
     -------
@@ -102,9 +104,9 @@ def load_listops(source: str | Path = "listops", dev_share: float = 0.1, seed: i
     Parameters
     ----------
     source
-        ``"listops"``, the published test file of 10,000 expressions (MIT licence), from ``$PROBTX_DATA`` or downloaded once. This
-        project's own cut of it: the first 8,000 are train, the last 2,000 test, so that scores do not compare with published ones.
-        Or the path of a file or folder, see `part_paths` and `read_listops`.
+        ``"listops"``, the published test file of 10,000 expressions (MIT licence), from ``$PROBTX_DATA`` or downloaded
+        once. This project's own cut of it: the first 8,000 are train, the last 2,000 test, so that scores do not
+        compare with published ones. Or the path of a file or folder, see `part_paths` and `read_listops`.
     dev_share, seed
         How much of train becomes dev where there is none, drawn at random.
 

@@ -1,4 +1,6 @@
-"""Sentence pairs to train translation on: files of two columns, and Tatoeba by name; held-out parts share no source sentence with the rest."""
+"""Sentence pairs to train translation on: files of two columns, and Tatoeba by name;
+held-out parts share no source sentence with the rest.
+"""
 
 import hashlib
 import random
@@ -29,7 +31,8 @@ def read_pairs(source: str | Path | Iterable[str]) -> list[Pair]:
     Parameters
     ----------
     source
-        A path, plain or ``.gz``, or lines. Columns behind the second, such as the attributions of Tatoeba's exports, are passed over.
+        A path, plain or ``.gz``, or lines. Columns behind the second, such as the attributions of Tatoeba's exports,
+        are passed over.
 
     Raises
     ------
@@ -65,8 +68,8 @@ def load_pairs(
         ``"tatoeba"``, 50,001 short English-German pairs (Tatoeba, CC BY 2.0 FR, selected by manythings.org), from
         ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share, test_share
-        How much of the distinct source sentences of train becomes dev or test where there is no such part, drawn at random; all
-        pairs of a source sentence are in one part.
+        How much of the distinct source sentences of train becomes dev or test where there is no such part, drawn at
+        random; all pairs of a source sentence are in one part.
     seed
         Seed of the draw.
 
@@ -85,7 +88,9 @@ def load_pairs(
 
 
 def _held_out(pairs: list[Pair], shares: dict[str, float], seed: int) -> dict[str, list[Pair]]:
-    """Return the parts by name, with what is left as ``"train"``: a share of the distinct sources each, the order of pairs kept."""
+    """Return the parts by name, with what is left as ``"train"``: a share of the distinct sources each,
+    the order of pairs kept.
+    """
     sources = list(dict.fromkeys(pair.source for pair in pairs))
     random.Random(seed).shuffle(sources)
     part_of: dict[str, str] = {}

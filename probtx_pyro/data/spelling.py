@@ -1,7 +1,8 @@
 """Spelling of words as numbers, so that a word that was never seen still says something: its ends, and its shape.
 
-These are the classic features of taggers: Ratnaparkhi, 'A Maximum Entropy Model for Part-of-Speech Tagging' (EMNLP 1996), table 1,
-prefixes and suffixes of up to four letters; Collins, 'Ranking Algorithms for Named-Entity Extraction' (ACL 2002), the shape.
+These are the classic features of taggers: Ratnaparkhi, 'A Maximum Entropy Model for Part-of-Speech Tagging' (EMNLP
+1996), table 1, prefixes and suffixes of up to four letters; Collins, 'Ranking Algorithms for Named-Entity Extraction'
+(ACL 2002), the shape.
 """
 
 import re
@@ -13,7 +14,8 @@ LONGEST = 4
 
 
 def word_shape(word: str) -> str:
-    """Return a word with ``A`` for every large letter, ``a`` for every other letter and ``0`` for every digit; other marks stay.
+    """Return a word with ``A`` for every large letter, ``a`` for every other letter and ``0`` for every digit;
+    other marks stay.
 
     >>> word_shape("McGraw-1990s")
     'AaAaaa-0000a'
@@ -22,7 +24,8 @@ def word_shape(word: str) -> str:
 
 
 def spelling_features(word: str) -> tuple[str, ...]:
-    """Return the features of a spelling, as many for every word: prefixes and suffixes, small letters, and the shape in two ways.
+    """Return the features of a spelling, as many for every word: prefixes and suffixes, small letters,
+    and the shape in two ways.
 
     Parameters
     ----------
@@ -32,7 +35,8 @@ def spelling_features(word: str) -> tuple[str, ...]:
     Examples
     --------
     >>> spelling_features("Yes")
-    ('prefix Y', 'prefix Ye', 'prefix Yes', 'prefix Yes', 'suffix s', 'suffix es', 'suffix Yes', 'suffix Yes', 'small yes', 'shape Aaa', 'runs Aa')
+    ('prefix Y', 'prefix Ye', 'prefix Yes', 'prefix Yes', 'suffix s', 'suffix es', 'suffix Yes', 'suffix Yes', 'small
+    yes', 'shape Aaa', 'runs Aa')
     """
     shape = word_shape(word)
     runs = re.sub(r"(.)\1+", r"\1", shape)
@@ -45,7 +49,8 @@ def spelling_features(word: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2**17)
 def spelling_numbers(word: str, rows: int) -> tuple[int, ...]:
-    """Return the rows that the features of a spelling have in a table, from 0, the same on every machine; features may share one.
+    """Return the rows that the features of a spelling have in a table, from 0, the same on every machine;
+    features may share one.
 
     Parameters
     ----------

@@ -63,8 +63,9 @@ def read_table(
     Raises
     ------
     ValueError
-        A column missing, without a name, named twice, or none left; ``FILE, line N: ...`` for a cell that is no finite number, an empty
-        label, and what else is wrong with a line; no rows; a file that cannot be read; another ``decimal``.
+        A column missing, without a name, named twice, or none left; ``FILE, line N: ...`` for a cell that is no finite
+        number, an empty label, and what else is wrong with a line; no rows; a file that cannot be read; another
+        ``decimal``.
     """
     if decimal not in POINTS:
         raise ValueError(f"decimal must be one of {' '.join(POINTS)}, not {decimal!r}")

@@ -31,10 +31,12 @@ class Tagged(NamedTuple):
 
 
 def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[Tagged]:
-    r"""The sentences of a file with a word and its tag on each line and blank lines (or lines of spaces) between sentences.
+    r"""The sentences of a file with a word and its tag on each line and blank lines
+    (or lines of spaces) between sentences.
 
-    Tabs stand between them or, in a line without one, spaces. Where there are more columns, as in CoNLL-2003, the first is the word and
-    the last its tag; those between are passed over. A sentence ``-DOCSTART-``, which begins a document there, is none.
+    Tabs stand between them or, in a line without one, spaces. Where there are more columns, as in CoNLL-2003, the first
+    is the word and the last its tag; those between are passed over. A sentence ``-DOCSTART-``, which begins a document
+    there, is none.
 
     Parameters
     ----------
@@ -46,8 +48,8 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
     Raises
     ------
     ValueError
-        ``FILE, line N: ...``: one column, not as many as in the first line, an empty one, or no BIO tag where asked; a file that
-        cannot be read.
+        ``FILE, line N: ...``: one column, not as many as in the first line, an empty one, or no BIO tag where asked; a
+        file that cannot be read.
 
     Examples
     --------
@@ -82,8 +84,8 @@ def load_entities(source: str | Path = "wnut17", dev_share: float = 0.1) -> Spli
     Parameters
     ----------
     source
-        ``"wnut17"``, emerging entities in user texts (Derczynski et al. 2017, CC BY 4.0), from ``$PROBTX_DATA`` or downloaded
-        once; or the path of a file or folder, see `part_paths`.
+        ``"wnut17"``, emerging entities in user texts (Derczynski et al. 2017, CC BY 4.0), from ``$PROBTX_DATA`` or
+        downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share
         How much of the end of train is held out where there is no dev part.
 

@@ -52,7 +52,8 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     ----------
     source
         ``"topics"``, the help that comes with Python; ``"tinyshakespeare"`` or ``"wikitext2"``, read from the folder
-        ``$PROBTX_DATA`` if that is set, else downloaded once and checked; or the path of a UTF-8 text file, plain or ``.gz``.
+        ``$PROBTX_DATA`` if that is set, else downloaded once and checked; or the path of a UTF-8 text file, plain or
+        ``.gz``.
     validation_share
         How much of the end of a text without a validation part of its own is kept for validation.
 
@@ -131,7 +132,9 @@ class Vocabulary(NamedTuple):
         return cls(level, (UNKNOWN, *sorted(token for token, count in counts.items() if count >= rarest)))
 
     def numbers(self, rows: Iterable[Iterable[str]]) -> list[Tensor]:
-        """Numbers of the tokens of each row, (token,); with spellings (token, 1 + features), the token's own number first."""
+        """Numbers of the tokens of each row, (token,); with spellings (token, 1 + features),
+        the token's own number first.
+        """
         number = {token: i for i, token in enumerate(self.tokens)}
 
         def of(token: str) -> int | tuple[int, ...]:

@@ -1,11 +1,11 @@
 """A small trained transformer, whose queries and keys are real: character-level, causal, two layers of four heads.
 
-The text is the help that comes with Python, ``pydoc_data.topics``; nothing else is read. The checkpoint beside this file,
-``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by
-``python tests/make_text_transformer.py``, which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under Python 3.11.7, to a loss of 1.2168 nats a
-character on the last tenth of the text (0.9368 on the rest; nearly a tenth of the last part occurs word for word in the rest).
-The same numbers are in ``load().training_record``. The help differs between Python versions, so the alphabet belongs to the
-checkpoint, and characters outside it are read as `UNKNOWN`.
+The text is the help that comes with Python, ``pydoc_data.topics``; nothing else is read. The checkpoint beside this
+file, ``text_transformer.npz``, holds the weights in half precision, the alphabet and how it was trained. It is made by
+``python tests/make_text_transformer.py``, which took 4000 steps of AdamW from seed 0, 216 seconds on one CPU core under
+Python 3.11.7, to a loss of 1.2168 nats a character on the last tenth of the text (0.9368 on the rest; nearly a tenth of
+the last part occurs word for word in the rest). The same numbers are in ``load().training_record``. The help differs
+between Python versions, so the alphabet belongs to the checkpoint, and characters outside it are read as `UNKNOWN`.
 """
 
 import json
@@ -30,7 +30,8 @@ class Heads(NamedTuple):
     """Queries, keys, values, attention and outputs of every head of every layer, for one text.
 
     queries, keys, values: (layer, head, position, channel).
-    attention: softmax of ``queries @ keys' / sqrt(channel)`` over the positions up to the query's own, (layer, head, position, position).
+    attention: softmax of ``queries @ keys' / sqrt(channel)`` over the positions up to the query's own, (layer, head,
+    position, position).
     outputs: ``attention @ values``, (layer, head, position, channel).
     """
 

@@ -21,7 +21,9 @@ def _library() -> Any:
 
 
 class Level(NamedTuple):
-    """Kind of the tokens: its model and the trainer of it, made from the library and the size, and the smallest size."""
+    """Kind of the tokens: its model and the trainer of it, made from the library and the size,
+    and the smallest size.
+    """
 
     model: Callable[[Any], Any]
     trainer: Callable[[Any, int], Any]
@@ -43,14 +45,16 @@ LEVELS = {
     "subword": Level(lambda library: library.models.BPE(), _byte_pairs, len(SPECIAL) + 256),
     "word": Level(lambda library: library.models.WordLevel(unk_token=SPECIAL[0]), _words, len(SPECIAL) + 1),
 }
-"""Kinds of tokens: byte-pair encoding of the UTF-8 bytes of words (Sennrich et al. 2016), and the most frequent words."""
+"""Kinds of tokens: byte-pair encoding of the UTF-8 bytes of words (Sennrich et al. 2016),
+and the most frequent words."""
 
 
 class Tokenizer:
-    """Tokens that a model of text knows: number 0 stands for what is unknown, 1 for the start of a sequence, 2 for its end.
+    """Tokens that a model of text knows: number 0 stands for what is unknown, 1 for the start of a sequence,
+    2 for its end.
 
-    Words, runs of punctuation and runs of spaces are cut apart first; a space belongs to the word behind it, so that `decode` gives the
-    text back.
+    Words, runs of punctuation and runs of spaces are cut apart first; a space belongs to the word behind it, so that
+    `decode` gives the text back.
 
     Parameters
     ----------

@@ -25,8 +25,9 @@ def load_treebank(source: str | Path = "small", dev_share: float = 0.2) -> Split
     Parameters
     ----------
     source
-        ``"small"``, written for this project and installed with it; ``"ewt"``, the UD English Web Treebank (Silveira et al.
-        2014, CC BY-SA 4.0), from ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
+        ``"small"``, written for this project and installed with it; ``"ewt"``, the UD English Web Treebank (Silveira et
+        al. 2014, CC BY-SA 4.0), from ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see
+        `part_paths`.
     dev_share
         How much of the end of a treebank without a dev part becomes one.
 

@@ -1,7 +1,9 @@
-"""Step sizes and scales of many chains at once: dual averaging and growing windows of variances, pooled over chains or by chain.
+"""Step sizes and scales of many chains at once: dual averaging and growing windows of variances,
+pooled over chains or by chain.
 
-Nesterov's dual averaging as Hoffman & Gelman 2014 (section 3.2) use it, aimed at a mean acceptance probability; variances of the
-coordinates over windows that double, as in Stan (Reference Manual, "Automatic parameter tuning"). All arrays are (chain, problem, ...).
+Nesterov's dual averaging as Hoffman & Gelman 2014 (section 3.2) use it, aimed at a mean acceptance probability;
+variances of the coordinates over windows that double, as in Stan (Reference Manual, "Automatic parameter tuning"). All
+arrays are (chain, problem, ...).
 """
 
 from collections.abc import Callable
@@ -37,7 +39,8 @@ def windows(num_warmup: int, num_chains: int = 1) -> tuple[int, list[int]]:
 
 
 class Adaptation:
-    """Step sizes and scales that chains learn in warmup: ``step`` (chain, problem) and ``scale``, the sd of each coordinate (chain, problem, coordinate).
+    """Step sizes and scales that chains learn in warmup: ``step`` (chain, problem) and ``scale``, the sd of each
+    coordinate (chain, problem, coordinate).
 
     Parameters
     ----------
@@ -75,7 +78,9 @@ class Adaptation:
         return self.gather(x).mean(0).expand_as(x) if self.pooled else x
 
     def begin(self, acceptance: Callable[[Tensor], Tensor]) -> None:
-        """Find a first step size: doubled or halved from 1 until the ``acceptance`` of one leapfrog step crosses 0.8."""
+        """Find a first step size: doubled or halved from 1 until the ``acceptance``
+        of one leapfrog step crosses 0.8.
+        """
         step = self.state["step"]
         upward = self.mean(acceptance(step)) > 0.8
         moving, factor = torch.ones_like(upward), torch.where(upward, 2.0, 0.5)

@@ -1,7 +1,8 @@
 """Guides that learn: one network for every query, or for every set of queries, in the place of one number for each.
 
-``q_φ(unit | x_i)``, a network from a query to its attention, against the exact E-step; ``q_φ(parameters | {x_i})``, a network
-from a set of queries to a normal in unconstrained coordinates (Kingma & Welling 2014; Zaheer et al. 2017 for sets).
+``q_φ(unit | x_i)``, a network from a query to its attention, against the exact E-step; ``q_φ(parameters | {x_i})``, a
+network from a set of queries to a normal in unconstrained coordinates (Kingma & Welling 2014; Zaheer et al. 2017 for
+sets).
 """
 
 import math
@@ -26,16 +27,17 @@ FIRST_SCALE = 0.1  # in unconstrained coordinates, as of Pyro's automatic guides
 class AttentionGuide(nn.Module):
     """A guide of the latent assignment: attention by a network, or a free matrix of logits.
 
-    It cannot beat the exact E-step, ``formulation.guide`` without ``attention``; `results.gap` says by how much it falls short.
+    It cannot beat the exact E-step, ``formulation.guide`` without ``attention``; `results.gap` says by how much it
+    falls short.
 
     Parameters
     ----------
     posterior
         `models.bayesian` of a mixture, ``collapsed=False``: the program whose site ``unit`` it draws.
     encoder
-        A module or function from the observations, as ``formulation.attention`` takes them (``queries`` alone, or ``queries,
-        outputs``), to logits (..., Q, U); or a floating point tensor (..., Q, U), the logits at first, of a free matrix that
-        belongs to its own queries. Logits of units that the mixture masks are not read.
+        A module or function from the observations, as ``formulation.attention`` takes them (``queries`` alone, or
+        ``queries, outputs``), to logits (..., Q, U); or a floating point tensor (..., Q, U), the logits at first, of a
+        free matrix that belongs to its own queries. Logits of units that the mixture masks are not read.
 
     Raises
     ------
@@ -107,15 +109,16 @@ class AttentionGuide(nn.Module):
 class ParameterGuide(nn.Module):
     """A guide of the parameters: a network from a set of queries to independent normals in unconstrained coordinates.
 
-    Each query is encoded, the codes are averaged (so that neither the order nor the number of queries is fixed; weights count, and
-    the logarithm of the number goes along), and two layers turn the average into mean and log scale of every coordinate. It
-    begins as a normal of scale 0.1 about the formulation's own parameters, whatever the queries.
+    Each query is encoded, the codes are averaged (so that neither the order nor the number of queries is fixed; weights
+    count, and the logarithm of the number goes along), and two layers turn the average into mean and log scale of every
+    coordinate. It begins as a normal of scale 0.1 about the formulation's own parameters, whatever the queries.
 
     Parameters
     ----------
     posterior
-        `models.bayesian` of one problem. Train the guide on many: ``variational(posterior.copies(count, *data), *many, guide=guide)``
-        with data ``many`` (count, Q, D) and so on, drawn from the priors or your own.
+        `models.bayesian` of one problem. Train the guide on many:
+        ``variational(posterior.copies(count, *data), *many, guide=guide)`` with data ``many`` (count, Q, D) and so on,
+        drawn from the priors or your own.
     data, named
         The data of some problem; their numbers do not matter.
     encoder
@@ -124,7 +127,8 @@ class ParameterGuide(nn.Module):
     Raises
     ------
     ValueError
-        A program without priors, or of many problems; weights with a row for each query; codes of another shape or dtype.
+        A program without priors, or of many problems; weights with a row for each query; codes of another shape or
+        dtype.
     NotImplementedError
         Priors with hyperparameters.
 

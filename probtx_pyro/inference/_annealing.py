@@ -4,8 +4,9 @@ Chains go from β = 0, where the choices can be drawn exactly, to β = 1, a swee
 
     log w = Σ_t [log φ_{β_t}(Z_{t-1}) - log φ_{β_{t-1}}(Z_{t-1})],      log Z = log Z_0 + log E[w]
 
-so that the estimate of Z is unbiased, and that of log Z is low in expectation. From an exact draw of the posterior the same chains go
-from 1 to 0, and 1 / E[w] is unbiased of 1 / Z: that estimate of log Z is high in expectation (Grosse, Ghahramani & Adams 2015).
+so that the estimate of Z is unbiased, and that of log Z is low in expectation. From an exact draw of the posterior the
+same chains go from 1 to 0, and 1 / E[w] is unbiased of 1 / Z: that estimate of log Z is high in expectation (Grosse,
+Ghahramani & Adams 2015).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,8 @@ UNIFORM = 0.1  # share of the temperatures that lie evenly, wherever the pilot s
 class AnnealedLogPartition(NamedTuple):
     """An estimate of log Z, for each problem.
 
-    log_partition: (...). standard_error: of it, (...), by the spread of the weights. effective_chains: how many equal weights say as
-    much, ``(Σ w)² / Σ w²``, (...); where they are few, the standard error is too small, too.
+    log_partition: (...). standard_error: of it, (...), by the spread of the weights. effective_chains: how many equal
+    weights say as much, ``(Σ w)² / Σ w²``, (...); where they are few, the standard error is too small, too.
     log_weights: of every chain, (chain, ...). temperatures: the β, from 0 to 1, or from 1 to 0 where ``reverse``.
     """
 
@@ -65,20 +66,21 @@ def annealed_log_partition(
     formulation
         One whose latent choices can be drawn, such as a dependency CRF.
     data, named
-        What is known of them, by place or by name: the estimate is then of the sum over the others, and less log Z without data the
-        log probability of what is known.
+        What is known of them, by place or by name: the estimate is then of the sum over the others, and less log Z
+        without data the log probability of what is known.
     num_temperatures, num_chains
-        Sweeps of each chain, and chains, all one batch. Twice the temperatures about halve the variance of the log weights.
+        Sweeps of each chain, and chains, all one batch. Twice the temperatures about halve the variance of the log
+        weights.
     seed
         A non-negative integer, which fixes the result to the bit on one device.
     temperatures
-        β from 0 to 1, rising. None places them by a short run of other chains, so that the log weights vary alike from each to the
-        next; the estimate stays unbiased.
+        β from 0 to 1, rising. None places them by a short run of other chains, so that the log weights vary alike from
+        each to the next; the estimate stays unbiased.
     exact
-        Exact independent draws from the posterior, as `inference.gibbs` names its samples without those it sums out, (chain, ...), or one
-        for all chains, (...): the chains go from there to β = 0, and the estimate is high in expectation. Of a sum that can be
-        enumerated they are at hand, as where all labels but a few are known. Draws of long chains are nearly exact: from those the
-        estimate is a check of the one upwards, and bounds nothing.
+        Exact independent draws from the posterior, as `inference.gibbs` names its samples without those it sums out,
+        (chain, ...), or one for all chains, (...): the chains go from there to β = 0, and the estimate is high in
+        expectation. Of a sum that can be enumerated they are at hand, as where all labels but a few are known. Draws of
+        long chains are nearly exact: from those the estimate is a check of the one upwards, and bounds nothing.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
 
@@ -89,8 +91,8 @@ def annealed_log_partition(
     Raises
     ------
     ValueError
-        Temperatures that do not rise from 0 to 1, draws that do not fit, data as the formulation refuses them, or log densities that
-        are not finite.
+        Temperatures that do not rise from 0 to 1, draws that do not fit, data as the formulation refuses them, or log
+        densities that are not finite.
     NotImplementedError
         A formulation without latent choices to draw.
 
@@ -106,8 +108,9 @@ def annealed_log_partition(
 
     References
     ----------
-    Neal 2001, *Annealed importance sampling*; Gelman & Meng 1998, *Simulating normalizing constants* (where to place temperatures);
-    Grosse, Ghahramani & Adams 2015, *Sandwiching the marginal likelihood using bidirectional Monte Carlo*.
+    Neal 2001, *Annealed importance sampling*; Gelman & Meng 1998, *Simulating normalizing constants* (where to place
+    temperatures); Grosse, Ghahramani & Adams 2015, *Sandwiching the marginal likelihood using bidirectional Monte
+    Carlo*.
     """
     require_counts(num_temperatures=num_temperatures, num_chains=num_chains)
     if num_chains < 2:
@@ -144,7 +147,9 @@ def _weights(
 def _placed(
     formulation: Formulation, latents: Latents, number: int, num_chains: int, generator: torch.Generator
 ) -> list[float]:
-    """Temperatures between which the log weights have equal standard deviations, as a run of a few even ones finds them."""
+    """Temperatures between which the log weights have equal standard deviations,
+    as a run of a few even ones finds them.
+    """
     grid = torch.linspace(0, 1, PILOT + 1, dtype=torch.float64, device="cpu")
     steps = _weights(latents, latents.start(num_chains, generator), grid.tolist(), generator, False)
     require_finite("annealed_log_partition", formulation, torch.stack(steps))

@@ -1,9 +1,11 @@
-"""The No-U-Turn sampler of many chains as one batch: every pass is one leapfrog step of every chain, wherever it is in its own tree.
+"""The No-U-Turn sampler of many chains as one batch: every pass is one leapfrog step of every chain,
+wherever it is in its own tree.
 
-Hoffman & Gelman 2014, with multinomial sampling along the trajectory, the generalised U-turn criterion and biased progressive
-sampling (Betancourt 2017, appendix A). The recursion is unrolled, so that a tree is grown leaf by leaf: at each leaf the aligned
-blocks of 2, 4, 8, ... leaves that end there are looked at for a U-turn, from what was kept at their first leaves (Lao & Dillon
-2019; Phan, Pradhan & Jankowiak 2019). A chain whose tree has ended begins its next one at once; it does not wait for longer trees.
+Hoffman & Gelman 2014, with multinomial sampling along the trajectory, the generalised U-turn criterion and biased
+progressive sampling (Betancourt 2017, appendix A). The recursion is unrolled, so that a tree is grown leaf by leaf: at
+each leaf the aligned blocks of 2, 4, 8, ... leaves that end there are looked at for a U-turn, from what was kept at
+their first leaves (Lao & Dillon 2019; Phan, Pradhan & Jankowiak 2019). A chain whose tree has ended begins its next one
+at once; it does not wait for longer trees.
 """
 
 import math
@@ -52,7 +54,9 @@ class Streams:
         self._ahead[lane] = torch.from_numpy(drawn).to(self._ahead)
 
     def take(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """A row of three uniform numbers (lane, 3) and a normal one for each coordinate; lanes not in ``which`` keep theirs for later."""
+        """A row of three uniform numbers (lane, 3) and a normal one for each coordinate;
+        lanes not in ``which`` keep theirs for later.
+        """
         taking = which.cpu().numpy()
         for lane in np.flatnonzero(taking & (self.used % BLOCK == 0)):
             self._draw(lane)
@@ -84,9 +88,10 @@ class BatchedNUTS:
     draws : Tensor
         (lane, draw, coordinate).
     statistics : dict
-        (lane, draw) each, by ArviZ's names, as CmdStan defines them: ``lp`` and ``energy``, the Hamiltonian, at the point drawn
-        with the momentum that it had on the trajectory; ``tree_depth``, the doublings completed; ``n_steps``, leapfrog steps;
-        ``acceptance_rate``, their mean acceptance probability; ``step_size``; ``diverging``.
+        (lane, draw) each, by ArviZ's names, as CmdStan defines them: ``lp`` and ``energy``, the Hamiltonian, at the
+        point drawn with the momentum that it had on the trajectory; ``tree_depth``, the doublings completed;
+        ``n_steps``, leapfrog steps; ``acceptance_rate``, their mean acceptance probability; ``step_size``;
+        ``diverging``.
     """
 
     def __init__(
@@ -112,7 +117,8 @@ class BatchedNUTS:
         #: where the chains are; all that the next draws depend on, with `streams` and `adaptation`
         self.state: dict[str, Tensor] = {
             "done": count, "point": point, "potential": energy,
-            # the trajectory: its two ends, its sum of momenta, its weight, its doublings, and the point that it proposes
+            # the trajectory: its two ends, its sum of momenta, its weight, its doublings, and the point that it
+            # proposes
             "ends": torch.stack([point, point], 1), "sum": vector, "weight": number, "depth": count, "initial": number,
             "chosen": point, "chosen_potential": number, "chosen_energy": number, "steps": count, "accepted": number,
             # the half that is grown: its last leaf, its direction, how many leaves it has, and as above
@@ -154,7 +160,9 @@ class BatchedNUTS:
         return torch.stack([position, momentum, slope], 1), potential, momentum
 
     def advance(self) -> int:
-        """Take one leapfrog step with every lane that moves, end the trees that are complete; the number of draws completed."""
+        """Take one leapfrog step with every lane that moves, end the trees that are complete;
+        the number of draws completed.
+        """
         s = self.state
         moving = s["moving"]
         uniforms, _ = self.streams.take(moving)
@@ -257,7 +265,7 @@ class BatchedNUTS:
             old = self.state[name]
             self.state[name] = torch.where(which.view(-1, *(1,) * (old.dim() - 1)), x, old)
 
-    # -- runs that are killed ------------------------------------------------------------------------------------------------
+    # -- runs that are killed ------------------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, Any]:
         """All that the next draws depend on, and the draws so far."""
@@ -288,8 +296,8 @@ def _kinetic(momentum: Tensor) -> Tensor:
 def _turns(first: Tensor, last: Tensor, total: Tensor) -> Tensor:
     """True where a stretch of a trajectory, given the momenta of its ends and the sum over its points, has turned back.
 
-    The generalised criterion of Betancourt 2017 (appendix A.4.2), with the ends counted by half, as an integral over the stretch is:
-    trees of a few steps else take a turn of half a period for none.
+    The generalised criterion of Betancourt 2017 (appendix A.4.2), with the ends counted by half, as an integral over
+    the stretch is: trees of a few steps else take a turn of half a period for none.
     """
     between = total - 0.5 * (first + last)
     return ~((first * between).sum(-1) > 0) | ~((last * between).sum(-1) > 0)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 
 def fingerprint(what: Any) -> str:
-    """A digest of tensors (dtype, shape, numbers), nested mappings and sequences of them, and whatever else by its ``repr``."""
+    """A digest of tensors (dtype, shape, numbers), nested mappings and sequences of them,
+    and whatever else by its ``repr``.
+    """
     digest = hashlib.sha256()
     _feed(digest, what)
     return digest.hexdigest()

@@ -16,12 +16,17 @@ class Draws(NamedTuple):
     """Draws of a posterior.
 
     samples: by name of the Pyro site, (chain, draw, *shape of the parameter).
-    statistics: by ArviZ's name of the sampler statistic, (chain, draw). ``lp``, the log density that the sampler climbs, is always
-        there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate`` and ``diverging``.
-    program: the Pyro program whose latent sites these are, such as `models.bayesian`, or the formulation whose latent choices they
+    statistics: by ArviZ's name of the sampler statistic, (chain, draw). ``lp``, the log density that the sampler
+    climbs, is always
+        there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate`` and
+        ``diverging``.
+    program: the Pyro program whose latent sites these are, such as `models.bayesian`, or the formulation whose latent
+    choices they
         are; None where there is none.
-    arguments: what the program was called with; of `models.bayesian` and of a formulation in the order of its table of data.
-    method: "NUTS" or "Gibbs", Markov chains; anything else names the guide of variational inference, whose draws are independent.
+    arguments: what the program was called with; of `models.bayesian` and of a formulation in the order of its table of
+    data.
+    method: "NUTS" or "Gibbs", Markov chains; anything else names the guide of variational inference, whose draws are
+    independent.
     record: what belongs to the whole run: seed, num_warmup, seconds; numbers and text only.
     """
 
@@ -40,7 +45,8 @@ class Draws(NamedTuple):
         return f"Draws of {of} by {self.method}: {self.num_chains} chains of {self.num_draws}{took}"
 
     def summary(self, most: int = 20) -> str:
-        """Return a table of means, standard deviations and 5 % and 95 % quantiles, of the first ``most`` numbers of each parameter.
+        """Return a table of means, standard deviations and 5 % and 95 % quantiles,
+        of the first ``most`` numbers of each parameter.
 
         Whether to believe them, `results.diagnose` says.
         """
@@ -63,12 +69,14 @@ class Draws(NamedTuple):
         Parameters
         ----------
         at
-            ``"mean"``, ``"highest"`` for the draw of the highest ``lp``, or (chain, draw), counted from the end where negative.
+            ``"mean"``, ``"highest"`` for the draw of the highest ``lp``, or (chain, draw), counted from the end where
+            negative.
 
         Returns
         -------
         Formulation
-            Parameters without a prior are as they were; of latent choices all are. It is one point: averages over the posterior are those of `results.predict`.
+            Parameters without a prior are as they were; of latent choices all are. It is one point: averages over the
+            posterior are those of `results.predict`.
 
         Raises
         ------

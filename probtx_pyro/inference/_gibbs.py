@@ -1,7 +1,9 @@
-"""Gibbs sampling of a formulation's parameters: latents drawn from the attention, then each parameter from its conditional.
+"""Gibbs sampling of a formulation's parameters: latents drawn from the attention,
+then each parameter from its conditional.
 
-The sums are those of an M-step, and Gibbs draws from the conditionals whose modes ECM takes (`_conditionals`). Without priors, only the
-formulation's latent choices are drawn. Chains, like heads and examples, are axes of one batch, on the CPU or a GPU.
+The sums are those of an M-step, and Gibbs draws from the conditionals whose modes ECM takes (`_conditionals`). Without
+priors, only the formulation's latent choices are drawn. Chains, like heads and examples, are axes of one batch, on the
+CPU or a GPU.
 """
 
 import os
@@ -49,31 +51,32 @@ def gibbs(
     Parameters
     ----------
     posterior
-        `models.bayesian` with proper, conjugate priors; or a formulation whose latent choices are the posterior, a dependency CRF.
+        `models.bayesian` with proper, conjugate priors; or a formulation whose latent choices are the posterior, a
+        dependency CRF.
     data, named
-        The data of the formulation, by place or by name, as in `inference.adapt`; weights of the queries are 1 or 0, an absent
-        query.
+        The data of the formulation, by place or by name, as in `inference.adapt`; weights of the queries are 1 or 0, an
+        absent query.
     num_samples, num_chains, num_warmup, thin
-        Draws kept of each chain, chains, sweeps before the first draw (if None as many as come after it, at least 200), and
-        sweeps for each draw.
-        All chains are one batch: a thousand cost little more than ten.
+        Draws kept of each chain, chains, sweeps before the first draw (if None as many as come after it, at least 200),
+        and sweeps for each draw. All chains are one batch: a thousand cost little more than ten.
     seed
         A non-negative integer, which fixes every draw to the bit on one device.
     start
-        Of latent choices None, a draw in which they do not depend on each other, or a mapping of all that sweeps move. Of parameters
-        ``"map"``, or None: what `inference.adapt` finds, with some jitter for each chain; ``"formulation"``: the formulation's own
-        parameters, with the same jitter; ``"prior"``: a draw for each chain; or a mapping of every parameter to a tensor
-        (*shape) or (chain, *shape). Chains from "map" know one mode.
+        Of latent choices None, a draw in which they do not depend on each other, or a mapping of all that sweeps move.
+        Of parameters ``"map"``, or None: what `inference.adapt` finds, with some jitter for each chain;
+        ``"formulation"``: the formulation's own parameters, with the same jitter; ``"prior"``: a draw for each chain;
+        or a mapping of every parameter to a tensor (*shape) or (chain, *shape). Chains from "map" know one mode.
     checkpoint
-        A file that keeps the state every half minute: the same call goes on there, to the same draws. Delete it when done.
+        A file that keeps the state every half minute: the same call goes on there, to the same draws. Delete it when
+        done.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
 
     Returns
     -------
     Draws
-        ``statistics`` holds ``lp``, the log joint of parameters and data (assignments summed out), as `inference.adapt` climbs it; of
-        latent choices their unnormalised log density, summed over the problems.
+        ``statistics`` holds ``lp``, the log joint of parameters and data (assignments summed out), as `inference.adapt`
+        climbs it; of latent choices their unnormalised log density, summed over the problems.
 
     Raises
     ------
@@ -147,7 +150,9 @@ def _drawn(
     step: Step, first: State, num_samples: int, num_warmup: int, thin: int, generator: torch.Generator, run: Checkpoint,
     progress: bool | None,
 ) -> tuple[dict[str, Tensor], Tensor, float]:  # fmt: skip
-    """Return what a chain of steps keeps, (chain, draw, ...), its log densities (chain, draw), and the seconds it took."""
+    """Return what a chain of steps keeps, (chain, draw, ...), its log densities (chain, draw),
+    and the seconds it took.
+    """
     kept = run.load() or {
         "sweep": 0, "seconds": 0.0, "state": first, "random": generator.get_state(), "samples": {}, "evidence": {},
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Importance sampling of the log normaliser of a formulation's latent choices, and a bound of it, from draws of a simpler distribution.
+"""Importance sampling of the log normaliser of a formulation's latent choices, and a bound of it,
+from draws of a simpler distribution.
 
 With ``log w = log φ(Z) - log Q(Z)`` of draws Z from Q, what is summed out of φ summed out exactly,
 
@@ -36,8 +37,8 @@ class ImportanceLogPartition(NamedTuple):
     """A bound and an estimate of log Z, for each problem.
 
     bound, bound_error: ``E_Q[log φ] + H(Q)``, by the mean over draws, and its standard error, (...).
-    log_partition, standard_error: log of the mean weight, low in expectation, and its standard error, (...), which is too small where
-    few draws hold the weight: ``results.pareto_k(log_weights)`` above 0.7 says so.
+    log_partition, standard_error: log of the mean weight, low in expectation, and its standard error, (...), which is
+    too small where few draws hold the weight: ``results.pareto_k(log_weights)`` above 0.7 says so.
     effective_draws: ``(Σ w)² / Σ w²``, (...). log_weights: (draw, ...).
     """
 
@@ -69,8 +70,8 @@ def importance_log_partition(
     data, named
         What is known of them, by place or by name. The proposal must be made with the same.
     proposal
-        Draws and log probabilities of the choices that are not summed out (`Proposal`): ``crf.mean_field(...)``. What it gives no
-        probability does not count, so that the estimate is low by it.
+        Draws and log probabilities of the choices that are not summed out (`Proposal`): ``crf.mean_field(...)``. What
+        it gives no probability does not count, so that the estimate is low by it.
     num_draws
         Independent draws; the errors fall with their root.
     seed
@@ -100,8 +101,8 @@ def importance_log_partition(
 
     References
     ----------
-    Saul & Jordan 1995, *Exploiting tractable substructures in intractable networks*; Yao, Vehtari, Simpson & Gelman 2018, *Yes, but
-    did it work?: Evaluating variational inference*.
+    Saul & Jordan 1995, *Exploiting tractable substructures in intractable networks*; Yao, Vehtari, Simpson & Gelman
+    2018, *Yes, but did it work?: Evaluating variational inference*.
     """
     require_counts(num_draws=num_draws)
     if num_draws < 2:

@@ -1,6 +1,7 @@
 """The No-U-Turn sampler on any Pyro program: all chains as one batch, with full statistics, and runs that go on.
 
-Chains are lanes of `_batched_nuts`; so are the independent problems of a batch, such as the simulations of a calibration.
+Chains are lanes of `_batched_nuts`; so are the independent problems of a batch, such as the simulations of a
+calibration.
 """
 
 import math
@@ -57,14 +58,16 @@ def nuts(
     Parameters
     ----------
     program, args, named
-        Usually `models.bayesian`, collapsed for speed, and its data, by place or by name; any other Pyro program, too, with its
-        arguments by place. Discrete sites are summed out by Pyro's enumeration.
+        Usually `models.bayesian`, collapsed for speed, and its data, by place or by name; any other Pyro program, too,
+        with its arguments by place. Discrete sites are summed out by Pyro's enumeration.
     num_samples, num_chains
-        Draws kept of each chain, and chains. Those of a collapsed `models.bayesian` are one batch, in which 64 cost little more
-        than 4; those of another program are where ``torch.func.vmap`` serves it, else it runs once for each.
-        Independent problems, the leading axes of a posterior that no parameter shares, have trees and step sizes of their own.
+        Draws kept of each chain, and chains. Those of a collapsed `models.bayesian` are one batch, in which 64 cost
+        little more than 4; those of another program are where ``torch.func.vmap`` serves it, else it runs once for
+        each. Independent problems, the leading axes of a posterior that no parameter shares, have trees and step sizes
+        of their own.
     num_warmup
-        Adaptation steps before the draws. If None 1000; fewer, to no less than 250, where more than four chains share them.
+        Adaptation steps before the draws. If None 1000; fewer, to no less than 250, where more than four chains share
+        them.
     seed
         Fixes every draw to the bit on one device; the global generator is left as it was.
     start
@@ -74,26 +77,27 @@ def nuts(
     max_tree_depth
         At most ``2**max_tree_depth - 1`` leapfrog steps for a draw.
     adaptation
-        ``"shared"``: in the warmup chains wait for each other and learn one step size and one variance of each coordinate.
-        ``"chain"``: each learns its own, and its draws do not depend on how many others there are, but for rounding in the
-        density of the batch.
+        ``"shared"``: in the warmup chains wait for each other and learn one step size and one variance of each
+        coordinate. ``"chain"``: each learns its own, and its draws do not depend on how many others there are, but for
+        rounding in the density of the batch.
     checkpoint
-        A file that keeps the run, every 30 seconds; the same call after a kill goes on to the same draws. For a program that is
-        not `models.bayesian` the file knows its name and arguments, not its code.
+        A file that keeps the run, every 30 seconds; the same call after a kill goes on to the same draws. For a program
+        that is not `models.bayesian` the file knows its name and arguments, not its code.
     process_group
-        A `torch.distributed` group whose processes each move a share of the chains, after the same call in each; every one
-        returns all draws. Random numbers belong to chains, so that the draws are the same for any number of processes, but for
-        rounding as above.
+        A `torch.distributed` group whose processes each move a share of the chains, after the same call in each; every
+        one returns all draws. Random numbers belong to chains, so that the draws are the same for any number of
+        processes, but for rounding as above.
     progress
         True shows a bar with step size and divergences, False none, None shows one on a terminal after a second.
 
     Returns
     -------
     Draws
-        With ``lp`` (log density over unconstrained coordinates, Jacobians included), ``energy``, ``tree_depth``, ``n_steps``,
-        ``step_size``, ``acceptance_rate`` and ``diverging``, each (chain, draw), as CmdStan defines them. Over independent problems
-        densities, energies and steps are sums, the depth is the largest, step size and acceptance are means. Of an enumerated
-        program, each query of weight 0 adds log U to ``lp``. ``record["evaluation"]`` says how the density was evaluated.
+        With ``lp`` (log density over unconstrained coordinates, Jacobians included), ``energy``, ``tree_depth``,
+        ``n_steps``, ``step_size``, ``acceptance_rate`` and ``diverging``, each (chain, draw), as CmdStan defines them.
+        Over independent problems densities, energies and steps are sums, the depth is the largest, step size and
+        acceptance are means. Of an enumerated program, each query of weight 0 adds log U to ``lp``.
+        ``record["evaluation"]`` says how the density was evaluated.
 
     Raises
     ------
@@ -277,7 +281,9 @@ class Lanes:
             return torch.cat([energy for energy, _ in found]), torch.cat([slope for _, slope in found])
 
     def _closed(self, rows: Tensor, guarded: bool = True) -> Tensor:
-        """Potential energy by `Problem.objective`; infinity where the numbers of a lane have reached the boundary of a support."""
+        """Potential energy by `Problem.objective`;
+        infinity where the numbers of a lane have reached the boundary of a support.
+        """
         problem = self.problem
         assert problem is not None
         free = self._values(rows)
@@ -296,7 +302,9 @@ class Lanes:
         return -(problem.objective(laid_out) + volume).flatten()
 
     def _by_problem(self, name: str, x: Tensor) -> Tensor:
-        """Sums over what belongs to one problem, (chain, *problems), of numbers (chain, *leading axes, ...) of a parameter."""
+        """Sums over what belongs to one problem, (chain, *problems), of numbers (chain, *leading axes,
+        ...) of a parameter.
+        """
         leading = 1 + len(self._shapes[name][0])
         x = x.flatten(leading).sum(-1) if x.dim() > leading else x
         x = x.reshape(len(x), *(1,) * (1 + len(self.problems) - x.dim()), *x.shape[1:])
@@ -322,7 +330,9 @@ class Lanes:
         return energies.detach(), slopes.detach()  # a program may hold parameters of its own
 
     def _vectorises(self) -> bool:
-        """True if the program under vmap is the program: of two starts, densities and gradients agree to half the digits."""
+        """True if the program under vmap is the program: of two starts,
+        densities and gradients agree to half the digits.
+        """
         rows = self.start[:2].detach()
         alone = _differentiated(self._one_by_one, rows)
         try:

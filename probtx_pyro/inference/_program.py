@@ -1,4 +1,6 @@
-"""A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates, and an identity that tells programs apart."""
+"""A Pyro program as a sampler or a guide sees it: its parameters, their unconstrained coordinates,
+and an identity that tells programs apart.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,12 +37,13 @@ class Parameters(NamedTuple):
 
     program: the program, explained data that nobody gave hidden in it.
     arguments: what it is called with.
-    sites: distribution and present value by name: what the formulation holds, or the prior's median where it holds nothing.
+    sites: distribution and present value by name: what the formulation holds, or the prior's median where it holds
+    nothing.
     discrete: names of the latent sites that Pyro sums out.
     plate_depth: how many plates nest.
     posterior, problem: of a `models.bayesian` program.
-    closed: True where that is collapsed and without hyperparameters: the problem's density, of many chains and problems at once, is
-    that of the program, which need not run.
+    closed: True where that is collapsed and without hyperparameters: the problem's density, of many chains and problems
+    at once, is that of the program, which need not run.
     """
 
     program: Program
@@ -55,7 +58,8 @@ class Parameters(NamedTuple):
     def unconstrained(self) -> tuple[Potential, dict[str, Any]]:
         """Minus the log density over R^n, Jacobians included and discrete sites summed out, and each site's map to R^n.
 
-        By the closed form where there is one, which takes two thirds of the time of running the program, or by the program.
+        By the closed form where there is one, which takes two thirds of the time of running the program, or by the
+        program.
         """
         if self.closed:
             assert self.problem is not None
@@ -134,13 +138,14 @@ def _potential(log_density: Callable[[Mapping[str, Tensor]], Tensor], transforms
 def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool = False) -> Parameters:
     """Return the parameters of a program; with ``assignments`` it may have none, if it has discrete sites.
 
-    Of a `models.bayesian` program, an explained datum that nobody gave (such as outputs) is hidden: it is a prediction and
-    adds nothing to the density of the parameters.
+    Of a `models.bayesian` program, an explained datum that nobody gave (such as outputs) is hidden: it is a prediction
+    and adds nothing to the density of the parameters.
 
     Raises
     ------
     ValueError
-        A program without continuous latent sites, or without its first datum; query weights that Pyro's enumeration cannot serve.
+        A program without continuous latent sites, or without its first datum; query weights that Pyro's enumeration
+        cannot serve.
     """
     present, problem = dict[str, Tensor](), None
     hidden: Program = program
@@ -208,7 +213,9 @@ def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]
 
 
 def require_priors(program: Any) -> None:
-    """Refuse a formulation by itself: with what it offers instead of a density of data, or with the call that gives it priors."""
+    """Refuse a formulation by itself: with what it offers instead of a density of data,
+    or with the call that gives it priors.
+    """
     if isinstance(program, Formulation):
         if not program.offers("log_evidence"):
             program.refuse("log_evidence")
@@ -248,7 +255,9 @@ def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
 
 
 def identity(program: Program | Formulation) -> dict[str, Any]:
-    """Return what tells one program from another across processes: tensors of formulation and priors, or a function's full name."""
+    """Return what tells one program from another across processes: tensors of formulation and priors,
+    or a function's full name.
+    """
     if isinstance(program, Formulation):
         return {"kind": type(program).__name__, "formulation": _options(program) | program.parameters()}
     if not isinstance(program, Bayesian):

@@ -49,15 +49,15 @@ def starts(
     found
         The parameters of a `models.bayesian` program; of any other Pyro program, too.
     how
-        - ``"map"``: what `inference.adapt` finds from the formulation's own parameters; where a prior has no closed-form update or
-          no mode, the maximum over unconstrained coordinates. Of a hierarchy, or of a program without a formulation, as
-          "formulation".
+        - ``"map"``: what `inference.adapt` finds from the formulation's own parameters; where a prior has no
+          closed-form update or no mode, the maximum over unconstrained coordinates. Of a hierarchy, or of a program
+          without a formulation, as "formulation".
         - ``"formulation"``: the formulation's own parameters; the prior's median of what it does not hold.
         - ``"prior"``: a draw of the prior for each chain.
         - a mapping of every parameter to a tensor (*shape), or (chain, *shape), used as it is.
     jitter
-        Standard deviation, in unconstrained coordinates, around the one point of "map" and "formulation". Such chains know one
-        mode, and R-hat over them cannot see another; "prior", or values far apart, can.
+        Standard deviation, in unconstrained coordinates, around the one point of "map" and "formulation". Such chains
+        know one mode, and R-hat over them cannot see another; "prior", or values far apart, can.
 
     Returns
     -------
@@ -66,8 +66,8 @@ def starts(
     Raises
     ------
     ValueError
-        An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; parameters of the formulation
-        that lie outside of their priors' supports, or on a bound; a flat prior to draw.
+        An unknown ``how``, values that are missing, unknown, of the wrong shape or off their support; parameters of the
+        formulation that lie outside of their priors' supports, or on a bound; a flat prior to draw.
     """
     if isinstance(how, Mapping):
         return _given(found, num_chains, how)

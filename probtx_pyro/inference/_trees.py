@@ -1,12 +1,13 @@
-"""Trees and labels together: draws of labels, each weighted by the probability that its heads make trees, and a tree for each.
+"""Trees and labels together: draws of labels, each weighted by the probability that its heads make trees,
+and a tree for each.
 
 Given the labels Z, heads are independent, so that they make a tree in a channel with probability
 
     P(tree | Z) = Σ_trees Π_i exp T_{Z_i Z_{h_i}} / Π_i Σ_j exp T_{Z_i Z_j},
 
 a determinant over a product of row sums (docs/mathematics.md, section 5.4). The posterior in which heads are trees is
-``p(Z) P(tree | Z)`` for the labels, up to a constant, and a distribution over trees that is drawn from exactly. Draws of ``p(Z)`` with
-weights P(tree | Z) are draws of it.
+``p(Z) P(tree | Z)`` for the labels, up to a constant, and a distribution over trees that is drawn from exactly. Draws
+of ``p(Z)`` with weights P(tree | Z) are draws of it.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,12 @@ from probtx_pyro.models.formulation import Formulation
 class TreeDraws(NamedTuple):
     """Trees for draws of labels, and the weights that make both draws of the posterior whose heads are trees.
 
-    heads: (chain, draw, ..., channel, word), 0 for the root and j for the j-th word; -1 for padding, and where there is no tree.
+    heads: (chain, draw, ..., channel, word), 0 for the root and j for the j-th word; -1 for padding, and where there is
+    no tree.
     log_weights: log P(tree | labels), the channels together, (chain, draw, ...).
     log_probability: of the posterior that heads make trees, (...): log of the mean weight.
-    effective_draws: ``(Σ w)² / Σ w²``, (...): the effective number of weights. The dependence of the draws of a chain is not counted.
+    effective_draws: ``(Σ w)² / Σ w²``, (...): the effective number of weights. The dependence of the draws of a chain
+    is not counted.
     """
 
     heads: Tensor
@@ -36,7 +39,9 @@ class TreeDraws(NamedTuple):
     effective_draws: Tensor
 
     def average(self, x: Tensor) -> Tensor:
-        """Weighted mean over chains and draws: of x (chain, draw, ..., *rest), the leading axes those of ``log_weights``, (..., *rest)."""
+        """Weighted mean over chains and draws: of x (chain, draw, ..., *rest),
+        the leading axes those of ``log_weights``, (..., *rest).
+        """
         lead = self.log_weights.dim()
         if x.shape[:lead] != self.log_weights.shape:
             raise ValueError(

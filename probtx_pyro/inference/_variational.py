@@ -1,7 +1,7 @@
 """Variational inference: one call for every guide, draws in the form of the samplers.
 
-Sites that Pyro can enumerate are summed out of the ELBO exactly (``TraceEnum_ELBO``): those that the guide draws under the
-guide, so that their part of the gradient has no noise, and the others under their posterior.
+Sites that Pyro can enumerate are summed out of the ELBO exactly (``TraceEnum_ELBO``): those that the guide draws under
+the guide, so that their part of the gradient has no noise, and the others under their posterior.
 """
 
 import copy
@@ -53,7 +53,9 @@ Guide = str | Callable[..., Any]
 
 
 def make_guide(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> Any:
-    """The guide, not yet fitted; those made here leave enumerated sites alone. It owns its parameters, which are written in place."""
+    """The guide, not yet fitted; those made here leave enumerated sites alone. It owns its parameters,
+    which are written in place.
+    """
     hidden = poutine.block(found.program, hide=found.discrete)
     if isinstance(guide, str):
         return GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
@@ -105,7 +107,8 @@ class FunctionGuide:
 def require_complete(found: Parameters, guide: Any) -> list[str]:
     """Return the sites that a guide draws, assignments among them.
 
-    Refuse one that leaves a parameter to its prior, or whose network nobody would keep, and a program with a ``pyro.param``.
+    Refuse one that leaves a parameter to its prior, or whose network nobody would keep, and a program with a
+    ``pyro.param``.
     """
     trace = poutine.trace(guide).get_trace(*found.arguments)
     missing = [name for name in found.sites if name not in trace.nodes]
@@ -151,10 +154,12 @@ LAST_RATE = 0.01  # of the first learning rate: steps must die out for a noisy g
 class Approximation(NamedTuple):
     """A guide fitted to a posterior.
 
-    draws: draws of the guide, one chain, so that R-hat says nothing about them; its ``method`` names the guide's class. They are
+    draws: draws of the guide, one chain, so that R-hat says nothing about them; its ``method`` names the guide's class.
+    They are
         of the parameters, or of the latent assignments where the program has no unknown parameters.
     losses: the negative ELBO of every step, estimated by its particles; shape (num_steps,).
-    guide: the fitted Pyro guide. Calling it fills Pyro's parameter store: do so inside ``pyro.get_param_store().scope()``. A fit
+    guide: the fitted Pyro guide. Calling it fills Pyro's parameter store: do so inside
+    ``pyro.get_param_store().scope()``. A fit
         with ``guide=fit.guide`` goes on from it.
     median: the guide's median by site (that of the draws, where a guide of one's own has none).
     state: the numbers that make the guide, by name.
@@ -226,7 +231,8 @@ class Approximation(NamedTuple):
     def load(
         cls, path: str | os.PathLike[str], program: Program, *args: Any, guide: Guide | None = None
     ) -> "Approximation":
-        """Read what was saved, in another process too: the program and its arguments are made again, the guide from them.
+        """Read what was saved, in another process too: the program and its arguments are made again,
+        the guide from them.
 
         Parameters
         ----------
@@ -278,35 +284,40 @@ def variational(
     progress: bool | None = None,
     **named: Any,
 ) -> Approximation:
-    """Find the member of a family of distributions that is nearest to the posterior, by stochastic gradients of the ELBO.
+    """Find the member of a family of distributions that is nearest to the posterior,
+    by stochastic gradients of the ELBO.
 
     Parameters
     ----------
     program, args, named
-        Usually `models.bayesian`, and its data, by place or by name; any Pyro program without ``pyro.param``, with its arguments
-        by place.
+        Usually `models.bayesian`, and its data, by place or by name; any Pyro program without ``pyro.param``, with its
+        arguments by place.
     guide
         - ``"delta"``: a point, the maximum of the constrained density, which `inference.adapt` climbs, too;
         - ``"normal"``: independent normals in unconstrained coordinates; too narrow where parameters are dependent;
         - ``"low_rank"``: one normal with a covariance of low rank plus diagonal;
         - ``"laplace"``: the normal with mode and curvature of the unconstrained density; needs a collapsed program;
-        - a class of guides, or a ``functools.partial`` of one, made with the program, its enumerated sites hidden: any ``AutoGuide``;
+        - a class of guides, or a ``functools.partial`` of one, made with the program, its enumerated sites hidden: any
+          ``AutoGuide``;
         - a guide, called with the data: a ``torch.nn.Module`` or ``PyroModule``, of which a copy is trained, such as
-          `AttentionGuide` and `ParameterGuide`; or a plain function that uses ``pyro.param``. It may draw the latent assignments,
-          too, where the program has them (``models.bayesian(..., collapsed=False)``), and nothing else where it has no priors.
+          `AttentionGuide` and `ParameterGuide`; or a plain function that uses ``pyro.param``. It may draw the latent
+          assignments, too, where the program has them (``models.bayesian(..., collapsed=False)``), and nothing else
+          where it has no priors.
     num_steps, learning_rate
         Steps of Adam; the rate falls geometrically from ``learning_rate`` to a hundredth of it.
     num_samples
         Draws from the fitted guide.
     seed
-        Fixes the result to the bit on one device; the global generator and Pyro's parameter store are left as they were.
+        Fixes the result to the bit on one device; the global generator and Pyro's parameter store are left as they
+        were.
     num_particles
         Draws of the guide for each gradient.
     start
-        Where the guide is centred at first: ``"formulation"`` (its own parameters), ``"map"``, ``"prior"`` or values, as in
-        `inference.gibbs`. A guide of one's own starts where it likes.
+        Where the guide is centred at first: ``"formulation"`` (its own parameters), ``"map"``, ``"prior"`` or values,
+        as in `inference.gibbs`. A guide of one's own starts where it likes.
     checkpoint
-        A file that keeps the state every half minute: the same call goes on there, to the same numbers. Delete it when done.
+        A file that keeps the state every half minute: the same call goes on there, to the same numbers. Delete it when
+        done.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
 
@@ -318,8 +329,8 @@ def variational(
     Raises
     ------
     ValueError
-        Bad options, a start without a finite density, a loss that is not finite, a guide without some parameter or without its
-        network.
+        Bad options, a start without a finite density, a loss that is not finite, a guide without some parameter or
+        without its network.
 
     Examples
     --------
@@ -443,7 +454,9 @@ def _set_state(kept: Mapping[str, Any]) -> None:
 def _drawn(
     found: Parameters, guide: Any, names: list[str], num_samples: int
 ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-    """Draws of parameters, or of assignments where there are none, (1, draw, *shape), their log density, and medians."""
+    """Draws of parameters, or of assignments where there are none, (1, draw, *shape), their log density,
+    and medians.
+    """
     names = list(found.sites) or names
     samples = found.drawn(guide, num_samples, names)
     for name, x in samples.items():

@@ -1,13 +1,15 @@
-"""Sums over the processes of a ``torch.distributed`` group: what EM needs where each process holds a share of the queries.
+"""Sums over the processes of a ``torch.distributed`` group:
+what EM needs where each process holds a share of the queries.
 
-The M-step sees only sums over queries, so that the sum over processes of each process's sums is all that travels: O(U D)
-numbers a step, whatever the number of queries. Every process then takes the same step by itself.
+The M-step sees only sums over queries, so that the sum over processes of each process's sums is all that travels: O(U
+D) numbers a step, whatever the number of queries. Every process then takes the same step by itself.
 
-Gradients: the backward pass of a sum over processes is a sum over processes. It is right where each process's loss is its
-*share* of the loss: backward leaves on each process the whole gradient of its own queries, and of a tensor that all hold a
-share of the gradient, to be added up (as data-parallel training does). A loss that every process computes alike, such as
-``objective`` itself, counts once for each process: divide it by their number. All processes must run the backward pass. One that
-raises before the first sum (bad data of its own) leaves the others waiting for the group's timeout.
+Gradients: the backward pass of a sum over processes is a sum over processes. It is right where each process's loss is
+its *share* of the loss: backward leaves on each process the whole gradient of its own queries, and of a tensor that all
+hold a share of the gradient, to be added up (as data-parallel training does). A loss that every process computes alike,
+such as ``objective`` itself, counts once for each process: divide it by their number. All processes must run the
+backward pass. One that raises before the first sum (bad data of its own) leaves the others waiting for the group's
+timeout.
 """
 
 import zlib
@@ -74,7 +76,9 @@ class Together:
         return x
 
     def agree(self, **facts: Any) -> None:
-        """Refuse, on every process, facts that are not the same on all; tensors are compared bit by bit. Only under validation."""
+        """Refuse, on every process, facts that are not the same on all;
+        tensors are compared bit by bit. Only under validation.
+        """
         if self.group is None or not check.is_validation_enabled():
             return
         own = {name: _fact(fact) for name, fact in facts.items()}
@@ -89,7 +93,9 @@ class Together:
                 )
 
     def agree_on(self, problem: Problem, **options: object) -> None:
-        """Refuse a process group whose processes differ in what they must share: formulation, priors, options, kinds of data."""
+        """Refuse a process group whose processes differ in what they must share: formulation, priors, options,
+        kinds of data.
+        """
         rows = {row.field or name: row.names for name, row in problem.formulation.PARAMETERS.items()}
         own = problem.formulation.axes("log_evidence")
         shared: dict[str, Any] = {}

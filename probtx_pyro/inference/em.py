@@ -1,8 +1,9 @@
-"""ECM: the parameters of a formulation adapt to data under Pyro priors; of a mixture keys, precisions, answers and weights.
+"""ECM: the parameters of a formulation adapt to data under Pyro priors; of a mixture keys, precisions,
+answers and weights.
 
-One step is one E-step, then the locations, then the precisions (with the *new* locations), then the weights (PT eq. 29, 30,
-35, 37, 38 with errata 2, 3, 8, 15). Every conditional maximisation is exact, so that the objective, the log joint of the Pyro
-program ``models.bayesian(formulation, ...)``, never falls.
+One step is one E-step, then the locations, then the precisions (with the *new* locations), then the weights (PT eq. 29,
+30, 35, 37, 38 with errata 2, 3, 8, 15). Every conditional maximisation is exact, so that the objective, the log joint
+of the Pyro program ``models.bayesian(formulation, ...)``, never falls.
 """
 
 import math
@@ -34,7 +35,8 @@ class Adaptation(NamedTuple, Generic[F]):
     formulation: the adapted one; parameters without a prior are those of the formulation given.
     objective: ``log p(parameters) + Σ_i log p(x_i | parameters)`` at the start and after every step, shape
         (num_steps + 1, *problems); the leading axes along which a parameter is shared count as one problem.
-    converged: which problems met ``tol``, boolean (*problems,); without ``tol``, those that the last step moved by no more than
+    converged: which problems met ``tol``, boolean (*problems,); without ``tol``, those that the last step moved by no
+    more than
         the square root of the precision of their numbers.
     num_steps: steps that each problem took, integer (*problems,).
     method: "ECM", or "gradient MAP" where a prior has no closed-form update.
@@ -76,26 +78,27 @@ def adapt(
     Parameters
     ----------
     posterior
-        `models.bayesian`; the adaptation starts at its formulation. A parameter that lacks a leading axis is shared along it and
-        its statistics are summed over it; weights that are None stand for uniform ones of each problem.
+        `models.bayesian`; the adaptation starts at its formulation. A parameter that lacks a leading axis is shared
+        along it and its statistics are summed over it; weights that are None stand for uniform ones of each problem.
     data, named
-        The data of the formulation, by place or by name. Of a mixture: queries (..., Q, D); outputs, answers (..., Q, M) or labels
-        (..., Q); observed, a boolean (..., Q) that says which of them are known (all if None); query_weights (..., Q),
-        non-negative multiplicities, 0 for an absent query (ragged batches).
+        The data of the formulation, by place or by name. Of a mixture: queries (..., Q, D); outputs, answers (..., Q,
+        M) or labels (..., Q); observed, a boolean (..., Q) that says which of them are known (all if None);
+        query_weights (..., Q), non-negative multiplicities, 0 for an absent query (ragged batches).
     num_steps, tol
-        At most so many ECM steps (L-BFGS iterations for gradient MAP). With ``tol``, a problem stops when no parameter moves
-        by more than ``tol`` times the largest magnitude in its tensor, for keys and values from their mean at the start.
+        At most so many ECM steps (L-BFGS iterations for gradient MAP). With ``tol``, a problem stops when no parameter
+        moves by more than ``tol`` times the largest magnitude in its tensor, for keys and values from their mean at the
+        start.
     implicit
         Gradients of the result by the implicit function theorem at the fixed point, instead of through the steps.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
     causal
-        Query i uses the statistics of queries 1..i only, each prefix adapting its own copy: parameters gain a query axis,
-        keys become (..., Q, U, D), to be asked with queries (..., Q, 1, D). Costs O(Q² U) a step.
+        Query i uses the statistics of queries 1..i only, each prefix adapting its own copy: parameters gain a query
+        axis, keys become (..., Q, U, D), to be asked with queries (..., Q, 1, D). Costs O(Q² U) a step.
     process_group
         Each process of this ``torch.distributed`` group calls with the same posterior and options, and with its own
-        share of the queries (at least one; shares may differ in size) and of what goes with them; all get the result of one
-        process with all the queries, weights with a row for each query the rows of theirs. Gradients through the
+        share of the queries (at least one; shares may differ in size) and of what goes with them; all get the result of
+        one process with all the queries, weights with a row for each query the rows of theirs. Gradients through the
         steps: `inference.distributed`. Not with ``causal``, ``implicit`` or priors without closed-form updates.
 
     Returns
@@ -105,8 +108,8 @@ def adapt(
     Raises
     ------
     ValueError
-        Bad shapes or values; a prior without a mode or on a parameter that the formulation lacks; parameters or an objective that come
-        to be NaN or infinite, naming the problem and the parameter.
+        Bad shapes or values; a prior without a mode or on a parameter that the formulation lacks; parameters or an
+        objective that come to be NaN or infinite, naming the problem and the parameter.
     NotImplementedError
         A prior with hyperparameters, whose MAP is no summary of the posterior.
 
@@ -257,7 +260,9 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
 
 
 def prefix_result(adapted: F) -> F:
-    """The adapted formulation, to be asked with queries (..., Q, 1, D): query i is answered with the parameters fitted to queries 1..i."""
+    """The adapted formulation, to be asked with queries (..., Q, 1, D):
+    query i is answered with the parameters fitted to queries 1..i.
+    """
     changes = {}
     for name, row in adapted.PARAMETERS.items():
         x = adapted.held(name)
@@ -308,15 +313,17 @@ def gradient_map(
 ) -> FixedPoint:
     """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
 
-    Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out), but
-    the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds. A
-    density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it says so.
-    ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it spoils the others.
+    Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out),
+    but the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds.
+    A density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it
+    says so. ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it
+    spoils the others.
 
     Raises
     ------
     ValueError
-        If a tensor involved requires a gradient: the result would silently lose it. A start outside a prior's support, or on a bound.
+        If a tensor involved requires a gradient: the result would silently lose it. A start outside a prior's support,
+        or on a bound.
     """
     require_inside(sites)
     if (begun := objective(start)).requires_grad:
@@ -392,7 +399,8 @@ def _constrain(x: Tensor, site: Site) -> Tensor:
 
 
 def require_inside(sites: Mapping[str, Site]) -> None:
-    """Refuse present values that have no density under their priors, or lie on a bound where no gradient brings them back.
+    """Refuse present values that have no density under their priors,
+    or lie on a bound where no gradient brings them back.
 
     Every verb that begins at the formulation's own parameters asks this; rows on the simplex are brought there by each.
     """

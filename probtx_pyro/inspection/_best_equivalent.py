@@ -16,7 +16,8 @@ class BestEquivalent(Captured):
 
     tilt: b, (*heads, D), heads the leading axes without those of the batch.
     precision: P, (*heads), (*heads, D) or (*heads, D, D).
-    tilt_error, precision_error: their standard errors, from the observed information; of the posterior's Laplace approximation
+    tilt_error, precision_error: their standard errors, from the observed information; of the posterior's Laplace
+    approximation
         under priors.
     num_steps: Newton steps, (*heads).
     """
@@ -33,22 +34,25 @@ def best_equivalent(
 ) -> BestEquivalent:
     """Find the mixture with the captured attention under which the captured queries are likeliest.
 
-    Every mixture with keys ``P⁻¹(α k_j + b)``, precision P and the weights that go with them has the attention of logits ``α k_j·q``.
-    The likelihood is concave in b and P, so there is one maximum; there the mean of the queries, and their mean squares as
-    far as ``metric`` says, are those of the mixture. The mixture as written is one of them: the evidence of a head never falls.
+    Every mixture with keys ``P⁻¹(α k_j + b)``, precision P and the weights that go with them has the attention of
+    logits ``α k_j·q``. The likelihood is concave in b and P, so there is one maximum; there the mean of the queries,
+    and their mean squares as far as ``metric`` says, are those of the mixture. The mixture as written is one of them:
+    the evidence of a head never falls.
 
     Parameters
     ----------
     captured
-        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` share b and P.
+        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` share
+        b and P.
     metric
-        ``"scalar"``, P a number; ``"diagonal"``, D numbers; ``"full"``, D(D + 1)/2 numbers. b has D more. The more numbers, the more
-        queries it takes to know them.
+        ``"scalar"``, P a number; ``"diagonal"``, D numbers; ``"full"``, D(D + 1)/2 numbers. b has D more. The more
+        numbers, the more queries it takes to know them.
     tilt
         Prior on b: a Normal. None is maximum likelihood.
     precision
-        Prior on P: a Gamma of shape 1 or more, or, for a full metric, a Wishart of D + 1 or more degrees of freedom. None is maximum
-        likelihood, which needs queries in general position: two for a scalar metric, D + 1 for a full one, and more to be of use.
+        Prior on P: a Gamma of shape 1 or more, or, for a full metric, a Wishart of D + 1 or more degrees of freedom.
+        None is maximum likelihood, which needs queries in general position: two for a scalar metric, D + 1 for a full
+        one, and more to be of use.
 
     Returns
     -------
@@ -58,8 +62,8 @@ def best_equivalent(
     Raises
     ------
     ValueError
-        Too few queries, or queries in a subspace, without a prior; a metric or a prior that is not known; an attention that is
-        the posterior of no density of queries.
+        Too few queries, or queries in a subspace, without a prior; a metric or a prior that is not known; an attention
+        that is the posterior of no density of queries.
 
     Examples
     --------

@@ -1,4 +1,6 @@
-"""Attention caught while its module runs: layers of torch and of `probtx_pyro.nn`, fused calls, and layers that a function explains."""
+"""Attention caught while its module runs: layers of torch and of `probtx_pyro.nn`, fused calls,
+and layers that a function explains.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -25,36 +27,38 @@ def capture(
 
     Caught is, wherever it sits,
 
-    - every ``torch.nn.MultiheadAttention``, and every layer of `probtx_pyro.nn`, adapted where it adapts; of a Hopfield layer of
-      several steps the last one, whose queries are its states;
-    - every call of ``torch.nn.functional.scaled_dot_product_attention``, which is how most models attend, those of Hugging Face by
+    - every ``torch.nn.MultiheadAttention``, and every layer of `probtx_pyro.nn`, adapted where it adapts; of a Hopfield
+      layer of several steps the last one, whose queries are its states;
+    - every call of ``torch.nn.functional.scaled_dot_product_attention``, which is how most models attend, those of
+      Hugging Face by
       default: queries, keys and mask as they come, positions included;
     - every module of a class in ``attentions``, explained by a function of yours.
 
-    The fused path by which ``torch.nn.TransformerEncoder`` bypasses its layers in eval mode is switched off for the run. The module
-    runs in the mode it is in: call ``.eval()`` first, or dropout will act before the later layers.
+    The fused path by which ``torch.nn.TransformerEncoder`` bypasses its layers in eval mode is switched off for the
+    run. The module runs in the mode it is in: call ``.eval()`` first, or dropout will act before the later layers.
 
     Parameters
     ----------
     module, inputs, kwargs
         The module, and what it is called with.
     attentions
-        By class of module, for attention written out as ``softmax(scale q k' + mask)``: a function that is called as the module is,
-        ``explain(layer, *args, **kwargs)``, before it runs, and returns arguments of `captured` by name: ``queries`` (B, H, L, D)
-        and ``keys`` (B, H, S, D), and where there are such ``values``, ``mask``, ``scale`` and ``padded``. A class includes those that
-        derive from it.
+        By class of module, for attention written out as ``softmax(scale q k' + mask)``: a function that is called as
+        the module is, ``explain(layer, *args, **kwargs)``, before it runs, and returns arguments of `captured` by name:
+        ``queries`` (B, H, L, D) and ``keys`` (B, H, S, D), and where there are such ``values``, ``mask``, ``scale`` and
+        ``padded``. A class includes those that derive from it.
 
     Returns
     -------
     dict
-        By the name of the layer, in the order of the calls; a second call of one layer is ``"name (call 2)"``. Shapes have the
-        leading axes (batch, head) whatever ``batch_first`` says. The units of ``add_bias_kv`` and ``add_zero_attn`` stand last.
+        By the name of the layer, in the order of the calls; a second call of one layer is ``"name (call 2)"``. Shapes
+        have the leading axes (batch, head) whatever ``batch_first`` says. The units of ``add_bias_kv`` and
+        ``add_zero_attn`` stand last.
 
     Raises
     ------
     ValueError
-        No module, or one that computed no attention, as a model of Hugging Face that is told to attend ``"eager"``; weights that are
-        parametrized; nested tensors.
+        No module, or one that computed no attention, as a model of Hugging Face that is told to attend ``"eager"``;
+        weights that are parametrized; nested tensors.
     NotImplementedError
         A layer of your own that derives from those of `probtx_pyro.nn` and does not define ``formulation``.
 

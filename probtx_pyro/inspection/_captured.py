@@ -1,11 +1,13 @@
 """A look inside a trained transformer: what its attention computes, as the formulation whose posterior it is.
 
-Softmax attention with scale α is the exact posterior of ``p(q) = Σ_j π_j N(q; k_j, I/α)`` with ``π_j ∝ exp(α|k_j|²/2)`` (PT eq. 16,
-20); a mask, or a position term, multiplies π. So real queries, keys and masks name a mixture, and everything a mixture has.
+Softmax attention with scale α is the exact posterior of ``p(q) = Σ_j π_j N(q; k_j, I/α)`` with ``π_j ∝ exp(α|k_j|²/2)``
+(PT eq. 16, 20); a mask, or a position term, multiplies π. So real queries, keys and masks name a mixture, and
+everything a mixture has.
 
-They name it up to a tilt b and a precision P only: the mixture with keys ``P⁻¹(α k_j + b)`` and precision P has the same attention,
-whatever b and P are, and another evidence. So evidence, draws and checks are of the *best equivalent* mixture, that of the likeliest
-b and P, unless the one that the layer's weights write is asked for by name, `Captured.raw`. docs/mathematics.md, section 2.10.
+They name it up to a tilt b and a precision P only: the mixture with keys ``P⁻¹(α k_j + b)`` and precision P has the
+same attention, whatever b and P are, and another evidence. So evidence, draws and checks are of the *best equivalent*
+mixture, that of the likeliest b and P, unless the one that the layer's weights write is asked for by name,
+`Captured.raw`. docs/mathematics.md, section 2.10.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +28,14 @@ from probtx_pyro.models._validation import broadcastable, finite, positive_defin
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Captured:
-    """Queries and attention that every head of a layer computed, in double precision. See `captured`, `inspection.capture`.
+    """Queries and attention that every head of a layer computed,
+    in double precision. See `captured`, `inspection.capture`.
 
     queries: (..., Q, D).
-    written: the formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with keys (..., U, D)
-        and values (..., U, M) or None, or what another layer is. Where it has an axis of queries behind the leading ones, every
-        query has units of its own.
+    written: the formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
+    keys (..., U, D)
+        and values (..., U, M) or None, or what another layer is. Where it has an axis of queries behind the leading
+        ones, every query has units of its own.
     mask: the log weights that were added to the logits, (..., 1 or Q, U); None where nothing was.
     present: which queries count, boolean (..., Q): neither padding nor without any unit to attend to.
     dims: names of the leading axes, such as ``("batch", "head")``.
@@ -72,10 +76,12 @@ class Captured:
         return self.as_written.key_precision
 
     def without(self, padded: Tensor) -> "Captured":
-        """The same with queries that are padding left out, where capture could not tell: boolean, broadcast to (..., Q)."""
+        """The same with queries that are padding left out, where capture could not tell: boolean,
+        broadcast to (..., Q).
+        """
         return replace(self, present=self.present & ~padded)
 
-    # -- attention, which no choice of mixture changes ------------------------------------------------------------------------
+    # -- attention, which no choice of mixture changes -----------------------------------------------------------------
 
     def attention(self) -> Tensor:
         """(..., Q, U), rows on the simplex; 0 for a query that may attend to nothing."""
@@ -90,11 +96,13 @@ class Captured:
         """``exp(entropy)``, over how many units a query spreads, (..., Q); 0 for a query that may attend to nothing."""
         return torch.where(self._alive(), self.entropy().exp(), 0.0)
 
-    # -- the mixture, of which evidence and draws are -------------------------------------------------------------------------
+    # -- the mixture, of which evidence and draws are ------------------------------------------------------------------
 
     @property
     def has_density(self) -> bool:
-        """True if the attention is the posterior of a density of queries: not of linear keys, a sparse memory or a hard assignment."""
+        """True if the attention is the posterior of a density of queries: not of linear keys,
+        a sparse memory or a hard assignment.
+        """
         return isinstance(self.written, Mixture) and not self.options and self.written.offers("log_evidence")
 
     @property
@@ -121,7 +129,9 @@ class Captured:
 
     @cached_property
     def mixture(self) -> GaussianMixture:
-        """The mixture that evidence is of: the best equivalent (`best_equivalent`, scalar metric), or the one chosen."""
+        """The mixture that evidence is of: the best equivalent (`best_equivalent`, scalar metric),
+        or the one chosen.
+        """
         if self.chosen is not None:
             return self.chosen
         found = self.equivalent(*self.gauge("scalar")[:2]).chosen
@@ -146,7 +156,8 @@ class Captured:
         return replace(self, queries=self._answered(density.sample(), 1), chosen=self.mixture)
 
     def equivalent(self, tilt: Tensor, precision: Tensor) -> "Captured":
-        """The same attention, told by the mixture of a tilt b and a precision P: logits ``α k_j·q`` make its keys ``P⁻¹(α k_j + b)``.
+        """The same attention, told by the mixture of a tilt b and a precision P:
+        logits ``α k_j·q`` make its keys ``P⁻¹(α k_j + b)``.
 
         Parameters
         ----------
@@ -186,7 +197,9 @@ class Captured:
         return replace(self._plain(), chosen=self.as_written.replace(log_prior=weights.log_softmax(-1), **own))
 
     def gauge(self, metric: str, tilt: Any = None, precision: Any = None) -> Gauge:
-        """The likeliest b and P of every head, with leading axes (*heads); arguments as those of `inspection.best_equivalent`."""
+        """The likeliest b and P of every head, with leading axes (*heads);
+        arguments as those of `inspection.best_equivalent`.
+        """
         if metric not in METRICS:
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
         (slopes, logits, excess), features = self._natural(metric), self.queries.shape[-1]
@@ -220,7 +233,7 @@ class Captured:
         gauge = [(x if heads else x[0]).to(self.queries.device) for x in gauge]
         return Gauge(*gauge)  # type: ignore[arg-type]
 
-    # -- how it is laid out ---------------------------------------------------------------------------------------------------
+    # -- how it is laid out --------------------------------------------------------------------------------------------
 
     def _plain(self) -> "Captured":
         return Captured(**{name: getattr(self, name) for name in Captured.__dataclass_fields__})
@@ -248,13 +261,17 @@ class Captured:
         return tuple(name for name in self.dims if not name.startswith("batch"))
 
     def _beside(self, x: Tensor, own: int) -> Tensor:
-        """Lay (*heads, own axes) out beside what the formulation has, with axes of size 1 for the batch (and for queries with units of their own)."""
+        """Lay (*heads, own axes) out beside what the formulation has,
+        with axes of size 1 for the batch (and for queries with units of their own).
+        """
         sizes = iter(x.shape)
         leading = [1 if name.startswith("batch") else next(sizes) for name in self.dims] + [1] * self._alone
         return x.reshape((*leading, *x.shape[x.dim() - own :]))
 
     def _natural(self, metric: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits ``m_ij + a_j·q - ½ e_j|q|²`` of the attention: slopes a (.., U, D), m (.., 1 or Q, U), e (.., U) or None where it is 0."""
+        """Logits ``m_ij + a_j·q - ½ e_j|q|²`` of the attention: slopes a (.., U, D), m (.., 1 or Q, U), e (..,
+        U) or None where it is 0.
+        """
         flat, features = self.as_written, self.queries.shape[-1]
         precision = torch.atleast_1d(flat.key_precision)
         excess = precision - precision.amin(-1, keepdim=True)
@@ -295,14 +312,16 @@ def captured(
     queries, keys, values
         (..., Q, D), (..., U, D), (..., U, M); the leading axes broadcast.
     mask
-        (..., 1 or Q, U), what is added to the logits: 0 where a unit may be attended to, -inf where not, or position terms.
+        (..., 1 or Q, U), what is added to the logits: 0 where a unit may be attended to, -inf where not, or position
+        terms.
     scale
-        What multiplies the dot products, positive: a number, or a tensor (..., 1) over the leading axes; None is ``1/sqrt(D)``.
+        What multiplies the dot products, positive: a number, or a tensor (..., 1) over the leading axes; None is
+        ``1/sqrt(D)``.
     padded
         Boolean (..., Q): queries that are padding themselves, which no check counts.
     dims
-        Names of the leading axes; None names them as the Pyro plates, ``batch`` and ``head``. Checks pool over the axes whose
-        names begin with ``batch`` and keep the others apart.
+        Names of the leading axes; None names them as the Pyro plates, ``batch`` and ``head``. Checks pool over the axes
+        whose names begin with ``batch`` and keep the others apart.
     coords
         Labels of dimensions, such as ``{"layer": names}``.
 
@@ -313,8 +332,8 @@ def captured(
     Raises
     ------
     ValueError
-        A mask that is boolean or of another shape, a scale that is not positive, dims that do not count the leading axes,
-        NaN or infinity in a query that counts, or in keys or values.
+        A mask that is boolean or of another shape, a scale that is not positive, dims that do not count the leading
+        axes, NaN or infinity in a query that counts, or in keys or values.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""Which formulation predicts real queries best: softmax's own mixture, or one whose precisions or keys adapt to queries.
+"""Which formulation predicts real queries best: softmax's own mixture,
+or one whose precisions or keys adapt to queries.
 
-K-fold cross validation over queries: every formulation adapts to the queries of the training folds and is scored by the log
-density of those held out. Vehtari & Ojanen 2012, *A survey of Bayesian predictive methods for model assessment*.
+K-fold cross validation over queries: every formulation adapts to the queries of the training folds and is scored by the
+log density of those held out. Vehtari & Ojanen 2012, *A survey of Bayesian predictive methods for model assessment*.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ Array = NDArray[np.floating[Any]]
 
 
 def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture | Bayesian]:
-    """Return softmax's own mixture, and posteriors in which one precision, one for each unit, or the keys adapt to queries.
+    """Return softmax's own mixture, and posteriors in which one precision, one for each unit,
+    or the keys adapt to queries.
 
     Each prior has its mode at the mixture's own values, and weighs as two coordinates (precisions) or one query (keys).
 
@@ -93,11 +95,11 @@ def cross_validate(
     Parameters
     ----------
     candidates
-        By name: a formulation as it is, or a posterior (`models.bayesian`) whose MAP the training folds find. A mixture stands for
-        its `softmax_alternatives`. What was captured of a head stands for those of its best equivalent (`best_equivalent`, scalar
-        metric), found anew from each training fold, and brings its queries; ``captured.raw``, a `BestEquivalent` and
-        ``captured.equivalent(...)`` for those of the mixture that they have. A prior over units stays as it is, with the row of
-        each query (causal masks), unless ``weights`` adapt.
+        By name: a formulation as it is, or a posterior (`models.bayesian`) whose MAP the training folds find. A mixture
+        stands for its `softmax_alternatives`. What was captured of a head stands for those of its best equivalent
+        (`best_equivalent`, scalar metric), found anew from each training fold, and brings its queries;
+        ``captured.raw``, a `BestEquivalent` and ``captured.equivalent(...)`` for those of the mixture that they have. A
+        prior over units stays as it is, with the row of each query (causal masks), unless ``weights`` adapt.
     queries
         (..., Q, D); None for what was captured.
     seed

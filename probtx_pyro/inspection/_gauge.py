@@ -1,8 +1,10 @@
-"""Parameters that attention does not identify: a tilt b and a precision P of the queries, by maximum likelihood or under priors.
+"""Parameters that attention does not identify: a tilt b and a precision P of the queries,
+by maximum likelihood or under priors.
 
-Logits ``m_ij + a_j·q_i`` are the attention of every mixture with one precision P, locations ``ξ_j = P⁻¹(a_j + b)`` and log weights
-``m_ij + ½ ξ_j'Pξ_j``, whatever b and P are. Its log density is an exponential family in them, ``log Σ_j exp(m_ij + a_j·q) + b·q -
-½ q'Pq - A_i(b, P)``, so the likelihood is concave and Newton's steps end in its one maximum. docs/mathematics.md, section 2.10.
+Logits ``m_ij + a_j·q_i`` are the attention of every mixture with one precision P, locations ``ξ_j = P⁻¹(a_j + b)`` and
+log weights ``m_ij + ½ ξ_j'Pξ_j``, whatever b and P are. Its log density is an exponential family in them,
+``log Σ_j exp(m_ij + a_j·q) + b·q - ½ q'Pq - A_i(b, P)``, so the likelihood is concave and Newton's steps end in its one
+maximum. docs/mathematics.md, section 2.10.
 """
 
 from collections.abc import Mapping
@@ -81,7 +83,8 @@ METRICS: Mapping[str, Any] = MappingProxyType({
 class Head(NamedTuple):
     """One head: E examples of Q queries over U units.
 
-    queries: (E, Q, D). counted: how often each query counts, (E, Q). slopes: a_j, (E, U, D). logits: m_ij, (E, 1 or Q, U).
+    queries: (E, Q, D). counted: how often each query counts, (E, Q). slopes: a_j, (E, U, D). logits: m_ij, (E, 1 or Q,
+    U).
     excess: how much more precise than P each unit is, (E, U); None is 0.
     """
 
@@ -95,8 +98,8 @@ class Head(NamedTuple):
 class Gauge(NamedTuple):
     """The best b and P of a head.
 
-    tilt: b, (D,). precision: P as a number, its diagonal (D,), or (D, D). tilt_error, precision_error: standard errors, from the
-    observed information. num_steps: Newton steps taken.
+    tilt: b, (D,). precision: P as a number, its diagonal (D,), or (D, D). tilt_error, precision_error: standard errors,
+    from the observed information. num_steps: Newton steps taken.
     """
 
     tilt: Tensor
@@ -107,9 +110,11 @@ class Gauge(NamedTuple):
 
 
 class Priors(NamedTuple):
-    """Log prior density of b and P but for constants: ``-½ Σ strength (b - center)² + power log P - rate P``, entry by entry.
+    """Log prior density of b and P but for constants: ``-½ Σ strength (b - center)² + power log P - rate P``,
+    entry by entry.
 
-    center, strength: (D,). power: one for each entry; for a full matrix one number, of ``log|P|``. rate: one for each entry.
+    center, strength: (D,). power: one for each entry; for a full matrix one number, of ``log|P|``. rate: one for each
+    entry.
     """
 
     center: Tensor
@@ -167,10 +172,11 @@ def _expanded(name: str, prior: Any, family: type, shape: torch.Size) -> Any:
 
 
 class _Standard(NamedTuple):
-    """The head and its log prior in coordinates x, ``q = center + root x``, in which the queries have mean 0 and unit spread.
+    """The head and its log prior in coordinates x, ``q = center + root x``,
+    in which the queries have mean 0 and unit spread.
 
-    There ``P = L P~ L'`` and ``b = L (b~ + P~ u)`` with ``L = root⁻ᵀ`` and ``u = root⁻¹ center``, linear in the free numbers θ of b~
-    and P~; jacobian: (D + entries, D + free numbers).
+    There ``P = L P~ L'`` and ``b = L (b~ + P~ u)`` with ``L = root⁻ᵀ`` and ``u = root⁻¹ center``, linear in the free
+    numbers θ of b~ and P~; jacobian: (D + entries, D + free numbers).
     """
 
     head: Head
@@ -294,7 +300,9 @@ def fit(head: Head, metric: str, priors: Priors, name: str) -> Gauge:
 
 
 def _spread(head: Head, shape: Shape, priors: Priors, metric: str, name: str) -> tuple[Tensor, Tensor]:
-    """Mean of the queries, and their covariance with what the prior adds; an error where it is singular in the metric's coordinates."""
+    """Mean of the queries, and their covariance with what the prior adds;
+    an error where it is singular in the metric's coordinates.
+    """
     total, features = head.counted.sum(), head.queries.shape[-1]
     if not total > 0:
         raise ValueError(f"best_equivalent: {name} has no query that counts; leave it out")
@@ -321,7 +329,9 @@ def _spread(head: Head, shape: Shape, priors: Priors, metric: str, name: str) ->
 
 
 def _starts(head: Head, shape: Shape) -> list[Tensor]:
-    """Multiples of the identity, which is the spread of the queries, up to where the units stand together; b = 0 or at the mean unit."""
+    """Multiples of the identity, which is the spread of the queries, up to where the units stand together;
+    b = 0 or at the mean unit.
+    """
     numbers = (shape.rows == shape.columns).double()[: 1 if shape.tied else None]
     middle = -head.slopes.mean((0, 1))
     most = max(6, int(head.slopes.abs().amax().clamp(1, 1e12).log2()) + 2)
@@ -329,7 +339,9 @@ def _starts(head: Head, shape: Shape) -> list[Tensor]:
 
 
 class _Units(NamedTuple):
-    """Covariance C (D, D), factors of it (E, U), locations (E, U, D) and log weights before the mask (E, U) at b and P."""
+    """Covariance C (D, D), factors of it (E, U), locations (E, U, D) and log weights before the mask (E,
+    U) at b and P.
+    """
 
     covariance: Tensor
     factor: Tensor

@@ -1,9 +1,9 @@
 """Do the queries of a trained transformer look like draws from a mixture whose posterior is its attention?
 
-A posterior predictive check, head by head. The mixture says ``p(q_i) = Σ_j π_ij N(q_i; ξ_j, P⁻¹)``, query by query independently given
-the keys (a causal mask gives every query a prior of its own). Queries are drawn from it again and again, and test statistics of
-the real ones are compared with those of the replicates. Gelman, Meng & Stern 1996, *Posterior predictive assessment of model
-fitness via realized discrepancies*.
+A posterior predictive check, head by head. The mixture says ``p(q_i) = Σ_j π_ij N(q_i; ξ_j, P⁻¹)``, query by query
+independently given the keys (a causal mask gives every query a prior of its own). Queries are drawn from it again and
+again, and test statistics of the real ones are compared with those of the replicates. Gelman, Meng & Stern 1996,
+*Posterior predictive assessment of model fitness via realized discrepancies*.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,9 @@ def squared_norm(one: Captured) -> Tensor:
 
 
 def nearest_key(one: Captured) -> Tensor:
-    """Distance of each query, in the mixture's metric, to the nearest key that it may attend to, (..., Q); infinite where there is none."""
+    """Distance of each query, in the mixture's metric, to the nearest key that it may attend to, (..., Q);
+    infinite where there is none.
+    """
     distances = torch.cdist(*one.placed(), compute_mode="donot_use_mm_for_euclid_dist")
     nearest = distances.masked_fill(one.mixture.log_weights() == -torch.inf, torch.inf).amin(-1)
     return nearest.reshape(one.queries.shape[:-1])
@@ -62,7 +64,8 @@ class QueryCheck(NamedTuple):
     statistics: their names, T.
     observed: mean of each statistic over the queries of a head, (T, *heads).
     replicated: the same mean of each replicate, (T, S, *heads).
-    p_values: two-sided, ``2 min(P(replicated <= observed), P(replicated >= observed))``, at least 2/(S + 1); uniform on its
+    p_values: two-sided, ``2 min(P(replicated <= observed), P(replicated >= observed))``, at least 2/(S + 1); uniform on
+    its
         steps where a mixture that was not fitted to these queries is true, (T, *heads).
     z_scores: ``(observed - mean of replicated) / sd of replicated``, (T, *heads): goes on where p-values end.
     pit: rank of each single query among its own replicates, in (0, 1), ties broken at random; uniform where such a
@@ -98,13 +101,15 @@ def query_check(
 ) -> QueryCheck:
     """Compare the real queries of every head with draws from the mixture whose posterior is its attention.
 
-    The mixture is the best equivalent of what was captured (`best_equivalent`, scalar metric), the one chosen of a `BestEquivalent`
-    or by ``captured.equivalent(...)``, or, asked for by name, the one that the layer's weights write: ``query_check(captured.raw, ...)``.
+    The mixture is the best equivalent of what was captured (`best_equivalent`, scalar metric), the one chosen of a
+    `BestEquivalent` or by ``captured.equivalent(...)``, or, asked for by name, the one that the layer's weights write:
+    ``query_check(captured.raw, ...)``.
 
     Parameters
     ----------
     captured
-        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` are pooled.
+        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` are
+        pooled.
     num_draws
         Replicates, S; the smallest p-value possible is 2/(S + 1).
     seed
@@ -122,15 +127,16 @@ def query_check(
     Raises
     ------
     ValueError
-        ``num_draws`` below 1, no statistic or one of another shape, a head without a query that counts, or with too few for
-        the best equivalent; an attention that is the posterior of no density.
+        ``num_draws`` below 1, no statistic or one of another shape, a head without a query that counts, or with too few
+        for the best equivalent; an attention that is the posterior of no density.
 
     Notes
     -----
-    With many heads and statistics some p-values are small by chance: 0.05 divided by their number is a safe level for all.
+    With many heads and statistics some p-values are small by chance: 0.05 divided by their number is a safe level for
+    all.
 
-    The best equivalent is fitted to the queries that are checked: it matches their mean and mean square, so "squared norm" passes,
-    and the other p-values are the larger for it. Where that matters, fit it to other queries of the head:
+    The best equivalent is fitted to the queries that are checked: it matches their mean and mean square, so "squared
+    norm" passes, and the other p-values are the larger for it. Where that matters, fit it to other queries of the head:
     ``best = best_equivalent(others); query_check(captured.equivalent(best.tilt, best.precision), ...)``.
 
     Examples

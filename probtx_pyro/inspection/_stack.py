@@ -70,7 +70,8 @@ def _aligned(every: Sequence[Tensor], own: int, leading: torch.Size) -> Tensor:
 
 
 def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str, Sequence[Any]] | None = None) -> Any:
-    """Lay out captured attention as labelled arrays: the group ``captured`` of ``arviz.InferenceData`` (``xarray.DataTree`` in ArviZ 1.x).
+    """Lay out captured attention as labelled arrays:
+    the group ``captured`` of ``arviz.InferenceData`` (``xarray.DataTree`` in ArviZ 1.x).
 
     Parameters
     ----------
@@ -82,11 +83,12 @@ def capture_data(layers: Captured | Mapping[str, Captured], coords: Mapping[str,
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        ``attention`` (.., query, unit), ``entropy``, ``effective_units`` and ``present`` (.., query), ``queries`` (.., query, feature),
-        ``values`` (.., unit, answer), and ``keys`` (.., unit, feature) or (.., unit, component, feature) as written. Where attention
-        is the posterior of a density, of the mixture (the best equivalent; as written of ``captured.raw``): ``log_evidence``
-        (.., query) and ``weights`` (.., query, unit); and ``scale``, of the dot products as written, where units share it. A query that may attend to nothing has attention and weights 0, log
-        evidence -inf.
+        ``attention`` (.., query, unit), ``entropy``, ``effective_units`` and ``present`` (.., query), ``queries`` (..,
+        query, feature), ``values`` (.., unit, answer), and ``keys`` (.., unit, feature) or (.., unit, component,
+        feature) as written. Where attention is the posterior of a density, of the mixture (the best equivalent; as
+        written of ``captured.raw``): ``log_evidence`` (.., query) and ``weights`` (.., query, unit); and ``scale``, of
+        the dot products as written, where units share it. A query that may attend to nothing has attention and weights
+        0, log evidence -inf.
 
     Raises
     ------

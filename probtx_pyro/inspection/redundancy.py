@@ -1,7 +1,7 @@
 """Redundancy of attention matrices: the ranks they use, how far apart heads are, how many keys a query attends to.
 
-Arrays in, arrays out; leading axes (layer, batch, head, ...) are kept. Rows of attention are on the simplex, or 0 for a query
-that may attend to nothing.
+Arrays in, arrays out; leading axes (layer, batch, head, ...) are kept. Rows of attention are on the simplex, or 0 for a
+query that may attend to nothing.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def attention_rank(attention: ArrayLike, share: float = 0.9) -> NDArray[np.int64
     """Number of singular values that hold ``share`` of the sum of squares, ``|A|²_F``.
 
     The rank of the nearest matrix (in the Frobenius norm) that leaves no more than ``1 - share`` of it unexplained: the
-    "cumulative energy" of principal components. The plain rank says little of attention: every causal matrix without zeros on
-    its diagonal has full rank.
+    "cumulative energy" of principal components. The plain rank says little of attention: every causal matrix without
+    zeros on its diagonal has full rank.
 
     Shapes: (..., Q, U) -> (...).
 
@@ -67,7 +67,8 @@ def effective_rank(attention: ArrayLike) -> Array:
 
 
 def effective_keys(attention: ArrayLike) -> Array:
-    """``exp`` of the entropy of each row: over how many units a query spreads; 1 to U, or 0 if it may attend to nothing.
+    """``exp`` of the entropy of each row: over how many units a query spreads; 1 to U,
+    or 0 if it may attend to nothing.
 
     Shapes: (..., Q, U) -> (..., Q).
 
@@ -78,7 +79,8 @@ def effective_keys(attention: ArrayLike) -> Array:
 
 
 def jensen_shannon(p: Array, q: Array) -> Array:
-    """Square root of the Jensen-Shannon divergence in bits: a metric, 0 for equal rows, 1 for rows without a common unit.
+    """Square root of the Jensen-Shannon divergence in bits: a metric, 0 for equal rows,
+    1 for rows without a common unit.
 
     Shapes: (..., U) and (..., U) -> (...). Endres & Schindelin 2003, *A new metric for probability distributions*.
     """
@@ -95,7 +97,8 @@ def head_distances(attention: ArrayLike, distance: Distance = jensen_shannon) ->
     attention
         (..., H, Q, U). Queries that may attend to nothing in one of two heads are left out of the mean (0 if all are).
     distance
-        Between rows, (..., U) and (..., U) -> (...), symmetric; for the L2 distance ``lambda p, q: np.linalg.norm(p - q, axis=-1)``.
+        Between rows, (..., U) and (..., U) -> (...), symmetric; for the L2 distance
+        ``lambda p, q: np.linalg.norm(p - q, axis=-1)``.
 
     Returns
     -------
@@ -134,7 +137,9 @@ def _perplexity(p: Array) -> Array:
 
 
 def _rows(attention: ArrayLike, shape: str = "(..., query, unit)", rank: int = 2) -> Array:
-    """Attention in double or single precision, validated; single and half precision are held to the sums they can have."""
+    """Attention in double or single precision, validated;
+    single and half precision are held to the sums they can have.
+    """
     given = np.asarray(attention)
     eps = np.finfo(given.dtype).eps if np.issubdtype(given.dtype, np.floating) else np.finfo(np.float64).eps
     rows: Array = given.astype(np.float32 if given.dtype in (np.float16, np.float32) else np.float64)

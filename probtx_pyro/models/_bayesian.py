@@ -1,8 +1,9 @@
-"""A formulation with some of its parameters drawn from priors, as one Pyro program: the object of every verb of inference.
+"""A formulation with some of its parameters drawn from priors, as one Pyro program:
+the object of every verb of inference.
 
-The first axis of a parameter is a plate (``units`` at dim -1 of a mixture's), left of it the leading axes of the problem; what
-comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate; one of the whole problem, a
-number, a shift or a metric, is drawn outside of all plates.
+The first axis of a parameter is a plate (``units`` at dim -1 of a mixture's), left of it the leading axes of the
+problem; what comes after it is event. A parameter that lacks an axis is shared along it and drawn outside that plate;
+one of the whole problem, a number, a shift or a metric, is drawn outside of all plates.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,9 @@ F = TypeVar("F", bound=Formulation)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bayesian(Generic[F]):
-    """A posterior program: a formulation with ``priors`` on some of its parameters. Made by `bayesian`, called with data."""
+    """A posterior program: a formulation with ``priors`` on some of its parameters. Made by `bayesian`,
+    called with data.
+    """
 
     formulation: F
     priors: Mapping[str, Any]
@@ -55,7 +58,9 @@ class Bayesian(Generic[F]):
         return plates, self.sample_sites(plates, {name: site.distribution for name, site in sites.items()})
 
     def sample_sites(self, plates: Plates, distributions: Mapping[str, TorchDistribution]) -> dict[str, Tensor]:
-        """Sample parameters by name in the plates of the problem, as the program does; a guide gives its own distributions."""
+        """Sample parameters by name in the plates of the problem, as the program does;
+        a guide gives its own distributions.
+        """
         drawn = {}
         for name, distribution in distributions.items():
             row = self.formulation.row(name)
@@ -78,7 +83,9 @@ class Bayesian(Generic[F]):
         return Bayesian(self.formulation.with_parameters(wide), self.priors, self.collapsed)
 
     def _laid_out(self, plates: Plates) -> tuple[Plates, dict[str, Site]]:
-        """The priors laid out, and plates with the leading axes that only they have; hyperparameters are sampled on the way."""
+        """The priors laid out, and plates with the leading axes that only they have;
+        hyperparameters are sampled on the way.
+        """
         sites = {}
         for name, prior in self.priors.items():
             given = prior if isinstance(prior, Distribution) else prior()
@@ -159,26 +166,27 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
     collapsed
         True sums the latent assignments out in closed form; False leaves them as sites that Pyro enumerates.
     likelihood
-        Of a formulation that is a density of data only if it is said how: of a `DependencyCRF` ``"exact"``, or ``"pseudo"``, whose
-        posterior is called a pseudo-posterior. None for all others.
+        Of a formulation that is a density of data only if it is said how: of a `DependencyCRF` ``"exact"``, or
+        ``"pseudo"``, whose posterior is called a pseudo-posterior. None for all others.
     priors
-        By name of the parameter (``formulation.PARAMETERS``): a Pyro distribution; a torch distribution, taken as its namesake;
-        `FLAT` for maximum likelihood; or a function without arguments that samples hyperparameters by ``pyro.sample`` and returns a
-        distribution. A Dirichlet on ``weights`` of shape (..., 1, U) is one weight vector shared by the queries, (..., Q, U)
-        one for each query.
+        By name of the parameter (``formulation.PARAMETERS``): a Pyro distribution; a torch distribution, taken as its
+        namesake; `FLAT` for maximum likelihood; or a function without arguments that samples hyperparameters by
+        ``pyro.sample`` and returns a distribution. A Dirichlet on ``weights`` of shape (..., 1, U) is one weight vector
+        shared by the queries, (..., Q, U) one for each query.
 
     Returns
     -------
     Bayesian
-        ``posterior(*data)``, with sites named as the parameters and then those of the formulation's ``collapsed`` or ``model``. Its
-        log density is what `inference.adapt` climbs; `inference.gibbs`, `nuts` and `variational` draw from it.
+        ``posterior(*data)``, with sites named as the parameters and then those of the formulation's ``collapsed`` or
+        ``model``. Its log density is what `inference.adapt` climbs; `inference.gibbs`, `nuts` and `variational` draw
+        from it.
 
     Raises
     ------
     ValueError
-        A name that the formulation does not have, a parameter that is not there, or something that is no prior; a prior whose support
-        does not lie in the parameter's; a conjugate family that the formulation declares and has no conditional for; a likelihood that
-        it does not have.
+        A name that the formulation does not have, a parameter that is not there, or something that is no prior; a prior
+        whose support does not lie in the parameter's; a conjugate family that the formulation declares and has no
+        conditional for; a likelihood that it does not have.
     NotImplementedError
         A formulation without a log density of its data.
 
@@ -211,7 +219,9 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
 
 
 def _require_conditional(formulation: Formulation, name: str) -> None:
-    """Refuse a table that declares a family for which `conditional` refuses the parameter, before inference asks for it."""
+    """Refuse a table that declares a family for which `conditional` refuses the parameter,
+    before inference asks for it.
+    """
     try:
         formulation.conditional(name, None)
     except NotImplementedError:

@@ -1,6 +1,8 @@
-"""The conditional posterior of each parameter, given the others and what an E-step leaves: ECM takes its mode, Gibbs a draw.
+"""The conditional posterior of each parameter, given the others and what an E-step leaves: ECM takes its mode,
+Gibbs a draw.
 
-A formulation gives the likelihood as terms of a conjugate family (`models.NormalTerms` and the like); the prior is added here:
+A formulation gives the likelihood as terms of a conjugate family (`models.NormalTerms` and the like); the prior is
+added here:
 
     NormalTerms(p, b)       prior Normal(m, 1/θ)    ->  Normal((θ m + b) / (θ + p), 1 / (θ + p))
     CorrelatedTerms(P, b)   the same                ->  Normal((θI + P)⁻¹ (θ m + b), (θI + P)⁻¹)
@@ -9,8 +11,8 @@ A formulation gives the likelihood as terms of a conjugate family (`models.Norma
     DirichletTerms(n)       prior Dirichlet(c)      ->  Dirichlet(c + n)
     BetaTerms(s, f)         prior Beta(a, b)        ->  Beta(a + s, b + f)
 
-with the terms summed over all that shares the parameter. Where the terms are expectations the "posterior" is that of the
-M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
+with the terms summed over all that shares the parameter. Where the terms are expectations the "posterior" is that of
+the M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +41,10 @@ class Take(NamedTuple):
     """Ways to take a value of a conditional posterior; each function also gets the old value.
 
     normal: of Normal with this precision and precision times mean; correlated: the same with a matrix of precisions.
-    gamma: of Gamma with this shape and rate. wishart: of Wishart with these degrees of freedom and scale ``root root'``.
-    dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed. beta: of Beta with these concentrations.
+    gamma: of Gamma with this shape and rate. wishart: of Wishart with these degrees of freedom and scale
+    ``root root'``.
+    dirichlet: of Dirichlet with this concentration on the face of the coordinates allowed. beta: of Beta with these
+    concentrations.
     """
 
     normal: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -115,7 +119,9 @@ def draw(generator: torch.Generator) -> Take:
         return drawn.clamp_min(torch.finfo(drawn.dtype).tiny)
 
     def dirichlet(concentration: Tensor, allowed: Tensor, old: Tensor) -> Tensor:
-        """Draw in logarithms, ``Gamma(c) = Gamma(c + 1) U^(1/c)``: a concentration far below 1 does not underflow everywhere."""
+        """Draw in logarithms, ``Gamma(c) = Gamma(c + 1) U^(1/c)``:
+        a concentration far below 1 does not underflow everywhere.
+        """
         shape = concentration.expand(old.shape).contiguous()
         uniform = 1 - torch.rand(old.shape, generator=generator, dtype=old.dtype, device=old.device)
         logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
@@ -175,7 +181,9 @@ def _correlated(site: Site, terms: CorrelatedTerms, old: Tensor, take: Take) -> 
 
 
 def _wishart(site: Site, terms: WishartTerms, old: Tensor, take: Take) -> Tensor:
-    """Take a value in the coordinates of the root L of the old one, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``: no root is inverted."""
+    """Take a value in the coordinates of the root L of the old one, ``(V⁻¹ + R)⁻¹ = L (L'V⁻¹L + L'RL)⁻¹ L'``:
+    no root is inverted.
+    """
     prior: Any = bare(site.distribution)
     wide = common_shape(terms.degrees.shape, terms.scatter.shape[:-2], old.shape[:-2])
     degrees = prior.df + sum_to(terms.degrees.expand(wide), old.shape[:-2])

@@ -15,7 +15,9 @@ from probtx_pyro.ops._numerics import common_shape
 
 
 class Face(constraints.Constraint):
-    """Rows on the simplex whose masked coordinates are exactly 0; ``allowed`` is boolean (..., U), True in each row somewhere."""
+    """Rows on the simplex whose masked coordinates are exactly 0; ``allowed`` is boolean (..., U),
+    True in each row somewhere.
+    """
 
     is_discrete = False
     event_dim = 1
@@ -30,11 +32,12 @@ class Face(constraints.Constraint):
 
 
 class FaceStickBreaking(Transform):
-    """R^(K-1) onto faces of K vertices by breaking a stick over the allowed coordinates; 0 goes to the middle of the face.
+    """R^(K-1) onto faces of K vertices by breaking a stick over the allowed coordinates;
+    0 goes to the middle of the face.
 
-    K is the largest number of allowed coordinates of any row. A row with k of them uses its first k - 1 unconstrained ones;
-    the others move nothing, and the log Jacobian counts them as standard normal numbers, so that a density over R^(K-1)
-    integrates to that over the face, whichever rows it has.
+    K is the largest number of allowed coordinates of any row. A row with k of them uses its first k - 1 unconstrained
+    ones; the others move nothing, and the log Jacobian counts them as standard normal numbers, so that a density over
+    R^(K-1) integrates to that over the face, whichever rows it has.
 
     Shapes: x (..., K-1), y (..., U).
     References: Stan Reference Manual, "Unit simplex"; Betancourt 2012, arXiv 1010.3436.
@@ -66,7 +69,9 @@ class FaceStickBreaking(Transform):
         return self
 
     def _breaks(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Log of the part broken off at each place (..., K-1), and of what is left before each and after the last (..., K)."""
+        """Log of the part broken off at each place (..., K-1),
+        and of what is left before each and after the last (..., K).
+        """
         logits = x - self.offset.to(x)
         taken = logsigmoid(logits).masked_fill(~self.live, 0.0)
         left = pad(logsigmoid(-logits).masked_fill(~self.live, -math.inf).cumsum(-1), [1, 0])
@@ -167,7 +172,9 @@ class MixtureDensity(TorchDistribution):
 
 
 class PlainWishart(Wishart):
-    """Pyro's Wishart, drawn by Bartlett's decomposition alone; torch's own draws warn of singular ones where there are none."""
+    """Pyro's Wishart, drawn by Bartlett's decomposition alone;
+    torch's own draws warn of singular ones where there are none.
+    """
 
     def expand(self, batch_shape, _instance=None):
         """Broadcast the batch axes."""

@@ -27,19 +27,20 @@ def write_explorer_json(
 ) -> Path:
     """Write a model as the JSON that ``probtx explore FILE`` opens in the browser.
 
-    A mixture goes to view 1 (attention is a posterior), a mixture with priors on its keys or shift to view 6 (keys adapt), a
-    dependency CRF to view 8 (mean field on a sentence). The views draw one small problem in the plane; what they cannot draw is
-    refused, never changed.
+    A mixture goes to view 1 (attention is a posterior), a mixture with priors on its keys or shift to view 6 (keys
+    adapt), a dependency CRF to view 8 (mean field on a sentence). The views draw one small problem in the plane; what
+    they cannot draw is refused, never changed.
 
     Parameters
     ----------
     path
         File to write.
     model
-        A `GaussianMixture` with 2 features, real answers of one coordinate with ``value_precision > 0``, one precision for all
-        units, one row of ``log_prior``, no metric and no shift; masked units are left out. Or `bayesian` of a mixture with 2
-        features, one precision, equal weights and Normal priors on ``keys`` (around the present ones), ``shift`` (around 0) or both,
-        each with one scale. Or a `DependencyCRF` of one sentence, without mask and global nodes.
+        A `GaussianMixture` with 2 features, real answers of one coordinate with ``value_precision > 0``, one precision
+        for all units, one row of ``log_prior``, no metric and no shift; masked units are left out. Or `bayesian` of a
+        mixture with 2 features, one precision, equal weights and Normal priors on ``keys`` (around the present ones),
+        ``shift`` (around 0) or both, each with one scale. Or a `DependencyCRF` of one sentence, without mask and global
+        nodes.
     queries
         For a mixture the query (2,) or (1, 2), the middle of the keys if None; for `bayesian` all of the data, (Q, 2).
     words, labels

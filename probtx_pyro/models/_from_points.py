@@ -1,4 +1,6 @@
-"""A Gaussian mixture from points alone: a start by k-means++, EM, and the number of units by the evidence of points held out."""
+"""A Gaussian mixture from points alone: a start by k-means++, EM,
+and the number of units by the evidence of points held out.
+"""
 
 import math
 import warnings
@@ -35,17 +37,18 @@ def from_points(
 ) -> GaussianMixture:
     """The mixture that EM finds for points, from a start by k-means++.
 
-    Keys, weights and values maximise the likelihood. Precisions maximise it under a prior that counts as ``prior_weight`` points
-    with the spread ``covariance of all points / U^(2/D)``, which U units have that share their volume; the likelihood alone is
-    unbounded where a unit has one point. EM is that of `inference.adapt` for these priors.
+    Keys, weights and values maximise the likelihood. Precisions maximise it under a prior that counts as
+    ``prior_weight`` points with the spread ``covariance of all points / U^(2/D)``, which U units have that share their
+    volume; the likelihood alone is unbounded where a unit has one point. EM is that of `inference.adapt` for these
+    priors.
 
     Parameters
     ----------
     points
         (..., N, D), single or double precision.
     num_units
-        U, or candidates, ``range(1, 8)``: the smallest whose `held_out_evidence`, summed over all problems, falls short of the
-        largest by no more than the standard error of the difference.
+        U, or candidates, ``range(1, 8)``: the smallest whose `held_out_evidence`, summed over all problems, falls short
+        of the largest by no more than the standard error of the difference.
     seed
         Of the start and of the folds.
     values
@@ -53,8 +56,8 @@ def from_points(
     point_weights
         (..., N), multiplicities; 0 leaves a point out.
     metric
-        None: each unit has a precision of its own. ``"scalar"``: all share one. ``"diagonal"``, ``"full"``: they share a metric, and
-        their precision is 1.
+        None: each unit has a precision of its own. ``"scalar"``: all share one. ``"diagonal"``, ``"full"``: they share
+        a metric, and their precision is 1.
     prior_weight
         Positive; as it goes to 0 the precisions become those of maximum likelihood.
     num_folds, num_steps, tol
@@ -79,9 +82,9 @@ def from_points(
 
     References
     ----------
-    Arthur & Vassilvitskii 2007 (k-means++); Fraley & Raftery 2007, *Bayesian regularization for normal mixture estimation*, for the
-    spread of the prior; Smyth 2000, *Model selection for probabilistic clustering using cross-validated likelihood*; Breiman et al.
-    1984, *Classification and regression trees*, for the one standard error.
+    Arthur & Vassilvitskii 2007 (k-means++); Fraley & Raftery 2007, *Bayesian regularization for normal mixture
+    estimation*, for the spread of the prior; Smyth 2000, *Model selection for probabilistic clustering using
+    cross-validated likelihood*; Breiman et al. 1984, *Classification and regression trees*, for the one standard error.
     """
     given = _Points.checked(points, values, point_weights, metric, prior_weight)
     how: dict[str, Any] = {"seed": seed, "num_steps": num_steps, "tol": tol}
@@ -108,8 +111,9 @@ def held_out_evidence(
 ) -> dict[int, Tensor]:
     """Log evidence of each point under the mixture that `from_points` finds for the points of the other folds.
 
-    Cross validation asks what the mixture is for, the density of points to come, whatever the priors and however wrong the model.
-    BIC is no alternative: its expansion fails for mixtures, whose parameters are not identified where units are too many.
+    Cross validation asks what the mixture is for, the density of points to come, whatever the priors and however wrong
+    the model. BIC is no alternative: its expansion fails for mixtures, whose parameters are not identified where units
+    are too many.
 
     Parameters
     ----------
@@ -194,7 +198,9 @@ class _Points(NamedTuple):
 
 
 def _fewest(table: Mapping[int, Tensor]) -> int:
-    """The first whose total is within one standard error of the best, by the paired differences (Breiman et al. 1984)."""
+    """The first whose total is within one standard error of the best,
+    by the paired differences (Breiman et al. 1984).
+    """
     best = max(table.values(), key=lambda evidence: float(evidence.sum()))
     lost = {number: (best - evidence).flatten() for number, evidence in table.items()}
     return next(number for number, x in lost.items() if float(x.sum()) <= len(x) ** 0.5 * float(x.std()))
@@ -208,7 +214,9 @@ def _candidates(num_units: int | Iterable[int]) -> list[int]:
 
 
 class _Spread(NamedTuple):
-    """Start of a precision or metric, and its prior: fields of the mixture, and the root that whitens points for k-means++."""
+    """Start of a precision or metric, and its prior: fields of the mixture,
+    and the root that whitens points for k-means++.
+    """
 
     fields: Mapping[str, Any]
     priors: Mapping[str, Any]
@@ -216,7 +224,9 @@ class _Spread(NamedTuple):
 
 
 def _gamma(square: Tensor, prior_weight: float, numbers: int) -> Gamma:
-    """The prior of a precision that counts as so many points of ``numbers`` coordinates, with the mean square of each."""
+    """The prior of a precision that counts as so many points of ``numbers`` coordinates,
+    with the mean square of each.
+    """
     half = 0.5 * prior_weight * numbers
     return Gamma(torch.full_like(square, 1 + half), half * square, validate_args=False)
 

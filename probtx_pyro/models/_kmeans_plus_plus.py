@@ -1,4 +1,6 @@
-"""k-means++: centers picked among the points, each with probability proportional to its distance from those before it."""
+"""k-means++: centers picked among the points,
+each with probability proportional to its distance from those before it.
+"""
 
 import math
 import warnings
@@ -13,7 +15,8 @@ from probtx_pyro.ops._numerics import common_shape
 
 
 def plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_trials: int | None) -> Tensor:
-    """Centers (..., K, D) among points (..., N, D); of ``num_trials`` candidates for each the one that lowers the distortion most.
+    """Centers (..., K, D) among points (..., N, D);
+    of ``num_trials`` candidates for each the one that lowers the distortion most.
 
     Problems of a batch pick alike from the same seed.
     """

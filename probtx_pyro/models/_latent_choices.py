@@ -1,4 +1,6 @@
-"""Latent choices that no closed form sums over: how they are drawn, and distributions of them that iterations have found."""
+"""Latent choices that no closed form sums over: how they are drawn,
+and distributions of them that iterations have found.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -10,8 +12,9 @@ from torch import Tensor
 class Latents(Protocol):
     """Latent choices of a formulation given data, as Gibbs sampling and annealing draw them.
 
-    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed conditionals of all
-    others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be drawn from exactly, 1 is the posterior.
+    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed
+    conditionals of all others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be
+    drawn from exactly, 1 is the posterior.
     """
 
     def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -35,9 +38,11 @@ class Latents(Protocol):
 
 @runtime_checkable
 class Field(Protocol):
-    """A distribution of a formulation's latent choices that iterations have found: its marginals, and how they were found.
+    """A distribution of a formulation's latent choices that iterations have found: its marginals,
+    and how they were found.
 
-    objective: at the start and after every iteration, (iteration, *problems), or None. converged, num_steps: (*problems).
+    objective: at the start and after every iteration, (iteration, *problems), or None. converged, num_steps:
+    (*problems).
     """
 
     objective: Tensor | None

@@ -9,7 +9,9 @@ from probtx_pyro.ops._numerics import single
 
 
 class Metric(NamedTuple):
-    """``Λ = L L'``. root: L, lower triangular (..., D, D), or of a diagonal metric the square root of its entries (..., D)."""
+    """``Λ = L L'``. root: L, lower triangular (..., D, D),
+    or of a diagonal metric the square root of its entries (..., D).
+    """
 
     root: Tensor
     diagonal: bool

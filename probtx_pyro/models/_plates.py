@@ -1,4 +1,6 @@
-"""Shared parts of the models' Pyro programs: the plates of a problem, absent and weighted queries, parameters of a drawn unit."""
+"""Shared parts of the models' Pyro programs: the plates of a problem, absent and weighted queries,
+parameters of a drawn unit.
+"""
 
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +16,9 @@ PARALLEL: Any = {"enumerate": "parallel"}
 
 
 def plate_names(rank: int) -> list[str]:
-    """Names of ``rank`` leading axes: ``batch``; ``batch, head``; further ones in front are ``batch_1``, ``batch_2``, ..."""
+    """Names of ``rank`` leading axes: ``batch``; ``batch, head``; further ones in front are ``batch_1``,
+    ``batch_2``, ...
+    """
     return [f"batch_{i + 1}" for i in range(rank - 2)] + ["batch", "head"][: max(rank, 0)]
 
 

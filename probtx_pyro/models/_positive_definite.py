@@ -1,4 +1,5 @@
-"""Unconstrained coordinates of positive definite matrices, which torch and Pyro lack: the Cholesky factor, its diagonal in logarithms.
+"""Unconstrained coordinates of positive definite matrices, which torch and Pyro lack: the Cholesky factor,
+its diagonal in logarithms.
 
 Gradient samplers and automatic guides move in R^n and need a bijection onto the support, with its Jacobian.
 """
@@ -11,10 +12,11 @@ from torch.distributions import Transform, constraints
 
 
 class CholeskyCoordinates(Transform):
-    """R^(D(D+1)/2) onto positive definite D x D matrices ``L L'``: the lower triangle of L by rows, with the log of its diagonal.
+    """R^(D(D+1)/2) onto positive definite D x D matrices ``L L'``: the lower triangle of L by rows,
+    with the log of its diagonal.
 
-    Shapes: x (..., D(D+1)/2), y (..., D, D).
-    References: Stan Reference Manual, "Covariance matrices"; Muirhead 1982, *Aspects of Multivariate Statistical Theory*, theorem 2.1.9.
+    Shapes: x (..., D(D+1)/2), y (..., D, D). References: Stan Reference Manual, "Covariance matrices"; Muirhead 1982,
+    *Aspects of Multivariate Statistical Theory*, theorem 2.1.9.
     """
 
     domain = constraints.real_vector
@@ -43,7 +45,9 @@ class CholeskyCoordinates(Transform):
         return torch.where(diagonal, torch.where(diagonal, entries, 1.0).log(), entries)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """``D log 2 + Σ_i (D - i + 2) log L_ii``, i from 1: that of L to LL', and one more for each logarithm. Shape (...)."""
+        """``D log 2 + Σ_i (D - i + 2) log L_ii``, i from 1: that of L to LL',
+        and one more for each logarithm. Shape (...).
+        """
         size = y.shape[-1]
         rows, columns = torch.tril_indices(size, size, device=x.device)
         logs = x[..., rows == columns]

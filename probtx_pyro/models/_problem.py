@@ -1,7 +1,8 @@
 """One problem: a formulation with priors and data, checked once, and what every verb of inference asks of it.
 
-The log joint ``log p(parameters) + Σ_i log p(x_i | parameters)`` is the log density of the Pyro program ``models.bayesian(formulation, ...)``
-(PT eq. 26, 33). ECM climbs it one parameter at a time, gradient MAP all at once; Gibbs sampling and NUTS draw from it.
+The log joint ``log p(parameters) + Σ_i log p(x_i | parameters)`` is the log density of the Pyro program
+``models.bayesian(formulation, ...)`` (PT eq. 26, 33). ECM climbs it one parameter at a time, gradient MAP all at once;
+Gibbs sampling and NUTS draw from it.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +22,12 @@ State = Mapping[str, Tensor]
 
 
 class Problem:
-    """A formulation, priors laid out on its parameters, and data. Made by `Bayesian.problem`, where all three are checked.
+    """A formulation, priors laid out on its parameters, and data. Made by `Bayesian.problem`,
+    where all three are checked.
 
-    formulation, data: as given, the data in the order of the table. plates: of the Pyro program. sites: distribution and present value of
-    each parameter that has a prior. closed: whether all their conditionals are closed forms. total: adds tensors up over the
-    processes that share the observations; None is one process.
+    formulation, data: as given, the data in the order of the table. plates: of the Pyro program. sites: distribution
+    and present value of each parameter that has a prior. closed: whether all their conditionals are closed forms.
+    total: adds tensors up over the processes that share the observations; None is one process.
     """
 
     def __init__(
@@ -91,12 +93,16 @@ class Problem:
         return max(0, self.sites[name].initial.dim() - len(self.formulation.axes(name)))
 
     def shape(self, state: Mapping[str, Tensor]) -> torch.Size:
-        """Shape of the log joint: leading axes that ``state`` has in front of those of `start`, such as chains, then the problems."""
+        """Shape of the log joint: leading axes that ``state`` has in front of those of `start`, such as chains,
+        then the problems.
+        """
         name, x = next(iter(state.items()))
         return x.shape[: x.dim() - self.start[name].dim()] + self.problems
 
     def log_prior_density(self, state: Mapping[str, Tensor], local: bool | None = None) -> Tensor:
-        """Log density of the parameters under their priors, (..., *problems); ``local``: True only those of a process, False only shared ones."""
+        """Log density of the parameters under their priors, (..., *problems); ``local``:
+        True only those of a process, False only shared ones.
+        """
         shape = self.shape(state)
         total = next(iter(state.values())).new_zeros(shape)
         for name, (distribution, _) in self.sites.items():
@@ -127,7 +133,8 @@ class Problem:
         return (total if self.total is None else self.total(total)[0]) + self.log_prior_density(state, local=False)
 
     def ecm_step(self, state: State) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one step of ECM: an E-step, then the mode of each parameter's conditional given the new values of those before it.
+        """Take one step of ECM: an E-step, then the mode of each parameter's
+        conditional given the new values of those before it.
 
         Returns the new state, and the log joint (*problems,) of the state given, which the E-step computes on its way.
         """
@@ -140,10 +147,11 @@ class Problem:
     def gibbs_step(
         self, state: State, origins: Mapping[str, Tensor], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Draw latents from their posterior, then each parameter from its conditional, for every chain, the leading axis of ``state``.
+        """Draw latents from their posterior, then each parameter from its conditional, for every chain,
+        the leading axis of ``state``.
 
-        ``origins``: what statistics are centred on, the same in all sweeps and chains, so that the sums are comparable, too. Returns
-        the new state, and the log evidence of the data in the state given, (chain,).
+        ``origins``: what statistics are centred on, the same in all sweeps and chains, so that the sums are comparable,
+        too. Returns the new state, and the log evidence of the data in the state given, (chain,).
         """
         formulation, chains = self.formulation.with_parameters(state), next(iter(state.values())).shape[:1]
         statistics = formulation.draw_latents(self.data, (*chains, *self.batch), generator, origins)
@@ -152,7 +160,8 @@ class Problem:
         return update(self.sites, formulation, state, statistics, draw(generator)), evidence.flatten(1).sum(1)
 
     def require_numbers(self, verb: str, state: Mapping[str, Tensor], density: Tensor) -> None:
-        """Refuse a state, or its log joint ``density`` (..., *problems), that is not finite: what is wrong, where first, and the repair.
+        """Refuse a state, or its log joint ``density`` (..., *problems), that is not finite: what is wrong,
+        where first, and the repair.
 
         Nothing is asked where torch compiles, and inside ``torch.func.vmap``.
         """
@@ -180,7 +189,9 @@ class Problem:
         )
 
     def _place(self, wrong: Tensor, own: int) -> str:
-        """Problem and chain of the first entry that is True, in words, the last ``own`` axes left out; nothing where there is one."""
+        """Problem and chain of the first entry that is True, in words, the last ``own`` axes left out;
+        nothing where there is one.
+        """
         leading = wrong.shape[: wrong.dim() - own]
         index = [int(i) for i in wrong.nonzero()[0]][: len(leading)]
         chains = len(leading) - len(self.batch)
@@ -188,7 +199,9 @@ class Problem:
         return "".join([*said, *(f" of chain {i + 1}" for i in index[:chains])])
 
     def objective(self, state: Mapping[str, Tensor]) -> Tensor:
-        """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (..., *problems), leading axes those of ``state``."""
+        """``log p(parameters) + Σ_i log p(x_i | parameters)``, shape (..., *problems),
+        leading axes those of ``state``.
+        """
         return self.of_evidence(state, self.formulation.with_parameters(state).log_density(*self.observations))
 
 

@@ -17,8 +17,8 @@ WITHOUT_DENSITY = ("attention", "expected_outputs", "plates", "guide")  # what t
 class ReducedMixture(Mixture):
     """Base of the formulations that are a Gaussian mixture in other words; data are those of a `Mixture`.
 
-    A subclass defines `mixture`, from which everything else follows, and `limit` where its parameters may leave no density. Its units'
-    prior is fixed, or follows from its parameters. Answers have no density.
+    A subclass defines `mixture`, from which everything else follows, and `limit` where its parameters may leave no
+    density. Its units' prior is fixed, or follows from its parameters. Answers have no density.
     """
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
@@ -72,7 +72,7 @@ class ReducedMixture(Mixture):
                 f"priors: there is a prior on values, but the answers of a {type(self).__name__} have no density, so that nothing would inform them; put it on the mixture itself, formulation.mixture.replace(value_precision=...)"
             )
 
-    # -- what the mixture says ------------------------------------------------------------------------------------------
+    # -- what the mixture says -----------------------------------------------------------------------------------------
 
     @property
     def flat(self) -> Mixture:

@@ -1,4 +1,6 @@
-"""Soft k-means with scikit-learn's interface; scikit-learn is an extra, so `probtx_pyro.models` loads this file when it is asked for."""
+"""Soft k-means with scikit-learn's interface; scikit-learn is an extra,
+so `probtx_pyro.models` loads this file when it is asked for.
+"""
 
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -46,12 +48,14 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse; in `fit` numbers whose squares overflow or vanish.
+        Parameters out of range, and data that scikit-learn's own checks refuse; in `fit` numbers whose squares overflow
+        or vanish.
 
     Notes
     -----
-    A row that is asked for may hold any finite number. Where it is so far from all centers that its squared distances overflow, its `score` is
-    -inf, `predict` names the first center, and it belongs to all with equal probabilities, in k-means to the first.
+    A row that is asked for may hold any finite number. Where it is so far from all centers that its squared distances
+    overflow, its `score` is -inf, `predict` names the first center, and it belongs to all with equal probabilities, in
+    k-means to the first.
 
     Examples
     --------
@@ -191,7 +195,9 @@ def _tensor(array: NDArray) -> torch.Tensor:
 
 
 def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """γ as k-means would learn it from the start: half the coordinates over the mean squared distance to the nearest center."""
+    """γ as k-means would learn it from the start:
+    half the coordinates over the mean squared distance to the nearest center.
+    """
     nearest = model.distances(x).amin(-1)
     mean = nearest.mean() if weights is None else (weights * nearest).sum() / weights.sum()
     return 0.5 * x.shape[1] / mean

@@ -12,7 +12,9 @@ def middle(data: NDArray) -> NDArray:
 
 
 def away_from_middle(data: NDArray) -> NDArray:
-    """Return the largest distance of each row of (N, D) from the median in any column, (N,); infinite where it overflows."""
+    """Return the largest distance of each row of (N, D) from the median in any column, (N,);
+    infinite where it overflows.
+    """
     with np.errstate(over="ignore"):
         return np.abs(data - middle(data)).max(1)
 

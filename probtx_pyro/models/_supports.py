@@ -1,4 +1,6 @@
-"""Sets in which parameters and priors lie: which lies inside which, what each is called, and a family of priors that fits."""
+"""Sets in which parameters and priors lie: which lies inside which, what each is called,
+and a family of priors that fits.
+"""
 
 import math
 from typing import Any
@@ -74,7 +76,9 @@ def _at_most(x: Any, y: Any) -> bool:
 
 
 def is_declared(prior: Any) -> bool:
-    """Return False if the support that a chain of transforms declares is wider than where its density is: a Gamma that is shifted."""
+    """Return False if the support that a chain of transforms declares is wider than where its density is:
+    a Gamma that is shifted.
+    """
     if type(prior) is not TransformedDistribution or not prior.transforms:
         return True
     begun, domain = bounds(prior.base_dist.support), prior.transforms[0].domain

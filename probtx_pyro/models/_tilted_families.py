@@ -1,7 +1,7 @@
 """Other base measures: a Pyro distribution whose sufficient statistic is x itself, tilted by its natural parameter.
 
-``h(x) exp(x'η) / Z(η)`` is of the same family (EF Theorem 1b, erratum 14: the tilt adds to the natural parameter), so its mean and
-covariance are those of a distribution that Pyro knows.
+``h(x) exp(x'η) / Z(η)`` is of the same family (EF Theorem 1b, erratum 14: the tilt adds to the natural parameter), so
+its mean and covariance are those of a distribution that Pyro knows.
 """
 
 from collections.abc import Callable
@@ -110,7 +110,8 @@ class TiltedFamily:
 
 
 def from_distribution(distribution: Any) -> TiltedFamily:
-    """A base measure that is a distribution of Pyro or torch: Normal, MultivariateNormal, Bernoulli, Categorical, Poisson or Gamma.
+    """A base measure that is a distribution of Pyro or torch: Normal, MultivariateNormal, Bernoulli,
+    Categorical, Poisson or Gamma.
 
     Raises
     ------

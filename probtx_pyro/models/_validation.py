@@ -91,7 +91,9 @@ def positive_definite(name: str, matrix: Tensor, features: int) -> None:
 
 
 def log_weights(log_prior: Tensor, units: str, num_units: int) -> Tensor:
-    """Log weights over the units, normalised or not; masks may not forbid a whole row. ``units`` is the argument that errors name."""
+    """Log weights over the units, normalised or not;
+    masks may not forbid a whole row. ``units`` is the argument that errors name.
+    """
     at_least("log_prior", log_prior, 2, "(..., Q or 1, U); use unsqueeze(-2) for one row")
     same_size("log_prior", log_prior.shape[-1], units, num_units, "units")
     if violated((log_prior == -math.inf).all(-1)):

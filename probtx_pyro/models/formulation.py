@@ -1,7 +1,7 @@
 """The contract of the library: tables of parameters and data, and the methods that every formulation offers or refuses.
 
-Inference and results read these tables and call these methods; they know no class. A formulation is an immutable value of
-tensors. Leading axes of its tensors are independent problems (batch, head) and broadcast.
+Inference and results read these tables and call these methods; they know no class. A formulation is an immutable value
+of tensors. Leading axes of its tensors are independent problems (batch, head) and broadcast.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,14 +31,16 @@ class Parameter:
     Parameters
     ----------
     axes
-        Names of its own axes, those after the leading ones: ``"unit feature"``. A parameter with fewer axes is shared along those
-        it lacks. ``""`` is one number for each problem.
+        Names of its own axes, those after the leading ones: ``"unit feature"``. A parameter with fewer axes is shared
+        along those it lacks. ``""`` is one number for each problem.
     support
         Where a value of it lies; a simplex is over the last axis.
     conjugate
-        The family of priors under which `Formulation.conditional` is exact, one of `CONJUGATE`; None where there is none.
+        The family of priors under which `Formulation.conditional` is exact, one of `CONJUGATE`; None where there is
+        none.
     field
-        The constructor argument that holds it, where that has another name; one that begins with ``log_`` holds its logarithm.
+        The constructor argument that holds it, where that has another name; one that begins with ``log_`` holds its
+        logarithm.
     logarithmic
         True if units are compared by the logarithm of it, as of a precision.
     plate
@@ -72,9 +74,9 @@ class Datum:
     axes
         Names of its own axes: ``"query feature"``.
     role
-        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent choices, so
-        far as they are known; ``"mask"``: says which of the explained or latent ones are known; ``"weights"``: how often each
-        observation counts, 0 for an absent one.
+        ``"explained"``: the model is a density of it; ``"given"``: the model is conditional on it; ``"latent"``: latent
+        choices, so far as they are known; ``"mask"``: says which of the explained or latent ones are known;
+        ``"weights"``: how often each observation counts, 0 for an absent one.
     integer
         True if its numbers are integers.
     """
@@ -114,7 +116,9 @@ class DirichletTerms(NamedTuple):
 
 
 class WishartTerms(NamedTuple):
-    """A likelihood ``|Λ|^(degrees/2) exp(-½ tr(Λ R))``, for a Wishart prior; R in the coordinates of a root L: ``scatter = L'RL``."""
+    """A likelihood ``|Λ|^(degrees/2) exp(-½ tr(Λ R))``, for a Wishart prior;
+    R in the coordinates of a root L: ``scatter = L'RL``.
+    """
 
     degrees: Tensor
     scatter: Tensor
@@ -136,7 +140,8 @@ CONJUGATE: Mapping[type, tuple[type, ...]] = {
     Wishart: (WishartTerms,),
     Beta: (BetaTerms,),
 }
-"""The families of priors that have closed-form conditionals, all there are, each with what `Formulation.conditional` returns for it."""
+"""The families of priors that have closed-form conditionals, all there are,
+each with what `Formulation.conditional` returns for it."""
 
 
 class SufficientStatistics(Protocol):
@@ -153,12 +158,12 @@ class SufficientStatistics(Protocol):
 class Formulation:
     """Base of all formulations: immutable values of tensors, with closed forms and Pyro programs.
 
-    A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot serve raises
-    `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``. ``torch.load(weights_only=True)`` reads
-    what ``torch.save`` wrote of it, once its class has been imported.
+    A subclass is a frozen dataclass with the two tables and those of the methods that it can serve. What it cannot
+    serve raises `NotImplementedError` in one line that says what to use instead, from the table ``INSTEAD``.
+    ``torch.load(weights_only=True)`` reads what ``torch.save`` wrote of it, once its class has been imported.
 
-    Of numbers in half precision, answers come back in their dtype, and log densities in float32, which keeps their digits; so does
-    the attention of a mixture, made of them.
+    Of numbers in half precision, answers come back in their dtype, and log densities in float32, which keeps their
+    digits; so does the attention of a mixture, made of them.
     """
 
     PARAMETERS: ClassVar[Mapping[str, Parameter]]
@@ -182,7 +187,7 @@ class Formulation:
     def __repr__(self) -> str:
         return in_brief(self)
 
-    # -- parameters --------------------------------------------------------------------------------------------------------
+    # -- parameters ----------------------------------------------------------------------------------------------------
 
     def replace(self, **changes: Any) -> Self:
         """The formulation with some constructor arguments changed, validated."""
@@ -196,7 +201,9 @@ class Formulation:
         )
 
     def held(self, name: str) -> Tensor | None:
-        """The tensor that a parameter is kept in, with the axes of its row (those shared of size 1, or absent); None where it is not there."""
+        """The tensor that a parameter is kept in, with the axes of its row (those shared of size 1, or absent);
+        None where it is not there.
+        """
         return getattr(self, self.row(name).field or name)
 
     def parameter(self, name: str, batch: Sequence[int] = ()) -> Tensor | None:
@@ -210,7 +217,8 @@ class Formulation:
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype.
 
-        Rows on the simplex that change their dtype are normalised anew, so that they are rows on the simplex in that dtype.
+        Rows on the simplex that change their dtype are normalised anew, so that they are rows on the simplex in that
+        dtype.
         """
         fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and getattr(x, "dtype", None) != torch.bool}
         moved = {k: x.to(*args, **kwargs) for k, x in fields.items()}
@@ -236,7 +244,9 @@ class Formulation:
         return None
 
     def traits(self) -> dict[str, tuple[str, Tensor]]:
-        """Further tensors that distinguish units, each with the names of its own axes: ``{"the mask": ("unit", mask)}``."""
+        """Further tensors that distinguish units,
+        each with the names of its own axes: ``{"the mask": ("unit", mask)}``.
+        """
         return {}
 
     @property
@@ -263,10 +273,12 @@ class Formulation:
 
     @property
     def evidence_kind(self) -> str:
-        """Name of what priors and `log_evidence` make together: another word than "posterior" where that is no log density of data."""
+        """Name of what priors and `log_evidence` make together:
+        another word than "posterior" where that is no log density of data.
+        """
         return "posterior"
 
-    # -- axes ----------------------------------------------------------------------------------------------------------------
+    # -- axes ----------------------------------------------------------------------------------------------------------
 
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the own axes of a parameter, of a datum, or of what the method ``name`` returns."""
@@ -286,7 +298,7 @@ class Formulation:
                     found[axis] = max(size, found.get(axis, 1))
         return found
 
-    # -- data ----------------------------------------------------------------------------------------------------------------
+    # -- data ----------------------------------------------------------------------------------------------------------
 
     @classmethod
     def bind(cls, *data: Any, **named: Any) -> Data:
@@ -334,7 +346,9 @@ class Formulation:
 
     @classmethod
     def explains(cls, data: Data) -> bool:
-        """True if some of the data are explained; data that the model only conditions on carry no information about its parameters."""
+        """True if some of the data are explained;
+        data that the model only conditions on carry no information about its parameters.
+        """
         rows = zip(cls.DATA.values(), data, strict=False)
         return any(row.role == "explained" and x is not None for row, x in rows)
 
@@ -347,10 +361,12 @@ class Formulation:
                 f"{name}: a {cls.__name__} is conditional on {name} and cannot draw them; give {name}, and leave num_queries out"
             )
 
-    # -- what a formulation offers, or refuses ---------------------------------------------------------------------------------
+    # -- what a formulation offers, or refuses -------------------------------------------------------------------------
 
     def plates(self, *data: Any, **sizes: int | None) -> Plates:
-        """The plates of the problem that formulation and data make, both checked; ``sizes`` stand for data not given."""
+        """The plates of the problem that formulation and data make, both checked;
+        ``sizes`` stand for data not given.
+        """
         self.refuse("plates")
 
     def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
@@ -370,7 +386,9 @@ class Formulation:
         self.refuse("attention")
 
     def log_evidence(self, *data: Any) -> Tensor:
-        """The log density of each observation, latent assignments summed out: `log_density` of data that are checked."""
+        """The log density of each observation, latent assignments summed out:
+        `log_density` of data that are checked.
+        """
         if type(self).log_density is Formulation.log_density:
             self.refuse("log_evidence")
         self.plates(*data)
@@ -399,11 +417,15 @@ class Formulation:
     def draw_latents(
         self, data: Data, leading: Sequence[int], generator: torch.Generator, centers: Mapping[str, Tensor]
     ) -> SufficientStatistics:
-        """The same with latents drawn from their posterior, by ``generator``: ``leading`` axes (chains, then problems) before their own."""
+        """The same with latents drawn from their posterior, by ``generator``: ``leading`` axes (chains,
+        then problems) before their own.
+        """
         self.refuse("draw_latents")
 
     def conditioned(self, data: Data) -> "Formulation":
-        """The formulation that has absorbed these data: what answers new queries. Itself, where parameters are all that it knows."""
+        """The formulation that has absorbed these data: what answers new queries. Itself,
+        where parameters are all that it knows.
+        """
         return self
 
     def draw_trees(
@@ -414,7 +436,9 @@ class Formulation:
         channels: Sequence[int] | None,
         single_root: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Draw a tree of heads given the other latent choices, in each of some channels, and say how probable trees are."""
+        """Draw a tree of heads given the other latent choices, in each of some channels,
+        and say how probable trees are.
+        """
         self.refuse("draw_trees")
 
     def latents(self, data: Data) -> Latents:
@@ -422,7 +446,8 @@ class Formulation:
         self.refuse("latents")
 
     def conditional(self, name: str, statistics: Any) -> Terms:
-        """The likelihood of a parameter given the others and what `expect` or `draw_latents` left, as terms of its conjugate family.
+        """The likelihood of a parameter given the others and what `expect` or `draw_latents` left,
+        as terms of its conjugate family.
 
         The terms broadcast against the parameter: they may lack its leading axes, such as chains.
         """

@@ -2,7 +2,8 @@
 
 Model (MGK eq. 1, 3): ``u_i ~ Categorical(π_i)``, ``r_i | u_i=j ~ Categorical(π_j·)``,
 ``q_i | u_i=j, r_i=r ~ N(k_jr, I/α_jr)`` with α = 1/σ². A metric Λ and a shift δ, which all keys share, make it
-``N(k_jr + δ, (α_jr Λ)⁻¹)``; answers are those of a `GaussianMixture`, ``v_i | u_i=j ~ N(v_j, I/β_j)`` or ``Categorical(ρ_j)``.
+``N(k_jr + δ, (α_jr Λ)⁻¹)``; answers are those of a `GaussianMixture`, ``v_i | u_i=j ~ N(v_j, I/β_j)`` or
+``Categorical(ρ_j)``.
 
 ======  =====================  ======================  =======================================================
 symbol  name                   shape                   support
@@ -129,11 +130,12 @@ class GaussianKeys(GaussianUnits):
         component_weights: Maybe = None,
         log_prior: Maybe = None,
     ) -> "GaussianKeys":
-        """Weights times ``exp(α|k_jr|²/2)``, normalised over (j, r): attention is a softmax of ``α k_jr·q`` (PT eq. 16).
+        """Weights times ``exp(α|k_jr|²/2)``, normalised over (j, r):
+        attention is a softmax of ``α k_jr·q`` (PT eq. 16).
 
         With R = 1 and ``key_precision = 1/sqrt(D)``, `expected_outputs` is scaled dot-product attention. ``log_prior``
-        (..., Q or 1, U) holds further log weights, not normalised. A component whose weight within its unit is below the
-        smallest number of the dtype is absent.
+        (..., Q or 1, U) holds further log weights, not normalised. A component whose weight within its unit is below
+        the smallest number of the dtype is absent.
 
         Raises
         ------
@@ -148,7 +150,7 @@ class GaussianKeys(GaussianUnits):
             weights = weights + check.log_weights(log_prior, "keys", plain.num_units)
         return plain.replace(component_weights=within, log_prior=weights.log_softmax(-1))
 
-    # -- parameters -------------------------------------------------------------------------------------------------------
+    # -- parameters ----------------------------------------------------------------------------------------------------
 
     def parameter(self, name: str, batch: Sequence[int] = ()) -> Maybe:
         """The present value of a parameter; weights that are None are uniform, for each problem of ``batch``."""
@@ -192,7 +194,9 @@ class GaussianKeys(GaussianUnits):
 
     @property
     def mixture(self) -> GaussianMixture:
-        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``, each answer repeated R times."""
+        """The flat view: a `GaussianMixture` of U·R units, component (j, r) at ``j R + r``,
+        each answer repeated R times.
+        """
         log_prior = None
         if self.log_prior is not None or self.component_weights is not None:
             log_prior = (self.log_weights().unsqueeze(-1) + self.component_log_weights().unsqueeze(-3)).flatten(-2)
@@ -214,7 +218,7 @@ class GaussianKeys(GaussianUnits):
         shared = x is None or x.dim() == 0 or x.shape[axis] == 1 != self.num_units
         return x if shared else x.repeat_interleave(self.num_components, axis)
 
-    # -- the program --------------------------------------------------------------------------------------------------------
+    # -- the program ---------------------------------------------------------------------------------------------------
 
     def draw_unit(self) -> Tensor:
         """Sample the latent sites ``unit`` and ``component``; returns the unit of the flat view."""
@@ -238,7 +242,7 @@ class GaussianKeys(GaussianUnits):
             "component", Categorical(logits=safe_log(within)), infer=PARALLEL
         )
 
-    # -- the closed form ------------------------------------------------------------------------------------------------------
+    # -- the closed form -----------------------------------------------------------------------------------------------
 
     def component_log_weights(self) -> Tensor:
         """``log π_jr``, shape (..., U, R)."""
@@ -260,7 +264,8 @@ class GaussianKeys(GaussianUnits):
         return self.mixture.lowered(queries, outputs, observed, flat, **how)
 
     def responsibilities(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
-        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step, erratum 10.
+        """``γ_ijr = p(unit=j, component=r | q_i)``, (..., Q, U, R), on the simplex over (j, r): MGK's E-step,
+        erratum 10.
 
         Given the answers, too, where they are known.
         """
@@ -268,7 +273,9 @@ class GaussianKeys(GaussianUnits):
         return self.mixture.attention(queries, outputs, observed).unflatten(-1, self.unit_shape)
 
     def component_attention(self, queries: Tensor) -> Tensor:
-        """``p(component=r | unit=j, q_i)``, (..., Q, U, R), rows on the simplex over r; for a masked unit as if it were not."""
+        """``p(component=r | unit=j, q_i)``, (..., Q, U, R), rows on the simplex over r;
+        for a masked unit as if it were not.
+        """
         unmasked = self.with_parameters({"log_prior": None})
         return safe_softmax(unmasked.log_joint(queries))[0]
 
@@ -308,7 +315,9 @@ class GaussianKeys(GaussianUnits):
         return assigned_outputs(factor, values, log_weights, self.num_components, reduce)
 
     def explicit_outputs(self, queries: Tensor, assignment: str | Reduction = "soft") -> tuple[Tensor, Tensor, Tensor]:
-        """Output (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
+        """Output (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path;
+        twice differentiable.
+        """
         attention, evidence = attention_of(reduction(assignment)(self.log_joint(queries)))
         return attention @ self.unit_answers(), attention, evidence
 
@@ -317,7 +326,9 @@ class GaussianKeys(GaussianUnits):
         return self.mixture.output_distribution(queries)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
-        """The likelihood of a parameter given the others and assignments; MGK's M-step, errata 10 and 11 mended, is its mode."""
+        """The likelihood of a parameter given the others and assignments; MGK's M-step, errata 10 and 11 mended,
+        is its mode.
+        """
         if name == "component_weights":
             return DirichletTerms(seen.counts)
         if name == "weights":
@@ -333,7 +344,9 @@ class GaussianKeys(GaussianUnits):
         return terms if name in ("shift", "metric") else self._of_components(terms)
 
     def _of_components(self, terms: Any) -> Terms:
-        """Terms of the units of the flat view with the axes of units and components, (..., U·R, ...) to (..., U, R, ...)."""
+        """Terms of the units of the flat view with the axes of units and components, (..., U·R, ...) to (..., U,
+        R, ...).
+        """
         after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[
             type(terms)
         ]  # axes of what one unit has

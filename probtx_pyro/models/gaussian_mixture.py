@@ -1,7 +1,8 @@
 """Gaussian-mixture MAP transformer: attention is the posterior over which memory unit explains the query.
 
 Model (PT eq. 1-11): ``u_i ~ Categorical(π_i)``, ``q_i | u_i=j ~ N(ξ_j, I/α_j)``, ``v_i | u_i=j ~ N(μ_j, I/β_j)`` or
-``v_i | u_i=j ~ Categorical(ρ_j)``. With a metric Λ and a shift δ, which the units share, ``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``.
+``v_i | u_i=j ~ Categorical(ρ_j)``. With a metric Λ and a shift δ, which the units share,
+``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``.
 
 ======  ===================  ======================  ==============================================
 symbol  name                 shape                   support
@@ -20,9 +21,9 @@ u_i     site ``unit``        (..., Q)                0..U-1
 w_ij    ``attention``        (..., Q, U)             rows on the simplex
 ======  ===================  ======================  ==============================================
 
-Attention is the E-step, PT eq. 5, 27, 36 (erratum 4). Leading axes are independent problems (batch, head) and broadcast. A
-position term is a prior or a key that depends on (i, j): ``log_prior`` with Q rows, or keys of shape (..., Q, U, D) asked with
-queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their priors decide.
+Attention is the E-step, PT eq. 5, 27, 36 (erratum 4). Leading axes are independent problems (batch, head) and
+broadcast. A position term is a prior or a key that depends on (i, j): ``log_prior`` with Q rows, or keys of shape (...,
+Q, U, D) asked with queries (..., Q, 1, D). α and Λ share one scale: fix one of them, or let their priors decide.
 """
 
 from collections.abc import Mapping
@@ -70,7 +71,9 @@ OF_KEYS = ("keys", "shift", "key_precision", "metric")  # parameters that querie
 
 
 class GaussianUnits(Mixture):
-    """Base of the mixtures of Gaussian keys ``N(ξ + δ, (α Λ)⁻¹)`` whose units answer ``N(μ_j, I/β_j)``, or with a label."""
+    """Base of the mixtures of Gaussian keys ``N(ξ + δ, (α Λ)⁻¹)`` whose units answer ``N(μ_j, I/β_j)``,
+    or with a label.
+    """
 
     keys: Tensor
     values: Maybe
@@ -104,7 +107,9 @@ class GaussianUnits(Mixture):
         raise NotImplementedError
 
     def _validate_units(self) -> None:
-        """Refuse parameters of `GaussianUnits` that do not fit each other; those of the keys' shape are left to the subclass."""
+        """Refuse parameters of `GaussianUnits` that do not fit each other;
+        those of the keys' shape are left to the subclass.
+        """
         given = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
         check.same_dtype(**given)
         check.finite(**{name: x for name, x in given.items() if name != "log_prior"})
@@ -167,7 +172,7 @@ class GaussianUnits(Mixture):
         make: Any = cls
         return make(keys, key_precision=key_precision, log_prior=log_prior, answer_probs=answer_probs, **options)
 
-    # -- parameters and data ------------------------------------------------------------------------------------------------
+    # -- parameters and data -------------------------------------------------------------------------------------------
 
     @property
     def answer_density(self) -> bool:
@@ -177,7 +182,9 @@ class GaussianUnits(Mixture):
         return self.values is not None and known((self.value_precision > 0).all(), otherwise=True)
 
     def replace(self, **changes: Any) -> Self:
-        """The mixture with some constructor arguments changed, validated; the kind of a new metric is told by its shape."""
+        """The mixture with some constructor arguments changed, validated;
+        the kind of a new metric is told by its shape.
+        """
         return super().replace(**({"diagonal_metric": None} if "metric" in changes else {}) | changes)
 
     def row(self, name: str) -> Parameter:
@@ -227,14 +234,16 @@ class GaussianUnits(Mixture):
             check.same_dtype(outputs=outputs, keys=self.keys)
             check.finite(outputs=outputs if observed is None else torch.where(observed.unsqueeze(-1), outputs, 0.0))
 
-    # -- closed forms -------------------------------------------------------------------------------------------------------
+    # -- closed forms --------------------------------------------------------------------------------------------------
 
     def _root(self) -> Metric:
         assert self.metric is not None
         return Metric.of(self.metric, bool(self.diagonal_metric))
 
     def wide_root(self) -> Maybe:
-        """The root of the metric as `ops._gaussian_attention.key_factor` takes it: (..., D, D), (..., 1, D) of a diagonal, None where there is none."""
+        """The root of the metric as `ops._gaussian_attention.key_factor` takes it: (..., D, D), (..., 1,
+        D) of a diagonal, None where there is none.
+        """
         return None if self.metric is None else self._root().wide()
 
     def unit_answers(self) -> Tensor:
@@ -248,7 +257,9 @@ class GaussianUnits(Mixture):
         return answers
 
     def conditional(self, name: str, seen: Seen) -> Terms:
-        """The likelihood of a parameter given the others and assignments: PT eq. 29, 30, 35, 37, 38 (errata 2, 3) are its modes."""
+        """The likelihood of a parameter given the others and assignments: PT eq. 29, 30, 35, 37, 38 (errata 2,
+        3) are its modes.
+        """
         if name == "weights":
             return super().conditional(name, seen)
         features = self.keys.shape[-1]
@@ -276,7 +287,8 @@ class OutputModes(NamedTuple):
 
     locations: the points, shape (..., Q, U + 1, M).
     log_density: log p(v | q) there, shape (..., Q, U + 1).
-    is_mode: True at the first of each set of equal points that are local maxima; ``is_mode.sum(-1)`` counts the modes found.
+    is_mode: True at the first of each set of equal points that are local maxima; ``is_mode.sum(-1)`` counts the modes
+    found.
     """
 
     locations: Tensor
@@ -296,7 +308,8 @@ class GaussianMixture(GaussianUnits):
     answer_probs
         Categorical answers instead of values; see `categorical`.
     metric, shift
-        As in the table above. A metric (D, D) is a matrix and not the diagonals of D problems, unless ``diagonal_metric`` says so.
+        As in the table above. A metric (D, D) is a matrix and not the diagonals of D problems, unless
+        ``diagonal_metric`` says so.
     diagonal_metric
         True where ``metric`` is a diagonal; None tells by its shape.
 
@@ -343,10 +356,12 @@ class GaussianMixture(GaussianUnits):
         value_precision: Tensor | float = 0.0,
         log_prior: Maybe = None,
     ) -> "GaussianMixture":
-        """The mixture whose prior ``π_j ∝ exp(α|ξ_j|²/2 + β|μ_j|²/2)`` (PT eq. 16) makes attention a softmax of dot products.
+        """The mixture whose prior ``π_j ∝ exp(α|ξ_j|²/2 + β|μ_j|²/2)`` (PT eq. 16)
+        makes attention a softmax of dot products.
 
-        With ``key_precision = 1/sqrt(D)`` and ``value_precision = 0``, `expected_outputs` is scaled dot-product attention.
-        ``log_prior`` (..., Q or 1, U) holds further log weights, not normalised: masks (0 and -inf), position terms.
+        With ``key_precision = 1/sqrt(D)`` and ``value_precision = 0``, `expected_outputs` is scaled dot-product
+        attention. ``log_prior`` (..., Q or 1, U) holds further log weights, not normalised: masks (0 and -inf),
+        position terms.
 
         Raises
         ------
@@ -377,17 +392,20 @@ class GaussianMixture(GaussianUnits):
     ) -> "GaussianMixture":
         """The mixture with one more unit, the last: attention to nothing.
 
-        With key 0 and answer 0 in a linked mixture, attention to the other units is a softmax that may sum to less than one,
-        ``exp(s_j) / (exp(s_0) + Σ exp(s))`` with s_0 the logit of the background: "off by one" where it is 0.
+        With key 0 and answer 0 in a linked mixture, attention to the other units is a softmax that may sum to less than
+        one, ``exp(s_j) / (exp(s_0) + Σ exp(s))`` with s_0 the logit of the background: "off by one" where it is 0.
 
         Parameters
         ----------
         weight
-            Its prior probability, a number or (...), strictly between 0 and 1; the other units share the rest as before.
+            Its prior probability, a number or (...), strictly between 0 and 1; the other units share the rest as
+            before.
         key_precision, value_precision
-            Its precisions, a number or (...); None is that of the other units, where they share one. A small one makes it wide.
+            Its precisions, a number or (...); None is that of the other units, where they share one. A small one makes
+            it wide.
         key, value
-            Where it is (..., D), and its answer (..., M), or probabilities of labels (..., K); None is 0, for labels uniform.
+            Where it is (..., D), and its answer (..., M), or probabilities of labels (..., K); None is 0, for labels
+            uniform.
 
         Raises
         ------
@@ -425,7 +443,7 @@ class GaussianMixture(GaussianUnits):
         shape = common_shape(each.shape[:-1], own.shape[:-1])
         return torch.cat([each.expand(*shape, -1), own.expand(*shape, 1)], -1)
 
-    # -- the program: what a unit emits --------------------------------------------------------------------------------------
+    # -- the program: what a unit emits --------------------------------------------------------------------------------
 
     def emission(self, unit: Tensor) -> TorchDistribution:
         """``q_i | u_i=j ~ N(ξ_j + δ, (α_j Λ)⁻¹)``."""
@@ -445,7 +463,7 @@ class GaussianMixture(GaussianUnits):
             return Categorical(probs=self.of_unit("answer_probs", unit))
         return isotropic(self.of_unit("values", unit), self.of_unit("value_precision", unit))
 
-    # -- the closed form ------------------------------------------------------------------------------------------------------
+    # -- the closed form -----------------------------------------------------------------------------------------------
 
     @property
     def locations(self) -> Tensor:
@@ -453,7 +471,9 @@ class GaussianMixture(GaussianUnits):
         return self.keys if self.shift is None else self.keys + self.shift.unsqueeze(-2)
 
     def whitened(self, queries: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (..., Q, D) and locations (..., U, D) less a center (..., 1, D), where the metric is the plain inner product."""
+        """Queries (..., Q, D) and locations (..., U, D) less a center (..., 1, D),
+        where the metric is the plain inner product.
+        """
         queries, locations = queries - center, self.locations - center
         if self.metric is None:
             return queries, locations
@@ -477,7 +497,9 @@ class GaussianMixture(GaussianUnits):
         centers: Centers = None,
         expanded: bool | None = None,
     ) -> Factor:
-        """``log p(q_i, v_i | unit=j)``: a product centred on ``centers`` (those of the mixture if None), or squares of keys and answers."""
+        """``log p(q_i, v_i | unit=j)``: a product centred on ``centers`` (those of the mixture if None),
+        or squares of keys and answers.
+        """
         centers = self.origins() if centers is None else centers
         root = None if self.metric is None else self._root().flat()
         asked = queries, self.locations, self.key_precision
@@ -499,9 +521,11 @@ class GaussianMixture(GaussianUnits):
         return joint(factor, answers)
 
     def expected_outputs(self, queries: Tensor) -> Tensor:
-        """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, (..., Q, M); label probabilities (..., Q, K).
+        """Posterior mean of the answer, ``E[v_i | q_i] = Σ_j p(unit=j | q_i) μ_j``, (..., Q, M);
+        label probabilities (..., Q, K).
 
-        Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked limit.
+        Fused: ``scaled_dot_product_attention`` on the lowered mixture, no Q x U tensor. PT eq. 20-21 in the linked
+        limit.
         """
         self.check_data(queries)
         root = self.wide_root()
@@ -533,7 +557,7 @@ class GaussianMixture(GaussianUnits):
         )  # fmt: skip
         return MixtureDensity(answers, queries.shape[-2])
 
-    # -- answers: a mixture of those of the units, weighted by attention; its mean is attention's output ----------------------------------
+    # -- answers: a mixture of those of the units, weighted by attention; its mean is attention's output ---------------
 
     def map_outputs(
         self,
@@ -542,7 +566,8 @@ class GaussianMixture(GaussianUnits):
         num_steps: int = 10,
         tol: float | None = None,
     ) -> Tensor:
-        """Most probable answer by EM on v: ``v <- Σ_j w_j β_j μ_j / Σ_j w_j β_j``, ``w = p(unit | q, v)``, the normalisers kept.
+        """Most probable answer by EM on v: ``v <- Σ_j w_j β_j μ_j / Σ_j w_j β_j``, ``w = p(unit | q, v)``,
+        the normalisers kept.
 
         PT eq. 14-15 with erratum 1 mended, so that ``log p(v | q)`` never falls.
 
@@ -562,9 +587,9 @@ class GaussianMixture(GaussianUnits):
 
         Notes
         -----
-        Each step is one fused attention: with unequal β its bias carries ``log β_j`` more, so that it returns the M-step itself.
-        A start on a ridge between modes can be a saddle that EM never leaves (the mean of two symmetric units). Where the first
-        step stands still and the Hessian has a rising direction, the answer is nudged along it.
+        Each step is one fused attention: with unequal β its bias carries ``log β_j`` more, so that it returns the
+        M-step itself. A start on a ridge between modes can be a saddle that EM never leaves (the mean of two symmetric
+        units). Where the first step stands still and the Hessian has a rising direction, the answer is nudged along it.
         """
         if self.values is None:
             raise ValueError(
@@ -604,7 +629,9 @@ class GaussianMixture(GaussianUnits):
         ).state["outputs"]
 
     def _curvature(self, queries: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient (..., Q, M) and Hessian (..., Q, M, M) of ``log p(v | q)`` at the outputs, and its value's attention-weighted β."""
+        """Gradient (..., Q, M) and Hessian (..., Q, M, M) of ``log p(v | q)`` at the outputs,
+        and its value's attention-weighted β.
+        """
         attention = self.attention(queries, outputs)
         precision = self.value_precision.expand(common_shape(self.value_precision.shape, (self.num_units,)))
         pull = precision.unsqueeze(-1).unsqueeze(-3) * (self.unit_answers().unsqueeze(-3) - outputs.unsqueeze(-2))
@@ -617,7 +644,9 @@ class GaussianMixture(GaussianUnits):
 
     @torch.no_grad()
     def _nudge(self, queries: Tensor, start: Tensor, first: Tensor) -> Tensor | None:
-        """Return a small step along the rising direction for answers stuck at a saddle point; None where there are none."""
+        """Return a small step along the rising direction for answers stuck at a saddle point;
+        None where there are none.
+        """
         eps = torch.finfo(start.dtype).eps
         values = self.unit_answers()
         spread = (values - center_of(values)).norm(dim=-1).amax()
@@ -645,7 +674,8 @@ class GaussianMixture(GaussianUnits):
         return self.with_parameters({"log_prior": self.log_prior[..., rows, :]})
 
     def output_modes(self, queries: Tensor, num_steps: int = 1000, tol: float = 1e-8) -> OutputModes:
-        """EM from every unit's value and from the posterior mean; the modes *found*, which may be more than there are units.
+        """EM from every unit's value and from the posterior mean; the modes *found*,
+        which may be more than there are units.
 
         Needs a positive value precision. Points closer than ``sqrt(tol)`` times the spread of the values count as one.
         """
@@ -673,7 +703,8 @@ class GaussianMixture(GaussianUnits):
         return OutputModes(points, density, maxima & ~earlier)
 
     def output_covariance(self, queries: Tensor) -> Tensor:
-        """``Σ_j p_j (I/β_j + μ_j μ_j') - E E'``, shape (..., Q, M, M); for labels the covariance of their one-hot vector.
+        """``Σ_j p_j (I/β_j + μ_j μ_j') - E E'``, shape (..., Q, M, M);
+        for labels the covariance of their one-hot vector.
 
         Raises
         ------
@@ -719,7 +750,9 @@ def _with_row(rows: Tensor, row: Maybe) -> Tensor:
 def linked_units(
     keys: Tensor, values: Maybe, key_precision: Tensor, value_precision: Tensor | None = None, log_weights: Maybe = None
 ) -> GaussianMixture:
-    """`GaussianMixture.linked` of arguments that are known to be valid; precisions are scalars or (..., 1), None is 0."""
+    """`GaussianMixture.linked` of arguments that are known to be valid; precisions are scalars or (..., 1),
+    None is 0.
+    """
     link = 0.5 * key_precision * _relative_squares(keys)
     if values is not None and value_precision is not None:
         link = link + 0.5 * value_precision * _relative_squares(values)
@@ -730,7 +763,9 @@ def linked_units(
 
 
 def _relative_squares(x: Tensor) -> Tensor:
-    """``|x_j|² - |c|²`` for the center c of the x (..., U, D), without the digits that the squares would lose far from the origin."""
+    """``|x_j|² - |c|²`` for the center c of the x (..., U, D),
+    without the digits that the squares would lose far from the origin.
+    """
     center = center_of(x)
     return ((x - center) * (x + center)).sum(-1)
 
@@ -740,8 +775,8 @@ def gaussian_terms(
 ) -> NormalTerms | GammaTerms:
     """Terms of the location, or (by ``name``) of the precision, of isotropic Gaussian units.
 
-    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of points
-    less their ``center``, (..., U, D + 1). The precision's are around the location given.
+    Shapes: location (..., U, D), precision scalar or (..., U), counts ``Σw`` (..., U), and sums ``Σw (x, -|x|²/2)`` of
+    points less their ``center``, (..., U, D + 1). The precision's are around the location given.
     """
     first = sums[..., :-1]
     if "precision" not in name:
@@ -764,7 +799,8 @@ def key_terms(
     keys, shift, precision, metric
         ξ (..., U, D), δ (..., D), α scalar or (..., U), and the root of Λ; None where there is none.
     seen
-        What an E-step left, a `Seen`, of which ``sums`` are ``Σw (x, -|x|²/2)`` of the queries x less their center, whitened: (..., U, D + 1).
+        What an E-step left, a `Seen`, of which ``sums`` are ``Σw (x, -|x|²/2)`` of the queries x less their center,
+        whitened: (..., U, D + 1).
     """
     counts, center = seen.counts, seen.centers["keys"]
     around = center if shift is None else center - shift.unsqueeze(-2)
@@ -794,7 +830,8 @@ def key_terms(
 
 
 def about_one_center(seen: Any, name: str, block: slice) -> Any:
-    """Return what an E-step left with a unit's sums about one center, the mean of those of its components, (..., U, R, T).
+    """Return what an E-step left with a unit's sums about one center, the mean of those of its components, (..., U,
+    R, T).
 
     ``name`` is that of the centers, ``block`` where their sums ``Σw (x, -|x|²/2)`` stand; nothing cancels.
     """

@@ -1,7 +1,7 @@
 """Attention as a soft hash table: write notes under keys, read back a blend of those whose keys resemble the query.
 
-``e_ij = scale · q_i'k_j``, ``α_ij = softmax_j(e_ij)``, ``read_i = Σ_j α_ij v_j`` (KM eq. 3-5): softmax pooling that can be
-queried. It is `GaussianMixture.linked`, a memory whose posterior is α; as the scale grows, reading becomes a lookup.
+``e_ij = scale · q_i'k_j``, ``α_ij = softmax_j(e_ij)``, ``read_i = Σ_j α_ij v_j`` (KM eq. 3-5): softmax pooling that can
+be queried. It is `GaussianMixture.linked`, a memory whose posterior is α; as the scale grows, reading becomes a lookup.
 
 ======  ==========  ====================  ========================================
 symbol  name        shape                 support
@@ -107,7 +107,9 @@ class SoftHashTable(ReducedMixture):
         return self.replace(keys=torch.cat([self.keys, keys], -2), values=torch.cat([self.values, values], -2))
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
-        """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match, the first of several."""
+        """``α_ij``, (..., Q, N): how much of each note is in a reading; of a lookup 1 for the best match,
+        the first of several.
+        """
         self.check_data(queries, outputs, observed)
         return self.among(queries).each(lambda scores, best, *_: self._weights(scores, best), queries).to(queries.dtype)
 

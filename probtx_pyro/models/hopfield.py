@@ -1,7 +1,9 @@
-"""Modern Hopfield retrieval: the energy is minus the log density of a mixture, retrieval its EM, so the energy never rises.
+"""Modern Hopfield retrieval: the energy is minus the log density of a mixture, retrieval its EM,
+so the energy never rises.
 
-``E(s) = -β⁻¹ lse(β X s) + ½|s|² + β⁻¹ log N + ½ max_n |x_n|²`` (Ramsauer et al. 2021) is ``-β⁻¹ log p(s)`` but for a constant, p the
-`GaussianMixture` with the patterns as keys, precision β and the linked prior; ``s <- X' softmax(β X s)`` is one step of EM on it.
+``E(s) = -β⁻¹ lse(β X s) + ½|s|² + β⁻¹ log N + ½ max_n |x_n|²`` (Ramsauer et al. 2021) is ``-β⁻¹ log p(s)`` but for a
+constant, p the `GaussianMixture` with the patterns as keys, precision β and the linked prior;
+``s <- X' softmax(β X s)`` is one step of EM on it.
 
 ======  ==================  ====================  ==========================================
 symbol  name                shape                 support
@@ -13,8 +15,8 @@ v_n     ``values``          (..., N, M)           real; what is read out in plac
 s       ``state``           (..., Q, D)           real: the queries
 ======  ==================  ====================  ==========================================
 
-Leading axes are independent memories and broadcast. The prior over units follows from the patterns, so that patterns and β
-have no conjugate prior (erratum 8).
+Leading axes are independent memories and broadcast. The prior over units follows from the patterns, so that patterns
+and β have no conjugate prior (erratum 8).
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,8 @@ from probtx_pyro.ops._retrieval import POOLING, Memory, Pooling, energy, iterate
 class Retrieval(NamedTuple):
     """The path of states that retrieve.
 
-    state: (..., Q, D). energy: at the start and after every step, (num_steps + 1, ..., Q). converged, num_steps: of each, (..., Q).
+    state: (..., Q, D). energy: at the start and after every step, (num_steps + 1, ..., Q). converged, num_steps: of
+    each, (..., Q).
     """
 
     state: Tensor
@@ -51,7 +54,8 @@ class Retrieval(NamedTuple):
 class Movement(NamedTuple):
     """The path of patterns that retrieve each other.
 
-    memory: of the patterns where they are now. path: the patterns at the start and after every step, (num_steps + 1, ..., N, D).
+    memory: of the patterns where they are now. path: the patterns at the start and after every step, (num_steps + 1,
+    ..., N, D).
     converged, num_steps: of each problem, (...).
     """
 
@@ -66,7 +70,8 @@ class FixedPoints(NamedTuple):
 
     state: the fixed point, (..., N, D).
     error: its distance from the pattern, (..., N); a pattern is stored where this is small.
-    num_patterns: how many patterns the fixed point averages, see `Hopfield.effective_patterns`; (..., N). 1 is a pattern by itself, more
+    num_patterns: how many patterns the fixed point averages, see `Hopfield.effective_patterns`; (..., N). 1 is a
+    pattern by itself, more
         is a metastable state, N the average of all.
     converged: whether the fixed point was reached, (..., N).
     """
@@ -86,8 +91,8 @@ class Hopfield(ReducedMixture):
     patterns, beta, values, mask
         As in the table above.
     transformation
-        "softmax", "entmax15" or "sparsemax", which retrieve sparsely: a pattern alone, exactly, where it is separated enough. Only
-        softmax is the attention of a mixture, with a density.
+        "softmax", "entmax15" or "sparsemax", which retrieve sparsely: a pattern alone, exactly, where it is separated
+        enough. Only softmax is the attention of a mixture, with a density.
 
     Raises
     ------
@@ -102,8 +107,9 @@ class Hopfield(ReducedMixture):
 
     References
     ----------
-    Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217; Shim 2022, section 4; Santos et al. 2024, *Sparse and
-    Structured Hopfield Networks* (the sparse family); Cheng 1995, *Mean shift, mode seeking, and clustering* (patterns that move).
+    Ramsauer et al. 2021, *Hopfield Networks is All You Need*, arXiv 2008.02217; Shim 2022, section 4; Santos et al.
+    2024, *Sparse and Structured Hopfield Networks* (the sparse family); Cheng 1995, *Mean shift, mode seeking, and
+    clustering* (patterns that move).
     """
 
     patterns: Tensor
@@ -141,7 +147,7 @@ class Hopfield(ReducedMixture):
             raise ValueError(f"transformation must be one of {', '.join(POOLING)}, not {self.transformation!r}")
         self._validate_weights()
 
-    # -- the mixture behind it --------------------------------------------------------------------------------------------
+    # -- the mixture behind it -----------------------------------------------------------------------------------------
 
     @property
     def mixture(self) -> GaussianMixture:
@@ -176,7 +182,7 @@ class Hopfield(ReducedMixture):
         """Return what is read out, (..., N, M): values, or the patterns themselves."""
         return self.patterns if self.values is None else self.values
 
-    # -- retrieval -----------------------------------------------------------------------------------------------------------
+    # -- retrieval -----------------------------------------------------------------------------------------------------
 
     @property
     def pooling(self) -> Pooling:
@@ -201,7 +207,9 @@ class Hopfield(ReducedMixture):
         return Memory.of(for_each(self.beta, 2), state, self.patterns, mask)
 
     def attention(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None) -> Tensor:
-        """Return the share of each pattern in what is retrieved, rows on the simplex, (..., Q, N): the explicit path, twice differentiable."""
+        """Return the share of each pattern in what is retrieved, rows on the simplex, (..., Q, N):
+        the explicit path, twice differentiable.
+        """
         if outputs is not None:
             self._check_outputs(queries, outputs, observed)
         scaled, mask, memory = self.scaled(queries), self.log_mask(), self.among(queries)
@@ -215,7 +223,9 @@ class Hopfield(ReducedMixture):
         return self.retrieve(queries)
 
     def energy(self, state: Tensor) -> Tensor:
-        """``E(s)``, shape (..., Q), with the published constant; at least 0 for softmax. Of patterns alone, whatever the values."""
+        """``E(s)``, shape (..., Q), with the published constant; at least 0 for softmax. Of patterns alone,
+        whatever the values.
+        """
         self.scaled(state)  # refuses one that does not fit
         return energy(self.transformation, self.among(state), state)
 
@@ -273,14 +283,15 @@ class Hopfield(ReducedMixture):
         )  # fmt: skip
 
     def move(self, num_steps: int = 1, tol: float | None = None) -> Movement:
-        """Patterns that move: all are the states, too, and step at once, ``X <- attention(X) X``, as in an encoder's self-attention.
+        """Patterns that move: all are the states, too, and step at once, ``X <- attention(X) X``,
+        as in an encoder's self-attention.
 
-        Each step of a pattern lowers its energy in the memory that it left, but the memory moves as well, so that no sum of
-        energies, in the first memory or in the current one, is sure to fall. What is: the convex hull of the patterns only
-        shrinks (their largest norm, their diameter and every coordinate's range never rise), and under softmax the diameter falls
-        at least by the factor ``1 - exp(-β M diameter)``, M the largest norm, so that in the end, however late, all patterns are
-        one. This is blurring mean shift (Cheng 1995) under the linked prior. Masked patterns stay where they are; values
-        stay with their patterns.
+        Each step of a pattern lowers its energy in the memory that it left, but the memory moves as well, so that no
+        sum of energies, in the first memory or in the current one, is sure to fall. What is: the convex hull of the
+        patterns only shrinks (their largest norm, their diameter and every coordinate's range never rise), and under
+        softmax the diameter falls at least by the factor ``1 - exp(-β M diameter)``, M the largest norm, so that in the
+        end, however late, all patterns are one. This is blurring mean shift (Cheng 1995) under the linked prior. Masked
+        patterns stay where they are; values stay with their patterns.
         """
         mask = self.mask
 
@@ -294,14 +305,18 @@ class Hopfield(ReducedMixture):
         assert found.objective is not None
         return Movement(self.replace(patterns=found.state["state"]), found.objective, found.converged, found.num_steps)
 
-    # -- what is stored, and how well: Ramsauer et al., Definitions 1 and 2, Theorem 5 -----------------------------------------
+    # -- what is stored, and how well: Ramsauer et al., Definitions 1 and 2, Theorem 5 ---------------------------------
 
     def separation(self) -> Tensor:
-        """``Δ_n = x_n'x_n - max_{m≠n} x_n'x_m``, (..., N): patterns with β Δ_n large are fixed points and retrieved in one step."""
+        """``Δ_n = x_n'x_n - max_{m≠n} x_n'x_m``, (..., N):
+        patterns with β Δ_n large are fixed points and retrieved in one step.
+        """
         return self._behind(self.patterns.new_ones(()))
 
     def _behind(self, scale: Tensor) -> Tensor:
-        """Distances by which the other patterns' scores are behind that of each pattern itself, times ``scale``, (..., N)."""
+        """Distances by which the other patterns' scores are behind that of each pattern itself, times ``scale``,
+        (..., N).
+        """
         patterns = self.patterns
         itself = torch.eye(patterns.shape[-2], dtype=torch.bool, device=patterns.device)
         compared = None if self.mask is None else self.mask.unsqueeze(-2) | itself
@@ -310,11 +325,13 @@ class Hopfield(ReducedMixture):
         return scores.diagonal(dim1=-2, dim2=-1) - scores.masked_fill(itself, -torch.inf).amax(-1)
 
     def retrieval_error_bound(self, distance: Tensor | float = 0.0) -> Tensor:
-        """Bound the distance from pattern n after one step, ``|f(s) - x_n|``, from any state within ``distance`` of it: (..., N).
+        """Bound the distance from pattern n after one step, ``|f(s) - x_n|``,
+        from any state within ``distance`` of it: (..., N).
 
-        There every other pattern scores less than pattern n by at least ``m = β (Δ_n - 2 M distance)``, M the largest norm. So the
-        others get at most what they get when all are m behind, and each is at most 2M away. For softmax the bound is
-        ``2M (N-1) / (N - 1 + exp(m))``; sparse retrieval is exact, bound 0, from m = 1 (sparsemax) or m = 2 (entmax15) on.
+        There every other pattern scores less than pattern n by at least ``m = β (Δ_n - 2 M distance)``, M the largest
+        norm. So the others get at most what they get when all are m behind, and each is at most 2M away. For softmax
+        the bound is ``2M (N-1) / (N - 1 + exp(m))``; sparse retrieval is exact, bound 0, from m = 1 (sparsemax) or m =
+        2 (entmax15) on.
 
         Parameters
         ----------
@@ -328,8 +345,8 @@ class Hopfield(ReducedMixture):
 
         Notes
         -----
-        Theorem 5 prints ``2M (N-1) exp(-m)``, which is larger, and in m the larger of the distances of the state and of the fixed point
-        from the pattern; the proof of one step needs no fixed point.
+        Theorem 5 prints ``2M (N-1) exp(-m)``, which is larger, and in m the larger of the distances of the state and of
+        the fixed point from the pattern; the proof of one step needs no fixed point.
 
         Raises
         ------
@@ -355,7 +372,9 @@ class Hopfield(ReducedMixture):
         return bound if self.mask is None else bound.where(self.mask, torch.inf)
 
     def effective_patterns(self, state: Tensor) -> Tensor:
-        """Return how many patterns a state retrieves, the exponential of the entropy of its attention: 1 to N, (..., Q)."""
+        """Return how many patterns a state retrieves, the exponential of the entropy of its attention: 1 to N,
+        (..., Q).
+        """
 
         def entropy(scores: Tensor) -> Tensor:
             return torch.special.entr(self.pooling.function(scores)).sum(-1, keepdim=True)
@@ -366,9 +385,11 @@ class Hopfield(ReducedMixture):
         return by_chunks(entropy, scaled, self.patterns, self.log_mask()).squeeze(-1).exp()
 
     def fixed_points(self, num_steps: int = 1000, tol: float = 1e-6) -> FixedPoints:
-        """Retrieval from every pattern, until it stays: which patterns are stored, alone or in a metastable state with others.
+        """Retrieval from every pattern, until it stays: which patterns are stored,
+        alone or in a metastable state with others.
 
-        ``num_steps`` and ``tol`` as in `fixed_point`. Where patterns share a metastable state they end in the same point.
+        ``num_steps`` and ``tol`` as in `fixed_point`. Where patterns share a metastable state they end in the same
+        point.
         """
         found = self.settle(self.patterns, num_steps, tol)
         error = (found.state - self.patterns).norm(dim=-1)

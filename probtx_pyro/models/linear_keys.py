@@ -1,7 +1,7 @@
 """Attention with a mixture of linear keys (MLK): the kernel form of mixture attention, O(N) in time and memory.
 
-``h_i = φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr) v_j' / φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr)`` (Nguyen et al. 2022, attention with a mixture of
-linear keys, with normalised weights and unit weights w).
+``h_i = φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr) v_j' / φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr)`` (Nguyen et al. 2022, attention with a
+mixture of linear keys, with normalised weights and unit weights w).
 
 ======  =====================  ==============  ==================================================
 symbol  name                   shape           support
@@ -16,11 +16,11 @@ v_i     ``outputs``            (..., Q, M)     real: answers to the queries
 φ       ``feature_map``        D -> F          positive; None is elu + 1
 ======  =====================  ==============  ==================================================
 
-There is a latent assignment behind it, to a (unit, component, feature): ``p(j, r, f | q_i) ∝ φ_f(q_i) w_j π_jr φ_f(k_jr)``. The
-weights are the posterior of the unit. It is normalised over assignments given a query and is no density of queries. The answers
-have one where they have a precision β: ``v_i | u_i=j ~ N(v_j, I/β_j)``, a Gaussian mixture in which the weights of each query are its
-attention; from answers to given queries all parameters have a posterior. Leading axes are independent problems (batch, head)
-and broadcast.
+There is a latent assignment behind it, to a (unit, component, feature):
+``p(j, r, f | q_i) ∝ φ_f(q_i) w_j π_jr φ_f(k_jr)``. The weights are the posterior of the unit. It is normalised over
+assignments given a query and is no density of queries. The answers have one where they have a precision β:
+``v_i | u_i=j ~ N(v_j, I/β_j)``, a Gaussian mixture in which the weights of each query are its attention; from answers
+to given queries all parameters have a posterior. Leading axes are independent problems (batch, head) and broadcast.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +54,8 @@ class LinearKeys(Formulation):
     Parameters
     ----------
     keys, values, component_weights, feature_map, unit_weights
-        As in the table above. ``values=None`` is a memory without answers. What a masked unit holds is never read: it may be NaN.
+        As in the table above. ``values=None`` is a memory without answers. What a masked unit holds is never read: it
+        may be NaN.
     value_precision
         β, which takes values; inference takes memories that have it.
 
@@ -129,7 +130,8 @@ class LinearKeys(Formulation):
             )
 
     def attention(self, queries: Tensor, outputs: Maybe = None, causal: bool = False) -> Tensor:  # type: ignore[override]
-        """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U): the matrix that `expected_outputs` never builds.
+        """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U):
+        the matrix that `expected_outputs` never builds.
 
         With answers ``p(unit=j | q_i, v_i)``.
         """
@@ -154,7 +156,9 @@ class LinearKeys(Formulation):
         )
 
     def _features(self, queries: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-        """Features of the queries (..., Q, F) and sums of those of each unit (..., U, F), the queries and the features checked."""
+        """Features of the queries (..., Q, F) and sums of those of each unit (..., U, F),
+        the queries and the features checked.
+        """
         self._validate_queries(queries, causal)
         feature_map = None if self.feature_map is None else partial(checked, self.feature_map)
         asked = query_features(queries, feature_map)
@@ -165,10 +169,12 @@ class LinearKeys(Formulation):
     def _validate_queries(self, queries: Tensor, causal: bool = False) -> None:
         validate_inputs(queries, self.keys, None, causal, self.unit_weights)
 
-    # -- the density of answers given queries: a Gaussian mixture, weighted by attention ------------------------------------
+    # -- the density of answers given queries: a Gaussian mixture, weighted by attention -------------------------------
 
     def _answering(self, queries: Maybe = None, causal: bool = False) -> GaussianMixture:
-        """The mixture that the answers to these queries are drawn from: its keys are the values; without queries, without weights."""
+        """The mixture that the answers to these queries are drawn from: its keys are the values;
+        without queries, without weights.
+        """
         if self.value_precision is None:
             self.refuse("log_evidence")
         log_weights = None
@@ -224,10 +230,12 @@ class LinearKeys(Formulation):
         mixture, own = self._answering(), {"values": "keys", "value_precision": "key_precision"}
         return mixture.conditional(own[name], seen) if name in own else self.refuse("conditional")
 
-    # -- Pyro programs ------------------------------------------------------------------------------------------------------
+    # -- Pyro programs -------------------------------------------------------------------------------------------------
 
     def plates(self, queries: Tensor, outputs: Maybe = None, **sizes: int | None) -> Plates:  # type: ignore[override]
-        """The plates of the problem that memory and data make, all checked: the leading axes, ``query`` and ``units``."""
+        """The plates of the problem that memory and data make, all checked: the leading axes,
+        ``query`` and ``units``.
+        """
         self.require_given(queries, sizes)
         self._validate_queries(queries)
         shapes = {"queries": queries.shape[:-2]}
@@ -240,10 +248,11 @@ class LinearKeys(Formulation):
         return Plates(batch, query=queries.shape[-2], units=self.keys.shape[-3])
 
     def model(self, queries: Tensor, outputs: Maybe = None) -> None:  # type: ignore[override]
-        """``feature ~ φ_f(q_i) Σ_jr w_j π_jr φ_f(k_jr)``, ``unit | feature``, ``component | unit, feature``, and ``outputs | unit``.
+        """``feature ~ φ_f(q_i) Σ_jr w_j π_jr φ_f(k_jr)``, ``unit | feature``, ``component | unit, feature``,
+        and ``outputs | unit``.
 
-        A feature of the query is looked up, then a unit that has it. The posterior of ``unit`` is `attention`; ``outputs`` is a
-        latent site where answers have a density and none are given, and absent where they have none.
+        A feature of the query is looked up, then a unit that has it. The posterior of ``unit`` is `attention`;
+        ``outputs`` is a latent site where answers have a density and none are given, and absent where they have none.
         """
         self.generate(self.plates(queries, outputs), (queries, outputs), collapsed=False)
 
@@ -269,10 +278,11 @@ class LinearKeys(Formulation):
             self._answer(unit, outputs)
 
     def unnormalized(self, queries: Tensor, outputs: Maybe = None) -> None:
-        """``feature ~ φ(q_i)``, ``unit ~ w``, ``component | unit ~ π_unit``, a factor ``φ_f(k_jr)``, and ``outputs | unit``.
+        """``feature ~ φ(q_i)``, ``unit ~ w``, ``component | unit ~ π_unit``, a factor ``φ_f(k_jr)``,
+        and ``outputs | unit``.
 
-        The definition: enumerated, the posterior of ``unit`` is `attention`, which `model` draws from. The first three are normalised,
-        which changes the log-normaliser by a constant of the query and of w.
+        The definition: enumerated, the posterior of ``unit`` is `attention`, which `model` draws from. The first three
+        are normalised, which changes the log-normaliser by a constant of the query and of w.
         """
         asked, held, units, mixing = self._assignment(queries)
         with self.plates(queries, outputs).enter("query"):
@@ -291,8 +301,8 @@ class LinearKeys(Formulation):
     def guide(self, queries: Tensor, outputs: Maybe = None, attention: Maybe = None) -> None:  # type: ignore[override]
         """``unit ~ Categorical(attention)``, and component and feature given it from their exact posterior.
 
-        With the exact attention (None) ELBO = the log-normaliser of the program, else it falls short by ``Σ_i KL(A_i || W_i)``.
-        Answers that the model leaves latent are drawn from the unit's.
+        With the exact attention (None) ELBO = the log-normaliser of the program, else it falls short by
+        ``Σ_i KL(A_i || W_i)``. Answers that the model leaves latent are drawn from the unit's.
         """
         plates = self.plates(queries, outputs)
         attention = self.attention(queries, outputs) if attention is None else attention
@@ -308,7 +318,9 @@ class LinearKeys(Formulation):
                 self._answer(unit, None)
 
     def _assignment(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Features of the queries (..., Q, F) and of the keys (..., U, R, F), weights of units (..., U) and components (..., U, R)."""
+        """Features of the queries (..., Q, F) and of the keys (..., U, R, F), weights of units (...,
+        U) and components (..., U, R).
+        """
         shape = self.keys.shape[:-1]
         units = self.keys.new_ones(shape[-2:-1]) if self.unit_weights is None else self.unit_weights
         mixing = self.keys.new_ones(shape[-2:]) if self.component_weights is None else self.component_weights
@@ -330,7 +342,8 @@ def linear_key_attention(
     causal: bool = False,
     unit_weights: Maybe = None,
 ) -> Tensor:
-    """``h_i`` of the equation above, (..., Q, M), without a Q x U tensor; see `ops.linear_attention` for scales and limits.
+    """``h_i`` of the equation above, (..., Q, M), without a Q x U tensor;
+    see `ops.linear_attention` for scales and limits.
 
     Parameters
     ----------
@@ -342,8 +355,8 @@ def linear_key_attention(
     Raises
     ------
     ValueError
-        Shapes or dtypes that do not fit, NaN or infinity, weights off their support, features that are negative, a query
-        that has no unit to attend to.
+        Shapes or dtypes that do not fit, NaN or infinity, weights off their support, features that are negative, a
+        query that has no unit to attend to.
 
     Examples
     --------

@@ -1,9 +1,10 @@
 """Attention is the gradient of a log normaliser: ``log Z(η) = log ∫ h(x) exp(x'η) dx`` for a base measure h.
 
-``∇ log Z(η)`` is the mean of the tilted distribution ``p(x|η) ∝ h(x) exp(x'η)`` and ``∇² log Z(η)`` its covariance. If h sits on
-points, the mean is softmax attention over them (EF Theorem 1a); one Gaussian gives ``μ + Ση`` (Corollary 1), a mixture of
-Gaussians attention over ``μ_n + Σ_n η`` (Theorems 2 and 3; errata 12, 13, 22). Of a mixture of Gaussians the tilted distribution is
-a density of points given queries, ``p(x|η) = Σ_n w_n(η) N(x; μ_n + Σ_n η, Σ_n)``, so that its parameters have a posterior.
+``∇ log Z(η)`` is the mean of the tilted distribution ``p(x|η) ∝ h(x) exp(x'η)`` and ``∇² log Z(η)`` its covariance. If
+h sits on points, the mean is softmax attention over them (EF Theorem 1a); one Gaussian gives ``μ + Ση`` (Corollary 1),
+a mixture of Gaussians attention over ``μ_n + Σ_n η`` (Theorems 2 and 3; errata 12, 13, 22). Of a mixture of Gaussians
+the tilted distribution is a density of points given queries, ``p(x|η) = Σ_n w_n(η) N(x; μ_n + Σ_n η, Σ_n)``, so that
+its parameters have a posterior.
 
 ======  ===================  ========================  =============================================================
 symbol  name                 shape                     support
@@ -54,7 +55,8 @@ HALVINGS = 12  # of a Newton step that would not climb
 class Conjugate(NamedTuple):
     """``sup_η η'm - log Z(η)``.
 
-    value: (..., Q): the entropy of the tilted distribution with mean m, negated. eta: where the supremum is, (..., Q, D).
+    value: (..., Q): the entropy of the tilted distribution with mean m, negated. eta: where the supremum is, (..., Q,
+    D).
     converged: whether the mean there is m, (..., Q); a mean outside the convex hull of discrete points has no such η.
     """
 
@@ -64,7 +66,9 @@ class Conjugate(NamedTuple):
 
 
 def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
-    """`LogNormalizer.conjugate` of a measure with ``log_normalizer``, ``mean`` and ``covariance``, for means (..., Q, D)."""
+    """`LogNormalizer.conjugate` of a measure with ``log_normalizer``, ``mean`` and ``covariance``, for means (...,
+    Q, D).
+    """
     tol = torch.finfo(mean.dtype).eps ** 0.75 if tol is None else tol
     sizes = 0.5 ** torch.arange(HALVINGS, dtype=mean.dtype, device=mean.device)
 
@@ -136,7 +140,9 @@ def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
 
 
 def validate_data(base: Any, eta: Tensor, points: Tensor | None) -> torch.Size:
-    """Return the problems that queries and points make together; refuse those that do not fit, and points without a density."""
+    """Return the problems that queries and points make together; refuse those that do not fit,
+    and points without a density.
+    """
     validate_queries(base, eta)
     if points is None:
         return eta.shape[:-2]
@@ -158,15 +164,15 @@ class LogNormalizer(Formulation):
     Parameters
     ----------
     locations, covariance, log_weights, variance
-        As in the table above; ``covariance`` with as many axes as ``locations`` is shared by them, with one more it is one for
-        each, and ``variance`` takes its place where it is diagonal. ``log_weights=None`` is the counting measure for points,
-        so that log Z is a log-sum-exp, and uniform weights for mixtures.
+        As in the table above; ``covariance`` with as many axes as ``locations`` is shared by them, with one more it is
+        one for each, and ``variance`` takes its place where it is diagonal. ``log_weights=None`` is the counting
+        measure for points, so that log Z is a log-sum-exp, and uniform weights for mixtures.
 
     Raises
     ------
     ValueError
-        Shapes or dtypes that do not fit, NaN or infinity, no locations, a covariance that is not symmetric and positive definite, both
-        kinds of it.
+        Shapes or dtypes that do not fit, NaN or infinity, no locations, a covariance that is not symmetric and positive
+        definite, both kinds of it.
 
     Examples
     --------
@@ -248,7 +254,9 @@ class LogNormalizer(Formulation):
 
     @property
     def base_covariance(self) -> Maybe:
-        """The base measure's own, as the constructor takes it: without the axis of the locations where they share it."""
+        """The base measure's own, as the constructor takes it:
+        without the axis of the locations where they share it.
+        """
         return self.covariances if self.covariances is None or self.each else self.covariances.squeeze(-3)
 
     @property
@@ -269,7 +277,7 @@ class LogNormalizer(Formulation):
         number = self.locations.shape[-2]
         return self.locations.new_full((1, number), -math.log(number) if self.dense else 0.0)
 
-    # -- one lowering: scores are statistics of η times parameters of the locations -------------------------------------
+    # -- one lowering: scores are statistics of η times parameters of the locations ------------------------------------
 
     def _spread(self) -> Tensor | None:
         """Covariances as rows of numbers, (..., 1 or N, K), K = 1, D or D²; None of points."""
@@ -319,7 +327,7 @@ class LogNormalizer(Formulation):
                 f"eta: scores of queries as large as {float(largest):.3g} overflow {eta.dtype}; divide eta, or the locations, by their scale"
             )
 
-    # -- log Z, its gradient and its Hessian -----------------------------------------------------------------------------
+    # -- log Z, its gradient and its Hessian ---------------------------------------------------------------------------
 
     def log_normalizer(self, eta: Tensor) -> Tensor:
         """``log Z(η)``, shape (..., Q), in chunks of queries."""
@@ -335,7 +343,9 @@ class LogNormalizer(Formulation):
         return safe_softmax(log_joint(self._factor(eta), self._log_weights()))[0]
 
     def attention(self, eta: Tensor, points: Maybe = None) -> Tensor:  # type: ignore[override]
-        """`weights`, in the words of the other formulations; ``p(unit=n | x_i, η_i)`` given points, which no longer asks for η_i."""
+        """`weights`, in the words of the other formulations; ``p(unit=n | x_i, η_i)`` given points,
+        which no longer asks for η_i.
+        """
         return self.weights(eta) if points is None else safe_softmax(self.log_joint(eta, points))[0]
 
     def expected_outputs(self, eta: Tensor) -> Tensor:  # type: ignore[override]
@@ -375,7 +385,7 @@ class LogNormalizer(Formulation):
         means, spread = self.locations.unsqueeze(-3), self._spread()
         return means if spread is None else means + self._applied(spread.unsqueeze(-3), eta.unsqueeze(-2))
 
-    # -- the density of points given queries -----------------------------------------------------------------------------
+    # -- the density of points given queries ---------------------------------------------------------------------------
 
     def log_joint(self, eta: Tensor, points: Tensor) -> Tensor:
         """``log p(x_i, unit=n | η_i)``, (..., Q, N): the log density of the Pyro program at every location."""
@@ -392,7 +402,9 @@ class LogNormalizer(Formulation):
         return log_evidence(self._density(eta, points), self._log_weights())
 
     def output_distribution(self, eta: Tensor) -> TorchDistribution:  # type: ignore[override]
-        """The tilted distribution ``Σ_n w_n(η) N(μ_n + Σ_n η, Σ_n)``, batch shape (..., Q); builds Q x N x D numbers."""
+        """The tilted distribution ``Σ_n w_n(η) N(μ_n + Σ_n η, Σ_n)``, batch shape (..., Q);
+        builds Q x N x D numbers.
+        """
         if not self.dense:
             self.refuse("output_distribution")
         weights, means = Categorical(logits=safe_log(self.weights(eta))), self._tilted_means(eta)
@@ -408,7 +420,9 @@ class LogNormalizer(Formulation):
             self.plates(eta, points)
 
     def _density(self, eta: Tensor, points: Maybe) -> Factor:
-        """``log N(x; μ_n, Σ_n)`` by products of x with precisions, and ``x'η - log Z(η)`` as its base; x less the mean location."""
+        """``log N(x; μ_n, Σ_n)`` by products of x with precisions, and ``x'η - log Z(η)`` as its base;
+        x less the mean location.
+        """
         if points is None:
             raise ValueError(
                 "points are None, but the log evidence is their density given eta; give points (..., Q, D), or take log_normalizer(eta)"
@@ -438,7 +452,7 @@ class LogNormalizer(Formulation):
         parameters = torch.cat([pull, -precision.expand(*pull.shape[:-1], -1)], -1)
         return Factor(torch.cat([x, self._products(x)], -1), parameters, bias, tilt, squares)
 
-    # -- entropy, its dual and the bound ---------------------------------------------------------------------------------
+    # -- entropy, its dual and the bound -------------------------------------------------------------------------------
 
     def entropy(self, eta: Tensor) -> Tensor:
         """``log Z(η) - η'∇log Z(η)``, the entropy of the tilted distribution relative to h, (..., Q).
@@ -453,7 +467,8 @@ class LogNormalizer(Formulation):
         return conjugate(self, mean, num_steps, tol)
 
     def bound(self, eta: Tensor, weights: Tensor) -> Tensor:
-        """``Σ_n w_n (log π_n - log w_n + μ_n'η + ½ η'Σ_nη) <= log Z(η)``, (..., Q), for weights (..., Q, N) on the simplex.
+        """``Σ_n w_n (log π_n - log w_n + μ_n'η + ½ η'Σ_nη) <= log Z(η)``, (..., Q), for weights (..., Q,
+        N) on the simplex.
 
         It falls short by ``KL(weights || softmax)``: the gap of Theorem 3's proposed bound, closed at the softmax.
         """
@@ -462,16 +477,20 @@ class LogNormalizer(Formulation):
         gap = torch.where(weights > 0, weights * (safe_log(weights) - log_weights), 0.0).sum(-1)
         return self.log_normalizer(eta) - gap
 
-    # -- Pyro programs: the tilted distribution, and what it is before it is normalised -----------------------------------
+    # -- Pyro programs: the tilted distribution, and what it is before it is normalised --------------------------------
 
     def plates(self, eta: Tensor, points: Maybe = None, **sizes: int | None) -> Plates:  # type: ignore[override]
-        """The plates of the problem that measure and data make, both checked: the leading axes, ``query`` and ``units``."""
+        """The plates of the problem that measure and data make, both checked: the leading axes,
+        ``query`` and ``units``.
+        """
         self.require_given(eta, sizes)
         batch = check.broadcastable(data=validate_data(self, eta, points), measure=self.batch_shape)
         return Plates(batch, query=eta.shape[-2], units=self.locations.shape[-2])
 
     def model(self, eta: Tensor, points: Maybe = None) -> None:  # type: ignore[override]
-        """``unit ~ Categorical(w(η))``, ``points | unit ~ N(μ_n + Σ_n η, Σ_n)``: the tilted distribution, in the plates of the problem."""
+        """``unit ~ Categorical(w(η))``, ``points | unit ~ N(μ_n + Σ_n η, Σ_n)``: the tilted distribution,
+        in the plates of the problem.
+        """
         self.generate(self.plates(eta, points), (eta, points), collapsed=False)
 
     def collapsed(self, eta: Tensor, points: Maybe = None) -> None:  # type: ignore[override]
@@ -489,10 +508,11 @@ class LogNormalizer(Formulation):
             pyro.sample("points", self._emission(unit, eta), obs=points)
 
     def unnormalized(self, eta: Tensor, points: Maybe = None) -> None:
-        """``unit ~ Categorical(π)``, ``points | unit`` from the base measure, and a factor ``exp(x'η)`` times the measure's mass.
+        """``unit ~ Categorical(π)``, ``points | unit`` from the base measure,
+        and a factor ``exp(x'η)`` times the measure's mass.
 
-        The definition: its evidence is ``Z(η)``, with points ``Z(η) p(x|η)``. The posterior of ``unit`` is attention, that of
-        ``points`` the tilted distribution, which `model` draws.
+        The definition: its evidence is ``Z(η)``, with points ``Z(η) p(x|η)``. The posterior of ``unit`` is attention,
+        that of ``points`` the tilted distribution, which `model` draws.
         """
         log_weights = self._log_weights()
         with self.plates(eta, points).enter("query"):
@@ -501,7 +521,8 @@ class LogNormalizer(Formulation):
             pyro.factor("tilt", (x * eta).sum(-1) + log_weights.logsumexp(-1))
 
     def guide(self, eta: Tensor, points: Maybe = None, weights: Maybe = None) -> None:  # type: ignore[override]
-        """``unit ~ Categorical(weights)``, and without points ``points | unit`` tilted: the exact posterior, with attention as its weights.
+        """``unit ~ Categorical(weights)``, and without points ``points | unit`` tilted: the exact posterior,
+        with attention as its weights.
 
         Of `unnormalized` the ELBO is log Z with the exact weights and `bound` with others (..., Q, N) on the simplex.
         """

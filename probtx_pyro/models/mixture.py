@@ -1,7 +1,9 @@
-"""Everything that holds for any mixture over units: from the density of a unit to attention, evidence, programs and conditionals.
+"""Everything that holds for any mixture over units: from the density of a unit to attention, evidence,
+programs and conditionals.
 
-``u_i ~ Categorical(π_i)``, ``x_i | u_i=j ~ p_j``. Attention is the posterior of u, ``w_ij ∝ π_ij p_j(x_i)``, and the E-step of EM. A
-subclass says what a unit emits, twice: as a Pyro distribution (`Mixture.emission`) and as a closed form (`Mixture.factor`).
+``u_i ~ Categorical(π_i)``, ``x_i | u_i=j ~ p_j``. Attention is the posterior of u, ``w_ij ∝ π_ij p_j(x_i)``, and the
+E-step of EM. A subclass says what a unit emits, twice: as a Pyro distribution (`Mixture.emission`) and as a closed form
+(`Mixture.factor`).
 
 ======  ==============================  ==================  =======================================
 symbol  name                            shape               support
@@ -81,10 +83,11 @@ WEIGHTS: Mapping[str, Parameter] = {
 class Sums(NamedTuple):
     """Sums that parameters are updated from, over the queries, under the attention or under assignments drawn from it.
 
-    log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's statistics,
-    (..., U, T). assigned: makes w_ij, (..., Q, U). scatter: of numbers a (..., U) makes ``Σ_i (Σ_j a_j w_ij) t_i t_i'`` of the first
-    so many statistics. centers: what the statistics are centred on. answers: which answers are known, "none", "some" (a statistic
-    counts them) or "all". each: whether each unit has centers of its own, (..., U, T), as where points lie far apart.
+    log_evidence: ``log p(x_i)``, (..., Q). counts: ``Σ_i w_ij``, (..., U). sums: ``Σ_i w_ij t(x_i)`` of the factor's
+    statistics, (..., U, T). assigned: makes w_ij, (..., Q, U). scatter: of numbers a (..., U) makes
+    ``Σ_i (Σ_j a_j w_ij) t_i t_i'`` of the first so many statistics. centers: what the statistics are centred on.
+    answers: which answers are known, "none", "some" (a statistic counts them) or "all". each: whether each unit has
+    centers of its own, (..., U, T), as where points lie far apart.
     """
 
     log_evidence: Tensor
@@ -98,7 +101,9 @@ class Sums(NamedTuple):
 
 
 class Seen:
-    """Statistics of a mixture: `Sums`, made when one of them is first asked for, and then over all processes at once."""
+    """Statistics of a mixture: `Sums`, made when one of them is first asked for,
+    and then over all processes at once.
+    """
 
     def __init__(self, make: Callable[[Total | None], Sums], total: Total | None = None):
         self._make, self._total = make, total
@@ -123,8 +128,8 @@ class Seen:
 class Mixture(Formulation):
     """Base of the mixtures over units; data are ``queries, outputs, observed, query_weights``.
 
-    A subclass is a frozen dataclass with a field ``log_prior`` and a table ``PARAMETERS``, the weights last:
-    ``{"rate": Parameter("unit feature", constraints.positive, Gamma), **WEIGHTS}``. It defines `factor` and `emission`, and
+    A subclass is a frozen dataclass with a field ``log_prior`` and a table ``PARAMETERS``, the weights last: ``{"rate":
+    Parameter("unit feature", constraints.positive, Gamma), **WEIGHTS}``. It defines `factor` and `emission`, and
     `conditional` where a parameter has a conjugate prior. Parameters are updated in the order of the table.
     """
 
@@ -148,10 +153,11 @@ class Mixture(Formulation):
     GUIDED_BY_ATTENTION: ClassVar[bool] = True
     log_prior: Maybe
 
-    # -- what a subclass defines ------------------------------------------------------------------------------------------
+    # -- what a subclass defines ---------------------------------------------------------------------------------------
 
     def factor(self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None) -> Factor:
-        """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units, the closed form.
+        """Return ``log p_j(x_i)`` as a product of statistics of the queries and parameters of the units,
+        the closed form.
 
         Where it has squares, ``expanded=False`` asks for them.
         """
@@ -181,10 +187,12 @@ class Mixture(Formulation):
         return (self.num_units,)
 
     def of_unit(self, name: str, unit: Tensor) -> Tensor:
-        """Return a parameter of the unit drawn, for the program: ``unit`` (...) of any shape gives (..., own axes but the first)."""
+        """Return a parameter of the unit drawn, for the program: ``unit`` (...) of any shape gives (...,
+        own axes but the first).
+        """
         return given_unit(getattr(self, name), unit, len(self.PARAMETERS[name].names) - 1)
 
-    # -- parameters -------------------------------------------------------------------------------------------------------
+    # -- parameters ----------------------------------------------------------------------------------------------------
 
     @property
     def num_units(self) -> int:
@@ -243,7 +251,7 @@ class Mixture(Formulation):
             check.normalized_log("log_prior", self.log_prior)
         _ = self.batch_shape
 
-    # -- data -------------------------------------------------------------------------------------------------------------
+    # -- data ----------------------------------------------------------------------------------------------------------
 
     def check_data(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, query_weights: Maybe = None
@@ -287,7 +295,9 @@ class Mixture(Formulation):
         )
 
     def plates(self, *data: Any, num_queries: int | None = None) -> Plates:  # type: ignore[override]
-        """The plates of the problem that mixture and data make, both checked; ``num_queries`` where no queries are given."""
+        """The plates of the problem that mixture and data make, both checked;
+        ``num_queries`` where no queries are given.
+        """
         queries, *_ = data = self.bind(*data)
         if queries is None:
             if num_queries is None:
@@ -300,7 +310,7 @@ class Mixture(Formulation):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
         return Plates(self.check_data(*data), query=queries.shape[-2], units=self.num_units)
 
-    # -- the program ------------------------------------------------------------------------------------------------------
+    # -- the program ---------------------------------------------------------------------------------------------------
 
     def model(  # type: ignore[override]
         self,
@@ -313,9 +323,9 @@ class Mixture(Formulation):
     ) -> None:
         """``unit ~ Categorical(π)``, ``queries | unit``, ``outputs | unit``: three sites in the plates of the problem.
 
-        ``outputs`` is a latent site where answers have a density and none are given, and absent where they have none; ``observed``
-        marks the answers that count. A query of weight 0 is absent; other weights multiply its log density. Without
-        queries the program draws ``num_queries`` of them.
+        ``outputs`` is a latent site where answers have a density and none are given, and absent where they have none;
+        ``observed`` marks the answers that count. A query of weight 0 is absent; other weights multiply its log
+        density. Without queries the program draws ``num_queries`` of them.
         """
         data = (queries, outputs, observed, query_weights)
         self.generate(self.plates(*data, num_queries=num_queries), data, collapsed=False)
@@ -361,7 +371,8 @@ class Mixture(Formulation):
         Returns
         -------
         dict
-            ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where they have a density.
+            ``queries`` (..., Q, D), the latent ``unit`` (..., Q), and ``outputs`` (..., Q, M) or labels (..., Q) where
+            they have a density.
         """
         self.plates(None, num_queries=num_queries)  # refuses a bad number by itself, outside of the program
         with torch.random.fork_rng(), torch.no_grad(), poutine.block():
@@ -383,7 +394,8 @@ class Mixture(Formulation):
         *,
         query_weights: Maybe = None,
     ) -> None:
-        """``unit ~ Categorical(attention)``: with the exact E-step ELBO = log evidence, else it falls short by ``Σ_i KL(A_i || W_i)``.
+        """``unit ~ Categorical(attention)``: with the exact E-step ELBO = log evidence,
+        else it falls short by ``Σ_i KL(A_i || W_i)``.
 
         Answers that the model leaves latent are drawn from the unit's emission, their exact posterior given the unit.
         """
@@ -406,7 +418,7 @@ class Mixture(Formulation):
         """Sample the latent site ``unit`` from ``attention`` (..., Q, U), for the guide."""
         return pyro.sample("unit", Categorical(logits=safe_log(attention)), infer=PARALLEL)
 
-    # -- closed forms -----------------------------------------------------------------------------------------------------
+    # -- closed forms --------------------------------------------------------------------------------------------------
 
     def lowered(
         self, queries: Tensor, outputs: Maybe = None, observed: Maybe = None, centers: Centers = None, **how: Any
@@ -449,11 +461,13 @@ class Mixture(Formulation):
         return answers_of(attend(factor, self.unit_answers(), log_weights))
 
     def explicit_outputs(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Expected outputs (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path; twice differentiable."""
+        """Expected outputs (..., Q, M), attention (..., Q, U) and log evidence (..., Q) by the Q x U path;
+        twice differentiable.
+        """
         attention, evidence = attention_of(self.log_joint(queries))
         return attention @ self.unit_answers(), attention, evidence
 
-    # -- one step of EM or of Gibbs: sums, and conditionals from them ---------------------------------------------------------
+    # -- one step of EM or of Gibbs: sums, and conditionals from them --------------------------------------------------
 
     def expect(self, data: Data, centers: Centers = None) -> Seen:
         """The sums of an E-step."""
@@ -484,7 +498,9 @@ class Mixture(Formulation):
 
     @staticmethod
     def _like_all(factor: Factor, total: Total, apart: Callable[[], Factor]) -> Factor:
-        """A factor of the same kind in all processes: as it is, with squares from ``apart``, or with squares by differences."""
+        """A factor of the same kind in all processes: as it is, with squares from ``apart``,
+        or with squares by differences.
+        """
         plain = all(x.origin is not None for x in factor.squares)
         some, far = total(factor.bias.new_tensor([bool(factor.squares), not plain]))[0].tolist()
         if some and not factor.squares:
@@ -550,14 +566,18 @@ def _sample_outputs(distribution: TorchDistribution, outputs: Maybe, observed: M
 
 
 def answers_of(outputs: Tensor) -> Tensor:
-    """Return answers (..., Q, M); refuse those that are NaN, of queries whose log densities overflow under every unit."""
+    """Return answers (..., Q, M); refuse those that are NaN,
+    of queries whose log densities overflow under every unit.
+    """
     if check.violated(outputs.isnan()):
         require_reached(torch.where(outputs.isnan().any(-1), -math.inf, 0.0))
     return outputs
 
 
 def attention_of(log_joint: Tensor) -> tuple[Tensor, Tensor]:
-    """Return attention over the last axis and the log evidence; refuse rows without either (no prior masks a whole row)."""
+    """Return attention over the last axis and the log evidence;
+    refuse rows without either (no prior masks a whole row).
+    """
     attention, evidence = safe_softmax(log_joint)
     require_reached(evidence)
     return attention, evidence

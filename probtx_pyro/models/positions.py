@@ -1,7 +1,7 @@
 """Position as a prior over units: where a unit stands relative to the query, before its key has been seen.
 
-Each function returns the ``log_prior`` that `GaussianMixture`, `GaussianKeys` and their ``linked`` forms take: rows on the simplex, -inf
-is a mask. With d = i - j, i the position of the query and j that of the unit:
+Each function returns the ``log_prior`` that `GaussianMixture`, `GaussianKeys` and their ``linked`` forms take: rows on
+the simplex, -inf is a mask. With d = i - j, i the position of the query and j that of the unit:
 
 ===================================  =================================  ====================================================
 prior                                ``π_ij`` is proportional to        combined with the linked prior it is
@@ -24,8 +24,9 @@ b_ij    ``fractions``  broadcast (..., Q, U)    [0, 1]: how much unit j takes of
 π_ij    the result     (..., Q, U)              log of rows on the simplex
 ======  =============  =======================  ==========================================================================
 
-The leading axes of ``rate``, ``scale`` and ``power``, heads say, are those of the result. ``causal`` hides the units after the query
-(j > i), ``window`` those with ``|i - j| >= window``, so that a causal window of w shows the query's own and the w - 1 before it.
+The leading axes of ``rate``, ``scale`` and ``power``, heads say, are those of the result. ``causal`` hides the units
+after the query (j > i), ``window`` those with ``|i - j| >= window``, so that a causal window of w shows the query's own
+and the w - 1 before it.
 """
 
 import math
@@ -54,8 +55,8 @@ def offsets(
     queries
         Their positions (..., Q), or how many there are: the last so many units, as in decoding. None: every unit asks.
     dtype, device
-        Of the result; without dtype, that of real positions, else the default one. Half precision counts to 256 or 2048:
-        convert the prior rather than the offsets.
+        Of the result; without dtype, that of real positions, else the default one. Half precision counts to 256 or
+        2048: convert the prior rather than the offsets.
 
     Raises
     ------
@@ -159,8 +160,8 @@ def generalized_gaussian_log_prior(
 ) -> Tensor:
     """``log π_ij = -(|i - j| / scale)^power + const``, (..., Q, U).
 
-    With growing power all units nearer than the scale become equal and those beyond it vanish; a unit at exactly the scale
-    keeps 1/e of a nearer one's weight at every power.
+    With growing power all units nearer than the scale become equal and those beyond it vanish; a unit at exactly the
+    scale keeps 1/e of a nearer one's weight at every power.
 
     Parameters
     ----------
@@ -170,8 +171,8 @@ def generalized_gaussian_log_prior(
     Raises
     ------
     ValueError
-        Shapes or dtypes that do not fit, NaN or infinity, a scale or power that is not positive, a query whose every unit is
-        hidden, or so far that its weight is no number.
+        Shapes or dtypes that do not fit, NaN or infinity, a scale or power that is not positive, a query whose every
+        unit is hidden, or so far that its weight is no number.
 
     References
     ----------
@@ -196,15 +197,16 @@ def stick_breaking_log_prior(
 ) -> Tensor:
     """``π_ij = b_ij Π_{k nearer} (1 - b_ik)``, (..., Q, U): each unit takes its fraction of what nearer ones have left.
 
-    The farthest unit that the query may see takes all that is left, whatever its fraction, so that rows sum to 1 (published
-    attention gives that part to nobody). One constant fraction b is a geometric law: causal Laplace with rate ``-log(1 - b)``
-    and, with probability ``(1 - b)^n``, n the number of units that the query may see, the farthest of them instead.
+    The farthest unit that the query may see takes all that is left, whatever its fraction, so that rows sum to 1
+    (published attention gives that part to nobody). One constant fraction b is a geometric law: causal Laplace with
+    rate ``-log(1 - b)`` and, with probability ``(1 - b)^n``, n the number of units that the query may see, the farthest
+    of them instead.
 
     Parameters
     ----------
     offsets, causal, window
-        As in the tables above. The walk goes backwards from the query; not causal, outwards, of two units equally near the
-        one with the lower index first.
+        As in the tables above. The walk goes backwards from the query; not causal, outwards, of two units equally near
+        the one with the lower index first.
     fractions
         A number, (U,), or (..., Q, U), which may depend on the query; 0 takes nothing, 1 takes all.
 

@@ -21,7 +21,8 @@ def _scores(model: GaussianKeys, queries: Tensor) -> Tensor:
 
 
 def printed_attention(model: GaussianKeys, queries: Tensor, assignment: str | Reduction = "soft") -> Tensor:
-    """MGK eq. 4 as printed, (..., Q, U): ``Σ_r π_jr exp(-|q - k_jr|²/2σ_jr²)`` over its sum, (σ_jr²)^{-D/2} and π_j dropped.
+    """MGK eq. 4 as printed, (..., Q, U): ``Σ_r π_jr exp(-|q - k_jr|²/2σ_jr²)`` over its sum,
+    (σ_jr²)^{-D/2} and π_j dropped.
 
     ``assignment="hard"`` is the printed hard E-step, which drops π_jr as well: ``max_r exp(-|q - k_jr|²/2σ_jr²)``.
     """
@@ -32,12 +33,15 @@ def printed_attention(model: GaussianKeys, queries: Tensor, assignment: str | Re
 
 
 def printed_responsibilities(model: GaussianKeys, queries: Tensor) -> Tensor:
-    """MGK's E-step as printed, (..., Q, U, R): normalised *within* a key, so that every query counts fully for every key."""
+    """MGK's E-step as printed, (..., Q, U, R): normalised *within* a key,
+    so that every query counts fully for every key.
+    """
     return safe_softmax(_scores(model, queries) + model.component_log_weights().unsqueeze(-3))[0]
 
 
 def printed_m_step(model: GaussianKeys, queries: Tensor, responsibilities: Tensor) -> GaussianKeys:
-    """MGK's M-step as printed: ``π_jr = N_jr/N``, ``k_jr = Σ_i γ q_i / N_jr``, ``σ_jr² = Σ_i γ |q_i - k_jr|² / N_jr`` (no D).
+    """MGK's M-step as printed: ``π_jr = N_jr/N``, ``k_jr = Σ_i γ q_i / N_jr``,
+    ``σ_jr² = Σ_i γ |q_i - k_jr|² / N_jr`` (no D).
 
     Not validated: with responsibilities that are normalised over (j, r) the printed π_jr leave their simplex.
     """

@@ -1,4 +1,6 @@
-"""Priors on the parameters of a formulation: any Pyro distribution, laid out on the axes that the formulation's table names."""
+"""Priors on the parameters of a formulation: any Pyro distribution,
+laid out on the axes that the formulation's table names.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -152,7 +154,8 @@ def in_dtype(prior: Any, dtype: torch.dtype) -> Any:
 
 
 def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False) -> Any:
-    """Return what a distribution holds, all the way down, with floating point tensors changed; itself where nothing changes.
+    """Return what a distribution holds, all the way down, with floating point tensors changed;
+    itself where nothing changes.
 
     Whole numbers given for a continuous argument (``floating``) are changed, too.
     """
@@ -180,7 +183,9 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False)
 
 
 def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
-    """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there, something that is no prior, a support."""
+    """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there,
+    something that is no prior, a support.
+    """
     formulation.check_prior(name)
     if isinstance(prior, type) or (not isinstance(prior, Distribution) and not callable(prior)):
         raise ValueError(
@@ -193,7 +198,9 @@ def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
 
 
 def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
-    """Refuse a family that cannot say its density in the dtype of the parameter, or not be laid out: Pyro has some of each."""
+    """Refuse a family that cannot say its density in the dtype of the parameter, or not be laid out:
+    Pyro has some of each.
+    """
     try:
         to_support = biject_to(cast(Any, prior.support))
         point = to_support(like.new_zeros(to_support.inverse_shape(prior.event_shape)))
@@ -206,7 +213,9 @@ def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
 
 
 def _supported(formulation: Formulation, name: str, prior: Distribution) -> TorchDistribution:
-    """The prior as Pyro's, without ``to_event``; refused where it has no density inside the support of its parameter."""
+    """The prior as Pyro's, without ``to_event``;
+    refused where it has no density inside the support of its parameter.
+    """
     row, own = formulation.row(name), bare(as_pyro(prior))
     words, family = described(row.support)
     family = row.conjugate.__name__ if row.conjugate else family
@@ -366,7 +375,9 @@ def _same_bounds(support: Any) -> bool:
 
 
 def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
-    """The prior in the dtype of its parameter, and on its device: widened, which is exact; only single numbers are narrowed."""
+    """The prior in the dtype of its parameter, and on its device: widened, which is exact;
+    only single numbers are narrowed.
+    """
     for part in _parts(prior):
         fields = (isinstance(part, Distribution) and arguments_of(part)) or vars(part)
         for key, x in fields.items():

@@ -1,7 +1,7 @@
 """Soft k-means, the entrance to attention: points ask, centers answer, ``α_ij = softmax_j(-γ |x_i - r_j|²)``.
 
-It is the `GaussianMixture` with equal weights and precision 2γ, so that α is its posterior, EM its clustering and Lloyd's
-k-means the limit γ -> ∞ (``gamma=inf``). With values = keys = centers, ``Σ_j α_ij r_j`` is attention.
+It is the `GaussianMixture` with equal weights and precision 2γ, so that α is its posterior, EM its clustering and
+Lloyd's k-means the limit γ -> ∞ (``gamma=inf``). With values = keys = centers, ``Σ_j α_ij r_j`` is attention.
 
 ======  ===================  ====================  ==================================================
 symbol  name                 shape                 support
@@ -13,8 +13,8 @@ x_i     ``x``                (..., N, D)           real: the queries
 ω_i     ``point_weights``    (..., N)              >= 0: multiplicities, 0 is an absent point
 ======  ===================  ====================  ==================================================
 
-γ is often called a temperature; it is an inverse one (erratum 23). Leading axes are independent problems and broadcast. A Normal
-prior on centers and a Gamma prior on γ, half a precision, are conjugate.
+γ is often called a temperature; it is an inverse one (erratum 23). Leading axes are independent problems and broadcast.
+A Normal prior on centers and a Gamma prior on γ, half a precision, are conjugate.
 """
 
 import math
@@ -45,8 +45,9 @@ from probtx_pyro.ops.attention import require_reached
 class Clustering(NamedTuple):
     """The end of a fit, and its way there.
 
-    model: the fitted `SoftKMeans`. objective: what the steps lower, at the start and after every step, (num_steps + 1, ...);
-    of mini-batches, at every step on the batch it saw, (num_steps, ...). converged, num_steps: of each problem, (...).
+    model: the fitted `SoftKMeans`. objective: what the steps lower, at the start and after every step, (num_steps + 1,
+    ...); of mini-batches, at every step on the batch it saw, (num_steps, ...). converged, num_steps: of each problem,
+    (...).
     """
 
     model: "SoftKMeans"
@@ -80,8 +81,8 @@ class SoftKMeans(ReducedMixture):
 
     References
     ----------
-    Sahai, *EECS 182/282A Lecture 17* (2022); Lloyd 1982; MacKay 2003, *Information Theory, Inference, and Learning Algorithms*,
-    chapter 20 (soft k-means); Arthur & Vassilvitskii 2007 (k-means++).
+    Sahai, *EECS 182/282A Lecture 17* (2022); Lloyd 1982; MacKay 2003, *Information Theory, Inference, and Learning
+    Algorithms*, chapter 20 (soft k-means); Arthur & Vassilvitskii 2007 (k-means++).
     """
 
     centers: Tensor
@@ -115,7 +116,9 @@ class SoftKMeans(ReducedMixture):
                                log_prior=None, answer_probs=None)  # fmt: skip
 
     def conditional(self, name: str, seen: Seen) -> Terms:
-        """The likelihood of centers or of γ given the other and assignments: those of the mixture's keys and precision."""
+        """The likelihood of centers or of γ given the other and assignments:
+        those of the mixture's keys and precision.
+        """
         if name == "centers":
             return self.mixture.conditional("keys", seen)
         terms = self.mixture.conditional("key_precision", seen)
@@ -131,7 +134,7 @@ class SoftKMeans(ReducedMixture):
         """`reconstruct`, in the words of the other formulations."""
         return self.reconstruct(queries)
 
-    # -- what centers and points are to each other -----------------------------------------------------------------------
+    # -- what centers and points are to each other ---------------------------------------------------------------------
 
     def distances(self, x: Tensor) -> Tensor:
         """``|x_i - r_j|²``, shape (..., N, K)."""
@@ -139,7 +142,9 @@ class SoftKMeans(ReducedMixture):
         return squared_distances(x, self.centers)
 
     def assign(self, x: Tensor) -> Tensor:
-        """``α_ij``, how much each center explains each point, (..., N, K); in Lloyd's limit 1 for the nearest, the first of several."""
+        """``α_ij``, how much each center explains each point, (..., N, K); in Lloyd's limit 1 for the nearest,
+        the first of several.
+        """
         distances = self.distances(x)
         if self.hard:
             require_reached(-distances.amin(-1))
@@ -153,7 +158,9 @@ class SoftKMeans(ReducedMixture):
         return self.assign(x) @ self.centers if self.hard else super().expected_outputs(x)
 
     def free_energy(self, x: Tensor) -> Tensor:
-        """``-γ⁻¹ log Σ_j exp(-γ |x_i - r_j|²)``, (..., N): what EM lowers. The distortion less γ⁻¹ times the entropy of α."""
+        """``-γ⁻¹ log Σ_j exp(-γ |x_i - r_j|²)``, (..., N):
+        what EM lowers. The distortion less γ⁻¹ times the entropy of α.
+        """
         distances = self.distances(x)
         if self.hard:
             return distances.amin(-1)
@@ -168,8 +175,8 @@ class SoftKMeans(ReducedMixture):
         return (self.reconstruct(x) - x).square().sum(-1)
 
     def pull(self, x: Tensor) -> Tensor:
-        """``p_ij = α_ij (1 - γ (|x_i - r_j|² - distortion_i))``, (..., N, K): point i moves center j along ``p_ij (x_i - r_j)``
-        in a gradient step on the distortion; where negative, it pushes.
+        """``p_ij = α_ij (1 - γ (|x_i - r_j|² - distortion_i))``, (..., N, K): point i moves center j along
+        ``p_ij (x_i - r_j)`` in a gradient step on the distortion; where negative, it pushes.
 
         With α held constant, and for the free energy, the pull is α itself (erratum 23).
         """
@@ -181,12 +188,13 @@ class SoftKMeans(ReducedMixture):
     def gradient(self, x: Tensor, objective: str = "free_energy") -> Tensor:
         """Return the gradient of an objective's mean over the points with respect to the centers, (..., K, D).
 
-        The objective is "free_energy", "distortion" or "reconstruction_error". For ``"free_energy"`` it is ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
+        The objective is "free_energy", "distortion" or "reconstruction_error". For ``"free_energy"`` it is
+        ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
         """
         self._fits(x)
         return gradient(self, x, objective)
 
-    # -- fitting ------------------------------------------------------------------------------------------------------------
+    # -- fitting -------------------------------------------------------------------------------------------------------
 
     @classmethod
     def plus_plus(
@@ -245,13 +253,14 @@ class SoftKMeans(ReducedMixture):
         Returns
         -------
         Clustering
-            The objective is the sum of `free_energy` over the points, or with ``learn_gamma`` minus the log likelihood of the
-            mixture; neither ever rises. A center that nobody chooses stays where it is.
+            The objective is the sum of `free_energy` over the points, or with ``learn_gamma`` minus the log likelihood
+            of the mixture; neither ever rises. A center that nobody chooses stays where it is.
 
         Raises
         ------
         ValueError
-            Shapes that do not fit, NaN or infinity, ``learn_gamma`` in Lloyd's limit or where all points lie on centers.
+            Shapes that do not fit, NaN or infinity, ``learn_gamma`` in Lloyd's limit or where all points lie on
+            centers.
         """
         self._fits(x, point_weights)
         centers, gamma, found = lloyd(
@@ -270,15 +279,17 @@ class SoftKMeans(ReducedMixture):
         learning_rate: float | None = None,
         progress: bool | None = None,
     ) -> Clustering:
-        """Mini-batch SGD on the mean of an objective: a name as in `gradient`, or a callable of (model, points) -> (..., N).
+        """Mini-batch SGD on the mean of an objective: a name as in `gradient`, or a callable of (model,
+        points) -> (..., N).
 
         Parameters
         ----------
         num_steps, batch_size, seed
             So many steps, each on so many points drawn without replacement until all have been seen.
         learning_rate
-            Of ``r <- r - learning_rate · gradient``. None, for the free energy only, divides each center's pull by all the
-            assignments it has had: mini-batch k-means (Sculley 2010), where centers are running means of what they met.
+            Of ``r <- r - learning_rate · gradient``. None, for the free energy only, divides each center's pull by all
+            the assignments it has had: mini-batch k-means (Sculley 2010), where centers are running means of what they
+            met.
 
         Raises
         ------
@@ -367,7 +378,9 @@ def lloyd(
 
 
 def soft_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_weights: Maybe) -> Found:
-    """The means of what each center is assigned, (..., K, D), ``Σ_ij ω_i α_ij |x_i - mean_j|²`` and the free energy, (...)."""
+    """The means of what each center is assigned, (..., K, D),
+    ``Σ_ij ω_i α_ij |x_i - mean_j|²`` and the free energy, (...).
+    """
     features = x.shape[-1]
     found = expected_statistics(
         gaussian_factor(x, centers, 2 * gamma.unsqueeze(-1), origin=middle), None, point_weights
@@ -385,7 +398,9 @@ def hard_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_w
     """The same in the limit of infinite γ: every point counts for the nearest center, the first of several."""
 
     def nearest(queries: list, given: list) -> tuple[Tensor, None]:
-        """Return the number of the nearest center, by a product where its rounding leaves no doubt, else by the differences."""
+        """Return the number of the nearest center, by a product where its rounding leaves no doubt,
+        else by the differences.
+        """
         (points,), (centers, middle) = queries, given
         away, at = points - middle, centers - middle
         scores = at.square().sum(-1).unsqueeze(-2) - 2 * away @ at.mT

@@ -1,4 +1,6 @@
-"""Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``, and transformers that take any of them."""
+"""Attention layers for training, each in the place of ``torch.nn.MultiheadAttention``,
+and transformers that take any of them.
+"""
 
 from probtx_pyro.nn._priors import log_prior_density
 from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, SUMMARIES, Encoder, Summary

@@ -75,7 +75,9 @@ class SeveralKeys(Attention):
         return None if self.component_logits is None else self.component_logits.log_softmax(-1)
 
     def constrained(self) -> dict[str, Tensor]:
-        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R, D) where the keys share a projection."""
+        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R,
+        D) where the keys share a projection.
+        """
         values = super().constrained()
         if self.component_logits is not None:
             values["component_weights"] = self.component_logits.softmax(-1)

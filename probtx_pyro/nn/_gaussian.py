@@ -1,4 +1,6 @@
-"""Base of the attention layers whose units are Gaussians: precisions, the prior of the units, adaptation to the queries at hand."""
+"""Base of the attention layers whose units are Gaussians: precisions, the prior of the units,
+adaptation to the queries at hand.
+"""
 
 import math
 from collections.abc import Mapping
@@ -76,7 +78,10 @@ class GaussianAttention(Attention):
         return linear
 
     def constrained(self) -> dict[str, Tensor]:
-        """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and the like (H,), the weights ``unit_weights`` and ``unit_precision`` (H, kdim), ``background_weight`` and ``background_precision`` (H,), and ``background_value`` (H, D)."""
+        """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and the like (H,), the
+        weights ``unit_weights`` and ``unit_precision`` (H, kdim), ``background_weight`` and ``background_precision``
+        (H,), and ``background_value`` (H, D).
+        """
         strengths = {f"strength_{name}": x for name, x in self._strengths().items()}
         own = {"unit_weights": self.unit_weights, "unit_precision": self.unit_precision}
         weights = {name: linear.weight for name, linear in own.items() if linear is not None}
@@ -139,7 +144,9 @@ class GaussianAttention(Attention):
         return x.expand(*x.shape[:-2], units.keys.shape[2], self.num_components).flatten(-2)
 
     def log_weights(self, units: Units) -> Tensor | None:
-        """Return the log weight of every key, (..., S·R), not normalised, without the linked part; None where all are equal."""
+        """Return the log weight of every key, (..., S·R), not normalised, without the linked part;
+        None where all are equal.
+        """
         own = self.component_log_weights()
         if own is None:
             return units.log_weights
@@ -179,7 +186,9 @@ class GaussianAttention(Attention):
         return self.adapt_steps > 0
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
-        """Return the answers, and the weights if asked for, of the probability model of every head; given ``known`` answers."""
+        """Return the answers, and the weights if asked for, of the probability model of every head;
+        given ``known`` answers.
+        """
         return model.expected_outputs(queries), model.attention(queries, *known) if need_weights else None
 
     def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Model, Tensor]:
@@ -187,7 +196,9 @@ class GaussianAttention(Attention):
         return self._model(units, values, masks, queries.shape[-2]), single(queries)
 
     def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Model, Tensor]:
-        """Return the answers of units adapted to the queries, and the weights if they are asked for; in a causal call each query has its own units. See `Attention.attending`."""
+        """Return the answers of units adapted to the queries, and the weights if they are asked for; in a causal call
+        each query has its own units. See `Attention.attending`.
+        """
         if not self.adapt_steps:
             return self.formulation(queries, units, values, masks)
         check_masks(masks)

@@ -1,4 +1,6 @@
-"""The part of ``torch.nn.MultiheadAttention`` in every attention layer: its parameters, and queries, keys and values of every head."""
+"""The part of ``torch.nn.MultiheadAttention`` in every attention layer: its parameters, and queries,
+keys and values of every head.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,7 +28,9 @@ class Units(NamedTuple):
     log_precision: Tensor | None = None
 
     def extended(self, more: "Units") -> "Units":
-        """Return the units with one more behind them, all of whose keys are those of ``more`` (1, H, 1, D); numbers that are None are 0."""
+        """Return the units with one more behind them, all of whose keys are those of ``more`` (1, H, 1, D);
+        numbers that are None are 0.
+        """
         keys = self.keys
         key = (more.keys if keys.dim() == 4 else more.keys.unsqueeze(-2)).expand(keys.shape[0], -1, 1, *keys.shape[3:])
         rest = []
@@ -55,7 +59,8 @@ def attended(
     masks: Masks,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return answers and weights by a layer's ``attend``; where there is no example, no query or no unit, all of them are 0.
+    """Return answers and weights by a layer's ``attend``; where there is no example, no query or no unit,
+    all of them are 0.
 
     There one query attends to one masked unit in their place: the answer hangs on every parameter, with gradients of 0.
     """
@@ -98,7 +103,9 @@ class Remembered(NamedTuple):
 
 
 class Heads(WithPriors):
-    """Base of `Attention`, where its arguments are explained: the parameters of ``torch.nn.MultiheadAttention``, and what they project."""
+    """Base of `Attention`, where its arguments are explained: the parameters of ``torch.nn.MultiheadAttention``,
+    and what they project.
+    """
 
     in_proj_weight: Tensor | None
     q_proj_weight: Tensor | None
@@ -168,14 +175,18 @@ class Heads(WithPriors):
         for name in ("bias_k", "bias_v"):
             register(name, nn.init.xavier_normal_, 1, 1, inner, where=add_bias_kv)
 
-    # -- what a layer may add ----------------------------------------------------------------------------------------------
+    # -- what a layer may add ------------------------------------------------------------------------------------------
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S, kdim) that was projected."""
+        """Return the units, from projected keys (B, H, S, D) and the input ``source`` (B, S,
+        kdim) that was projected.
+        """
         return Units(keys)
 
     def more_units(self, like: Tensor) -> list[tuple[Units, Tensor]]:
-        """Return the units behind those of the input, with keys (1, H, 1, D), and their values (1, H, 1, D); of the dtype of ``like``."""
+        """Return the units behind those of the input, with keys (1, H, 1, D), and their values (1, H, 1, D);
+        of the dtype of ``like``.
+        """
         more = []
         if self.bias_k is not None and self.bias_v is not None:
             key, value = (b.view(1, self.num_heads, 1, -1) for b in (self.bias_k, self.bias_v))
@@ -190,7 +201,7 @@ class Heads(WithPriors):
         """True if known answers of some queries inform the others."""
         return False
 
-    # -- heads ---------------------------------------------------------------------------------------------------------------
+    # -- heads ---------------------------------------------------------------------------------------------------------
 
     def heads(
         self,
@@ -213,7 +224,8 @@ class Heads(WithPriors):
         Raises
         ------
         ValueError
-            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer that takes none.
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer
+            that takes none.
         """
         myself, packed = query is key, key is value
 

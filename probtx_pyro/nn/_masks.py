@@ -1,4 +1,6 @@
-"""The masks of ``torch.nn.MultiheadAttention`` as log priors: 0 where a unit may be attended to, -inf where not; and known answers."""
+"""The masks of ``torch.nn.MultiheadAttention`` as log priors: 0 where a unit may be attended to, -inf where not;
+and known answers.
+"""
 
 import math
 from typing import NamedTuple
@@ -17,7 +19,8 @@ class Masks(NamedTuple):
     causal: query i sees units up to i, on top of ``log_prior``.
     padded: True at queries that are padding themselves, (B, L); None where that is not known (it is in self-attention).
     extra: number of units behind those of the input, which every query sees.
-    answers, observed: known answers (B, H, L, D), and at which queries they are known, (B, 1, L); None where there are none.
+    answers, observed: known answers (B, H, L, D), and at which queries they are known, (B, 1, L); None where there are
+    none.
     """
 
     log_prior: Tensor | None = None
@@ -28,7 +31,9 @@ class Masks(NamedTuple):
     observed: Tensor | None = None
 
     def explicit(self, num_queries: int, num_units: int, like: Tensor) -> Tensor | None:
-        """Return the log prior, with a row for each query where the mask is causal; None where everything is allowed."""
+        """Return the log prior, with a row for each query where the mask is causal;
+        None where everything is allowed.
+        """
         if not self.causal or not self.extra:
             return causal_prior(self.log_prior, num_queries, num_units, like) if self.causal else self.log_prior
         inner = None if self.log_prior is None else self.log_prior[..., : -self.extra]

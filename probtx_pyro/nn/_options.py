@@ -13,14 +13,18 @@ def arguments_of(constructor: Callable[..., Any], given: Mapping[str, Any]) -> d
 
 
 def options(module: nn.Module, constructor: Callable[..., Any]) -> dict[str, Any]:
-    """Return the attributes that have the names of a constructor's arguments; a part that is there or not is True or False."""
+    """Return the attributes that have the names of a constructor's arguments;
+    a part that is there or not is True or False.
+    """
     parameters = inspect.signature(constructor).parameters.values()
     found = [(p.name, p.default, getattr(module, p.name)) for p in parameters if hasattr(module, p.name)]
     return {name: bool(value) if isinstance(default, bool) else value for name, default, value in found}
 
 
 def printed(module: nn.Module, sizes: dict[str, Any], options: dict[str, Any]) -> str:
-    """Return what ``extra_repr`` prints: all ``sizes``, and the ``options`` that differ from the defaults of the constructor."""
+    """Return what ``extra_repr`` prints: all ``sizes``,
+    and the ``options`` that differ from the defaults of the constructor.
+    """
     defaults = {name: parameter.default for name, parameter in inspect.signature(type(module)).parameters.items()}
     changed = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
     return ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in (sizes | changed).items())

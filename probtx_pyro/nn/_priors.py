@@ -84,8 +84,8 @@ def log_prior_density(model: nn.Module) -> Tensor:
     Parameters
     ----------
     model
-        Any module. Each of its modules with a method ``log_prior_density()`` counts once: the layers of `probtx_pyro.nn` that
-        were given ``priors``, and modules of your own.
+        Any module. Each of its modules with a method ``log_prior_density()`` counts once: the layers of
+        `probtx_pyro.nn` that were given ``priors``, and modules of your own.
 
     Returns
     -------

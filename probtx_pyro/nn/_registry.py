@@ -1,4 +1,6 @@
-"""Names of attention layers, encoders and summaries of texts, by which settings files, `probtx_pyro.train` and the command line choose."""
+"""Names of attention layers, encoders and summaries of texts, by which settings files,
+`probtx_pyro.train` and the command line choose.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,16 +24,19 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
     "linear-keys": LinearKeysAttention,
     "hopfield": HopfieldAttention,
 }
-"""Attention layers by the name that ``probtx train`` takes: of language models, and of the encoder ``"transformer"`` of words."""
+"""Attention layers by the name that ``probtx train`` takes: of language models,
+and of the encoder ``"transformer"`` of words."""
 Heads.registered = ATTENTIONS
 
 
 class Encoder(NamedTuple):
     """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
-    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if its root will be read) and options.
+    build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if its root will be read) and
+    options.
     columns: of the module, the columns of the largest matrix that a layer or sweep multiplies the words with.
-    start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large enough for
+    start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large
+    enough for
         its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
     """
 
@@ -78,7 +83,8 @@ ENCODERS: dict[str, Encoder] = {
     "crf": Encoder(_crf, _columns_of_crf, 0.3),
     "transformer": Encoder(_transformer, _columns_of_transformer, 0.02),
 }
-"""Encoders of words by the name that ``probtx train`` takes. A transformer takes a name of `ATTENTIONS`, ``attention``, and its options."""
+"""Encoders of words by the name that ``probtx train`` takes. A transformer takes a name of `ATTENTIONS`,
+``attention``, and its options."""
 
 SUMMARIES: dict[str, Summary] = {
     "mean": Summary(mean_word),

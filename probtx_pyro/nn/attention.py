@@ -1,7 +1,7 @@
 """Base of all attention layers: arguments, parameters and masks of ``torch.nn.MultiheadAttention``.
 
-A layer is this class and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers (and, where
-they are asked for, weights) out.
+A layer is this class and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers
+(and, where they are asked for, weights) out.
 """
 
 import warnings
@@ -20,7 +20,8 @@ Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked
 
 
 class Attention(Heads):
-    """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``, its state.
+    """Base of the layers that take the place of ``torch.nn.MultiheadAttention``: its constructor, its ``forward``,
+    its state.
 
     A layer of your own derives from it and defines `attend` and, for a posterior and to be captured, `formulation`.
 
@@ -29,11 +30,11 @@ class Attention(Heads):
     embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         As for ``torch.nn.MultiheadAttention``.
     head_dim
-        Width of a head; None is ``embed_dim // num_heads``. With half the heads and the same ``head_dim`` a layer has half the
-        parameters and half the work.
+        Width of a head; None is ``embed_dim // num_heads``. With half the heads and the same ``head_dim`` a layer has
+        half the parameters and half the work.
     priors
-        Pyro or torch distributions over the layer's own parameters, by the names of `constrained`; `nn.log_prior_density` is
-        their log density.
+        Pyro or torch distributions over the layer's own parameters, by the names of `constrained`;
+        `nn.log_prior_density` is their log density.
 
     Raises
     ------
@@ -44,16 +45,17 @@ class Attention(Heads):
 
     Notes
     -----
-    The state of a trained ``MultiheadAttention`` loads with ``load_state_dict(state, strict=False)``; what a layer has beyond it
-    keeps its start. Queries that may attend to nothing get output and weights 0, never NaN.
+    The state of a trained ``MultiheadAttention`` loads with ``load_state_dict(state, strict=False)``; what a layer has
+    beyond it keeps its start. Queries that may attend to nothing get output and weights 0, never NaN.
 
-    ``torch.nn.TransformerEncoder`` bypasses a layer's ``forward`` in eval mode when it believes that it knows the layer; it asks
-    ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded batches, are understood, and keep their layout.
+    ``torch.nn.TransformerEncoder`` bypasses a layer's ``forward`` in eval mode when it believes that it knows the
+    layer; it asks ``_qkv_same_embed_dim``, which is therefore False here. Nested tensors, into which it packs padded
+    batches, are understood, and keep their layout.
     """
 
     _qkv_same_embed_dim = False
 
-    # -- what a layer defines --------------------------------------------------------------------------------------------
+    # -- what a layer defines ------------------------------------------------------------------------------------------
 
     def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Return the answers of every head and, if asked for, the weights.
@@ -78,10 +80,12 @@ class Attention(Heads):
         raise NotImplementedError
 
     def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
-        """Return the formulation whose attention is the layer's, before it adapts to the queries, and the queries that it is asked with.
+        """Return the formulation whose attention is the layer's, before it adapts to the queries,
+        and the queries that it is asked with.
 
-        Arguments are those of `attend`; a query that may attend to nothing meets equal weights. The formulation has the leading axes
-        (B, H), the queries (B, H, L, D); where every query needs units or a mask of its own, (B, H, L) and (B, H, L, 1, D).
+        Arguments are those of `attend`; a query that may attend to nothing meets equal weights. The formulation has the
+        leading axes (B, H), the queries (B, H, L, D); where every query needs units or a mask of its own, (B, H, L) and
+        (B, H, L, 1, D).
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not say which formulation it is; define its method formulation(queries, units, values, masks)"
@@ -109,7 +113,7 @@ class Attention(Heads):
         found = options(self, type(self))
         return found | {name: None for name, value in by_default.items() if found[name] == value}
 
-    # -- what all layers share -------------------------------------------------------------------------------------------
+    # -- what all layers share -----------------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -130,7 +134,8 @@ class Attention(Heads):
         Parameters
         ----------
         query, key, value
-            (B, L, embed_dim), (B, S, kdim) and (B, S, vdim) with ``batch_first``, else (L, B, ...); without B for a single one.
+            (B, L, embed_dim), (B, S, kdim) and (B, S, vdim) with ``batch_first``, else (L, B, ...); without B for a
+            single one.
         key_padding_mask
             (B, S); True, or -inf, at units that no query may attend to.
         need_weights
@@ -140,10 +145,11 @@ class Attention(Heads):
         average_attn_weights
             Average the weights over the heads.
         is_causal
-            Query i attends to units up to i. May be given without ``attn_mask``; with it, it says that this is the causal mask.
+            Query i attends to units up to i. May be given without ``attn_mask``; with it, it says that this is the
+            causal mask.
         answers, observed
-            Known answers of some queries, of the shape of ``query`` but vdim wide: they lie where ``value`` does. Boolean (B, L) says
-            which are known, None all. For layers that take them (`GaussianMixtureAttention`).
+            Known answers of some queries, of the shape of ``query`` but vdim wide: they lie where ``value`` does.
+            Boolean (B, L) says which are known, None all. For layers that take them (`GaussianMixtureAttention`).
 
         Returns
         -------
@@ -152,7 +158,8 @@ class Attention(Heads):
         Raises
         ------
         ValueError
-            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer that takes none.
+            Inputs or masks whose shapes do not fit, a mask that is neither boolean nor floating; answers for a layer
+            that takes none.
         """
         if query.is_nested:
             if answers is not None:
@@ -189,7 +196,8 @@ class Attention(Heads):
         return Remembered(self.units_of(keys, key), values, padding)
 
     def recall(self, query: Tensor, memory: Remembered) -> Tensor:
-        """Return the output for queries that may attend to all that is remembered: what ``forward`` returns for its keys.
+        """Return the output for queries that may attend to all that is remembered:
+        what ``forward`` returns for its keys.
 
         Parameters
         ----------
@@ -208,7 +216,9 @@ class Attention(Heads):
         return self._output(attended(self.attend, queries, units, values, masks)[0], masks)
 
     def _fused(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
-        """Attend. In a fused causal call extra units stand in front, and as many queries that nobody asked: the mask stays causal."""
+        """Attend. In a fused causal call extra units stand in front, and as many queries that nobody asked:
+        the mask stays causal.
+        """
         extra = masks.extra if masks.causal and not self.by_model else 0
         if not extra:
             return self.attend(queries, units, values, masks, need_weights)
@@ -231,8 +241,8 @@ class Attention(Heads):
     ) -> tuple[Any, Tensor]:
         """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
 
-        Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that ``forward``
-        refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
+        Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that
+        ``forward`` refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
         """
         return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
 
@@ -260,7 +270,8 @@ class Attention(Heads):
     def from_torch(cls, layer: nn.MultiheadAttention, **options: Any) -> Self:
         """Return a layer with the settings, mode, device, dtype and a copy of the weights of a ``MultiheadAttention``.
 
-        Weights that were frozen stay frozen; where all were, the layer's own parameters are frozen, too. Hooks stay behind.
+        Weights that were frozen stay frozen; where all were, the layer's own parameters are frozen, too. Hooks stay
+        behind.
 
         Parameters
         ----------
@@ -274,8 +285,8 @@ class Attention(Heads):
         TypeError
             ``layer`` is not a ``MultiheadAttention``, or ``options`` are not arguments of this class.
         ValueError
-            ``layer`` has a ``forward`` of its own, or keeps its weights under other names (parametrization, pruning, adapters);
-            options out of range, or such as the weights of ``layer`` decide.
+            ``layer`` has a ``forward`` of its own, or keeps its weights under other names (parametrization, pruning,
+            adapters); options out of range, or such as the weights of ``layer`` decide.
         """
         settings = settings_of(layer)
         width = settings["embed_dim"] // settings["num_heads"]
@@ -310,7 +321,8 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
     TypeError
         ``layer`` is not a ``MultiheadAttention``.
     ValueError
-        A ``forward`` of its own, which does something else with the weights, or other parameters than the constructor makes.
+        A ``forward`` of its own, which does something else with the weights, or other parameters than the constructor
+        makes.
     """
     if not isinstance(layer, nn.MultiheadAttention):
         raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")

@@ -1,9 +1,11 @@
-"""The decoder of a transformer with any attention layer, and the encoder-decoder of it: training in one pass, decoding token by token.
+"""The decoder of a transformer with any attention layer, and the encoder-decoder of it: training in one pass,
+decoding token by token.
 
-A decoder block attends to the target tokens so far, then to the memory, the encoder's output: the units of its cross-attention are
-the source tokens. Token by token the units of both are projected once and kept (`Attention.remember`, `Attention.recall`): those of
-the source for good, those of the target one more in each step. Linear keys are kept as keys, not as running sums, so a step costs them
-as much as the others: in proportion to the tokens before it.
+A decoder block attends to the target tokens so far, then to the memory, the encoder's output: the units of its
+cross-attention are the source tokens. Token by token the units of both are projected once and kept
+(`Attention.remember`, `Attention.recall`): those of the source for good, those of the target one more in each step.
+Linear keys are kept as keys, not as running sums, so a step costs them as much as the others: in proportion to the
+tokens before it.
 """
 
 from collections.abc import Callable
@@ -45,7 +47,8 @@ class DecoderCache(NamedTuple):
 
 
 class TransformerDecoderBlock(SelfAttentionBlock):
-    """Causal self-attention, attention to a memory, a feed-forward layer: each behind a layer norm and added to its input.
+    """Causal self-attention, attention to a memory, a feed-forward layer:
+    each behind a layer norm and added to its input.
 
     Parameters
     ----------
@@ -59,8 +62,8 @@ class TransformerDecoderBlock(SelfAttentionBlock):
     Raises
     ------
     ValueError
-        A layer that does not derive from `Attention`, or whose units adapt to all queries of a call (``adapt_steps``): in
-        cross-attention earlier words would learn from later ones.
+        A layer that does not derive from `Attention`, or whose units adapt to all queries of a call (``adapt_steps``):
+        in cross-attention earlier words would learn from later ones.
 
     Shapes: x (B, L, width), memory (B, S, width) -> (B, L, width).
     """
@@ -93,14 +96,16 @@ class TransformerDecoderBlock(SelfAttentionBlock):
         key_padding_mask: Tensor | None = None,
         memory_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the block's output for all target tokens at once, each of which attends to those up to it and to the memory.
+        """Return the block's output for all target tokens at once,
+        each of which attends to those up to it and to the memory.
 
         Parameters
         ----------
         x, memory
             (B, L, width) and (B, S, width).
         key_padding_mask, memory_key_padding_mask
-            (B, L) and (B, S), True at padding. Padding behind the target needs no mask: no token before it attends to it.
+            (B, L) and (B, S), True at padding. Padding behind the target needs no mask: no token before it attends to
+            it.
         """
         x = self.attended(x, key_padding_mask=key_padding_mask, is_causal=True)
         how: Any = {"key_padding_mask": memory_key_padding_mask, "need_weights": False}
@@ -111,7 +116,9 @@ class TransformerDecoderBlock(SelfAttentionBlock):
         return BlockCache(None, cast(Attention, self.cross).remember(memory, memory_key_padding_mask))
 
     def step(self, x: Tensor, cache: BlockCache) -> tuple[Tensor, BlockCache]:
-        """Return the block's output for the next token alone, x (B, 1, width) to (B, 1, width), and the cache after it."""
+        """Return the block's output for the next token alone, x (B, 1, width) to (B, 1, width),
+        and the cache after it.
+        """
         layer, h = cast(Attention, self.attention), self.attention_norm(x)
         own = layer.remember(h) if cache.own is None else cache.own.joined(layer.remember(h))
         x = x + self.dropout(layer.recall(h, own))
@@ -195,7 +202,8 @@ class TransformerDecoder(nn.Module):
 class EncoderDecoder(nn.Module):
     """A model of a target sequence given a source: logits of the next target token, (B, L, vocabulary).
 
-    Source and target have one vocabulary, and one embedding, which is also the output weights; positions are learned, apart.
+    Source and target have one vocabulary, and one embedding, which is also the output weights; positions are learned,
+    apart.
 
     Parameters
     ----------

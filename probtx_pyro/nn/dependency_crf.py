@@ -19,7 +19,8 @@ NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}
 
 
 def default_rank(width: int) -> int | Literal["full"]:
-    """Return the rank of ternary potentials that an encoder of ``width`` labels has unless it is told: an eighth, or ``"full"`` below 64.
+    """Return the rank of ternary potentials that an encoder of ``width`` labels has unless it is told: an eighth,
+    or ``"full"`` below 64.
 
     What was measured of it: docs/reports/small_treebanks.md.
 
@@ -30,11 +31,13 @@ def default_rank(width: int) -> int | Literal["full"]:
 
 
 class DependencyCRFEncoder(WithPriors):
-    """Contextual scores of the labels of words: a transformer encoder that is a probability model of sentence structure.
+    """Contextual scores of the labels of words:
+    a transformer encoder that is a probability model of sentence structure.
 
     Shapes: x (B, N, L), key_padding_mask (B, N) with True at padding -> (B, N, L).
 
-    Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one word chosen.
+    Potentials start with a variance of ``1 / width``. At the published start, variance 1, every head begins with one
+    word chosen.
 
     Parameters
     ----------
@@ -47,16 +50,16 @@ class DependencyCRFEncoder(WithPriors):
     distances
         Bounds that cut the distance of two words into groups, each with potentials of its own.
     rank, shared
-        A number: ternary potentials of low rank ``U V'``; ``shared`` over the channels as well ("uvw"). ``"full"``: full ones. None:
-        `default_rank`, an eighth of the width for 64 labels or more, else full.
+        A number: ternary potentials of low rank ``U V'``; ``shared`` over the channels as well ("uvw"). ``"full"``:
+        full ones. None: `default_rank`, an eighth of the width for 64 labels or more, else full.
     symmetric
         The score of two words is the same whichever of them is the head: the potential of a distance to the left is the
         transpose of that to the right. Half the parameters.
     root_labels
         K, the labels of a root that every word may have as its head; 0 is no root.
     num_nodes, node_channels, split
-        M global nodes, in the first ``node_channels`` channels (None: in all), attended together with the words or ``split`` from
-        them.
+        M global nodes, in the first ``node_channels`` channels (None: in all), attended together with the words or
+        ``split`` from them.
     label_temperature, head_temperature
         λ_Z and λ_H; None is the published scale of the heads, ``1 / width``.
     label_step, head_step, label_damping, head_damping
@@ -151,7 +154,9 @@ class DependencyCRFEncoder(WithPriors):
             self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **rules)
 
     def constrained(self) -> dict[str, Tensor]:
-        """Return the potentials ``ternary``, ``root_ternary`` and ``memory``; of low rank also ``left``, ``right`` and ``channels``."""
+        """Return the potentials ``ternary``, ``root_ternary`` and ``memory``; of low rank also ``left``,
+        ``right`` and ``channels``.
+        """
         potential = self.potential()
         full = potential.full() if isinstance(potential, LowRank) else potential
         return {**dict(self.named_parameters()), "ternary": full}
@@ -175,7 +180,9 @@ class DependencyCRFEncoder(WithPriors):
         return LowRank.shared(left, right, torch.cat([self.channels] * 2) if self.symmetric else self.channels)
 
     def crf(self, x: Tensor, key_padding_mask: Tensor | None = None) -> DependencyCRF:
-        """Return the model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
+        """Return the model of sentences with unary scores ``x`` (B, N, L); ``key_padding_mask`` (B,
+        N) is True at padding.
+        """
         return DependencyCRF(**self._parameters_of(x, key_padding_mask))
 
     def _parameters_of(self, x: Tensor, key_padding_mask: Tensor | None) -> dict[str, Any]:
@@ -193,7 +200,8 @@ class DependencyCRFEncoder(WithPriors):
         key_padding_mask
             (B, N), True at padding.
         heads
-            Slots (B, C, N) of the heads that are known, -1 where they are not, as `DependencyCRF.potentials` takes them.
+            Slots (B, C, N) of the heads that are known, -1 where they are not, as `DependencyCRF.potentials` takes
+            them.
 
         Raises
         ------
@@ -220,10 +228,12 @@ class DependencyCRFEncoder(WithPriors):
         return F.dropout(x, self.rate)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile in place, as `torch.nn.Module.compile`; the part that every sweep repeats for every channel is compiled once.
+        """Compile in place, as `torch.nn.Module.compile`;
+        the part that every sweep repeats for every channel is compiled once.
 
-        The options are those of ``torch.compile``; ``dynamic=True`` serves every length beyond the last distance at once. The sequential
-        schedule, which goes word by word, is unrolled. Torch's own backend needs a C++ compiler. A copy is not compiled.
+        The options are those of ``torch.compile``; ``dynamic=True`` serves every length beyond the last distance at
+        once. The sequential schedule, which goes word by word, is unrolled. Torch's own backend needs a C++ compiler. A
+        copy is not compiled.
         """
         if isinstance(self.update, kernel.Sweep):
             self.update = self.update.compiled(*args, **options)
@@ -231,5 +241,7 @@ class DependencyCRFEncoder(WithPriors):
             super().compile(*args, **options)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Return label logits (B, N, L) from unary scores ``x`` (B, N, L); ``key_padding_mask`` (B, N) is True at padding."""
+        """Return label logits (B, N, L) from unary scores ``x`` (B, N, L); ``key_padding_mask`` (B,
+        N) is True at padding.
+        """
         return self.field(x, key_padding_mask).label_logits

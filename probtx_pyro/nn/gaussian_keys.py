@@ -15,7 +15,8 @@ from probtx_pyro.ops._assignment import Reduction, log_sum, reduction
 
 
 class GaussianKeysAttention(SeveralKeys, GaussianAttention):
-    """Attention with a mixture of R Gaussian keys a unit, MGK (Nguyen et al. 2022, eq. 3-4 with the normalisers of erratum 9).
+    """Attention with a mixture of R Gaussian keys a unit, MGK (Nguyen et al. 2022,
+    eq. 3-4 with the normalisers of erratum 9).
 
     Shapes: as ``torch.nn.MultiheadAttention``.
 
@@ -30,8 +31,8 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     share
         None: R projections of the input; ``"shift"``: one projection and R shifts a head (sMGK).
     assignment
-        ``"soft"`` sums over the components, ``"hard"`` takes the largest (slower: not fused, chunked). Or any reduction of the
-        last axis of a tensor of log probabilities.
+        ``"soft"`` sums over the components, ``"hard"`` takes the largest (slower: not fused, chunked). Or any reduction
+        of the last axis of a tensor of log probabilities.
     linked
         As for `GaussianMixtureAttention`, but False as in the paper. With ``linked=True`` and R = 1 the layer is scaled
         dot-product attention.

@@ -18,7 +18,9 @@ from probtx_pyro.ops._numerics import single
 
 
 class Coordinates(NamedTuple):
-    """Parametrisation of a learned metric. count: how many coordinates, from D. root: its root, from coordinates (..., count)."""
+    """Parametrisation of a learned metric. count: how many coordinates, from D. root: its root,
+    from coordinates (..., count).
+    """
 
     count: Callable[[int], int]
     root: Callable[[Tensor], Metric]
@@ -43,10 +45,12 @@ METRICS: Mapping[str, Coordinates] = MappingProxyType({
 
 
 class GaussianMixtureAttention(GaussianAttention):
-    """Attention as the posterior over Gaussian units (Movellan & Gabbur 2020): a trained ``MultiheadAttention`` is a special case.
+    """Attention as the posterior over Gaussian units (Movellan & Gabbur 2020):
+    a trained ``MultiheadAttention`` is a special case.
 
-    As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in exact
-    arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can depart from there.
+    As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in
+    exact arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can
+    depart from there.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
 
@@ -57,41 +61,44 @@ class GaussianMixtureAttention(GaussianAttention):
     head_dim, priors
         As for `Attention`.
     linked
-        True gives a unit a prior probability in proportion to ``exp(α|key|²/2)`` (paper eq. 16), with α the key precision, so that
-        logits are dot products. False weighs units by Gaussian distance.
+        True gives a unit a prior probability in proportion to ``exp(α|key|²/2)`` (paper eq. 16), with α the key
+        precision, so that logits are dot products. False weighs units by Gaussian distance.
     unit_weights
-        Learns, from the input that a key is projected from, how likely its unit is before any query is seen (starts at equal
-        weights).
+        Learns, from the input that a key is projected from, how likely its unit is before any query is seen (starts at
+        equal weights).
     unit_precision
-        Learns a factor of each unit's precision in the same way (starts at 1); not with ``linked``, which needs equal ones.
+        Learns a factor of each unit's precision in the same way (starts at 1); not with ``linked``, which needs equal
+        ones.
     adapt_steps
-        Number of ECM steps by which the units adapt to the queries of the call; 0 is none. Gradients flow through the steps. In a
-        causal call query i meets units that adapted to queries up to i, in O(L² S) a step. Dropout then falls on the channels of
-        the answers.
+        Number of ECM steps by which the units adapt to the queries of the call; 0 is none. Gradients flow through the
+        steps. In a causal call query i meets units that adapted to queries up to i, in O(L² S) a step. Dropout then
+        falls on the channels of the answers.
     adapted
-        The parameters that adapt: names, each under a prior whose mode is the parameter as it was, of a strength that each head
-        learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution that fits the
-        parameter of every head, (B, H, ...); a function (or a module, which then trains with the layer) from its present value
-        to a distribution; None for the layer's own. Names are ``keys``, ``key_precision`` and ``weights``, with ``shift=True``
-        ``shift``, with a metric ``metric``, with ``answers=True`` ``values`` and ``value_precision``.
+        The parameters that adapt: names, each under a prior whose mode is the parameter as it was, of a strength that
+        each head learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution
+        that fits the parameter of every head, (B, H, ...); a function (or a module, which then trains with the layer)
+        from its present value to a distribution; None for the layer's own. Names are ``keys``, ``key_precision`` and
+        ``weights``, with ``shift=True`` ``shift``, with a metric ``metric``, with ``answers=True`` ``values`` and
+        ``value_precision``.
     implicit
-        Gradients of the adapted units by the implicit function theorem, for so many steps that they have settled, instead of
-        through the steps.
+        Gradients of the adapted units by the implicit function theorem, for so many steps that they have settled,
+        instead of through the steps.
     background
-        One more unit, the last: attention to nothing. Its key is 0, its weight is learned by each head (``background_log_weight``),
-        and where units are not linked its precision. ``"zero"`` answers with 0: linked, attention to the others is ``exp(s_j) /
-        (1 + Σ exp(s))`` at the start. ``"learned"`` learns its answer, too.
+        One more unit, the last: attention to nothing. Its key is 0, its weight is learned by each head
+        (``background_log_weight``), and where units are not linked its precision. ``"zero"`` answers with 0: linked,
+        attention to the others is ``exp(s_j) / (1 + Σ exp(s))`` at the start. ``"learned"`` learns its answer, too.
     map_steps
-        Number of EM steps on the answer, to return the most probable one (paper eq. 14-15) instead of the mean; each head learns
-        a value precision. 0 returns the mean, which does not depend on the value precision.
+        Number of EM steps on the answer, to return the most probable one (paper eq. 14-15) instead of the mean; each
+        head learns a value precision. 0 returns the mean, which does not depend on the value precision.
     metric
-        ``"diagonal"`` or ``"full"``: each head learns an inner product of queries and keys, from the identity. Its determinant is
-        1, since ``key_precision`` is its scale. None is the identity.
+        ``"diagonal"`` or ``"full"``: each head learns an inner product of queries and keys, from the identity. Its
+        determinant is 1, since ``key_precision`` is its scale. None is the identity.
     shift
         Each head learns a displacement of all keys, from 0.
     answers
-        True takes known answers of some queries (``answers``, ``observed`` of `forward`): by them the units adapt, so that they
-        inform the other queries. A query whose answer is known answers with it. Each head learns a value precision.
+        True takes known answers of some queries (``answers``, ``observed`` of `forward`): by them the units adapt, so
+        that they inform the other queries. A query whose answer is known answers with it. Each head learns a value
+        precision.
 
     Raises
     ------
@@ -155,7 +162,9 @@ class GaussianMixtureAttention(GaussianAttention):
         return {name: repair for name, repair in needs.items() if not there.get(name)}
 
     def constrained(self) -> dict[str, Tensor]:
-        """Return the base's parameters and, where the layer has them, ``value_precision`` (H, 1), ``metric`` (H, D) or (H, D, D) and ``shift`` (H, D)."""
+        """Return the base's parameters and, where the layer has them, ``value_precision`` (H, 1), ``metric`` (H,
+        D) or (H, D, D) and ``shift`` (H, D).
+        """
         values = super().constrained()
         if self.log_value_precision is not None:
             values["value_precision"] = self.log_value_precision.exp()
@@ -192,7 +201,9 @@ class GaussianMixtureAttention(GaussianAttention):
         return laid | ({} if self.metric is None else {"diagonal_metric": self.metric == "diagonal"})
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
-        """Return the most probable answers where ``map_steps`` asks for them, else the mean; and weights if asked for."""
+        """Return the most probable answers where ``map_steps`` asks for them, else the mean;
+        and weights if asked for.
+        """
         if not self.map_steps:
             return super().ask(model, queries, need_weights, *known)
         answers = model.map_outputs(queries, num_steps=self.map_steps)

@@ -1,4 +1,5 @@
-"""Hopfield layers: attention repeated, the state moving among the keys before it reads the values out (Ramsauer et al. 2021).
+"""Hopfield layers: attention repeated, the state moving among the keys before it
+reads the values out (Ramsauer et al. 2021).
 
 Batch and heads keep their places throughout, (B, H, L, D): no item of a batch meets another (erratum 18).
 """
@@ -23,17 +24,19 @@ from probtx_pyro.ops._retrieval import POOLING, iterate
 class StateUpdate(nn.Module):
     """Retrieval in every head, as both Hopfield layers do it.
 
-    Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if asked for.
+    Shapes: states (B, H, L, D), patterns (B, H, S, D), values (B, H, S, M) -> (B, H, L, M), and weights (B, H, L, S) if
+    asked for.
 
     Parameters
     ----------
     num_heads
         Number of heads; each has a β of its own where it learns.
     beta, learn_beta
-        Inverse temperature β, and True if it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for heads D
-        wide.
+        Inverse temperature β, and True if it is learned (as its logarithm, from this start); None is ``1/sqrt(D)`` for
+        heads D wide.
     num_steps
-        Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out. 1 is attention.
+        Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out. 1 is
+        attention.
     tol
         A state stops once it moves by no more than this times its largest magnitude; None takes all steps.
     transformation
@@ -93,9 +96,11 @@ class StateUpdate(nn.Module):
         dropout: float = 0.0,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what the states read out in the end and, if asked for, their last weights, the only ones that dropout falls on.
+        """Return what the states read out in the end and, if asked for, their last weights,
+        the only ones that dropout falls on.
 
-        With ``need_weights`` every step is explicit, which can be differentiated twice; else softmax is fused, which cannot on a CPU.
+        With ``need_weights`` every step is explicit, which can be differentiated twice; else softmax is fused, which
+        cannot on a CPU.
 
         Parameters
         ----------
@@ -131,8 +136,8 @@ class StateUpdate(nn.Module):
     ) -> tuple[GaussianMixture | Hopfield, Tensor]:
         """Return the memory of every head, and the states of its last step; arguments as in `forward`.
 
-        Softmax is the mixture that the memory is. A sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf; with
-        a mask for each state it has leading axes (B, H, L), and states (B, H, L, 1, D).
+        Softmax is the mixture that the memory is. A sparse transformation is a `Hopfield`, which takes no mask but 0
+        and -inf; with a mask for each state it has leading axes (B, H, L), and states (B, H, L, 1, D).
         """
         states, patterns, values = single(states), single(patterns), single(values)
         rows = masks.opened(states.shape[-2], values.shape[-2], values)
@@ -169,8 +174,8 @@ class StateUpdate(nn.Module):
 class HopfieldAttention(Attention):
     """Attention whose queries move among the keys for some steps before they read the values out.
 
-    One step of softmax with ``beta=None``, that is ``1/sqrt(head_dim)``, is ``torch.nn.MultiheadAttention``. A β that does not learn
-    is no part of the state, which then loads both ways with ``strict=True``.
+    One step of softmax with ``beta=None``, that is ``1/sqrt(head_dim)``, is ``torch.nn.MultiheadAttention``. A β that
+    does not learn is no part of the state, which then loads both ways with ``strict=True``.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
 
@@ -185,15 +190,16 @@ class HopfieldAttention(Attention):
     tol
         A query stops once it moves by no more than this times its largest magnitude; None takes all steps.
     beta, learn_beta
-        Inverse temperature β, and True if each head learns one (as its logarithm, from this start); None is ``1/sqrt(head_dim)``.
+        Inverse temperature β, and True if each head learns one (as its logarithm, from this start); None is
+        ``1/sqrt(head_dim)``.
     transformation
         ``"softmax"``, ``"entmax15"`` or ``"sparsemax"``: from scores to weights.
 
     Notes
     -----
-    ``need_weights=False`` builds no L x S tensor, at any number of steps (sparse and causal together need a mask of that size).
-    With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph; ``torch.export`` takes
-    all steps, with the same answers.
+    ``need_weights=False`` builds no L x S tensor, at any number of steps (sparse and causal together need a mask of
+    that size). With ``tol`` the number of steps depends on the data, which a compiler cannot follow in one graph;
+    ``torch.export`` takes all steps, with the same answers.
 
     Raises
     ------
@@ -246,7 +252,8 @@ class HopfieldAttention(Attention):
     ) -> tuple[GaussianMixture | Hopfield, Tensor]:
         """Return the memory of every head, and the states of its last step. See `Attention.formulation`.
 
-        Softmax is the mixture that the memory is; a sparse transformation is a `Hopfield`, which takes no mask but 0 and -inf.
+        Softmax is the mixture that the memory is; a sparse transformation is a `Hopfield`, which takes no mask but 0
+        and -inf.
         """
         return self.update.formulation(queries, units.keys, values, masks)
 
@@ -254,16 +261,16 @@ class HopfieldAttention(Attention):
 class HopfieldRetrieval(WithPriors):
     """An associative memory as a layer without projections: states and stored patterns in, retrieved patterns out.
 
-    Shapes: ``state`` (B, L, E), or (L, E) for a single one; ``patterns`` (B, S, E), or (S, E) for one memory that all items of the
-    batch share; ``values`` (B, S, M) or (S, M), None for the patterns -> (B, L, M) or (L, M).
+    Shapes: ``state`` (B, L, E), or (L, E) for a single one; ``patterns`` (B, S, E), or (S, E) for one memory that all
+    items of the batch share; ``values`` (B, S, M) or (S, M), None for the patterns -> (B, L, M) or (L, M).
 
     Parameters
     ----------
     num_heads
         Heads among which the features are split, each a memory of its own.
     beta, learn_beta
-        Inverse temperature β, and True if each head learns one (as its logarithm, from this start), which is then the only
-        parameter; None is ``1/sqrt(D)`` for heads D wide.
+        Inverse temperature β, and True if each head learns one (as its logarithm, from this start), which is then the
+        only parameter; None is ``1/sqrt(D)`` for heads D wide.
     num_steps
         Steps in all: ``num_steps - 1`` of the states among the patterns, then one that reads the values out.
     tol
@@ -271,7 +278,8 @@ class HopfieldRetrieval(WithPriors):
     transformation
         ``"softmax"``, ``"entmax15"`` or ``"sparsemax"``: from scores to weights.
     patterns, values
-        A memory (S, E) to hold as a buffer, and its answers (S, M) in place of the patterns; None if patterns come with each call.
+        A memory (S, E) to hold as a buffer, and its answers (S, M) in place of the patterns; None if patterns come with
+        each call.
     batch_first
         True for batches (B, L, E), False for (L, B, E), as in ``torch.nn.MultiheadAttention``.
     priors
@@ -280,7 +288,8 @@ class HopfieldRetrieval(WithPriors):
     Raises
     ------
     ValueError
-        Settings out of range; in a call, shapes that do not fit, a width that the heads do not divide, no patterns anywhere.
+        Settings out of range; in a call, shapes that do not fit, a width that the heads do not divide, no patterns
+        anywhere.
 
     Examples
     --------
@@ -337,8 +346,8 @@ class HopfieldRetrieval(WithPriors):
         state
             (B, L, E), (L, B, E) without ``batch_first``, or (L, E).
         patterns, values
-            (B, S, E) and (B, S, M), or (S, E) and (S, M) for all items of the batch; None for those that the layer holds. Without
-            values the patterns answer.
+            (B, S, E) and (B, S, M), or (S, E) and (S, M) for all items of the batch; None for those that the layer
+            holds. Without values the patterns answer.
         key_padding_mask
             (B, S), True at patterns that no state may retrieve.
         attn_mask
@@ -374,7 +383,9 @@ class HopfieldRetrieval(WithPriors):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, Units, Tensor, Masks]:
-        """Return states (B, H, L, D), patterns as units, values (B, H, S, M) and masks of every head; arguments as in `forward`."""
+        """Return states (B, H, L, D), patterns as units, values (B, H, S, M) and masks of every head;
+        arguments as in `forward`.
+        """
         if patterns is None:
             patterns, values = self.patterns, self.values if values is None else values
         if patterns is None:
@@ -417,7 +428,9 @@ class HopfieldRetrieval(WithPriors):
         return printed(self, {"num_heads": self.num_heads, **held}, options)
 
     def _heads(self, name: str, x: Tensor, batch: int) -> Tensor:
-        """Split ``x`` into heads, (B, H, length, features of a head); without a batch axis it is shared by the batch."""
+        """Split ``x`` into heads, (B, H, length, features of a head);
+        without a batch axis it is shared by the batch.
+        """
         if x.dim() == 3 and not self.batch_first:
             x = x.transpose(0, 1)
         if x.dim() not in (2, 3) or (x.dim() == 3 and x.shape[0] != batch) or x.shape[-1] % self.num_heads:

@@ -33,9 +33,9 @@ class LinearKeysAttention(SeveralKeys):
 
     Notes
     -----
-    Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own,
-    causality with L other than S, and ``need_weights`` need the L x S matrix. A floating mask multiplies products by its exponential. Dropout drops units, the same for all
-    queries of a head.
+    Masks of units (``key_padding_mask``) and causality keep the cost linear. A mask with rows of its own, causality
+    with L other than S, and ``need_weights`` need the L x S matrix. A floating mask multiplies products by its
+    exponential. Dropout drops units, the same for all queries of a head.
 
     Raises
     ------

@@ -1,4 +1,6 @@
-"""The reference layer, scaled dot-product attention, and the explicit path that layers take where weights are asked for."""
+"""The reference layer, scaled dot-product attention,
+and the explicit path that layers take where weights are asked for.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +47,9 @@ class SoftmaxAttention(Attention):
 
 
 def products(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the products (B, H, L, S) of queries (B, H, L, D) and keys (B, H, S, D), in 32 bits at least: softmax sees their differences."""
+    """Return the products (B, H, L, S) of queries (B, H, L, D) and keys (B, H, S, D), in 32 bits at least:
+    softmax sees their differences.
+    """
     with unrounded(queries.device):
         return single(queries) @ single(keys).mT
 

@@ -15,10 +15,11 @@ HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
 def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> list[str]:
     """Replace every ``torch.nn.MultiheadAttention`` in a model, in place, by a layer with the same weights.
 
-    A layer that stands in several places of the model stays one layer, in all of them. The new layers hold the very parameters of
-    the old ones, frozen where they were frozen, so that an optimizer made before still trains them; they take over the hooks
-    (handles still remove them), the mode, the device and the dtype. What a layer has beyond a ``MultiheadAttention``, such as
-    ``log_key_precision``, is new: it is in no optimizer yet, and learns unless all of the old layer is frozen.
+    A layer that stands in several places of the model stays one layer, in all of them. The new layers hold the very
+    parameters of the old ones, frozen where they were frozen, so that an optimizer made before still trains them; they
+    take over the hooks (handles still remove them), the mode, the device and the dtype. What a layer has beyond a
+    ``MultiheadAttention``, such as ``log_key_precision``, is new: it is in no optimizer yet, and learns unless all of
+    the old layer is frozen.
 
     Parameters
     ----------
@@ -38,8 +39,9 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
     TypeError
         ``layer`` is not a class of attention layers (an instance is none), or does not take the options.
     ValueError
-        There is nothing to swap; the model itself is a ``MultiheadAttention``, which cannot be replaced in place; a layer has a
-        ``forward`` of its own, or keeps its weights under other names (parametrization, pruning, adapters); options out of range.
+        There is nothing to swap; the model itself is a ``MultiheadAttention``, which cannot be replaced in place; a
+        layer has a ``forward`` of its own, or keeps its weights under other names (parametrization, pruning, adapters);
+        options out of range.
 
     Examples
     --------

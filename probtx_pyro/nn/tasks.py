@@ -1,12 +1,14 @@
-"""Models of words for the tasks of an encoder: tags of words, masked words, the category of a text; and a transformer encoder.
+"""Models of words for the tasks of an encoder: tags of words, masked words, the category of a text;
+and a transformer encoder.
 
-An encoder is any module ``encoder(x, key_padding_mask) -> (B, N, width)`` of x (B, N, width) and a mask (B, N), True at padding:
-`TransformerEncoder`, or `DependencyCRFEncoder`, to which the word embedding is the unary scores S and whose output is the scores
-of the labels.
+An encoder is any module ``encoder(x, key_padding_mask) -> (B, N, width)`` of x (B, N, width) and a mask (B, N), True at
+padding: `TransformerEncoder`, or `DependencyCRFEncoder`, to which the word embedding is the unary scores S and whose
+output is the scores of the labels.
 
-Reference: Wu & Tu, 'Probabilistic Transformer: A Probabilistic Dependency Model for Contextual Word Representation' (Findings of
-ACL 2023), section 3 and appendix on tasks: a linear layer on the label scores, tied unary scores for masked words, the root for
-the category of a text. The mean word, which is not theirs, learns faster on the texts that were tried.
+Reference: Wu & Tu, 'Probabilistic Transformer: A Probabilistic Dependency Model for Contextual Word Representation'
+(Findings of ACL 2023), section 3 and appendix on tasks: a linear layer on the label scores, tied unary scores for
+masked words, the root for the category of a text. The mean word, which is not theirs, learns faster on the texts that
+were tried.
 """
 
 from collections.abc import Callable
@@ -21,7 +23,8 @@ from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
 class TransformerEncoder(nn.Module):
-    """Layers of ``torch.nn.TransformerEncoderLayer`` with any attention, norms before them, a last one behind, and learned positions.
+    """Layers of ``torch.nn.TransformerEncoderLayer`` with any attention, norms before them, a last one behind,
+    and learned positions.
 
     Shapes: x (B, N, width), key_padding_mask (B, N) with True at padding -> (B, N, width); N is at most ``context``.
 
@@ -34,8 +37,8 @@ class TransformerEncoder(nn.Module):
     num_heads, num_layers, dropout
         As for ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerEncoder``.
     max_offset
-        None: absolute positions. A number: relative ones; every head learns a bias for each offset between two words, to be added
-        to its logits in all layers, and offsets beyond ``max_offset`` share those of the last.
+        None: absolute positions. A number: relative ones; every head learns a bias for each offset between two words,
+        to be added to its logits in all layers, and offsets beyond ``max_offset`` share those of the last.
     attention
         Class of the attention layers, as for `TransformerBlock`.
     options
@@ -44,8 +47,8 @@ class TransformerEncoder(nn.Module):
     Raises
     ------
     ValueError
-        A ``max_offset`` that is not positive, and what ``attention`` refuses, such as a width that the heads do not divide; in a
-        call, more words than ``context``.
+        A ``max_offset`` that is not positive, and what ``attention`` refuses, such as a width that the heads do not
+        divide; in a call, more words than ``context``.
 
     Examples
     --------
@@ -115,7 +118,9 @@ class TransformerEncoder(nn.Module):
 
 
 def own_numbers(words: Tensor, axes: int = 2) -> Tensor:
-    """The number of each word without the features of its spelling, with ``axes`` axes: (B, N) of (B, N) or (B, N, 1 + features)."""
+    """The number of each word without the features of its spelling, with ``axes`` axes: (B, N) of (B, N) or (B, N,
+    1 + features).
+    """
     return words if words.dim() == axes else words[..., 0]
 
 
@@ -185,7 +190,8 @@ class WordTagger(WordModel):
     num_tags
         Number of tags in each column.
     dropout, start, spellings
-        Dropout rate of the embedding, its standard deviation at the start, and rows of the table of spellings (0: none).
+        Dropout rate of the embedding, its standard deviation at the start, and rows of the table of spellings (0:
+        none).
 
     Examples
     --------
@@ -209,12 +215,15 @@ class WordTagger(WordModel):
         self.tags = nn.Linear(width, sum(num_tags))
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the logits of each column, (B, N, tags); words as for `WordModel.embedded`, key_padding_mask (B, N) with True at padding."""
+        """Return the logits of each column, (B, N, tags); words as for `WordModel.embedded`, key_padding_mask (B,
+        N) with True at padding.
+        """
         return self.tags(self.encoder(self.embedded(words), key_padding_mask)).split(self.num_tags, -1)
 
 
 class MaskedLanguageModel(WordModel):
-    """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``); the output weights are the embedding.
+    """Logits of the words that were replaced by the number ``mask`` (= ``vocabulary``);
+    the output weights are the embedding.
 
     Parameters
     ----------
@@ -255,7 +264,9 @@ def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -
 
 
 def root_label(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Return the scores of the label of the root, (B, root_labels), of a `DependencyCRFEncoder` that has one; x (B, N, width)."""
+    """Return the scores of the label of the root, (B, root_labels), of a `DependencyCRFEncoder` that has one; x (B,
+    N, width).
+    """
     return encoder.field(x, key_padding_mask).root_logits
 
 
@@ -269,8 +280,8 @@ class TextClassifier(WordModel):
     num_categories
         Number of categories.
     summary
-        `mean_word`, or `root_label` for a `DependencyCRFEncoder` with ``root_labels=width``; from the encoder, x (B, N, width)
-        and key_padding_mask (B, N) to (B, width).
+        `mean_word`, or `root_label` for a `DependencyCRFEncoder` with ``root_labels=width``; from the encoder, x (B, N,
+        width) and key_padding_mask (B, N) to (B, width).
     """
 
     def __init__(
@@ -288,5 +299,7 @@ class TextClassifier(WordModel):
         self.summary, self.categories = summary, nn.Linear(width, num_categories)
 
     def forward(self, words: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits, (B, categories); words as for `WordModel.embedded`, key_padding_mask (B, N) with True at padding."""
+        """Return the logits, (B, categories); words as for `WordModel.embedded`, key_padding_mask (B,
+        N) with True at padding.
+        """
         return self.categories(self.summary(self.encoder, self.embedded(words), key_padding_mask))

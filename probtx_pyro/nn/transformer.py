@@ -1,4 +1,6 @@
-"""A transformer that takes any attention layer: blocks, and a causal language model of them. Its decoder is in ``decoder.py``."""
+"""A transformer that takes any attention layer: blocks,
+and a causal language model of them. Its decoder is in ``decoder.py``.
+"""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,7 +13,9 @@ from probtx_pyro.nn.softmax import SoftmaxAttention
 
 
 class SelfAttentionBlock(nn.Module):
-    """Base of `TransformerBlock`, where its arguments are explained, and of `TransformerDecoderBlock`: their common branches."""
+    """Base of `TransformerBlock`, where its arguments are explained, and of `TransformerDecoderBlock`:
+    their common branches.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,8 @@ class SelfAttentionBlock(nn.Module):
 class TransformerBlock(SelfAttentionBlock):
     """Self-attention and a feed-forward layer four times as wide, each behind a layer norm and added to its input.
 
-    Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in ``torch.nn.MultiheadAttention``.
+    Shapes: (B, L, width) -> (B, L, width); ``attn_mask`` and ``key_padding_mask`` as in
+    ``torch.nn.MultiheadAttention``.
 
     Parameters
     ----------
@@ -123,7 +128,9 @@ class TransformerLM(nn.Module):
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """Return the attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head, L, L)."""
+        """Return the attention of every layer and head while the model reads ``tokens`` (B, L): (layer, B, head,
+        L, L).
+        """
         caught, x = [], self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
         for block in cast("list[TransformerBlock]", self.blocks):
             h = block.attention_norm(x)

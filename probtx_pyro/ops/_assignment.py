@@ -1,7 +1,8 @@
 """Units that are groups of R components: attention of a unit by any reduction over its components.
 
-``scores_ij = reduce_r log p(x_i, unit=j, component=r)``: the log of a sum is the exact posterior of the unit ("soft"), the
-largest term the hard E-step. Chunked over queries, and recomputed in the backward pass, as `probtx_pyro.ops.statistics`.
+``scores_ij = reduce_r log p(x_i, unit=j, component=r)``: the log of a sum is the exact posterior of the unit ("soft"),
+the largest term the hard E-step. Chunked over queries, and recomputed in the backward pass, as
+`probtx_pyro.ops.statistics`.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,9 @@ ASSIGNMENTS: dict[str, Reduction] = {"soft": log_sum, "hard": largest}
 
 
 def reduction(assignment: str | Reduction) -> Reduction:
-    """Return the reduction over components that a name of `ASSIGNMENTS` stands for; a callable (..., R) -> (...) stands for itself."""
+    """Return the reduction over components that a name of `ASSIGNMENTS` stands for; a callable (...,
+    R) -> (...) stands for itself.
+    """
     if callable(assignment):
         return assignment
     if assignment not in tuple(ASSIGNMENTS):

@@ -1,7 +1,7 @@
 """Functions of the log joint some queries at a time, so that the Q x U matrix never exists.
 
-Each chunk of queries sees every unit, so that its softmax is exact. With gradients, where there are several chunks they are computed
-again in the backward pass: the memory stays O(chunk x U) there, too.
+Each chunk of queries sees every unit, so that its softmax is exact. With gradients, where there are several chunks they
+are computed again in the backward pass: the memory stays O(chunk x U) there, too.
 """
 
 import math
@@ -21,10 +21,11 @@ Parts = Sequence[Any]  # tensors, or None
 
 
 def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Any], list[Any], int]:
-    """Return what makes the log joint less its base: tensors of the queries, tensors of the units, and the numbers that a query takes.
+    """Return what makes the log joint less its base: tensors of the queries, tensors of the units,
+    and the numbers that a query takes.
 
-    The bias and a prior with one row ride along as a last column of the product, against ones; units that such a prior masks are
-    marked by a boolean. `log_joint_of` puts the pieces of a chunk together.
+    The bias and a prior with one row ride along as a last column of the product, against ones; units that such a prior
+    masks are marked by a boolean. `log_joint_of` puts the pieces of a chunk together.
     """
     bias, row_prior, absent = factor.bias, None, None
     if log_prior is not None and log_prior.shape[-2] > 1:
@@ -54,7 +55,9 @@ def squares_of(queries: Parts, units: Parts) -> list[Squares]:
 
 
 def log_joint_of(queries: Parts, units: Parts, units_first: bool = False) -> Tensor:
-    """Return the log joint less its base of a chunk of `sides`, (..., Q, U), a tensor that may be written on; or (..., U, Q)."""
+    """Return the log joint less its base of a chunk of `sides`, (..., Q, U), a tensor that may be written on;
+    or (..., U, Q).
+    """
     statistics, row_prior, *_ = queries
     parameters, absent, never, *_ = units
 
@@ -85,7 +88,8 @@ def over_chunks(
     Parameters
     ----------
     function
-        Returns a tensor (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose pieces are added.
+        Returns a tensor (..., Q, X), whose pieces are joined, and one that sums over the queries (or None), whose
+        pieces are added.
     by_query
         Tensors with the queries at axis -2, or None.
     shared

@@ -64,7 +64,8 @@ class Potentials(NamedTuple):
         return None if self.memory is None else F.pad(self.memory, (0, 0, 0, 0, 0, self.channels - len(self.memory)))
 
     def allowed(self) -> Tensor:
-        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head, and padding neither has a head nor is one.
+        """Which slot each word may choose, (B, 1 or C, N, S): no word is its own head,
+        and padding neither has a head nor is one.
 
         A head that is known is the only one allowed.
         """
@@ -114,8 +115,8 @@ class Potentials(NamedTuple):
     def slot_scores(self, labels: Tensor, root: Tensor | None = None, of: Tensor | None = None) -> Tensor:
         """The score of every slot as the head of every word, given all labels; -inf where it is not allowed.
 
-        Shapes: labels (..., B, N), the root's label (..., B) -> (..., B, C, N, S). With other labels ``of`` the words that have the
-        heads, ``labels`` are those of the heads alone.
+        Shapes: labels (..., B, N), the root's label (..., B) -> (..., B, C, N, S). With other labels ``of`` the words
+        that have the heads, ``labels`` are those of the heads alone.
         """
         ternary, length = self.full_ternary(), labels.shape[-1]
         channel = torch.arange(self.channels, device=labels.device)[:, None, None]
@@ -145,8 +146,8 @@ def group_of(distances: Sequence[int], length: int, device: torch.device | None 
     Parameters
     ----------
     distances
-        ``s_1 < s_2 < ... < s_n`` cut ``|i - j|`` into the groups [1, s_1), [s_1, s_2), ..., [s_n, ∞): n + 1 groups to the right
-        (j > i), then as many to the left, G = 2 (n + 1) in all.
+        ``s_1 < s_2 < ... < s_n`` cut ``|i - j|`` into the groups [1, s_1), [s_1, s_2), ..., [s_n, ∞): n + 1 groups to
+        the right (j > i), then as many to the left, G = 2 (n + 1) in all.
     length
         N, the number of words.
     device
@@ -169,7 +170,9 @@ def group_of(distances: Sequence[int], length: int, device: torch.device | None 
 
 
 def membership(potentials: Potentials) -> Tensor:
-    """Return d, (G, N, N): 1 where the pair (i, j) is in group g, else 0, so that ``T^{(c,g(i,j))} = Σ_g d^g_ij T^{(c,g)}``."""
+    """Return d, (G, N, N): 1 where the pair (i, j) is in group g, else 0, so that
+    ``T^{(c,g(i,j))} = Σ_g d^g_ij T^{(c,g)}``.
+    """
     length, unary = potentials.unary.shape[-2], potentials.unary
     group = group_of(potentials.distances, length, unary.device)
     member = F.one_hot(group, 2 * (len(potentials.distances) + 1)).movedim(-1, 0).to(unary.dtype)

@@ -1,4 +1,6 @@
-"""Rules by which the marginals of a dependency CRF follow their scores: temperature, damping, step, normaliser and dropout."""
+"""Rules by which the marginals of a dependency CRF follow their scores: temperature, damping, step,
+normaliser and dropout.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +13,9 @@ ROW = 16  # a CPU takes the softmax of rows of 16 in a tenth to a quarter of the
 
 
 def softmax(logits: Tensor, axis: int = -1) -> Tensor:
-    """Return the softmax as ``torch.softmax`` does, but on a CPU rows that are short are filled up to 16 numbers first."""
+    """Return the softmax as ``torch.softmax`` does,
+    but on a CPU rows that are short are filled up to 16 numbers first.
+    """
     length = logits.shape[-1]
     if axis != -1 or not 2 < length < ROW or logits.device.type != "cpu":
         return torch.softmax(logits, axis)
@@ -21,7 +25,8 @@ def softmax(logits: Tensor, axis: int = -1) -> Tensor:
 class Choices(NamedTuple):
     """Which slots may be chosen, as `Rule` takes them.
 
-    bias: (B, 1 or C, N, S), added to logits: 0 for a slot that is allowed, -inf for another; 0 throughout where none is allowed.
+    bias: (B, 1 or C, N, S), added to logits: 0 for a slot that is allowed, -inf for another; 0 throughout where none is
+    allowed.
     some: (B, 1 or C, N, choices), 1 where any slot of a choice is allowed, else 0.
     largest: what marginals are multiplied by is at most this, a number or a scalar tensor.
     """
@@ -63,8 +68,9 @@ class Rule(NamedTuple):
     def normalized(self, logits: Tensor, choices: Choices, parts: Sequence[int] = ()) -> Tensor:
         """Marginals over the allowed slots of each choice, whose sizes are ``parts``; zero where nothing is allowed.
 
-        What is less than the square of the rounding error, even when it is multiplied by the largest potential, becomes zero: no sum
-        can feel it, but the products of such numbers are subnormal, and a CPU multiplies those ten times slower.
+        What is less than the square of the rounding error, even when it is multiplied by the largest potential, becomes
+        zero: no sum can feel it, but the products of such numbers are subnormal, and a CPU multiplies those ten times
+        slower.
         """
         bias, some, largest = choices
         if len(parts) > 1:

@@ -1,9 +1,11 @@
-"""Factors of a log joint: a product of statistics and parameters, or where that would lose its digits the squares themselves.
+"""Factors of a log joint: a product of statistics and parameters,
+or where that would lose its digits the squares themselves.
 
-``-½ α |x - ξ|²`` is expanded to ``α x'ξ - ½ α |x|² - ½ α |ξ|²``, a matrix product, only where `far_apart` bounds what that loses. Far
-from the origin, in Unix seconds or between groups of points, an ulp of ``|x|²`` is larger than the distances to tell apart. There a
-factor keeps points and centers (`Squares`), and its logits are squares of differences; those of float32 are expanded in float64 where
-that has digits enough, which is several times as fast. `far_apart` is the one place that decides.
+``-½ α |x - ξ|²`` is expanded to ``α x'ξ - ½ α |x|² - ½ α |ξ|²``, a matrix product, only where `far_apart` bounds what
+that loses. Far from the origin, in Unix seconds or between groups of points, an ulp of ``|x|²`` is larger than the
+distances to tell apart. There a factor keeps points and centers (`Squares`), and its logits are squares of differences;
+those of float32 are expanded in float64 where that has digits enough, which is several times as fast. `far_apart` is
+the one place that decides.
 """
 
 import math
@@ -17,9 +19,11 @@ from probtx_pyro.ops._numerics import common_shape, exporting, known
 from probtx_pyro.typing import PerQuery, PerUnit, QueryStatistics, UnitParameters
 
 EXPANDED = {torch.float32: 2.0**10, torch.float64: 2.0**16}
-"""The largest ½ α (|x| + |ξ|)² whose squares are expanded, in nats: a logit of D features then errs by (D + 4) 6e-5, or (D + 4) 1.5e-11."""
+"""The largest ½ α (|x| + |ξ|)² whose squares are expanded, in nats: a logit of D features then errs by (D + 4) 6e-5,
+or (D + 4) 1.5e-11."""
 DOUBLE = 2.0**28
-"""The largest that is expanded in float64 for inputs in float32: a logit then errs by (D + 4) 3e-8, half its own rounding at 1."""
+"""The largest that is expanded in float64 for inputs in float32: a logit then errs by (D + 4) 3e-8,
+half its own rounding at 1."""
 PAIRS, PAIRS_ON_GPU = 2**20, 2**26  # differences of a query, a unit and a feature at a time
 BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # of torch.cdist
 
@@ -27,11 +31,12 @@ BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # of torch.cdist
 class Squares(NamedTuple):
     """``-½ precision_j |root_j'(x_i - ξ_j)|²``, to be computed from the differences; 0 where the point is not observed.
 
-    points: x, (..., Q, D). centers: ξ, (..., U, D). precision: (..., U, 1). root: of a metric that all units share or each has,
-    flat, (..., 1 or U, D²), or of a diagonal one (..., 1 or U, D); None is the identity. observed: boolean (..., Q, 1); None is True.
-    origin: (..., 1, D), less which the squares are expanded in float64 after all; None takes the differences. apart: boolean (..., 1, 1),
-    the problems whose logits these are; None is all. Those of the others are 0: they stand in the product of the `Factor`, whose first
-    columns are then 0 for what is apart.
+    points: x, (..., Q, D). centers: ξ, (..., U, D). precision: (..., U, 1). root: of a metric that all units share or
+    each has, flat, (..., 1 or U, D²), or of a diagonal one (..., 1 or U, D); None is the identity. observed: boolean
+    (..., Q, 1); None is True.
+    origin: (..., 1, D), less which the squares are expanded in float64 after all; None takes the differences. apart:
+    boolean (..., 1, 1), the problems whose logits these are; None is all. Those of the others are 0: they stand in the
+    product of the `Factor`, whose first columns are then 0 for what is apart.
     """
 
     points: Tensor
@@ -44,14 +49,15 @@ class Squares(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j + base_i + squares_ij`` (up to a constant of the query where that is said).
+    """``log p(x_i | unit=j) = statistics_i · parameters_j + bias_j + base_i +
+    squares_ij`` (up to a constant of the query where that is said).
 
-    ``base`` is the log base measure of the query, which attention does not see; None is 0. ``squares`` are what is not expanded.
-    ``never``, like ``parameters``, is positive where the parameter is -inf and 0 elsewhere, None where it is 0 throughout: a unit
-    has no density where a statistic meets it.
+    ``base`` is the log base measure of the query, which attention does not see; None is 0. ``squares`` are what is not
+    expanded. ``never``, like ``parameters``, is positive where the parameter is -inf and 0 elsewhere, None where it is
+    0 throughout: a unit has no density where a statistic meets it.
 
-    Half-precision inputs are held in float32 here; `attend` rounds statistics and parameters, as the inputs were rounded,
-    and keeps the bias, a large number that cancels, to 24 bits.
+    Half-precision inputs are held in float32 here; `attend` rounds statistics and parameters, as the inputs were
+    rounded, and keeps the bias, a large number that cancels, to 24 bits.
     """
 
     statistics: QueryStatistics
@@ -67,14 +73,16 @@ def far_apart(
 ) -> Tensor | None:
     """Return which problems have squares that may not be expanded, boolean (..., 1, 1), or None where all of them may.
 
-    They may where ``½ α |Λ| (|x| + |ξ|)²`` is at most `EXPANDED` for all points and centers of a problem: an expanded logit of D features
-    is then within ``(D + 4) EXPANDED`` roundings of the exact one. Each problem decides for itself, so that a batch is the stack
-    of its singles. None, too, where a branch on numbers is not possible (compiled, exported and vmapped calls).
+    They may where ``½ α |Λ| (|x| + |ξ|)²`` is at most `EXPANDED` for all points and centers of a problem: an expanded
+    logit of D features is then within ``(D + 4) EXPANDED`` roundings of the exact one. Each problem decides for itself,
+    so that a batch is the stack of its singles. None, too, where a branch on numbers is not possible (compiled,
+    exported and vmapped calls).
 
     Parameters
     ----------
     points, centers, precision
-        x (..., Q, D) and ξ (..., U, D), less what is subtracted before squares are expanded; α, scalar or (..., U or 1).
+        x (..., Q, D) and ξ (..., U, D), less what is subtracted before squares are expanded; α, scalar or (..., U or
+        1).
     root
         As in `Squares`.
     most
@@ -139,7 +147,9 @@ def squares_apart(
     observed: Tensor | None = None,
     apart: Tensor | None = None,
 ) -> Squares:
-    """Return the `Squares` of points and centers whose squares are not expanded as they are; those of float32 in float64, where that does."""
+    """Return the `Squares` of points and centers whose squares are not expanded as they are;
+    those of float32 in float64, where that does.
+    """
     some = apart is not None and not known(apart.all(), otherwise=False)
     found = Squares(points, centers, precision, root, observed, apart=apart if some else None)
     has = points.dtype == torch.float32 and points.device.type != "mps" and (root is None or root.shape[-2] == 1)
@@ -161,7 +171,9 @@ def differences(x: Squares) -> Tensor:
 
 
 def logits_of(x: Squares) -> Tensor:
-    """Return ``-½ precision_j |root_j'(x_i - ξ_j)|²``, (..., Q, U), some queries at a time; no square overflows on the way to a number."""
+    """Return ``-½ precision_j |root_j'(x_i - ξ_j)|²``, (..., Q, U), some queries at a time;
+    no square overflows on the way to a number.
+    """
     if x.apart is not None and not known(x.apart.any(), otherwise=True):
         (*batch, queries, _), (*own, units, _) = x.points.shape, x.centers.shape
         return x.points.new_zeros(()).expand(common_shape((*batch, queries, 1), (*own, 1, units)))

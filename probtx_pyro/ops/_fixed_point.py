@@ -1,7 +1,8 @@
 """The only iteration loop of the library: tolerance, progress, objective trace, and two ways to differentiate it.
 
 *Unrolled*: autograd through the steps taken. *Implicit*: at ``x* = F(x*)`` the gradient solves ``u = g + J'u`` with
-``J = ∂F/∂x``, by the same iteration (EM contracts, so its transpose does): memory does not grow with the number of steps.
+``J = ∂F/∂x``, by the same iteration (EM contracts, so its transpose does): memory does not grow with the number of
+steps.
 """
 
 import warnings
@@ -24,7 +25,8 @@ class FixedPoint(NamedTuple):
 
     state: the last state, its tensors keyed by name.
     objective: the trace, shape (num_steps + 1, *problems): at every state visited, the last included; None without one.
-    converged: which problems met the tolerance, a boolean tensor of shape (*problems,); without one, which problems the last step
+    converged: which problems met the tolerance, a boolean tensor of shape (*problems,); without one, which problems the
+    last step
         moved by no more than the square root of the precision of their numbers.
     num_steps: steps that each problem took, an integer tensor of shape (*problems,).
     """
@@ -58,10 +60,12 @@ def fixed_point(
     state
         Tensors whose leading axes are ``problems`` (or 1 along them); the axes that follow are the problem's own.
     problems
-        Shape of the independent problems; one that has converged is frozen, so that a batch is the stack of its singles.
+        Shape of the independent problems; one that has converged is frozen, so that a batch is the stack of its
+        singles.
     num_steps, tol
         At most so many steps; a problem has converged when no entry of its state moves by more than ``tol`` times the
-        largest magnitude that entry's tensor has shown; one that has become NaN never has. ``tol=None`` takes all the steps.
+        largest magnitude that entry's tensor has shown; one that has become NaN never has. ``tol=None`` takes all the
+        steps.
     objective
         Evaluates the objective at the final state, the trace's last entry.
     implicit
@@ -71,8 +75,8 @@ def fixed_point(
     label
         Text beside the bar.
     together
-        Where several processes iterate, returns the entrywise largest over them of the sizes that the tolerance compares, so that all
-        stop together. Not with ``implicit``, whose own iteration stops by itself.
+        Where several processes iterate, returns the entrywise largest over them of the sizes that the tolerance
+        compares, so that all stop together. Not with ``implicit``, whose own iteration stops by itself.
     origins
         By name, what magnitudes are measured from, where that is not 0: times since 1970 are not large for being late.
 

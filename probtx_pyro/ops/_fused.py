@@ -1,10 +1,11 @@
-"""Fused attention, ``softmax(queries · keys' + mask) · values`` without a Q x U tensor, with one key or several keys a unit.
+"""Fused attention, ``softmax(queries · keys' + mask) · values`` without a Q x U tensor,
+with one key or several keys a unit.
 
-One key is ``scaled_dot_product_attention``. Softmax over several keys, each unit's keys sharing its value, splits by component: with
-``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone, the output is ``Σ_r exp(l_r - l) o_r`` and
-``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the attention as ``exp(logits - l)``: given the
-*joint* output and log-sum-exp it returns the gradients of the joint attention, block by block, so that the components need nothing
-else from each other, no repeated values among it.
+One key is ``scaled_dot_product_attention``. Softmax over several keys, each unit's keys sharing its value, splits by
+component: with ``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone, the output is
+``Σ_r exp(l_r - l) o_r`` and ``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the
+attention as ``exp(logits - l)``: given the *joint* output and log-sum-exp it returns the gradients of the joint
+attention, block by block, so that the components need nothing else from each other, no repeated values among it.
 """
 
 import math
@@ -140,7 +141,9 @@ def causal_prior(log_prior: Tensor | None, num_queries: int, num_units: int, lik
 
 
 def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
-    """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U), one row if ``causal``."""
+    """Return True at queries that may attend to some unit, (..., Q or 1, 1), given ``log_prior`` (..., Q or 1, U),
+    one row if ``causal``.
+    """
     allowed = log_prior != -math.inf  # NaN is no mask, and stays NaN
     if not causal:
         return allowed.any(-1, keepdim=True)

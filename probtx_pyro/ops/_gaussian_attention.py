@@ -25,10 +25,11 @@ def gaussian_attention(
     components: int = 1,
     root: Tensor | None = None,
 ) -> Outputs:
-    """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``, by the lowering and `attend`.
+    """Return expected values under the posterior over units, ``Σ_j p(unit=j | q_i) values_j``,
+    by the lowering and `attend`.
 
-    Queries and keys are centred on the mean key first. Without gradients, on a CPU, large problems are lowered one at a time and
-    some thousands of queries at a time, so that the lowered copies stay small beside the output.
+    Queries and keys are centred on the mean key first. Without gradients, on a CPU, large problems are lowered one at a
+    time and some thousands of queries at a time, so that the lowered copies stay small beside the output.
 
     Parameters
     ----------
@@ -83,7 +84,8 @@ def gaussian_attention(
 
 
 def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | None = None) -> Factor:
-    """Return the narrowest factor under which attention is exact, centred on the mean key: D wide where the units share a precision.
+    """Return the narrowest factor under which attention is exact, centred on the mean key:
+    D wide where the units share a precision.
 
     Parameters
     ----------
@@ -94,7 +96,8 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
     precision
         Scalar or (..., U or 1).
     root
-        L of a metric ``L L'`` that the units share: lower triangular (..., D, D), or (..., 1, D) of a diagonal one. None is the identity.
+        L of a metric ``L L'`` that the units share: lower triangular (..., D, D), or (..., 1, D) of a diagonal one.
+        None is the identity.
 
     Returns
     -------
@@ -127,8 +130,9 @@ def key_factor(queries: Tensor, keys: Tensor, precision: Tensor, root: Tensor | 
 def _half_factor(queries: Tensor, keys: Tensor, precision: Tensor) -> Factor:
     """Return `gaussian_factor` in numbers that half precision holds, for precisions that differ.
 
-    Products ``α_j k_j`` are rounded before they are squared, so that what is added up is the square of a difference from a key that is
-    off by its last bit. The product of ``|q|²`` and ``α``, which cancels against it, keeps twice the bits in three columns.
+    Products ``α_j k_j`` are rounded before they are squared, so that what is added up is the square of a difference
+    from a key that is off by its last bit. The product of ``|q|²`` and ``α``, which cancels against it, keeps twice the
+    bits in three columns.
     """
     dtype, (queries, keys, precision) = queries.dtype, map(single, (queries, keys, precision))
     precision = precision.expand(common_shape(precision.shape, (keys.shape[-2],)))

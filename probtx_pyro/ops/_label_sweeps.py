@@ -1,12 +1,13 @@
-"""Gibbs sweeps over the labels of a dependency CRF, heads summed out: all chains and all sentences at once, a word at a time.
+"""Gibbs sweeps over the labels of a dependency CRF, heads summed out: all chains and all sentences at once,
+a word at a time.
 
 Given all other labels, that of word i has the probabilities
 
     p(Z_i = a | Z_-i)  ∝  exp S_ia · Π_c Σ_s E^c_is(a) · Π_c Π_{k≠i} [ Σ_{s≠i} E^c_ks + exp β T^{(c,g(k,i))}_{Z_k a} ]
 
-where ``E^c_ks`` is the exponential of β times the score of slot s as the head of word k, or 0 where it is not allowed. The sums over
-the slots other than word i are kept as two, of words before it and of words after it, so that nothing is subtracted: no digits are
-lost where one head has almost all the weight, and sums do not drift from sweep to sweep.
+where ``E^c_ks`` is the exponential of β times the score of slot s as the head of word k, or 0 where it is not allowed.
+The sums over the slots other than word i are kept as two, of words before it and of words after it, so that nothing is
+subtracted: no digits are lost where one head has almost all the weight, and sums do not drift from sweep to sweep.
 
 Sizes: X chains, B sentences, N words, C channels, G groups, L labels, K labels of the root, M global nodes.
 """
@@ -32,9 +33,11 @@ Seen = Callable[[Tensor, int | None], Tensor] | None
 class Tables(NamedTuple):
     """Exponentials of scores at one β, each row (channel, label of the word) over its largest.
 
-    of_head, of_word: (C G L + L, L), by label of the head, and by label of the word that has it; rows of zeros last, for no arc.
-    own: (B, N, L), the logarithm of all that a label has by itself. other: (B, C, N, L), the sum over global nodes, and 1 for a word
-    without any head to choose. root: (K, C, L). some: how many factors may be multiplied before a logarithm.
+    of_head, of_word: (C G L + L, L), by label of the head, and by label of the word that has it; rows of zeros last,
+    for no arc.
+    own: (B, N, L), the logarithm of all that a label has by itself. other: (B, C, N, L), the sum over global nodes, and
+    1 for a word without any head to choose. root: (K, C, L). some: how many factors may be multiplied before a
+    logarithm.
     """
 
     of_head: Tensor
@@ -103,7 +106,9 @@ class Sweeps:
         )
 
     def conditional(self, labels: Tensor, root: Tensor | None, word: int, beta: float = 1.0) -> Tensor:
-        """``log p(Z_i = a | Z_-i)`` of one word but for a constant, (X, B, L); labels (X, B, N), the root's label (X, B)."""
+        """``log p(Z_i = a | Z_-i)`` of one word but for a constant, (X, B, L); labels (X, B, N),
+        the root's label (X, B).
+        """
         return _Walk(self, self.tables(beta), labels, root, word).logits(word)[0]
 
     def __call__(
@@ -127,7 +132,8 @@ class Sweeps:
 class _Walk:
     """One sweep, from ``word`` on. labels: (X, B, N).
 
-    before: sums of E over the words up to the present one, (X, B, C, N). after: those from each word on, (N + 1, X, B, C, N).
+    before: sums of E over the words up to the present one, (X, B, C, N). after: those from each word on, (N + 1, X, B,
+    C, N).
     rest: what remains of a word's sum, root and global nodes, (X, B, C, N).
     """
 

@@ -1,14 +1,16 @@
-"""Linear attention over mixtures of keys in O(N): features are mixed over the components first, then summed over the units.
+"""Linear attention over mixtures of keys in O(N): features are mixed over the components first,
+then summed over the units.
 
-``h_i = φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr) v_j' / φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr)`` (MLK) needs one mixed feature vector for each
-unit, ``ψ_j = w_j Σ_r π_jr φ(k_jr)``, and then the two sums ``Σ_j ψ_j v_j'`` and ``Σ_j ψ_j``. `explicit_linear_attention` is
-the definition with its Q x U matrix; `linear_attention` computes the same without it, for a causal mask by running sums.
+``h_i = φ(q_i)'Σ_j w_j Σ_r π_jr φ(k_jr) v_j' / φ(q_i)'Σ_j w_j Σ_r π_jr
+φ(k_jr)`` (MLK) needs one mixed feature vector for each unit, ``ψ_j = w_j Σ_r π_jr
+φ(k_jr)``, and then the two sums ``Σ_j ψ_j v_j'`` and ``Σ_j ψ_j``. `explicit_linear_attention` is the definition with
+its Q x U matrix; `linear_attention` computes the same without it, for a causal mask by running sums.
 
-The ratio is invariant to a factor of the query's features, and that is used: each query's largest feature becomes 1. In the
-full form features of keys trade scale with those of queries, too. Not in the causal form, where a scale common to all
-units would let later ones move earlier answers. What remains: a product of features below the smallest normal number (in
-float32 with elu + 1: from a key at -87, coordinates against a query's largest feature) counts as 0, and a query whose
-products all do gives 0, as one whose units are all masked.
+The ratio is invariant to a factor of the query's features, and that is used: each query's largest feature becomes 1. In
+the full form features of keys trade scale with those of queries, too. Not in the causal form, where a scale common to
+all units would let later ones move earlier answers. What remains: a product of features below the smallest normal
+number (in float32 with elu + 1: from a key at -87, coordinates against a query's largest feature) counts as 0, and a
+query whose products all do gives 0, as one whose units are all masked.
 """
 
 from collections.abc import Callable
@@ -109,7 +111,8 @@ def unit_features(
 
 
 def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False) -> Outputs:
-    """Return ``Σ_j (φ_i·ψ_j) values_j / Σ_j φ_i·ψ_j`` in O(Q + U) time and memory, its gradient too; sums in float32 at least.
+    """Return ``Σ_j (φ_i·ψ_j) values_j / Σ_j φ_i·ψ_j`` in O(Q + U) time and memory, its gradient too;
+    sums in float32 at least.
 
     Values are finite, those of absent units, too; a query without a positive product gives 0, with zero gradients.
 
@@ -209,14 +212,18 @@ def _positive(scale: Tensor) -> Tensor:
 
 
 def _divided(numerator: Tensor, total: Tensor) -> Tensor:
-    """Return the ratio, and 0 where the total is so small that its reciprocal, which the gradient needs, would overflow."""
+    """Return the ratio, and 0 where the total is so small that its reciprocal, which the gradient needs,
+    would overflow.
+    """
     limits = torch.finfo(total.dtype)
     none = total <= limits.tiny / limits.eps
     return numerator * torch.where(none, 0.0, torch.where(none, 1.0, total).reciprocal())
 
 
 def _running_sums(queries: Tensor, units: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, block after block of chunks, with the sums so far."""
+    """Return ``Σ_{j<=i} (φ_i·ψ_j) values_j`` and ``Σ_{j<=i} φ_i·ψ_j``, block after block of chunks,
+    with the sums so far.
+    """
     numerators, totals = [], []
     products: Tensor | None = None
     features: Tensor | None = None
@@ -243,11 +250,15 @@ def _chunks(x: Tensor, size: int) -> Tensor:
 
 
 def _first(x: Tensor, rows: int) -> Tensor:
-    """Return the first rows; by their numbers where a length is exported, of which a slice would ask what cannot be proved."""
+    """Return the first rows; by their numbers where a length is exported,
+    of which a slice would ask what cannot be proved.
+    """
     return x.index_select(-2, torch.arange(rows, device=x.device)) if exporting() else x[..., :rows, :]
 
 
 def _cumsum(x: Tensor, dim: int, before: Tensor | None) -> Tensor:
-    """Return the running sums on from the last of those ``before`` (None is 0), which comes first: one more than ``x`` has along ``dim``."""
+    """Return the running sums on from the last of those ``before`` (None is 0), which comes first:
+    one more than ``x`` has along ``dim``.
+    """
     first = torch.zeros_like(x.narrow(dim, 0, 1)) if before is None else before.narrow(dim, -1, 1)
     return torch.cat([first, x], dim).cumsum(dim)

@@ -31,7 +31,8 @@ def unrounded(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf, with zero gradients.
+    """Return the softmax over the last axis and the log-sum-exp it divides by; a row of -inf gives zeros and -inf,
+    with zero gradients.
 
     Shapes: ``scores`` (..., U) -> weights (..., U), log-sum-exp (...).
 
@@ -59,16 +60,20 @@ def safe_log(probabilities: Tensor) -> Tensor:
 
 
 def safe_ratio(numerator: Tensor, denominator: Tensor, otherwise: Tensor) -> Tensor:
-    """Return ``numerator / denominator``, and ``otherwise`` where the denominator is not positive (0/0 is "nobody attended")."""
+    """Return ``numerator / denominator``, and ``otherwise`` where the denominator
+    is not positive (0/0 is "nobody attended").
+    """
     positive = denominator > 0
     return torch.where(positive, numerator / torch.where(positive, denominator, 1.0), otherwise)
 
 
 def center_of(keys: Tensor, unit_axes: int = 1) -> Tensor:
-    """Mean key, shape (..., 1, D), held constant: Gaussian attention does not change when queries and keys shift together.
+    """Mean key, shape (..., 1, D), held constant:
+    Gaussian attention does not change when queries and keys shift together.
 
     Subtracting it first keeps the dot-product form accurate far from the origin; as the result does not depend on it,
-    its gradient is exactly zero and is not computed. Keys with two unit axes (..., U, R, D) have one mean (..., 1, 1, D).
+    its gradient is exactly zero and is not computed. Keys with two unit axes (..., U, R, D) have one mean (..., 1, 1,
+    D).
     """
     keys = keys.detach().flatten(-1 - unit_axes, -2)
     mean = keys.mean(-2) if keys.shape[-2] else keys.sum(-2)  # the mean of none would be NaN
@@ -92,12 +97,16 @@ def _common_shape(*shapes: tuple[int, ...]) -> torch.Size:
 
 
 def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """Sum over the axes along which ``shape`` was broadcast: the gradient of broadcasting, used for shared parameters."""
+    """Sum over the axes along which ``shape`` was broadcast: the gradient of broadcasting,
+    used for shared parameters.
+    """
     return x.sum_to_size(shape) if x.shape != torch.Size(shape) else x
 
 
 def known(condition: Tensor, otherwise: bool) -> bool:
-    """The boolean that a tensor of one element holds; ``otherwise`` inside ``torch.func.vmap`` and ``torch.export``, which hide values."""
+    """The boolean that a tensor of one element holds;
+    ``otherwise`` inside ``torch.func.vmap`` and ``torch.export``, which hide values.
+    """
     if exporting():
         return otherwise
     try:
@@ -121,9 +130,10 @@ _VECTORIZED = (
 def settle_kernels() -> None:
     """Call each of torch's elementary functions on one number; `probtx_pyro.ops` does it when it is imported.
 
-    oneMKL picks the kernel of a function at its first call. Where the threads of torch make that call together, one of them may
-    do its share of it with a kernel of low accuracy, silently: relative errors of 1e-4 in float32 and 1e-10 in float64 were seen
-    here, in the first call only (pytorch issue 188792, oneMKL 2024.2). A call by one thread, before any other, prevents it.
+    oneMKL picks the kernel of a function at its first call. Where the threads of torch make that call together, one of
+    them may do its share of it with a kernel of low accuracy, silently: relative errors of 1e-4 in float32 and 1e-10 in
+    float64 were seen here, in the first call only (pytorch issue 188792, oneMKL 2024.2). A call by one thread, before
+    any other, prevents it.
     """
     for dtype in (torch.float32, torch.float64):
         half = torch.full((1,), 0.5, dtype=dtype)

@@ -1,10 +1,12 @@
-"""States among patterns: sums under each map of their dot products onto the simplex, without a Q x N tensor, and the iteration.
+"""States among patterns: sums under each map of their dot products onto the simplex, without a Q x N tensor,
+and the iteration.
 
-Softmax takes the fused kernel and the chunked log evidence. The sparse maps sort every row: some queries at a time see every
-pattern, and with gradients those rows are computed again in the backward pass.
+Softmax takes the fused kernel and the chunked log evidence. The sparse maps sort every row: some queries at a time see
+every pattern, and with gradients those rows are computed again in the backward pass.
 
-A rounded product of D coordinates errs by up to ``(D + 2) eps |βs| |x|``, which is harmless up to `LIMIT` for the norms. Beyond, `relative`
-makes scores with more digits, less the best one before they are rounded, so that each errs by a few eps of its distance from the best.
+A rounded product of D coordinates errs by up to ``(D + 2) eps |βs| |x|``, which is harmless up to `LIMIT` for the
+norms. Beyond, `relative` makes scores with more digits, less the best one before they are rounded, so that each errs by
+a few eps of its distance from the best.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +30,14 @@ LIMIT = 2.0**12  # of β |s| |x|, up to which scores are rounded products: in fl
 
 
 class Pooling(NamedTuple):
-    """Sums and normalisers for the scores ``states · patterns' + log_prior`` of Q states and N patterns under one map onto the simplex.
+    """Sums and normalisers for the scores ``states · patterns' + log_prior`` of Q
+    states and N patterns under one map onto the simplex.
 
     function: from scores to rows p on the simplex, as in `ENTMAX`.
-    pool: ``(states, patterns, values, log_prior=None, *, causal=False, dropout=0.0)`` -> ``Σ_n p_n values_n``, (..., Q, M).
-    conjugate: ``(states, patterns, log_prior=None)`` -> the scores' log-sum-exp or its counterpart for the map, (..., Q).
+    pool: ``(states, patterns, values, log_prior=None, *, causal=False, dropout=0.0)`` -> ``Σ_n p_n values_n``, (..., Q,
+    M).
+    conjugate: ``(states, patterns, log_prior=None)`` -> the scores' log-sum-exp or its counterpart for the map, (...,
+    Q).
 
     Shapes: states (..., Q, D), patterns (..., N, D), values (..., N, M), log_prior (..., Q or 1, N), -inf for a mask.
     """
@@ -78,8 +83,8 @@ POOLING = {
 class Memory(NamedTuple):
     """States' scores ``β s·x_n`` among patterns, with as many digits as their scale asks for.
 
-    scale: β, a scalar or (..., 1, 1). patterns: (..., N, D). mask: (..., 1, N), True for a pattern that is stored, or None. digits: 1
-    for rounded products, 2 for float64, 3 for twice the digits of float64.
+    scale: β, a scalar or (..., 1, 1). patterns: (..., N, D). mask: (..., 1, N), True for a pattern that is stored, or
+    None. digits: 1 for rounded products, 2 for float64, 3 for twice the digits of float64.
     """
 
     scale: Tensor
@@ -89,7 +94,9 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, scale: Tensor, states: Tensor, patterns: Tensor, mask: Tensor | None = None) -> "Memory":
-        """Choose the digits for such states: 1 where values cannot be looked at, under a compiler and inside ``torch.func.vmap``."""
+        """Choose the digits for such states: 1 where values cannot be looked at,
+        under a compiler and inside ``torch.func.vmap``.
+        """
         scale, patterns = single(scale), single(patterns)
         if torch.compiler.is_compiling():
             return cls(scale, patterns, mask, 1)
@@ -102,7 +109,9 @@ class Memory(NamedTuple):
         return cls(scale, patterns, mask, 3)
 
     def each(self, function: Callable[..., Tensor], states: Tensor, *shared: Tensor) -> Tensor:
-        """Return ``function(scores, best, states, memory, *shared)``, (..., Q, X), some states at a time; see `relative`."""
+        """Return ``function(scores, best, states, memory, *shared)``, (..., Q, X), some states at a time;
+        see `relative`.
+        """
 
         def rows(queries: list, given: list) -> tuple[Tensor, None]:
             (states, mask), (patterns, scale, *shared) = queries, given
@@ -113,7 +122,9 @@ class Memory(NamedTuple):
         return over_chunks(rows, by_query, [self.patterns, self.scale, *shared], wide)[0]
 
     def relative(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores less the best of each state, -inf where nothing is stored, (..., Q, N), and the place of the best, (..., Q, 1)."""
+        """Return the scores less the best of each state, -inf where nothing is stored, (..., Q, N),
+        and the place of the best, (..., Q, 1).
+        """
         patterns = self.patterns
         if self.digits < 3:
             wide = torch.float64 if self.digits == 2 else patterns.dtype
@@ -184,9 +195,11 @@ def powers(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 def twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``x · y'``, (..., Q, N), of rows (..., Q, D) and (..., N, D) in float64, as a sum of two numbers: as if of 106 bits.
+    """Return ``x · y'``, (..., Q, N), of rows (..., Q, D) and (..., N, D) in float64, as a sum of two numbers:
+    as if of 106 bits.
 
-    Dekker 1971, *A floating-point technique for extending the available precision*; Ogita, Rump & Oishi 2005, *Accurate sum and dot product*.
+    Dekker 1971, *A floating-point technique for extending the available precision*; Ogita, Rump & Oishi 2005, *Accurate
+    sum and dot product*.
     """
     high = low = x.new_zeros(())
     for a, b in zip(x.unsqueeze(-2).unbind(-1), y.unsqueeze(-3).unbind(-1), strict=True):
@@ -210,8 +223,9 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
 def energy(name: str, memory: Memory, states: Tensor) -> Tensor:
     """Return ``½|s|² - conjugate(β s·x) / β + log(N) / β + ½ max |x|²``, (..., Q), for a map by its name.
 
-    With b the best pattern it is ``½|s - x_b|² + ½(max |x|² - |x_b|²) + (log N - conjugate(β s·x - β s·x_b)) / β``: nothing cancels, because for
-    softmax no term is negative, and the last one is written so that it is exact where β is small.
+    With b the best pattern it is ``½|s - x_b|² + ½(max |x|² - |x_b|²) + (log N - conjugate(β s·x - β s·x_b)) / β``:
+    nothing cancels, because for softmax no term is negative, and the last one is written so that it is exact where β is
+    small.
     """
 
     def of(scores: Tensor, best: Tensor, states: Tensor, memory: Memory, behind: Tensor) -> Tensor:

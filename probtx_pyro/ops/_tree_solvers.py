@@ -1,4 +1,6 @@
-"""The best tree of one sentence, on numpy arrays of scores (N, N + 1) without absent words; None if there is no tree."""
+"""The best tree of one sentence, on numpy arrays of scores (N, N + 1) without absent words;
+None if there is no tree.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +12,13 @@ Heads = NDArray[np.int64]
 def best_tree(scores: Scores, single_root: bool) -> Heads | None:
     """Maximum spanning arborescence: follow best heads; where they close a cycle, contract it to one node and go on.
 
-    A contracted node lives in the slot of one of its members. Entering a cycle at a member costs the head which that member
-    gives up, so that its row is reduced by it. Tarjan 1977, *Finding optimum branchings*; Camerini et al. 1979 for the
-    order that visits each node once.
+    A contracted node lives in the slot of one of its members. Entering a cycle at a member costs the head which that
+    member gives up, so that its row is reduced by it. Tarjan 1977, *Finding optimum branchings*; Camerini et al. 1979
+    for the order that visits each node once.
 
-    With ``single_root`` the weights are complex: numpy orders complex numbers by their real part, then by their imaginary
-    part (see `numpy.sort`). The first holds minus the number of roots, exactly, the second the score, so that one comparison decides by both.
+    With ``single_root`` the weights are complex: numpy orders complex numbers by their real part, then by their
+    imaginary part (see `numpy.sort`). The first holds minus the number of roots, exactly, the second the score, so that
+    one comparison decides by both.
     """
     size = len(scores) + 1
     weights = np.full((size, size), -np.inf, complex if single_root else float)  # (dependent, head)
@@ -71,9 +74,9 @@ def best_tree(scores: Scores, single_root: bool) -> Heads | None:
 def best_projective_tree(scores: Scores, single_root: bool) -> Heads | None:
     """Eisner's chart over the root and the words, all spans of one width at a time.
 
-    A span is headed by its left or its right end. It is *open* if its other end is a dependent that still lacks dependents
-    further away, else *closed*: open = closed + closed + arc, closed = open + closed. Charts are stored by [start, width] or by
-    [end, width], so that the two parts at every split lie in two slices.
+    A span is headed by its left or its right end. It is *open* if its other end is a dependent that still lacks
+    dependents further away, else *closed*: open = closed + closed + arc, closed = open + closed. Charts are stored by
+    [start, width] or by [end, width], so that the two parts at every split lie in two slices.
     """
     size = len(scores) + 1
     chart = np.full((6, size, size), -np.inf)

@@ -1,7 +1,8 @@
 """The one lowering of every Gaussian form onto fused attention, and the explicit path beside it.
 
-A member of an exponential family is linear in its sufficient statistic: ``log p(x | unit=j) = t(x)·η_j + c_j``. So the log
-joint of a mixture is a matrix product of *statistics* of the queries with *parameters* of the units, plus a bias for each unit:
+A member of an exponential family is linear in its sufficient statistic: ``log p(x | unit=j) = t(x)·η_j + c_j``. So the
+log joint of a mixture is a matrix product of *statistics* of the queries with *parameters* of the units, plus a bias
+for each unit:
 
 =====================  ====================  ====================  =====================================================
 factor                 statistic t(x)        parameter η_j         bias c_j
@@ -12,12 +13,12 @@ Categorical(x; ρ_j)    onehot(x)             log ρ_j               0
 =====================  ====================  ====================  =====================================================
 
 Factors multiply by joining their statistics. An unobserved answer has statistic 0, its bias carried by a column that is
-0 for it, too. `attend` gives this product to ``scaled_dot_product_attention``; `explicit_attention` builds the Q x U matrix
-and also returns it with its log normaliser, which is the log evidence of the query. The same statistics, weighted by the
-attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
+0 for it, too. `attend` gives this product to ``scaled_dot_product_attention``; `explicit_attention` builds the Q x U
+matrix and also returns it with its log normaliser, which is the log evidence of the query. The same statistics,
+weighted by the attention, are what an M-step needs (`probtx_pyro.ops.statistics`).
 
-Where points lie so far apart that expanded squares would lose their digits, a Gaussian factor holds points and centers instead of
-a product (`probtx_pyro.ops._factor`), and everything here computes its logits from their differences.
+Where points lie so far apart that expanded squares would lose their digits, a Gaussian factor holds points and centers
+instead of a product (`probtx_pyro.ops._factor`), and everything here computes its logits from their differences.
 """
 
 import math
@@ -44,7 +45,8 @@ def gaussian_factor(
     origin: Tensor | None = None,
     expanded: bool | None = None,
 ) -> Factor:
-    """Return ``N(points; centers, I/precision)`` with its normaliser; with a root ``N(points; centers, (precision LL')⁻¹)`` less ``log|L|``.
+    """Return ``N(points; centers, I/precision)`` with its normaliser; with a root
+    ``N(points; centers, (precision LL')⁻¹)`` less ``log|L|``.
 
     Parameters
     ----------
@@ -66,8 +68,8 @@ def gaussian_factor(
     Returns
     -------
     factor
-        Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U). Problems that are not expanded have
-        zeros there, and ``squares``.
+        Statistics (..., Q, D + 1), one wider with ``observed``, parameters to match, bias (..., U). Problems that are
+        not expanded have zeros there, and ``squares``.
     """
     points, centers, precision = map(single, (points, centers, precision))
     precision = precision.expand(common_shape(precision.shape, (centers.shape[-2],)))
@@ -148,7 +150,8 @@ def _switched(factor: Factor, observed: Tensor | None) -> Factor:
 
 
 def joint(first: Factor, second: Factor) -> Factor:
-    """Return the product of two factors that are independent given the unit, such as those of a query and of its answer.
+    """Return the product of two factors that are independent given the unit,
+    such as those of a query and of its answer.
 
     Parameters
     ----------
@@ -197,7 +200,8 @@ def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:
 def explicit_attention(
     factor: Factor, values: Values, log_prior: LogPrior | None = None
 ) -> tuple[Outputs, Attention, PerQuery]:
-    """Return output, attention and log-sum-exp, all differentiable twice, in O(Q x U) memory: the reference for `attend`.
+    """Return output, attention and log-sum-exp, all differentiable twice, in O(Q x U) memory:
+    the reference for `attend`.
 
     Parameters
     ----------
@@ -226,11 +230,12 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Outputs:
-    """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix; in chunks of queries where the factor has squares.
+    """Return ``softmax_j(log p(x_i, unit=j)) · values`` by ``scaled_dot_product_attention``, without a Q x U matrix; in
+    chunks of queries where the factor has squares.
 
     A prior with one row becomes part of the bias of the units; one with a row for each query is an additive mask. Rows
-    without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included. A query whose log
-    densities overflow under all units gives NaN.
+    without an allowed unit give zeros, and units that no query may attend to may hold anything, NaN included. A query
+    whose log densities overflow under all units gives NaN.
 
     Parameters
     ----------
@@ -292,7 +297,8 @@ def attend(
 def _below(statistics: Tensor, parameters: Tensor, bias: Tensor) -> Tensor:
     """Return a bias at which a unit has weight 0 exactly: 10,000 nats below all logits, by Cauchy and Schwarz.
 
-    It takes the place of -inf in a product, whose gradient would be NaN (0 times -inf), so far as the dtype has such a number.
+    It takes the place of -inf in a product, whose gradient would be NaN (0 times -inf), so far as the dtype has such a
+    number.
     """
     largest = [x.norm(dim=-1).amax() if x.numel() else x.new_zeros(()) for x in (statistics, parameters)]
     low = -1e4 - 2 * (largest[0] * largest[1] + bias.abs().amax() if bias.numel() else bias.new_zeros(()))
@@ -302,7 +308,9 @@ def _below(statistics: Tensor, parameters: Tensor, bias: Tensor) -> Tensor:
 def _attend_in_chunks(
     factor: Factor, values: Tensor, log_prior: Tensor | None, components: int, causal: bool, dropout: float
 ) -> Tensor:
-    """Return `attend` of a factor whose logits are no product, some queries at a time, recomputed in the backward pass."""
+    """Return `attend` of a factor whose logits are no product, some queries at a time,
+    recomputed in the backward pass.
+    """
     if causal:
         log_prior = causal_prior(log_prior, factor.statistics.shape[-2], values.shape[-2], factor.bias)
     each = factor.bias > -math.inf

@@ -1,18 +1,21 @@
-"""Mean field for the dependency CRF as it stands in the paper: three contractions, two updates, three schedules, one objective.
+"""Mean field for the dependency CRF as it stands in the paper: three contractions, two updates, three schedules,
+one objective.
 
 Every word i = 1..N has a label ``Z_i`` and, in each channel c, a head ``H^c_i``; their unnormalised log density is
 
     log φ(Z, H) = Σ_i S_i(Z_i) + Σ_c Σ_i T^{(c,g(i,h))}(Z_i, Z_h)   with h = H^c_i
 
-Mean field approximates ``p(Z, H) ∝ φ(Z, H)`` by independent marginals, ``Q = Π Q(Z_i) Π Q(H^c_i)``, which it updates in turn:
+Mean field approximates ``p(Z, H) ∝ φ(Z, H)`` by independent marginals, ``Q = Π Q(Z_i) Π Q(H^c_i)``, which it updates in
+turn:
 
     F^c_i(j)       = Σ_ab Q_i(a) T^{(c,g(i,j))}_ab Q_j(b)                                               `head_scores`
     Q(H^c_i = j)   ∝ exp(F^c_i(j) / λ_H)                     j ≠ i                                      `new_heads`
     G_i(a)         = Σ_c Σ_j Σ_b [Q^c_i(j) T^{(c,g(i,j))}_ab + Q^c_j(i) T^{(c,g(j,i))}_ba] Q_j(b)       `label_messages`
     Q(Z_i = a)     ∝ exp((S_i(a) + G_i(a)) / λ_Z)                                                       `new_labels`
 
-Each update of the heads, and each of a single label, maximises `objective`, ``E_Q[log φ] + λ_Z Σ H(Q(Z_i)) + λ_H Σ H(Q(H^c_i))``:
-at ``λ_Z = λ_H = 1`` the evidence lower bound. ``Q(H^c)`` is an attention matrix with a zero diagonal, ``Q(Z)`` the words in context.
+Each update of the heads, and each of a single label, maximises `objective`,
+``E_Q[log φ] + λ_Z Σ H(Q(Z_i)) + λ_H Σ H(Q(H^c_i))``: at ``λ_Z = λ_H = 1`` the evidence lower bound. ``Q(H^c)`` is an
+attention matrix with a zero diagonal, ``Q(Z)`` the words in context.
 
 ======== ============ =================== =====================================================================
 symbol   name         shape               meaning
@@ -27,12 +30,13 @@ Q(H)     ``heads``    (B, C, N, S)        rows on the simplex; 0 for padding and
 Q(root)  ``root``     (B, K)              the label of the root, which is updated with those of the words
 ======== ============ =================== =====================================================================
 
-The head of a word is one of S *slots*, in this order: the root (if there is one), the N words, the M global nodes. The letters of the
-einsums are those of the formulas, besides z for sentences, g for distance groups, m for global nodes and k for labels of the root.
+The head of a word is one of S *slots*, in this order: the root (if there is one), the N words, the M global nodes. The
+letters of the einsums are those of the formulas, besides z for sentences, g for distance groups, m for global nodes and
+k for labels of the root.
 
-This module is written to be read and to be tested against. `probtx_pyro.models.DependencyCRF.mean_field` computes the same by a
-kernel that makes nothing of the size of all groups times all pairs of words, and gives the same marginals many times faster; both
-share what stands here, except for the contractions and the order in which channels are visited.
+This module is written to be read and to be tested against. `probtx_pyro.models.DependencyCRF.mean_field` computes the
+same by a kernel that makes nothing of the size of all groups times all pairs of words, and gives the same marginals
+many times faster; both share what stands here, except for the contractions and the order in which channels are visited.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +56,8 @@ State = Mapping[str, Tensor]
 
 
 def head_scores(potentials: Potentials, labels: Labels, root: RootLabel | None = None) -> Heads:
-    """Return ``F^c_i(j) = Σ_ab Q_i(a) T^{(c,g(i,j))}_ab Q_j(b)`` for every slot j, the root and the global nodes included.
+    """Return ``F^c_i(j) = Σ_ab Q_i(a) T^{(c,g(i,j))}_ab Q_j(b)`` for every slot j,
+    the root and the global nodes included.
 
     Parameters
     ----------
@@ -215,7 +220,8 @@ def new_labels(potentials: Potentials, label: Rule, state: State, messages: Labe
 
 
 def new_root(label: Rule, state: State, messages: RootLabel) -> dict[str, Tensor]:
-    """Return new ``root_logits`` and ``root``, ``Q(root = k)`` from what the words tell the root, by the rule of labels.
+    """Return new ``root_logits`` and ``root``, ``Q(root = k)`` from what the words tell the root,
+    by the rule of labels.
 
     Parameters
     ----------
@@ -279,13 +285,16 @@ def asynchronous(potentials: Potentials, label: Rule, head: Rule, state: State, 
 
 
 def synchronous(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
-    """One sweep: heads and labels at once, so that labels hear from the heads before. Arguments are those of `asynchronous`."""
+    """One sweep: heads and labels at once, so that labels hear from the heads
+    before. Arguments are those of `asynchronous`.
+    """
     new, sent = _heads_of(potentials, head, state), head.dropped(state["heads"])
     return {**new, **_labels_of(potentials, label, state, sent), **_root_of(potentials, label, state, sent)}
 
 
 def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
-    """One sweep: all heads, then the labels of one word after the other, then the root. Arguments are those of `asynchronous`.
+    """One sweep: all heads, then the labels of one word after the other,
+    then the root. Arguments are those of `asynchronous`.
 
     This is coordinate ascent: the objective never falls.
     """
@@ -299,7 +308,8 @@ def sequential(potentials: Potentials, label: Rule, head: Rule, state: State, fi
 
 
 Schedule = Callable[[Potentials, Rule, Rule, State, bool], State]
-"""A schedule: takes the potentials, the rules of labels and of heads, a state, and whether the sweep is the first; gives the next state."""
+"""A schedule: takes the potentials, the rules of labels and of heads, a state,
+and whether the sweep is the first; gives the next state."""
 SCHEDULES: dict[str, Schedule] = {x.__name__: x for x in (asynchronous, synchronous, sequential)}
 """The schedules of mean field by name: asynchronous, synchronous, sequential."""
 

@@ -1,8 +1,9 @@
-"""The family of maps onto the simplex that regularise an argmax: softmax, 1.5-entmax and sparsemax, with their conjugates.
+"""The family of maps onto the simplex that regularise an argmax: softmax, 1.5-entmax and sparsemax,
+with their conjugates.
 
-``p(z) = argmax_p p'z + H_α(p)`` for Tsallis' entropy ``H_α(p) = Σ (p - p^α) / (α (α - 1))``, Shannon's at α = 1. The conjugate of
-``-H_α`` is ``z'p(z) + H_α(p(z))``, whose gradient is ``p(z)``: log-sum-exp at α = 1. For α > 1 small scores get exactly 0.
-Martins & Astudillo 2016 (sparsemax, α = 2); Peters, Niculae & Martins 2019 (1.5-entmax).
+``p(z) = argmax_p p'z + H_α(p)`` for Tsallis' entropy ``H_α(p) = Σ (p - p^α) / (α (α - 1))``, Shannon's at α = 1. The
+conjugate of ``-H_α`` is ``z'p(z) + H_α(p(z))``, whose gradient is ``p(z)``: log-sum-exp at α = 1. For α > 1 small
+scores get exactly 0. Martins & Astudillo 2016 (sparsemax, α = 2); Peters, Niculae & Martins 2019 (1.5-entmax).
 """
 
 from collections.abc import Callable
@@ -20,7 +21,8 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def sparsemax(scores: Tensor) -> Tensor:
-    """Return the Euclidean projection onto the simplex, over the last axis; -inf is a mask, and a row of -inf gives zeros.
+    """Return the Euclidean projection onto the simplex, over the last axis; -inf is a mask,
+    and a row of -inf gives zeros.
 
     >>> sparsemax(torch.tensor([0.0, 0.5, 2.0])).tolist()
     [0.0, 0.0, 1.0]
@@ -54,7 +56,8 @@ def _above(threshold: Tensor, held: Tensor, shifted: Tensor) -> Tensor:
 def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scores less their maximum, the mask, these scores falling, and 1, 2, ... along the axis.
 
-    Whatever is 1 (or, halved, 1) below the largest gets nothing, a mask or not: there -4 stands for it, whose square does not overflow.
+    Whatever is 1 (or, halved, 1) below the largest gets nothing, a mask or not: there -4 stands for it, whose square
+    does not overflow.
     """
     masked = scores == -torch.inf
     peak = scores.amax(-1, keepdim=True).detach()

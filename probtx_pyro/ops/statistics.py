@@ -1,7 +1,7 @@
 """E-step and M-step sums in one pass over the queries: ``W' [T, 1]``, chunked so that the Q x U matrix never exists.
 
-Where a factor holds squares (`probtx_pyro.ops._factor`), sums of them about a common center would lose their digits, too. They are
-then about the mean of what each unit is given, which takes a second pass.
+Where a factor holds squares (`probtx_pyro.ops._factor`), sums of them about a common center would lose their digits,
+too. They are then about the mean of what each unit is given, which takes a second pass.
 """
 
 import math
@@ -25,9 +25,11 @@ class Statistics(NamedTuple):
 
     log_evidence: log p(x_i), shape (..., Q).
     counts: Σ_i w_ij, shape (..., U).
-    sums: Σ_i w_ij t(x_i), shape (..., U, T). Of a factor with squares first, for each of them, ``z = root'(x - center)`` and ``-½|z|²``.
+    sums: Σ_i w_ij t(x_i), shape (..., U, T). Of a factor with squares first, for each of them,
+    ``z = root'(x - center)`` and ``-½|z|²``.
     centers: of a factor with squares, what each unit's sums are about, (..., U, D) each.
-    scatter: of a factor with squares, from numbers a (..., U) to ``Σ_i (Σ_j a_j w_ij) z_ij z_ij'`` of the first, (..., D, D).
+    scatter: of a factor with squares, from numbers a (..., U) to ``Σ_i (Σ_j a_j w_ij) z_ij z_ij'`` of the first, (...,
+    D, D).
     """
 
     log_evidence: PerQuery
@@ -51,7 +53,8 @@ def expected_statistics(
     query_weights
         (..., Q), factors of the queries' rows: 0 is an absent query. None is 1.
     total
-        Adds tensors up over the processes that hold the queries, all of which call with a factor of the same kind; None is one process.
+        Adds tensors up over the processes that hold the queries, all of which call with a factor of the same kind; None
+        is one process.
 
     Returns
     -------
@@ -100,7 +103,8 @@ def _alone(*tensors: Tensor) -> tuple[Tensor, ...]:
 def sampled_statistics(
     factor: Factor, log_prior: LogPrior | None, uniforms: PerQuery, query_weights: PerQuery | None = None
 ) -> tuple[Statistics, Tensor]:
-    """Return the sums with each query assigned to one unit, drawn from its attention by inverting the distribution function.
+    """Return the sums with each query assigned to one unit,
+    drawn from its attention by inverting the distribution function.
 
     Parameters
     ----------
@@ -196,7 +200,9 @@ def _means(squares: tuple[Squares, ...], first: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _about(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
-    """Sums of ``z = root'(x - mean)`` and of ``-½|z|²`` for each of the squares, (..., U, X); the means come last in ``given``."""
+    """Sums of ``z = root'(x - mean)`` and of ``-½|z|²`` for each of the squares, (..., U, X);
+    the means come last in ``given``.
+    """
     squares = squares_of(queries, given[: len(given) - (len(queries) - 2) // 2])
     blocks = []
     for x, mean in zip(squares, given[len(given) - len(squares) :], strict=True):
@@ -206,7 +212,9 @@ def _about(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
 
 
 def _doubled(attention: Tensor, queries: Parts, units: Parts) -> Tensor:
-    """Sums of 1, of the linear statistics, and for each of the squares of x, ``z = root'x``, ``-½|z|²`` and 1, (..., U, X) in float64."""
+    """Sums of 1, of the linear statistics, and for each of the squares of x, ``z = root'x``, ``-½|z|²`` and 1, (...,
+    U, X) in float64.
+    """
     blocks = [attention.mT @ queries[0]]
     for x in squares_of(queries, units):
         assert x.origin is not None
@@ -233,7 +241,9 @@ def _about_means(squares: tuple[Squares, ...], sums: Tensor) -> tuple[Tensor, Te
 
 
 def _crossed(attention: Tensor, queries: Parts, given: Parts) -> Tensor:
-    """``Σ_ij a_j w_ij z_ij z_ij'`` of the first squares, (..., D, D); their means and a (..., U, 1) come last in ``given``."""
+    """``Σ_ij a_j w_ij z_ij z_ij'`` of the first squares, (..., D, D); their means and a (..., U,
+    1) come last in ``given``.
+    """
     *units, mean, per_unit = given
     x = squares_of(queries, units)[0]._replace(centers=mean)
     if x.origin is not None:
@@ -295,7 +305,9 @@ def _moments(queries: list, units: list) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(by_query: list, given: list) -> tuple[Tensor, Tensor]:
-    """Queries last, so that every pass over the units runs along contiguous memory, and in place. Sums are (..., U, T)."""
+    """Queries last, so that every pass over the units runs along contiguous memory, and in place. Sums are (...,
+    U, T).
+    """
     collected, uniforms, *queries = by_query
     scores = log_joint_of(queries, given, units_first=True)
     peak = scores.amax(-2, keepdim=True)

@@ -1,10 +1,12 @@
-"""The distribution over dependency trees ``p(tree) ∝ exp(sum of the scores of its arcs)``: normaliser, marginals, entropy.
+"""The distribution over dependency trees ``p(tree) ∝ exp(sum of the scores of its arcs)``: normaliser,
+marginals, entropy.
 
-Koo et al. 2007, *Structured prediction models via the matrix-tree theorem*, and Smith & Smith 2007 have the normaliser as the
-determinant of a Laplacian. Two words whose best heads are each other make that matrix singular to rounding as soon as the
-other arcs are 37 nats behind. Here the same determinant is found by elimination without subtraction (Grassmann, Taksar & Heyman
-1985), in logarithms: dependents of the eliminated word pass to its heads, in proportion. The answer is
-right to rounding whatever the scale of the scores. It takes N steps on tables of (N, N + 2), and memory O(N³) for gradients.
+Koo et al. 2007, *Structured prediction models via the matrix-tree theorem*, and Smith & Smith 2007 have the normaliser
+as the determinant of a Laplacian. Two words whose best heads are each other make that matrix singular to rounding as
+soon as the other arcs are 37 nats behind. Here the same determinant is found by elimination without subtraction
+(Grassmann, Taksar & Heyman 1985), in logarithms: dependents of the eliminated word pass to its heads, in proportion.
+The answer is right to rounding whatever the scale of the scores. It takes N steps on tables of (N, N + 2), and memory
+O(N³) for gradients.
 
 ``arcs`` and ``mask`` are those of `probtx_pyro.ops.trees`. Computed in float64, returned in the dtype of ``arcs``.
 """
@@ -51,7 +53,8 @@ def tree_log_partition(arcs: Tensor, mask: Tensor | None = None, single_root: bo
 
 
 def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """Return the probability of each arc in a random tree: the gradient of `tree_log_partition`. Differentiable if ``arcs`` is.
+    """Return the probability of each arc in a random tree:
+    the gradient of `tree_log_partition`. Differentiable if ``arcs`` is.
 
     Parameters
     ----------
@@ -79,7 +82,8 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
         scores = scores if wanted else scores.detach().requires_grad_()
         total = _log_partition(scores, present, single_root).sum()
         (marginals,) = torch.autograd.grad(total, scores, create_graph=wanted)
-        # Beyond 1e9 or so an ulp of the scores is a share that can be seen, and the shares of one word may be those of several trees.
+        # Beyond 1e9 or so an ulp of the scores is a share that can be seen, and the shares of one word may be those of
+        # several trees.
         clipped = marginals.clamp(min=0.0)
         total = clipped.sum(-1, keepdim=True)
         off = (marginals < -1e-6).any(-1, keepdim=True) | ((total - 1).abs() > 1e-6)
@@ -88,7 +92,8 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
 
 
 def tree_entropy(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """Return the entropy in nats of the distribution over trees: its log-normaliser less the expected score; differentiable.
+    """Return the entropy in nats of the distribution over trees:
+    its log-normaliser less the expected score; differentiable.
 
     Parameters
     ----------
@@ -123,7 +128,8 @@ def draw_trees(
     mask: Tensor | None = None,
     single_root: bool = True,
 ) -> Tensor:
-    """Draw independent trees exactly: the head of one word after the other from its marginals given the heads drawn before.
+    """Draw independent trees exactly: the head of one word after the other from its
+    marginals given the heads drawn before.
 
     Parameters
     ----------
@@ -137,7 +143,8 @@ def draw_trees(
     Returns
     -------
     heads
-        (draw, ..., N), 0 for the root and j for the j-th word; -1 for absent words, and throughout where there is no tree.
+        (draw, ..., N), 0 for the root and j for the j-th word; -1 for absent words, and throughout where there is no
+        tree.
 
     Raises
     ------
@@ -167,7 +174,9 @@ def draw_trees(
 
 
 def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor:
-    """Return the normaliser of checked scores, (..., N, N + 1) in float64, by elimination from the last word to the first."""
+    """Return the normaliser of checked scores, (..., N, N + 1) in float64,
+    by elimination from the last word to the first.
+    """
     peak = scores.detach().amax(
         -1, keepdim=True
     )  # every tree takes one arc of each word: what its scores share costs no digits
@@ -176,8 +185,8 @@ def _log_partition(scores: Tensor, present: Tensor, single_root: bool) -> Tensor
     root, none = scores[..., :1], torch.full_like(scores[..., :1], -math.inf)
     first, reached = (root, none) if single_root else (none, root)
     reached = reached.masked_fill(~present.unsqueeze(-1), 0.0)  # an absent word is a factor of 1
-    # Heads of the words not yet eliminated: the root as the only word that takes it, the root through a word that has taken it
-    # already (any number may, without single_root), and those words.
+    # Heads of the words not yet eliminated: the root as the only word that takes it, the root through a word that has
+    # taken it already (any number may, without single_root), and those words.
     table = torch.cat((first, reached, scores[..., 1:]), -1)
     log_partition = scores.new_zeros(scores.shape[:-2])
     column = torch.arange(table.shape[-1], device=table.device)

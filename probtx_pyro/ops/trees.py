@@ -1,9 +1,9 @@
 """Dependency trees: from scores of arcs to the best heads, word by word, over all trees, or over projective trees.
 
-``arcs`` is (..., N, N + 1): the log score of "word i takes head h", where head 0 is the root and head j the j-th word, counted
-from 1 as CoNLL-U does; any finite number, or -inf for an arc that may not be. The entry of a word as its own head is ignored.
-``mask`` is (..., N), True for a word; an absent word neither takes nor gives a head, and its head in every answer is -1.
-Trees are sought in float64, sentence after sentence, on the CPU.
+``arcs`` is (..., N, N + 1): the log score of "word i takes head h", where head 0 is the root and head j the j-th word,
+counted from 1 as CoNLL-U does; any finite number, or -inf for an arc that may not be. The entry of a word as its own
+head is ignored. ``mask`` is (..., N), True for a word; an absent word neither takes nor gives a head, and its head in
+every answer is -1. Trees are sought in float64, sentence after sentence, on the CPU.
 """
 
 import math
@@ -23,9 +23,10 @@ Solver = Callable[[np.ndarray, bool], np.ndarray | None]
 def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
     """Scores of arcs from scores between words, such as logarithms of head marginals, and scores of being a root.
 
-    Without ``root`` every word has the root score 0. Among trees with a single root that choice does not matter, since every
-    tree has it once; then the other arcs choose the root. Where several roots are allowed, and word by word, it does matter: 0
-    is the largest log probability, so that every word prefers the root; give a ``root`` (-inf forbids it).
+    Without ``root`` every word has the root score 0. Among trees with a single root that choice does not matter, since
+    every tree has it once; then the other arcs choose the root. Where several roots are allowed, and word by word, it
+    does matter: 0 is the largest log probability, so that every word prefers the root; give a ``root`` (-inf forbids
+    it).
 
     Parameters
     ----------
@@ -144,8 +145,8 @@ def argmax_heads(arcs: Tensor, mask: Tensor | None = None) -> Tensor:
 def spanning_arborescence(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
     """The best tree of all: the maximum spanning arborescence, by the algorithm of Chu, Liu and Edmonds in O(N²).
 
-    A single root is part of the search, not of a penalty: trees are compared by their number of roots first and by their score
-    second. McDonald et al. 2005, *Non-projective dependency parsing using spanning tree algorithms*.
+    A single root is part of the search, not of a penalty: trees are compared by their number of roots first and by
+    their score second. McDonald et al. 2005, *Non-projective dependency parsing using spanning tree algorithms*.
 
     Parameters
     ----------
@@ -175,7 +176,8 @@ def spanning_arborescence(arcs: Tensor, mask: Tensor | None = None, single_root:
 
 
 def eisner(arcs: Tensor, mask: Tensor | None = None, single_root: bool = True) -> Tensor:
-    """Return the best projective tree, whose arcs do not cross when drawn above the words and the root to their left, in O(N³).
+    """Return the best projective tree, whose arcs do not cross when drawn above the
+    words and the root to their left, in O(N³).
 
     Eisner 1996, *Three new probabilistic models for dependency parsing*.
 

@@ -1,10 +1,9 @@
 """Pictures: functions that return matplotlib axes, or a figure of several.
 
-They take arrays (tensors and labelled ``xarray`` variables too), or the result that holds them: what `inference`, `results` and
-`inspection` return, ArviZ data included. Those of one picture take ``ax=None``. They never call ``show`` and compute no
-inference; numpy, xarray and matplotlib only.
-Colours are safe for colour-blind readers and every series carries its own label, so that the pictures survive a
-black-and-white printer.
+They take arrays (tensors and labelled ``xarray`` variables too), or the result that holds them: what `inference`,
+`results` and `inspection` return, ArviZ data included. Those of one picture take ``ax=None``. They never call ``show``
+and compute no inference; numpy, xarray and matplotlib only. Colours are safe for colour-blind readers and every series
+carries its own label, so that the pictures survive a black-and-white printer.
 
 >>> from probtx_pyro import plots
 >>> ax = plots.attention_map([[0.9, 0.1], [0.2, 0.8]], ["cat", "sat"], ["cat", "sat"])

@@ -1,8 +1,8 @@
 """The arguments of pictures: arrays, tensors, labelled arrays, or the result that holds them.
 
-Every picture reads its arguments by these functions, so that all accept the same. A tensor is detached and brought to the CPU,
-a result gives the field that the picture shows, and ArviZ data give a variable of one of their groups. Signatures quote
-``"ArrayLike | Result"``: written out, the union fills half a page of ``help``.
+Every picture reads its arguments by these functions, so that all accept the same. A tensor is detached and brought to
+the CPU, a result gives the field that the picture shows, and ArviZ data give a variable of one of their groups.
+Signatures quote ``"ArrayLike | Result"``: written out, the union fills half a page of ``help``.
 """
 
 import re
@@ -98,8 +98,8 @@ def numbers(name: str, x: Any, shape: str, repair: str = "select or add the axes
     x
         As `array` takes it.
     shape
-        The axes it must have, such as ``(query, unit)`` or ``(H, W, 3) or (H, W)``. A number is the size of an axis, two axes of
-        one name have one size, and ``...`` stands for any axes.
+        The axes it must have, such as ``(query, unit)`` or ``(H, W, 3) or (H, W)``. A number is the size of an axis,
+        two axes of one name have one size, and ``...`` stands for any axes.
     repair
         What the error advises where the shape is another.
 

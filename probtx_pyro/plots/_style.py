@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 UNIT_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-"""Colours of units, in their order (Okabe & Ito 2008): colour-blind readers can tell them apart; black is last, since it draws data points."""
+"""Colours of units, in their order (Okabe & Ito 2008): colour-blind readers can tell them apart; black is last,
+since it draws data points."""
 SEQUENTIAL = "cividis"  # perceptually uniform, and the same for red-green colour-blind readers
 INK = "#222222"
 DASHES = ("-", "--", "-.", ":")

@@ -21,7 +21,8 @@ def answer_band(
     Parameters
     ----------
     queries, answers
-        (Q,): places of the queries, in any order, and one coordinate of the answers, such as ``said.expected_outputs[:, 0]``.
+        (Q,): places of the queries, in any order, and one coordinate of the answers, such as
+        ``said.expected_outputs[:, 0]``.
     band
         (2, Q): its lower and upper end, ``said.band("expected_outputs")[..., 0]`` for the mean answer, or quantiles of
         ``said.output_distribution.sample((n,))`` for the answers themselves.

@@ -1,4 +1,6 @@
-"""Pictures of an approximation: its objective at every iteration, its gap to the evidence, its marginals beside exact ones."""
+"""Pictures of an approximation: its objective at every iteration, its gap to the evidence,
+its marginals beside exact ones.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,8 +19,8 @@ def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = N
     Parameters
     ----------
     objective
-        (iteration,) or (iteration, ...); or what has it: a result with ``.objective`` such as that of `inference.adapt`, or
-        ArviZ data with the group ``iterations``.
+        (iteration,) or (iteration, ...); or what has it: a result with ``.objective`` such as that of
+        `inference.adapt`, or ArviZ data with the group ``iterations``.
     labels
         One for each problem; without them several lines stay unnamed.
     ax
@@ -66,7 +68,8 @@ def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None 
     Parameters
     ----------
     divergence, gap
-        (N,): both non-negative, in nats. Zero, the exact attention, is drawn at the origin (the axes are linear near it).
+        (N,): both non-negative, in nats. Zero, the exact attention, is drawn at the origin (the axes are linear near
+        it).
     labels
         (N,) kinds of guides; each kind gets a colour and a marker.
     ax

@@ -31,7 +31,8 @@ def dependency_arcs(
     weights: "ArrayLike | None" = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw words on a line and an arc from each head to its dependent, where the arrow points; the root comes from above.
+    """Draw words on a line and an arc from each head to its dependent, where the arrow points;
+    the root comes from above.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ def dependency_arcs(
     heads
         (N,): 0 for the root, j for the j-th word, counted from 1; -1 for a word without an arc.
     gold
-        (N,) heads to compare with, -1 where there is none: arcs that differ are dashed and in another colour, and the gold
-        arcs that they miss are dotted.
+        (N,) heads to compare with, -1 where there is none: arcs that differ are dashed and in another colour, and the
+        gold arcs that they miss are dotted.
     labels
         One for each arc, such as its dependency relation; an empty one is not drawn.
     weights
@@ -56,7 +57,8 @@ def dependency_arcs(
     Raises
     ------
     ValueError
-        Words that are no strings, arguments that do not count them, something that is no head, or weights off the unit interval.
+        Words that are no strings, arguments that do not count them, something that is no head, or weights off the unit
+        interval.
     """
     words = _given.words("words", words, "heads")
     count = len(words)
@@ -77,14 +79,16 @@ def dependency_arcs(
 
 
 def channel_arcs(words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike | None" = None) -> np.ndarray:
-    """Draw a panel for each channel of attention, two side by side: the likeliest head of each word, the stronger the more probable.
+    """Draw a panel for each channel of attention, two side by side: the likeliest head of each word,
+    the stronger the more probable.
 
     Parameters
     ----------
     words
         The sentence.
     marginals
-        (C, N, N), or (C, N, N + 1) with the root first: how probable each head of each word is. A word without any has no arc.
+        (C, N, N), or (C, N, N + 1) with the root first: how probable each head of each word is. A word without any has
+        no arc.
     gold
         As in `dependency_arcs`.
 
@@ -96,8 +100,8 @@ def channel_arcs(words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike 
     Raises
     ------
     ValueError
-        Words that are no strings, marginals of another shape or off the unit interval, or a ``gold`` that does not count the
-        words.
+        Words that are no strings, marginals of another shape or off the unit interval, or a ``gold`` that does not
+        count the words.
     """
     words = _given.words("words", words, "marginals")
     array = _given.shares("marginals", marginals, "(channel, word, head)", "divide by the largest")

@@ -27,8 +27,9 @@ def attention_map(
     Parameters
     ----------
     attention
-        (Q, U), rows on the simplex; what `inspection.captured` returned for one head; or ArviZ data: the attention of its point
-        estimate, or the mean over the draws of its posterior. Of a ``DataArray`` the coordinates of its two dims are the labels and its dims the titles.
+        (Q, U), rows on the simplex; what `inspection.captured` returned for one head; or ArviZ data: the attention of
+        its point estimate, or the mean over the draws of its posterior. Of a ``DataArray`` the coordinates of its two
+        dims are the labels and its dims the titles.
     query_labels, unit_labels
         Tokens or names, one for each row and column.
     ax

@@ -40,13 +40,15 @@ def head_report(
     Parameters
     ----------
     attention
-        What `inspection.capture`, `inspection.captured` or `inspection.capture_data` returned; or (Q, U), of one example and head.
+        What `inspection.capture`, `inspection.captured` or `inspection.capture_data` returned; or (Q, U), of one
+        example and head.
     effective_units
-        (Q,), as ``captured.effective_units()``; the exponential of the entropy of ``attention`` if None. The upper axis reads
-        their logarithm, the entropy in nats.
+        (Q,), as ``captured.effective_units()``; the exponential of the entropy of ``attention`` if None. The upper axis
+        reads their logarithm, the entropy in nats.
     observed_evidence, replicated_evidence
         Mean log evidence of the real queries, and of each replicate, (draw,): one head of ``check.observed`` and
-        ``check.replicated``. Those of ``check`` if None; without either, and without p-values, the lower panels are left out.
+        ``check.replicated``. Those of ``check`` if None; without either, and without p-values, the lower panels are
+        left out.
     p_values
         By name of the statistic: one head of ``check.p_values``. Those below ``level`` are filled.
     query_labels, unit_labels
@@ -54,8 +56,8 @@ def head_report(
     check
         The result of `inspection.query_check` on what was captured.
     head
-        Which head of what was captured: an index for each of its axes but those of the batch, such as ``check.ranking[1]``. The
-        worst one of ``check`` if None, or the first.
+        Which head of what was captured: an index for each of its axes but those of the batch, such as
+        ``check.ranking[1]``. The worst one of ``check`` if None, or the first.
     example
         Which example of the batch.
     title

@@ -1,4 +1,6 @@
-"""Small pictures side by side: those stored, shown, retrieved; and a mask over its photograph, with the clicks that made it."""
+"""Small pictures side by side: those stored, shown, retrieved; and a mask over its photograph,
+with the clicks that made it.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -26,13 +28,15 @@ def image_rows(
     Parameters
     ----------
     rows
-        From titles to pictures (N, H, W), all of one shape. One grey scale serves all rows, so that they can be compared.
+        From titles to pictures (N, H, W), all of one shape. One grey scale serves all rows, so that they can be
+        compared.
     column_labels
         N names, written above.
     ax
         Axes to draw on; a new figure if None.
     own_scale
-        Titles of rows that measure something else (an uncertainty): in colour, from 0 to their largest entry, which the title tells.
+        Titles of rows that measure something else (an uncertainty): in colour, from 0 to their largest entry, which the
+        title tells.
 
     Returns
     -------

@@ -1,4 +1,6 @@
-"""Pictures over a plane: responsible units, the energy of a memory, the ways of states and answers on them, and ellipses."""
+"""Pictures over a plane: responsible units, the energy of a memory, the ways of states and answers on them,
+and ellipses.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +63,8 @@ def responsibilities(
     *,
     queries: "ArrayLike | None" = None,
 ) -> Axes:
-    """Show which unit explains a query at each point of the plane; each key is a circle of one standard deviation in its unit's colour.
+    """Show which unit explains a query at each point of the plane;
+    each key is a circle of one standard deviation in its unit's colour.
 
     Parameters
     ----------
@@ -70,7 +73,8 @@ def responsibilities(
     responsibilities
         (H, W, U): attention of a query at each point.
     keys, key_precision
-        (U, 2), and a scalar or (U,): centre and inverse variance of each unit; or of each of its keys, (U, R, 2) and (U, R).
+        (U, 2), and a scalar or (U,): centre and inverse variance of each unit; or of each of its keys, (U, R, 2) and
+        (U, R).
     unit_labels
         Names of the units; their numbers if None.
     ax
@@ -126,7 +130,8 @@ def em_paths(
     modes: "ArrayLike | None" = None,
     mean: "ArrayLike | None" = None,
 ) -> Axes:
-    """Draw the way of answers under EM, from their starts (hollow) to where they rest (filled), over the density they climb.
+    """Draw the way of answers under EM, from their starts (hollow) to where they rest (filled),
+    over the density they climb.
 
     Parameters
     ----------
@@ -204,7 +209,8 @@ def energy_landscape(
     pattern_labels: Sequence | None = None,
     paths: "ArrayLike | None" = None,
 ) -> Axes:
-    """Draw contours of the energy, dark where it is low, stored patterns as stars, and retrieval as arrows from start to end.
+    """Draw contours of the energy, dark where it is low, stored patterns as stars,
+    and retrieval as arrows from start to end.
 
     The contours are closer where the energy is low, so that shallow valleys show beside steep walls.
 
@@ -270,7 +276,8 @@ def _arrows(ax: Axes, paths: np.ndarray, shortest: float) -> None:
 def credible_ellipses(
     means: "ArrayLike", covariances: "ArrayLike", ax: Axes | None = None, *, mass: float = 0.9
 ) -> Axes:
-    """Draw retrieved vectors in the plane with their uncertainty: the ellipse that holds ``mass`` of the Normal with these moments.
+    """Draw retrieved vectors in the plane with their uncertainty:
+    the ellipse that holds ``mass`` of the Normal with these moments.
 
     Parameters
     ----------

@@ -47,8 +47,8 @@ def attention_band(
     Raises
     ------
     ValueError
-        Another shape, NaN or infinity, a query that is not there, ``prob`` off the unit interval, or names that do not count
-        the units.
+        Another shape, NaN or infinity, a query that is not there, ``prob`` off the unit interval, or names that do not
+        count the units.
     """
     if not 0 < prob < 1:
         raise ValueError(f"prob must be between 0 and 1, not {prob}")
@@ -109,9 +109,11 @@ def _draws(x: ArrayLike, axes: str) -> np.ndarray:
 
 
 def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> Axes:
-    """Show whether ranks are uniform: their distribution function minus its expectation, and the band for all lines at once.
+    """Show whether ranks are uniform: their distribution function minus its expectation,
+    and the band for all lines at once.
 
-    There is a line for every quantity, with the colour and the dashes of its parameter. Lines that leave the band are drawn thick.
+    There is a line for every quantity, with the colour and the dashes of its parameter. Lines that leave the band are
+    drawn thick.
 
     Parameters
     ----------

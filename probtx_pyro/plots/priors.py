@@ -30,8 +30,8 @@ def prior_posterior(
     Parameters
     ----------
     prior, posterior
-        Draws of the scalar, of any shape; or as ``prior`` alone ArviZ data with both groups, of which ``name`` and ``coords``
-        choose a scalar.
+        Draws of the scalar, of any shape; or as ``prior`` alone ArviZ data with both groups, of which ``name`` and
+        ``coords`` choose a scalar.
     name
         Written below; of ArviZ data, the variable.
     ax
@@ -115,14 +115,14 @@ def prior_against_posterior(learned: Result, ax: Axes | None = None) -> Axes:
 def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
     """Show how far the mean of every entry moves per doubling of the prior's strength, and of the likelihood's.
 
-    Beside the vertical line lies what hardly depends on the prior. The titles carry the Pareto k of the importance weights; a part
-    whose k is above 0.7 is marked as not to be believed.
+    Beside the vertical line lies what hardly depends on the prior. The titles carry the Pareto k of the importance
+    weights; a part whose k is above 0.7 is marked as not to be believed.
 
     Parameters
     ----------
     found
-        The result of `results.prior_sensitivity`, or ArviZ data with ``log_prior`` and ``log_likelihood``, from which it is
-        made.
+        The result of `results.prior_sensitivity`, or ArviZ data with ``log_prior`` and ``log_likelihood``, from which
+        it is made.
     ax
         Axes to draw on; a new figure if None.
 

@@ -13,7 +13,8 @@ MOST_CELLS = 100  # of a matrix of distances that carries its numbers
 
 
 def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """Show the singular values of several sets of attention matrices: the median matrix, and a band from the first to the last decile.
+    """Show the singular values of several sets of attention matrices: the median matrix,
+    and a band from the first to the last decile.
 
     Parameters
     ----------
@@ -46,12 +47,14 @@ def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None,
 
 
 def rank_histogram(ranks: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """Show how often each rank occurs in several sets of attention matrices, as shares of each set, its mean marked at the foot.
+    """Show how often each rank occurs in several sets of attention matrices, as shares of each set,
+    its mean marked at the foot.
 
     Parameters
     ----------
     ranks
-        One array of positive ranks for each set, as `inspection.attention_rank` or `inspection.effective_rank` give them.
+        One array of positive ranks for each set, as `inspection.attention_rank` or `inspection.effective_rank` give
+        them.
     labels
         One for each set.
     ax
@@ -91,7 +94,8 @@ def head_distance_matrix(
     ax
         Axes to draw on; a new figure if None.
     largest
-        Distance at the end of the colour scale, the same for pictures that are to be compared; the largest entry if None.
+        Distance at the end of the colour scale, the same for pictures that are to be compared; the largest entry if
+        None.
 
     Returns
     -------

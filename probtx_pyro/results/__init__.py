@@ -1,5 +1,5 @@
-"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and the
-relabelling of their units; what a posterior says of queries; calibration of samplers; what priors do.
+"""Results as ArviZ data: one call, ``results.to_inference_data``, for every inference result; a verdict on draws and
+the relabelling of their units; what a posterior says of queries; calibration of samplers; what priors do.
 
 Names load on first use; what needs arrays and files alone works without torch.
 """

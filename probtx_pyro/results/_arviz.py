@@ -1,8 +1,9 @@
 """Groups of named arrays as ArviZ data: the only file that knows which ArviZ is installed.
 
-ArviZ 0.x holds its groups in ``arviz.InferenceData``, ArviZ 1.x in ``xarray.DataTree``. On both, ``data[group][variable]`` is an
-``xarray.DataArray``, ``data.to_netcdf(path)`` writes and ``arviz.from_netcdf(path)`` reads back the same. Everything else that
-differs between the two stands here. Numpy arrays only; ArviZ itself loads when a function needs it.
+ArviZ 0.x holds its groups in ``arviz.InferenceData``, ArviZ 1.x in ``xarray.DataTree``. On both,
+``data[group][variable]`` is an ``xarray.DataArray``, ``data.to_netcdf(path)`` writes and ``arviz.from_netcdf(path)``
+reads back the same. Everything else that differs between the two stands here. Numpy arrays only; ArviZ itself loads
+when a function needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ def from_arrays(
     Parameters
     ----------
     groups
-        ``{group: {variable: (dims, array)}}``; empty groups vanish. A variable that is called like a dimension labels that
-        dimension within its group, which may then have a size of its own there: the draws of a prior.
+        ``{group: {variable: (dims, array)}}``; empty groups vanish. A variable that is called like a dimension labels
+        that dimension within its group, which may then have a size of its own there: the draws of a prior.
     coords
         Labels of dimensions, one for each entry; integers from 0 where none are given.
     attrs
@@ -39,8 +40,9 @@ def from_arrays(
     Raises
     ------
     ValueError
-        An array whose axes its dims do not count, labels that do not count a dimension, or labels of no dimension; a name that a file
-        cannot hold, a dimension that a variable has twice, or a variable called like a dimension that it does not label.
+        An array whose axes its dims do not count, labels that do not count a dimension, or labels of no dimension; a
+        name that a file cannot hold, a dimension that a variable has twice, or a variable called like a dimension that
+        it does not label.
 
     Examples
     --------
@@ -205,8 +207,8 @@ def pareto_smoothed(log_weights: np.ndarray, reff: float) -> tuple[np.ndarray, f
     Returns
     -------
     (array, float)
-        (draw,) smoothed log weights, whose exponentials sum to 1, and the shape k of the tail; infinite, and the weights as they
-        are, where the tail has too few draws or no shape.
+        (draw,) smoothed log weights, whose exponentials sum to 1, and the shape k of the tail; infinite, and the
+        weights as they are, where the tail has too few draws or no shape.
     """
     import arviz
 
@@ -230,13 +232,14 @@ def pareto_k(log_weights: Any) -> np.ndarray:
     Parameters
     ----------
     log_weights
-        (draw, ...) of independent draws, 25 or more, a tensor or an array: those of `inference.importance_log_partition`, or of the
-        chains of `inference.annealed_log_partition`.
+        (draw, ...) of independent draws, 25 or more, a tensor or an array: those of
+        `inference.importance_log_partition`, or of the chains of `inference.annealed_log_partition`.
 
     Returns
     -------
     array
-        (...); infinite where the tail has fewer than five values: draws that are alike say nothing of what they do not reach.
+        (...); infinite where the tail has fewer than five values: draws that are alike say nothing of what they do not
+        reach.
 
     Raises
     ------

@@ -84,8 +84,8 @@ def diagnose(
     Parameters
     ----------
     data
-        ArviZ data (0.x or 1.x) with the group ``posterior``; the checks of sampler statistics and of ``log_likelihood`` are
-        made where these are there.
+        ArviZ data (0.x or 1.x) with the group ``posterior``; the checks of sampler statistics and of ``log_likelihood``
+        are made where these are there.
     var_names
         Which variables; all but ``attention`` and others that follow from the parameters, if None.
     rhat, ess, bfmi
@@ -96,8 +96,8 @@ def diagnose(
     Returns
     -------
     Verdict
-        ``verdict.ok``, ``verdict.checks``, and ``print(verdict)``. Variables that are constant in all draws are left out. Draws
-        of a guide (the attribute ``approximation``) do not pass: nothing in them says how near the guide is.
+        ``verdict.ok``, ``verdict.checks``, and ``print(verdict)``. Variables that are constant in all draws are left
+        out. Draws of a guide (the attribute ``approximation``) do not pass: nothing in them says how near the guide is.
 
     Raises
     ------
@@ -114,9 +114,9 @@ def diagnose(
 
     References
     ----------
-    Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, *Rank-normalization, folding, and localization: an improved R-hat*;
-    Betancourt 2016, *Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo*; Vehtari, Simpson, Gelman,
-    Yao & Gabry 2024, *Pareto smoothed importance sampling*.
+    Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, *Rank-normalization, folding, and localization: an improved
+    R-hat*; Betancourt 2016, *Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo*; Vehtari,
+    Simpson, Gelman, Yao & Gabry 2024, *Pareto smoothed importance sampling*.
     """
     if hasattr(data, "samples") or hasattr(data, "draws"):
         from probtx_pyro.results.convert import to_inference_data  # needs torch, which a file does not

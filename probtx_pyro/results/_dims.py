@@ -14,7 +14,8 @@ OF_PROBLEMS = ("objective", "converged", "num_steps")  # of a fit: one number fo
 
 
 class Layout:
-    """Lays out the variables of one problem: ``variable`` gives each its dims, those of the tables or those that are given.
+    """Lays out the variables of one problem: ``variable`` gives each its dims,
+    those of the tables or those that are given.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ class Layout:
     def variable(self, name: str, x: Tensor, like: str | None = None, samples: Sequence[str] = ()) -> Variable:
         """Return ``x`` under the dims of ``name``, or of another row of the tables; its first axes are ``samples``.
 
-        An axis of size 1 along which the variable is shared is dropped. A variable that no table knows, such as a hyperparameter,
-        gets names of its own.
+        An axis of size 1 along which the variable is shared is dropped. A variable that no table knows, such as a
+        hyperparameter, gets names of its own.
         """
         array = x.detach().cpu().numpy()
         rank = array.ndim - len(samples)

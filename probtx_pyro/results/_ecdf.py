@@ -1,8 +1,9 @@
 """Are ranks uniform: simultaneous bands of an empirical distribution function, exact for discrete ranks.
 
-How many of N ranks lie below each of some edges is a Markov chain with binomial steps, so the chance that it stays between two
-bounds at all edges at once is a product of small matrices; nothing is simulated. Säilynoja, Bürkner & Vehtari 2022, *Graphical
-test for discrete uniformity and its applications in goodness-of-fit evaluation and multiple sample comparison*, section 2.
+How many of N ranks lie below each of some edges is a Markov chain with binomial steps, so the chance that it stays
+between two bounds at all edges at once is a product of small matrices; nothing is simulated. Säilynoja, Bürkner &
+Vehtari 2022, *Graphical test for discrete uniformity and its applications in goodness-of-fit evaluation and multiple
+sample comparison*, section 2.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ EDGES = 50  # at most so many places at which the distribution function is looke
 class Band(NamedTuple):
     """Bounds that hold at all edges at once.
 
-    edges: the share of uniform ranks below each edge, (edge,), in (0, 1). lower, upper: counts of ranks below it, inclusive.
+    edges: the share of uniform ranks below each edge, (edge,), in (0, 1). lower, upper: counts of ranks below it,
+    inclusive.
     """
 
     edges: Array
@@ -38,7 +40,8 @@ def counts_below(ranks: ArrayLike, num_draws: int) -> NDArray[np.int64]:
 
 
 def simultaneous_band(num_ranks: int, num_draws: int, level: float = 0.99) -> Band:
-    """The narrowest band of pointwise central intervals that holds ``num_ranks`` uniform ranks 0..num_draws with chance ``level``.
+    """The narrowest band of pointwise central intervals that holds ``num_ranks``
+    uniform ranks 0..num_draws with chance ``level``.
 
     Parameters
     ----------

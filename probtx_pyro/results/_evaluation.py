@@ -28,8 +28,8 @@ def over_draws(
     Parameters
     ----------
     function
-        From a formulation with a leading axis of draws to tensors (draw or absent, *problems, own axes), by name; the own axes are
-        those of the formulation's tables.
+        From a formulation with a leading axis of draws to tensors (draw or absent, *problems, own axes), by name; the
+        own axes are those of the formulation's tables.
     posterior, data
         The posterior and the data, of problems that they share.
     samples
@@ -49,7 +49,9 @@ def at_draws(
     data: Data,
     samples: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """`over_draws` of a formulation whose parameters take the values of ``samples``, with data of problems ``batch``."""
+    """`over_draws` of a formulation whose parameters take the values of ``samples``,
+    with data of problems ``batch``.
+    """
     chains, draws = next(iter(samples.values())).shape[:2]
     flat = flattened(formulation, samples, len(batch))
     size = max(1, CHUNK // max(1, batch.numel() * width(formulation, data)))
@@ -79,7 +81,9 @@ def width(formulation: Formulation, data: Data) -> int:
 
 
 def led(formulation: Formulation, name: str, x: Tensor, problems: int) -> Tensor:
-    """Draws (draw, ...) of a parameter with axes of size 1 where it has no axis of the problems, so that they broadcast."""
+    """Draws (draw, ...) of a parameter with axes of size 1 where it has no axis of the problems,
+    so that they broadcast.
+    """
     rank = problems + len(formulation.axes(name))
     return x.reshape(x.shape[0], *(1,) * (rank - (x.dim() - 1)), *x.shape[1:])
 

@@ -22,7 +22,8 @@ from probtx_pyro.results._matching import arranged, problem_axes, relabelled
 class Exchangeable(NamedTuple):
     """Classes of units that are exchangeable under the prior.
 
-    classes: ``unit`` (*problems, unit) and, of `GaussianKeys`, ``component`` (*problems, unit, component): numbers, equal where
+    classes: ``unit`` (*problems, unit) and, of `GaussianKeys`, ``component`` (*problems, unit, component): numbers,
+    equal where
         they may.
     separated_by: what tells units, or components, apart: ``{"unit": ("prior on keys", "fixed values"), ...}``.
     """
@@ -32,7 +33,8 @@ class Exchangeable(NamedTuple):
 
 
 def exchangeable(program: Bayesian, data: Data) -> Exchangeable:
-    """Compare the priors and the fixed parameters of the units (and components) of a program, for the data it is called with.
+    """Compare the priors and the fixed parameters of the units (and components) of a program,
+    for the data it is called with.
 
     Units whose hyperparameters are shared may change places; where each has its own, none may.
     """
@@ -83,7 +85,9 @@ def _traits(program: Bayesian, layout: Layout, sites: Mapping[str, Site]) -> Ite
 
 
 def _arguments(prior: Any, dims: tuple[str, ...], units: int) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """The arguments of a distribution with the axes of its parameter; where they cannot be told apart, units are all different."""
+    """The arguments of a distribution with the axes of its parameter; where they cannot be told apart,
+    units are all different.
+    """
     batch = dims[: len(dims) - prior.event_dim]
     simplex = isinstance(prior, Dirichlet | FaceDirichlet)
     lost = "unit" in dims and "unit" not in batch and not simplex

@@ -1,7 +1,8 @@
 """The gap from a fitted guide to the exact posterior: the log evidence less the ELBO, in nats, by query and by problem.
 
-With θ the parameters and u the assignments, the gap is ``KL(q(θ) || p(θ|x)) + E_q(θ) Σ_i KL(q(u_i) || p(u_i|x_i, θ))``, equation (0.2) of
-docs/mathematics.md. The second term is summed exactly at every θ; the first is estimated from draws of the guide.
+With θ the parameters and u the assignments, the gap is ``KL(q(θ) || p(θ|x)) + E_q(θ) Σ_i KL(q(u_i) || p(u_i|x_i, θ))``,
+equation (0.2) of docs/mathematics.md. The second term is summed exactly at every θ; the first is estimated from draws
+of the guide.
 """
 
 import math
@@ -28,12 +29,15 @@ from probtx_pyro.results._arviz import pareto_smoothed
 class Gap(NamedTuple):
     """The log evidence less the ELBO of a guide, in nats.
 
-    assignments: ``KL(q(u_i) || p(u_i | x_i, θ))`` of each query times its weight, averaged over the guide's θ, (..., Q); None where
+    assignments: ``KL(q(u_i) || p(u_i | x_i, θ))`` of each query times its weight, averaged over the guide's θ, (...,
+    Q); None where
         the guide leaves assignments to be summed out, which costs nothing.
     parameters: ``KL(q(θ) || p(θ | x))`` of each problem, (...), estimated; None where there are no parameters.
-    assignments_error, parameters_error: Monte Carlo standard errors of both; without parameters there is nothing to sample, and
+    assignments_error, parameters_error: Monte Carlo standard errors of both; without parameters there is nothing to
+    sample, and
         the error of the assignments is 0.
-    pareto_k: shape of the tail of the importance weights ``p(θ, x) / q(θ)`` of each problem, (...). Above 0.7 the guide misses
+    pareto_k: shape of the tail of the importance weights ``p(θ, x) / q(θ)`` of each problem, (...). Above 0.7 the guide
+    misses
         posterior mass, and ``parameters`` is too small (Vehtari et al. 2024).
     kind: "posterior", or what else the guide is held against, as "pseudo-posterior".
     """
@@ -77,8 +81,8 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
     Raises
     ------
     ValueError
-        A guide that puts all on a point, whose gap is infinite; one whose density is of all problems at once; a program that is not
-        made by `models.bayesian`.
+        A guide that puts all on a point, whose gap is infinite; one whose density is of all problems at once; a program
+        that is not made by `models.bayesian`.
     NotImplementedError
         Priors with hyperparameters.
 
@@ -123,7 +127,9 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
 
 
 def _row(found: Parameters, guide: Any) -> tuple[Tensor | None, Tensor | None]:
-    """At one draw of the guide: the divergence of each query's assignment, and ``log p(θ, x) - log q(θ)`` of each problem."""
+    """At one draw of the guide: the divergence of each query's assignment, and ``log p(θ,
+    x) - log q(θ)`` of each problem.
+    """
     with poutine.enum(first_available_dim=-1 - found.plate_depth):
         trace = poutine.trace(config_enumerate(guide)).get_trace(*found.arguments)
     nodes = _nodes(trace)
@@ -177,7 +183,9 @@ def _log_density(sites: Mapping[str, Any], drawn: Collection[str], problems: tor
 
 
 def _divergence(log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``log E[w] - E[log w]`` over the draws (draw, ...), its standard error by the delta method, and the tail's shape."""
+    """``log E[w] - E[log w]`` over the draws (draw, ...), its standard error by the delta method,
+    and the tail's shape.
+    """
     draws = len(log_weights)
     log_mean = log_weights.logsumexp(0) - math.log(draws)
     mean = log_weights.mean(0)

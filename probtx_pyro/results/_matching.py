@@ -1,4 +1,5 @@
-"""The permutation of units (and components) that brings every draw nearest to the centres: linear assignment, without torch.
+"""The permutation of units (and components) that brings every draw nearest to the centres: linear assignment,
+without torch.
 
 Centres and spreads follow from the draws as renumbered, and the draws are renumbered again, until nothing moves: the
 likelihood of draws that are normal about the centre of their unit, with one variance for each feature, never falls.
@@ -53,7 +54,8 @@ def relabelled(
     variables
         Of the posterior, by name.
     classes
-        Of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may change places.
+        Of units (*problems, unit) and, if need be, of components (*problems, unit, component); only equal numbers may
+        change places.
     lp
         Log density (chain, draw): the numbering is that of the highest draw, without it that of the last.
     reference
@@ -104,7 +106,9 @@ def relabelled(
 
 
 class Features(NamedTuple):
-    """Numbers that are compared: of units, ``own`` (draw, [problem,] U, F); of their components, ``within`` (draw, [problem,] U, R, G)."""
+    """Numbers that are compared: of units, ``own`` (draw, [problem,] U, F); of their components,
+    ``within`` (draw, [problem,] U, R, G).
+    """
 
     own: Array
     within: Array
@@ -144,7 +148,9 @@ def _features(variables: Mapping[str, Variable], problems: tuple[str, ...]) -> F
 
 
 def _match(draws: Features, aim: Features, units_of: Array, components_of: Array) -> tuple[Array, Array]:
-    """Permutations of one problem, (draw, U) and (draw, U, R); only equal numbers, (U,) and (U, R), may change places."""
+    """Permutations of one problem, (draw, U) and (draw, U, R); only equal numbers, (U,) and (U, R),
+    may change places.
+    """
     count, units, components = draws.within.shape[:3]
     found = (
         np.broadcast_to(np.arange(units), (count, units)),
@@ -173,7 +179,9 @@ def _some_alike(numbers: Array) -> bool:
 
 
 def _variance(x: Array, centre: Array) -> Array:
-    """Variance of each feature, over draws, units and components; infinite, so that it does not count, where it is constant."""
+    """Variance of each feature, over draws, units and components; infinite, so that it does not count,
+    where it is constant.
+    """
     axes = tuple(range(x.ndim - 1))
     variance, size = ((x - centre) ** 2).mean(axes), (x**2).mean(axes)
     return np.where(variance > (64 * np.finfo(float).eps) ** 2 * size, variance, np.inf)
@@ -186,7 +194,9 @@ def _moved(draws: Features, unit: Array, component: Array) -> Features:
 
 
 def _distances(x: Array, centre: Array, spread: Array) -> Array:
-    """Squared, (draw, A, B) between the rows of x (draw, A, F) and of one centre (B, F); features without a centre do not count."""
+    """Squared, (draw, A, B) between the rows of x (draw, A, F) and of one centre (B, F);
+    features without a centre do not count.
+    """
     known = ~np.isnan(centre).any(0)
     scale = np.sqrt(spread[known])
     left, right = x[..., known] / scale, centre[:, known] / scale

@@ -1,4 +1,6 @@
-"""A mixture of distributions, one for each draw of a posterior: the density of an answer with its parameters averaged out."""
+"""A mixture of distributions, one for each draw of a posterior:
+the density of an answer with its parameters averaged out.
+"""
 
 import math
 from collections.abc import Callable
@@ -24,7 +26,8 @@ class PosteriorMixture(TorchDistribution):
 
     Notes
     -----
-    Batch shape (*batch,), the queries; each has a mixture of its own, so that `sample` draws their answers independently.
+    Batch shape (*batch,), the queries; each has a mixture of its own, so that `sample` draws their answers
+    independently.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}

@@ -9,8 +9,8 @@ density of the answer   ``E[p(v|q,θ)]``                      ``E[p(q|θ) p(v|q,
 evidence                ``E[p(q|θ)]``                        ``E[p(q|θ)]``
 ======================  ===================================  ====================================
 
-E is the mean over draws of ``p(θ | D)``. A query of D is conditioned on already. A new one is one more observation of θ, so that each
-draw counts by the density that it gives the query (PT eq. 23).
+E is the mean over draws of ``p(θ | D)``. A query of D is conditioned on already. A new one is one more observation of
+θ, so that each draw counts by the density that it gives the query (PT eq. 23).
 """
 
 import math
@@ -39,7 +39,9 @@ def shares(log_weights: Tensor) -> Tensor:
 
 
 def average_error(x: Tensor, log_weights: Tensor) -> Tensor:
-    """Standard error of the weighted mean m, a ratio of means, to first order: that of ``r_s (x_s - m) / mean(r)`` (delta method)."""
+    """Standard error of the weighted mean m, a ratio of means, to first order:
+    that of ``r_s (x_s - m) / mean(r)`` (delta method).
+    """
     wide, weights = x.double(), shares(log_weights)
     number = x.shape[0] * x.shape[1]
     return standard_error(number * weights * (wide - (weights * wide).sum((0, 1)))).to(x.dtype)
@@ -61,7 +63,9 @@ def band(x: Tensor, log_weights: Tensor, prob: float) -> Tensor:
 
 
 def quantiles(x: Tensor, weights: Tensor, probs: tuple[float, ...]) -> Tensor:
-    """Return the smallest draw up to which the weights reach each probability: (chain, draw, ...) to (probability, ...)."""
+    """Return the smallest draw up to which the weights reach each probability: (chain, draw,
+    ...) to (probability, ...).
+    """
     last = x.flatten(0, 1).movedim(0, -1).contiguous()  # to sort along neighbours in memory takes a third of the time
     ordered, order = last.sort(-1)
     reached = weights.expand_as(x).flatten(0, 1).movedim(0, -1).gather(-1, order).cumsum(-1)
@@ -75,8 +79,9 @@ def quantiles(x: Tensor, weights: Tensor, probs: tuple[float, ...]) -> Tensor:
 def standard_error(x: Tensor) -> Tensor:
     """Standard error of the mean of Markov chains, (chain, draw, ...) to (...); 0 where all draws are equal.
 
-    By the effective sample size of Geyer's initial monotone sequence over split chains (Vehtari et al. 2021, *Rank-normalization,
-    folding, and localization*). Of chains shorter than 8 draws by the spread of their means; NaN of a single such chain.
+    By the effective sample size of Geyer's initial monotone sequence over split chains (Vehtari et al. 2021,
+    *Rank-normalization, folding, and localization*). Of chains shorter than 8 draws by the spread of their means; NaN
+    of a single such chain.
     """
     chains, draws = x.shape[:2]
     if draws < 8:
@@ -104,8 +109,8 @@ class ParameterDraws(NamedTuple):
     """Draws of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
 
     ``absorbed``: the data that the draws were made from, where ``data`` are others, for `Formulation.conditioned`.
-    Without draws the formulation is as it is: a posterior of one point. Methods that take ``alone`` are those of all that the data
-    hold, or of their first datum alone, such as queries without their answers.
+    Without draws the formulation is as it is: a posterior of one point. Methods that take ``alone`` are those of all
+    that the data hold, or of their first datum alone, such as queries without their answers.
     """
 
     formulation: Formulation
@@ -244,13 +249,13 @@ def predict(
         `Draws` of a sampler, or what `inference.variational` returned, of a posterior made by `models.bayesian`; what
         `inference.adapt` returned, or a formulation: a posterior of one point.
     data, named
-        New queries (..., Q, D), and what is known of their answers, by place or by name as in `inference.adapt`. Without any, or with
-        ``queries=None``, the data that the draws were made from.
+        New queries (..., Q, D), and what is known of their answers, by place or by name as in `inference.adapt`.
+        Without any, or with ``queries=None``, the data that the draws were made from.
     prob
         Of the bands, between equal tails.
     relabel
-        True numbers units that may change places alike in all draws, see `relabel`: attention to a unit means nothing otherwise.
-        Evidence and answers are the same for any numbering.
+        True numbers units that may change places alike in all draws, see `relabel`: attention to a unit means nothing
+        otherwise. Evidence and answers are the same for any numbering.
 
     Returns
     -------
@@ -269,10 +274,11 @@ def predict(
 
     Notes
     -----
-    A query of weight 0 was not among the data, and counts as new. An answer of the data that is known is conditioned on by
-    ``attention``; ``expected_outputs`` and ``output_distribution`` are those of another answer to the same query. The evidence
-    of the data's own queries is that of a posterior that has seen them: for comparing models take `arviz.loo`. A query that
-    a formulation is only conditional on, as that of linear keys, says nothing about parameters, and its average is plain.
+    A query of weight 0 was not among the data, and counts as new. An answer of the data that is known is conditioned on
+    by ``attention``; ``expected_outputs`` and ``output_distribution`` are those of another answer to the same query.
+    The evidence of the data's own queries is that of a posterior that has seen them: for comparing models take
+    `arviz.loo`. A query that a formulation is only conditional on, as that of linear keys, says nothing about
+    parameters, and its average is plain.
 
     Examples
     --------
@@ -351,9 +357,10 @@ def _formulation(fit: Any) -> Formulation:
 class Prediction:
     """Predictions of a posterior for queries, see `predict`; every quantity is computed when it is first asked for.
 
-    attention: (..., Q, U), probabilities of the units. log_evidence: (..., Q). expected_outputs: (..., Q, M), the mean answer, or
-    probabilities of labels. output_distribution: a Pyro distribution of batch shape (..., Q), with ``log_prob`` and ``sample``.
-    ``band(name)`` and ``error(name)`` say how sure the posterior is of the first three, and how well the draws tell it.
+    attention: (..., Q, U), probabilities of the units. log_evidence: (..., Q). expected_outputs: (..., Q, M), the mean
+    answer, or probabilities of labels. output_distribution: a Pyro distribution of batch shape (..., Q), with
+    ``log_prob`` and ``sample``. ``band(name)`` and ``error(name)`` say how sure the posterior is of the first three,
+    and how well the draws tell it.
     """
 
     def __init__(self, values: ParameterDraws, known: Tensor, prob: float, draws: Draws | None):
@@ -380,20 +387,25 @@ class Prediction:
     def band(self, name: str) -> Tensor:
         """Lower and upper end of the central band of a quantity over the posterior of the parameters, (2, ...).
 
-        Of ``attention`` and ``expected_outputs`` the parameters' posterior given the query, too; of ``log_evidence`` given the
-        data alone. A band of the mean answer is none of the answers: take quantiles of ``output_distribution.sample``.
+        Of ``attention`` and ``expected_outputs`` the parameters' posterior given the query, too; of ``log_evidence``
+        given the data alone. A band of the mean answer is none of the answers: take quantiles of
+        ``output_distribution.sample``.
         """
         return self._reduced(name, "band")
 
     def error(self, name: str) -> Tensor:
-        """Monte Carlo standard error of a quantity, (...): by its autocorrelation along the chains and the spread of weights."""
+        """Monte Carlo standard error of a quantity, (...):
+        by its autocorrelation along the chains and the spread of weights.
+        """
         return self._reduced(name, "error")
 
     @cached_property
     def effective_draws(self) -> Tensor:
-        """Number of independent draws that those behind each query's averages are worth, (..., Q): chains and weights reduce both.
+        """Number of independent draws that those behind each query's averages are worth, (..., Q):
+        chains and weights reduce both.
 
-        The effective sample size of the weights, ``1 / Σ r²``, times that of the chains of ``p(q|θ)`` over their length.
+        The effective sample size of the weights, ``1 / Σ r²``, times that of the chains of ``p(q|θ)`` over their
+        length.
         """
         evidence, log_weights = self._evidence(False), self._log_weights(False)
         number = evidence.shape[0] * evidence.shape[1]
@@ -428,7 +440,7 @@ class Prediction:
         kind = kind if density == "posterior" else f"{kind}, {density}"
         return f"Prediction by {of} of a {kind}, for {seen} {shapes or 'problem'}"
 
-    # -- averages ----------------------------------------------------------------------------------------------------------
+    # -- averages ------------------------------------------------------------------------------------------------------
 
     def _reduced(self, name: str, kind: str) -> Tensor:
         """The mean, error or band of a quantity over the draws, kept once it is there."""
@@ -466,7 +478,9 @@ class Prediction:
         return torch.cat(parts, own.index(values.observed[-1]) - len(own))
 
     def _log_weights(self, alone: bool) -> Tensor:
-        """Log weights of the draws for each observation: 0 for those that the draws have seen, the log evidence for new ones."""
+        """Log weights of the draws for each observation: 0 for those that the draws have seen,
+        the log evidence for new ones.
+        """
         values = self._values
         if bool(self._known.all()) or not values.informs(alone):
             return values.like.new_zeros(*values.number, *[1] * (len(values.batch) + len(values.observed)))
@@ -475,7 +489,9 @@ class Prediction:
         return log_weights
 
     def _evidence(self, alone: bool) -> Tensor:
-        """The log evidence at every draw, (chain, draw, *batch, *observations): of the queries alone, or with their answers."""
+        """The log evidence at every draw, (chain, draw, *batch, *observations): of the queries alone,
+        or with their answers.
+        """
         alone = alone and len(self._values.arguments(False)) > 1
         if alone not in self._evidences:
             self._evidences[alone] = self._values.each("log_evidence", alone)

@@ -1,8 +1,10 @@
-"""Label switching undone: units that may change places get the same number in every draw. Files are relabelled without torch.
+"""Label switching undone: units that may change places get the same number in every
+draw. Files are relabelled without torch.
 
-A posterior that is symmetric in its units has a mode for every permutation of them, and chains that sit in different modes,
-or a chain that changes modes, look as if they had not converged. Each draw is renumbered by the permutation that brings its
-parameters nearest to the centres of the units; centres and spreads follow from the renumbered draws, until nothing moves.
+A posterior that is symmetric in its units has a mode for every permutation of them, and chains that sit in different
+modes, or a chain that changes modes, look as if they had not converged. Each draw is renumbered by the permutation that
+brings its parameters nearest to the centres of the units; centres and spreads follow from the renumbered draws, until
+nothing moves.
 """
 
 from collections.abc import Mapping
@@ -23,10 +25,10 @@ def relabel(
 ) -> Any:
     """Number exchangeable units (and components of Gaussian keys) alike in every draw, before R-hat is asked.
 
-    Units may change places where their priors are equal and so are the parameters that are not drawn; units that a prior
-    separates are left alone. All variables with the axis ``unit`` move together, each problem of a batch by itself.
-    Distances are squared differences of the parameters over their variance within a unit; of precisions those of the logarithm, as
-    the attribute ``logarithmic`` of the file names them.
+    Units may change places where their priors are equal and so are the parameters that are not drawn; units that a
+    prior separates are left alone. All variables with the axis ``unit`` move together, each problem of a batch by
+    itself. Distances are squared differences of the parameters over their variance within a unit; of precisions those
+    of the logarithm, as the attribute ``logarithmic`` of the file names them.
 
     Parameters
     ----------
@@ -34,15 +36,17 @@ def relabel(
         `Draws` of a program made by `models.bayesian`, or ArviZ data with the group ``posterior``.
     reference
         Values of some of the parameters, without chain and draw, whose numbering the result takes:
-        ``{"keys": fit.formulation.keys}``. By default it is that of the draw of the highest ``lp`` (without one, of the last draw).
+        ``{"keys": fit.formulation.keys}``. By default it is that of the draw of the highest ``lp`` (without one, of the
+        last draw).
     exchangeable
-        Of ArviZ data made elsewhere: ``{"unit": [0, 0, 1]}``, equal numbers for units that may change places. Draws, and
-        files of `to_inference_data`, know it by themselves: see ``constant_data["exchangeable_units"]``.
+        Of ArviZ data made elsewhere: ``{"unit": [0, 0, 1]}``, equal numbers for units that may change places. Draws,
+        and files of `to_inference_data`, know it by themselves: see ``constant_data["exchangeable_units"]``.
 
     Returns
     -------
     Draws or ArviZ data
-        Of the type given. What was done is said in words, under ``labels``, in the record of draws or the attributes of a file.
+        Of the type given. What was done is said in words, under ``labels``, in the record of draws or the attributes of
+        a file.
 
     Raises
     ------

@@ -14,8 +14,8 @@ from probtx_pyro.models.formulation import Data, Formulation
 class Simulated(NamedTuple):
     """Parameters and data that were drawn.
 
-    posterior: the program whose parameters have the axis of the simulations in front. truth: parameters, (simulation, *shape), and
-    hyperparameters. data: (simulation, ..., Q, D) and so on.
+    posterior: the program whose parameters have the axis of the simulations in front. truth: parameters, (simulation,
+    *shape), and hyperparameters. data: (simulation, ..., Q, D) and so on.
     """
 
     posterior: Bayesian

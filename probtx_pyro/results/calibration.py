@@ -1,9 +1,9 @@
 """Is a sampler right: simulation-based calibration, and Geweke's joint test of Gibbs sampling.
 
-If parameters come from the prior and data from them, the rank of the true parameter among draws from its posterior is uniform:
-of every parameter, and of any function of parameters and data. Talts et al. 2018, *Validating Bayesian inference algorithms with
-simulation-based calibration*; Modrák et al. 2023 on why the log likelihood belongs among the functions; Geweke 2004, *Getting it
-right*.
+If parameters come from the prior and data from them, the rank of the true parameter among draws from its posterior is
+uniform: of every parameter, and of any function of parameters and data. Talts et al. 2018, *Validating Bayesian
+inference algorithms with simulation-based calibration*; Modrák et al. 2023 on why the log likelihood belongs among the
+functions; Geweke 2004, *Getting it right*.
 """
 
 import os
@@ -55,8 +55,9 @@ def log_likelihood(formulation: Formulation, data: Data) -> Tensor:
 class Calibration(NamedTuple):
     """Ranks of the truth among posterior draws.
 
-    ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's. kind: "posterior",
-    or what else was drawn from, as "pseudo-posterior", whose ranks need not be uniform where the sampler is right.
+    ranks: by quantity, (simulation, *shape): how many of ``num_draws`` lie below the truth. method: the sampler's.
+    kind: "posterior", or what else was drawn from, as "pseudo-posterior", whose ranks need not be uniform where the
+    sampler is right.
     """
 
     ranks: dict[str, NDArray[np.int64]]
@@ -79,7 +80,9 @@ class Calibration(NamedTuple):
         return {name: uniformity(x, self.num_draws) for name, x in self.ranks.items()}
 
     def smallest(self) -> tuple[str, float]:
-        """The least uniform quantity, with its index, and its p-value times the number of quantities (Bonferroni), at most 1."""
+        """The least uniform quantity, with its index, and its p-value times the number of quantities (Bonferroni),
+        at most 1.
+        """
         named = [
             (f"{name}{list(i) if i else ''}", p[i]) for name, p in self.p_values().items() for i in np.ndindex(p.shape)
         ]
@@ -123,10 +126,11 @@ def calibrate(
     Parameters
     ----------
     posterior
-        `models.bayesian`, its priors proper. Where they do not separate the units, labels switch and ranks mean nothing.
+        `models.bayesian`, its priors proper. Where they do not separate the units, labels switch and ranks mean
+        nothing.
     data, named
-        The data of the formulation, by place or by name, or their shapes. Explained data give shapes alone, their numbers are drawn
-        anew; masks, weights and what the model is conditional on are kept as they are.
+        The data of the formulation, by place or by name, or their shapes. Explained data give shapes alone, their
+        numbers are drawn anew; masks, weights and what the model is conditional on are kept as they are.
     sampler
         ``sampler(posterior, *data, seed=...)``: `inference.gibbs`, `nuts` or `variational`, with its options by
         `functools.partial`. Its draws should be nearly independent: thinned, or one for each of many chains.
@@ -135,15 +139,15 @@ def calibrate(
     seed
         A non-negative integer.
     batch_size
-        So many simulations go to the sampler at once, as one more leading axis of parameters and data, which `inference.gibbs` and
-        `nuts` take at little more cost; one at a time, without that axis, if None.
+        So many simulations go to the sampler at once, as one more leading axis of parameters and data, which
+        `inference.gibbs` and `nuts` take at little more cost; one at a time, without that axis, if None.
     quantities
         Functions of a formulation and data, more to be ranked than the parameters and the log likelihood.
     checkpoint
         A file that keeps the ranks after every call of the sampler: the same call goes on there. Delete it when done.
     process_group
-        A `torch.distributed` group whose processes each make a share of the sampler's calls, after the same call in each; every
-        one returns all ranks, which are the same for any number of processes.
+        A `torch.distributed` group whose processes each make a share of the sampler's calls, after the same call in
+        each; every one returns all ranks, which are the same for any number of processes.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
 
@@ -267,8 +271,9 @@ def joint_test(
 ) -> dict[str, Array]:
     """Geweke's joint test of `inference.gibbs`: parameters and data drawn in turn must leave the prior as it is.
 
-    Each chain starts at a draw from the prior with data of its own; then a sweep of Gibbs given the data and new data given the
-    parameters take turns. A right sampler leaves (parameters, data) in their joint distribution, however few its steps.
+    Each chain starts at a draw from the prior with data of its own; then a sweep of Gibbs given the data and new data
+    given the parameters take turns. A right sampler leaves (parameters, data) in their joint distribution, however few
+    its steps.
 
     Parameters
     ----------
@@ -280,8 +285,8 @@ def joint_test(
     Returns
     -------
     dict
-        z-scores of first and second moments, ``parameter`` and ``parameter²``, (*shape): the last state of the chains against
-        prior draws of their own; standard Normal for a right sampler.
+        z-scores of first and second moments, ``parameter`` and ``parameter²``, (*shape): the last state of the chains
+        against prior draws of their own; standard Normal for a right sampler.
     """
     require_posterior(posterior, "results.joint_test")
     like = _like(posterior, posterior.bind(*data, **named))

@@ -68,25 +68,28 @@ def to_inference_data(
     Parameters
     ----------
     fit
-        What `inference.adapt` returned, a formulation, a mean field, the `Draws` of a sampler, or what `inference.variational`
-        returned, which stands for its draws; or Pyro's own ``MCMC`` or ``AutoGuide``. Dimensions are called as the formulation's tables say.
+        What `inference.adapt` returned, a formulation, a mean field, the `Draws` of a sampler, or what
+        `inference.variational` returned, which stands for its draws; or Pyro's own ``MCMC`` or ``AutoGuide``.
+        Dimensions are called as the formulation's tables say.
     data, named
-        The data, by place or by name: of a formulation or a fit as given to `inference.adapt`, such as queries (..., Q, D); of a mean
-        field what was known when it was made, which it does not keep; of Pyro's own results what they were run on. Draws bring their own.
+        The data, by place or by name: of a formulation or a fit as given to `inference.adapt`, such as queries (..., Q,
+        D); of a mean field what was known when it was made, which it does not keep; of Pyro's own results what they
+        were run on. Draws bring their own.
     coords
         Labels of dimensions, such as ``{"query": tokens, "unit": tokens}``; integers where none are given.
     dims
-        Names of the axes of a variable in place of those of the table: ``{"keys": ["layer", "unit", "feature"]}``, without
-        ``chain`` and ``draw``. The leading axes are called as the Pyro plates, ``batch`` and ``head``.
+        Names of the axes of a variable in place of those of the table: ``{"keys": ["layer", "unit", "feature"]}``,
+        without ``chain`` and ``draw``. The leading axes are called as the Pyro plates, ``batch`` and ``head``.
     attention
-        Of draws, as all options below: True makes attention a variable of the posterior, (chain, draw, .., query, unit) numbers;
-        a number n puts that of every n-th draw into a group ``attention``; False leaves it out.
+        Of draws, as all options below: True makes attention a variable of the posterior, (chain, draw, .., query, unit)
+        numbers; a number n puts that of every n-th draw into a group ``attention``; False leaves it out.
     likelihood
-        What LOO leaves out with a query: "joint" is ``log p(q_i, v_i)``, or ``log p(q_i)`` where no answer is observed; "answers" is
-        ``log p(v_i | q_i)`` of the answers observed. None for no such group. Of a Pyro program of your own "joint" is one
-        variable for each observed site, which takes a run of the program for each draw.
+        What LOO leaves out with a query: "joint" is ``log p(q_i, v_i)``, or ``log p(q_i)`` where no answer is observed;
+        "answers" is ``log p(v_i | q_i)`` of the answers observed. None for no such group. Of a Pyro program of your own
+        "joint" is one variable for each observed site, which takes a run of the program for each draw.
     seed
-        With a seed, every draw makes new data (with "answers": new answers to the same queries), ``posterior_predictive``.
+        With a seed, every draw makes new data (with "answers": new answers to the same queries),
+        ``posterior_predictive``.
     prior
         How many draws from the priors, with the data that they make; needs a seed.
     relabel
@@ -95,9 +98,10 @@ def to_inference_data(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        An axis along which a parameter is shared is absent. Attributes: method, inference_library and its version; of a fit
-        converged (1 where all problems did) and num_steps (the largest); of draws the sampler's record, ``labels``, which
-        says what became of exchangeable units, and ``approximation``, the guide, where draws are not of a Markov chain.
+        An axis along which a parameter is shared is absent. Attributes: method, inference_library and its version; of a
+        fit converged (1 where all problems did) and num_steps (the largest); of draws the sampler's record, ``labels``,
+        which says what became of exchangeable units, and ``approximation``, the guide, where draws are not of a Markov
+        chain.
 
     Raises
     ------
@@ -106,13 +110,13 @@ def to_inference_data(
 
     Notes
     -----
-    Of a Pyro program of your own the plates name the axes, and masked observations lie outside ``site_observation`` as those of weight 0
-    do below. Where a latent site has no draws, such as one that NUTS enumerates, the likelihood is left out; the attribute
-    ``log_likelihood`` says so.
+    Of a Pyro program of your own the plates name the axes, and masked observations lie outside ``site_observation`` as
+    those of weight 0 do below. Where a latent site has no draws, such as one that NUTS enumerates, the likelihood is
+    left out; the attribute ``log_likelihood`` says so.
 
-    A query of weight 0 has no likelihood: where there are such (or unobserved answers, for "answers"), the others lie along
-    ``observation``, whose labels say which they are, so that ``arviz.loo`` meets no NaN. Other weights multiply the log
-    likelihood, as in the program.
+    A query of weight 0 has no likelihood: where there are such (or unobserved answers, for "answers"), the others lie
+    along ``observation``, whose labels say which they are, so that ``arviz.loo`` meets no NaN. Other weights multiply
+    the log likelihood, as in the program.
 
     Examples
     --------
@@ -306,7 +310,9 @@ def draws_groups(
 def _latent_groups(
     draws: Draws, formulation: Formulation, dims: Mapping[str, Sequence[str]] | None, every: int
 ) -> Groups:
-    """Groups of draws of latent choices alone: these, the posterior of the assignment given each, and what was known."""
+    """Groups of draws of latent choices alone: these, the posterior of the assignment given each,
+    and what was known.
+    """
     data = formulation.bind(*draws.arguments)
     layout = Layout(formulation, data, given=dims)
     groups = {"posterior": {name: layout.variable(name, x, samples=SAMPLES) for name, x in draws.samples.items()}}
@@ -360,7 +366,8 @@ Dims = Mapping[str, list[str | None]]
 def program_groups(
     draws: Draws, dims: Mapping[str, Sequence[str]] | None, likelihood: bool
 ) -> tuple[Groups, dict[str, str | int | float]]:
-    """Return the posterior, the observed data and their pointwise log likelihood, and why there is none where that is so.
+    """Return the posterior, the observed data and their pointwise log likelihood,
+    and why there is none where that is so.
 
     Parameters
     ----------
@@ -395,7 +402,9 @@ def program_groups(
 
 
 def _run(draws: Draws, chain: int, draw: int) -> Sites:
-    """The sample sites of one run of the program at a draw, with their log densities; those of the draw are latent still."""
+    """The sample sites of one run of the program at a draw, with their log densities;
+    those of the draw are latent still.
+    """
     values = {name: x[chain, draw] for name, x in draws.samples.items()}
     program: Any = draws.program
     with untouched(), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
@@ -410,7 +419,9 @@ def _run(draws: Draws, chain: int, draw: int) -> Sites:
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:
-    """True for an observed site; ``pyro.deterministic``, ``pyro.factor`` and ``poutine.reparam`` make sites that look like one."""
+    """True for an observed site; ``pyro.deterministic``,
+    ``pyro.factor`` and ``poutine.reparam`` make sites that look like one.
+    """
     masked = getattr(site["fn"], "_mask", None) is False  # as that of every site in other coordinates
     computed = site["infer"].get("_deterministic") or masked or isinstance(site["fn"], Unit)
     return site["is_observed"] and not computed

@@ -1,4 +1,5 @@
-"""The effect of priors: how much the data taught beyond them, and how far the posterior moves when they are made stronger or weaker.
+"""The effect of priors: how much the data taught beyond them,
+and how far the posterior moves when they are made stronger or weaker.
 
 Arrays in, arrays out. Draws of a posterior are (chain, draw, *shape of the parameter), draws of a prior (draw, *shape).
 """
@@ -21,7 +22,8 @@ LARGEST_K = 0.7  # of a Pareto shape with which importance weights can be truste
 class Learned(NamedTuple):
     """The information that the data added to the prior; by parameter, arrays of its shape.
 
-    shrinkage: ``1 - var(posterior) / var(prior)``; 1 for a parameter that the data fixed, 0 for one of which they say nothing,
+    shrinkage: ``1 - var(posterior) / var(prior)``; 1 for a parameter that the data fixed, 0 for one of which they say
+    nothing,
         negative where they widened it.
     shift: ``(mean(posterior) - mean(prior)) / sd(prior)``; beyond 2 or so data and prior disagree.
     overlap: ``∫ min(prior, posterior)``, 1 for equal and 0 for disjoint distributions.
@@ -41,7 +43,8 @@ def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[s
     Parameters
     ----------
     prior
-        (draw, *shape) by name, such as `results.prior_predictive` gives; names that the posterior lacks are passed over.
+        (draw, *shape) by name, such as `results.prior_predictive` gives; names that the posterior lacks are passed
+        over.
     posterior
         (chain, draw, *shape) by name.
 
@@ -56,8 +59,9 @@ def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[s
 
     Notes
     -----
-    The overlap is that of histograms with ``ceil(2 n^(1/3))`` bins that hold equal parts of both samples together, n being the
-    smaller sample (Rice's rule); between equal distributions noise takes some ``0.56 sqrt(bins / n)`` from it.
+    The overlap is that of histograms with ``ceil(2 n^(1/3))`` bins that hold equal parts of both samples together, n
+    being the smaller sample (Rice's rule); between equal distributions noise takes some ``0.56 sqrt(bins / n)`` from
+    it.
 
     Examples
     --------
@@ -97,11 +101,13 @@ def _overlap(before: Array, after: Array) -> Array:
 
 
 class Sensitivity(NamedTuple):
-    """Answer of the posterior to the strength of a part of the model; first by part (``prior``, ``likelihood``), then by parameter.
+    """Answer of the posterior to the strength of a part of the model; first by part (``prior``, ``likelihood``),
+    then by parameter.
 
     mean: change of the posterior mean per doubling of the strength, arrays of the parameter's shape.
     sd: the same of the posterior sd.
-    pareto_k: by part, the shape of the tail of the importance weights, the worse of both directions; above 0.7 do not believe.
+    pareto_k: by part, the shape of the tail of the importance weights, the worse of both directions; above 0.7 do not
+    believe.
     """
 
     mean: dict[str, dict[str, Array]]
@@ -117,15 +123,17 @@ def prior_sensitivity(
 ) -> Sensitivity:
     """Movement of mean and sd when prior or likelihood is raised to a power, from the draws that are there.
 
-    The posterior of strength a is ``∝ p(θ)^a p(y|θ)``; draws of the one at a = 1 stand for it under Pareto-smoothed importance
-    weights ``p(θ)^(a - 1)``. The derivatives are central differences over log2 a between ``a = scaling`` and ``1/scaling``.
+    The posterior of strength a is ``∝ p(θ)^a p(y|θ)``; draws of the one at a = 1 stand for it under Pareto-smoothed
+    importance weights ``p(θ)^(a - 1)``. The derivatives are central differences over log2 a between ``a = scaling`` and
+    ``1/scaling``.
 
     Parameters
     ----------
     draws
         (chain, draw, *shape) by name of the parameter.
     log_prior, log_likelihood
-        (chain, draw): log density of all parameters, and of all data given them. Other factors of the posterior stay as they are.
+        (chain, draw): log density of all parameters, and of all data given them. Other factors of the posterior stay as
+        they are.
     scaling
         Above 1; a larger one asks further away, from noisier weights.
 
@@ -145,8 +153,8 @@ def prior_sensitivity(
 
     Notes
     -----
-    Compare a change with the posterior sd. Sensitive to the prior and not to the likelihood: the data say little. Sensitive to
-    both: they disagree.
+    Compare a change with the posterior sd. Sensitive to the prior and not to the likelihood: the data say little.
+    Sensitive to both: they disagree.
 
     References
     ----------

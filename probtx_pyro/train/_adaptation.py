@@ -1,4 +1,6 @@
-"""Adaptation of a trained tagger with a few annotated sentences: priors centred on its parameters, chosen by cross-validation."""
+"""Adaptation of a trained tagger with a few annotated sentences: priors centred on its parameters,
+chosen by cross-validation.
+"""
 
 import copy
 import json
@@ -36,7 +38,8 @@ class Choice(NamedTuple):
 
 
 class TagScores(NamedTuple):
-    """Answers of a tagger on annotated words: one row a word, in the order of the sentences, one column for each of tags.
+    """Answers of a tagger on annotated words: one row a word, in the order of the sentences,
+    one column for each of tags.
 
     right: True where the likeliest tag is the given one.
     nats: -log p of the given tag.
@@ -64,7 +67,8 @@ def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch
     Raises
     ------
     ValueError
-        A sentence without words, with tags that do not fit them or the tagger, or with more words than there is room for.
+        A sentence without words, with tags that do not fit them or the tagger, or with more words than there is room
+        for.
     """
     tagger, tags = _tagger(run)
     rows = _rows(tags, run.vocabulary, sentences)
@@ -102,9 +106,9 @@ def adapt_tagger(
 ) -> TaggerRun:
     """Adapt a trained tagger with a few annotated sentences: the mode under Normal priors centred on its parameters.
 
-    Where ``move`` or ``spread`` is not given, cross-validation on the sentences chooses it, by the nats of a word held out: the
-    potentials alone or everything, and one of `SPREADS`; the tagger as it is always competes. If ``words`` move, those that the
-    tagger does not know get rows of their own.
+    Where ``move`` or ``spread`` is not given, cross-validation on the sentences chooses it, by the nats of a word held
+    out: the potentials alone or everything, and one of `SPREADS`; the tagger as it is always competes. If ``words``
+    move, those that the tagger does not know get rows of their own.
 
     Parameters
     ----------
@@ -115,8 +119,8 @@ def adapt_tagger(
     out
         Folder for ``checkpoint.pt``, which `load_run` reads, and ``results.json``; None writes nothing.
     move
-        Names of what moves: ``"words"`` (their unary scores), ``"tags"`` (the readout), and the potentials, by the names of the
-        encoder's parameters.
+        Names of what moves: ``"words"`` (their unary scores), ``"tags"`` (the readout), and the potentials, by the
+        names of the encoder's parameters.
     spread
         Standard deviation of the priors.
     folds
@@ -129,15 +133,16 @@ def adapt_tagger(
     Returns
     -------
     tuple
-        The adapted tagger, its words, its tags, and results: ``move`` and ``spread``, ``validation`` (the nats of a word held out
-        under each choice), the nats of a word of the sentences ``before`` and ``after``, ``converged``, ``new_words``, ``seconds``.
+        The adapted tagger, its words, its tags, and results: ``move`` and ``spread``, ``validation`` (the nats of a
+        word held out under each choice), the nats of a word of the sentences ``before`` and ``after``, ``converged``,
+        ``new_words``, ``seconds``.
 
     Raises
     ------
     ValueError
-        A run that is no tagger's, or one to be saved that was not loaded; an encoder without potentials where ``move`` is not
-        given; no such part or tag; a spread that is not positive; too few sentences; a sentence with more words than there is room
-        for; a folder with a checkpoint.
+        A run that is no tagger's, or one to be saved that was not loaded; an encoder without potentials where ``move``
+        is not given; no such part or tag; a spread that is not positive; too few sentences; a sentence with more words
+        than there is room for; a folder with a checkpoint.
     """
     tagger, tags = _tagger(run)
     if out is not None and (Path(out) / CHECKPOINT).exists():

@@ -1,7 +1,7 @@
 """Labels of words or of whole texts: the task that taggers and classifiers share, and both.
 
-A tagger has one or several tags for every word of a sentence. A classifier has one category for the whole text, read from the
-mean word, or from the root of a dependency CRF.
+A tagger has one or several tags for every word of a sentence. A classifier has one category for the whole text, read
+from the mean word, or from the root of a dependency CRF.
 """
 
 import json
@@ -46,10 +46,12 @@ Texts = Sequence[tuple[Sequence[str], str]]
 class LabellingSettings(EncoderSettings):
     """Settings of a task on words with labels.
 
-    unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each draw.
+    unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each
+    draw.
     characters: rows of the table in which words have features of their spelling, known or not; 0 is words alone.
     select: the metric by which the validation chooses the parameters that are kept.
-    prior_spread: standard deviation of Normal priors with mean 0 on the potentials of a dependency CRF, whose log density is
+    prior_spread: standard deviation of Normal priors with mean 0 on the potentials of a dependency CRF, whose log
+    density is
         added to the objective; None adds nothing.
     """
 
@@ -136,7 +138,8 @@ def labelling(
     Parameters
     ----------
     settings, parts
-        Settings, and the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept model is tested.
+        Settings, and the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept model is
+        tested.
     build
         The model, from the settings, the number of words and the numbers of labels in the columns.
     read
@@ -149,8 +152,8 @@ def labelling(
     Raises
     ------
     ValueError
-        An empty part, rows that have no words, unequal columns or more words than ``context``, a metric that is not there or that
-        needs one column.
+        An empty part, rows that have no words, unequal columns or more words than ``context``, a metric that is not
+        there or that needs one column.
     """
     columns, metrics = _columns(parts), metrics or {}
     if settings.select not in {**counted, **metrics}:
@@ -243,9 +246,10 @@ class TaggerRun(NamedTuple):
     """A finished run.
 
     model, vocabulary, tags: the trained model, its words, and the tags of each column in the order of its logits.
-    results: settings, ``losses`` (nats a word at every step, summed over the columns), ``validation`` ([step, selected metric]
-        pairs), ``kept`` (the step of the best), ``metrics`` of all other parts than ``"train"`` under the parameters of that step,
-        ``parameters``, ``seconds`` and the machine; as in the results file.
+    results: settings, ``losses`` (nats a word at every step, summed over the columns), ``validation`` ([step, selected
+    metric]
+        pairs), ``kept`` (the step of the best), ``metrics`` of all other parts than ``"train"`` under the parameters of
+        that step, ``parameters``, ``seconds`` and the machine; as in the results file.
     """
 
     model: WordTagger
@@ -282,19 +286,19 @@ def train_tagger(
     Parameters
     ----------
     settings, parts
-        Settings, and the sentences of the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept
-        model is tested.
+        Settings, and the sentences of the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which
+        the kept model is tested.
     metrics
-        Besides ``"accuracy"`` of tags and ``"sentence_accuracy"``, metrics of one column of tags by name: from the predicted and
-        the given tags, a list for each sentence. ``settings.select`` may be any of them.
+        Besides ``"accuracy"`` of tags and ``"sentence_accuracy"``, metrics of one column of tags by name: from the
+        predicted and the given tags, a list for each sentence. ``settings.select`` may be any of them.
     out, run
         As in `train_language_model`.
 
     Raises
     ------
     ValueError
-        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs one
-        column, and as in `train_language_model`.
+        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs
+        one column, and as in `train_language_model`.
     """
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):

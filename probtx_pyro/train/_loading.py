@@ -31,7 +31,8 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
-    """Load the model that a run left in ``folder``: a language or translation model, tagger, masked language model or classifier.
+    """Load the model that a run left in ``folder``: a language or translation model, tagger,
+    masked language model or classifier.
 
     Parameters
     ----------

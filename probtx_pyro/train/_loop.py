@@ -1,8 +1,9 @@
-"""The one training loop: AdamW through Lightning Fabric, on one process or many, with checkpoints that resume to the same numbers.
+"""The one training loop: AdamW through Lightning Fabric, on one process or many,
+with checkpoints that resume to the same numbers.
 
-Every random choice is a function of the seed and the step: a batch is drawn whole on every process, which then takes its share of
-the rows. So a run gives the same numbers on one process or on many, but for the order of sums (and dropout, which every process
-draws for itself), and a run that was stopped continues its curve.
+Every random choice is a function of the seed and the step: a batch is drawn whole on every process, which then takes
+its share of the rows. So a run gives the same numbers on one process or on many, but for the order of sums (and
+dropout, which every process draws for itself), and a run that was stopped continues its curve.
 """
 
 import hashlib
@@ -59,9 +60,9 @@ def train_task(
     Raises
     ------
     ValueError
-        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or another
-        text, or one that is there without ``resume``; a loss, gradient or validation that is not finite, before the checkpoint
-        is touched.
+        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or
+        another text, or one that is there without ``resume``; a loss, gradient or validation that is not finite, before
+        the checkpoint is touched.
     """
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be 1 or more, not {checkpoint_every}")

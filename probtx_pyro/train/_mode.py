@@ -4,12 +4,12 @@ Over the annotated words, and over the parameters θ that move, the log posterio
 
     Σ log p(tag | words, θ) + Σ log Normal(θ; θ₀, s) + constant,    θ₀ trained, s the spread of the parameter
 
-where p unrolls the mean field of the encoder. L-BFGS climbs it from θ₀ in coordinates z that are standard Normal under the priors,
-θ = θ₀ + s z; where a gradient of z is below the tolerance, θ is about that many spreads from a mode.
+where p unrolls the mean field of the encoder. L-BFGS climbs it from θ₀ in coordinates z that are standard Normal under
+the priors, θ = θ₀ + s z; where a gradient of z is below the tolerance, θ is about that many spreads from a mode.
 
-A word that the tagger does not know gets a row of its own in the embedding (of a dependency CRF, unary scores of its own), one level
-down: its prior is centred on the row of the unknown word, which moves, too. So words that are unknown still, and do not occur in the
-annotated sentences, have what these say of unknown words.
+A word that the tagger does not know gets a row of its own in the embedding (of a dependency CRF, unary scores of its
+own), one level down: its prior is centred on the row of the unknown word, which moves, too. So words that are unknown
+still, and do not occur in the annotated sentences, have what these say of unknown words.
 """
 
 from collections.abc import Mapping
@@ -83,10 +83,11 @@ def find_mode(tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], 
     tagger
         Trained tagger, in evaluation mode.
     rows
-        The sentences; new words have the numbers behind those of the tagger's embedding, targets that are not known `NO_TARGET`.
+        The sentences; new words have the numbers behind those of the tagger's embedding, targets that are not known
+        `NO_TARGET`.
     spreads
-        Standard deviations of the priors of the parameters that move, by name. The spread of `ROWS` is that of new words, too;
-        without one they have the row of the unknown word.
+        Standard deviations of the priors of the parameters that move, by name. The spread of `ROWS` is that of new
+        words, too; without one they have the row of the unknown word.
     new_words
         Number of new words; those that do not occur in ``rows`` have the row of the unknown word at the mode.
     """

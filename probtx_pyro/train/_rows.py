@@ -80,8 +80,8 @@ def numbered(vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], part: s
 def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callable[[int], Tensor]:
     """Return a function from a step to the rows of its batch, which depend on the seed and the step alone.
 
-    Every epoch is a permutation; ``pool`` batches of it are sorted by length together, so that the rows of a batch are of like
-    length, and all batches then shuffled. What does not fill a batch is left out of that epoch.
+    Every epoch is a permutation; ``pool`` batches of it are sorted by length together, so that the rows of a batch are
+    of like length, and all batches then shuffled. What does not fill a batch is left out of that epoch.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def drawn_rows(rows: WordRows, settings: LoopSettings, pool: int = 50) -> Callab
 def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generator) -> Tensor:
     """Make a word that occurs c times unknown with probability amount / (amount + c), so that the unknown is learnt.
 
-    Reference: Kiperwasser & Goldberg, 'Simple and Accurate Dependency Parsing Using Bidirectional LSTM Feature Representations'
-    (TACL 2016), section 6, with amount 0.25.
+    Reference: Kiperwasser & Goldberg, 'Simple and Accurate Dependency Parsing Using Bidirectional LSTM Feature
+    Representations' (TACL 2016), section 6, with amount 0.25.
 
     Parameters
     ----------

@@ -64,7 +64,8 @@ def cogs_tags(labels: Sequence[tuple[str, ...]]) -> Tags:
     Parameters
     ----------
     labels
-        Five labels a word, those of ``tagged_sentences("cogs")``: the distance to the parent, role, category, determiner, verb.
+        Five labels a word, those of ``tagged_sentences("cogs")``: the distance to the parent, role, category,
+        determiner, verb.
 
     Raises
     ------
@@ -92,8 +93,9 @@ def tagged_sentences(source: str, column: str = "upos") -> TaggedData:
     Parameters
     ----------
     source
-        One of `NAMED`; a CoNLL-U file (``.conllu``, also ``.gz``) or a folder of such; or a file of words and tags, one pair a
-        line, or a folder of such (see `data.read_tagged`, also for CoNLL-2003). Tags that are all BIO are named entities.
+        One of `NAMED`; a CoNLL-U file (``.conllu``, also ``.gz``) or a folder of such; or a file of words and tags, one
+        pair a line, or a folder of such (see `data.read_tagged`, also for CoNLL-2003). Tags that are all BIO are named
+        entities.
     column
         The tags of a treebank, ``"upos"`` or ``"xpos"``.
 
@@ -143,7 +145,8 @@ def classified_texts(source: str) -> dict[str, Texts]:
     Parameters
     ----------
     source
-        One of `NAMED_TEXTS`, or the user's file or folder: texts, see `load_labelled`, or expressions, see `load_listops`.
+        One of `NAMED_TEXTS`, or the user's file or folder: texts, see `load_labelled`, or expressions, see
+        `load_listops`.
 
     Raises
     ------

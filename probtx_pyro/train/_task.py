@@ -1,4 +1,6 @@
-"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have, or of all tasks on words."""
+"""Parts of a task that the training loop needs, and the settings that the runs of all tasks have,
+or of all tasks on words.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +25,8 @@ class LoopSettings:
 
     num_steps, batch: AdamW steps, rows of a batch over all processes.
     width, dropout: channels of the model, dropout rate.
-    lr, warmup, weight_decay, clip: peak learning rate, the share of the steps that it rises over (it then falls by a cosine to a
+    lr, warmup, weight_decay, clip: peak learning rate, the share of the steps that it rises over (it then falls by a
+    cosine to a
         tenth), AdamW's weight decay, largest norm of a gradient.
     validate_every: steps between validations; the last step validates in any case.
     seed: of weights, batches and dropout.
@@ -121,9 +124,11 @@ class Task:
     label: on the progress bar.
     settings, model: the settings, and the untrained model.
     texts: what the run reads; a checkpoint has its digest.
-    tokens, labels, tokenizer: the tokens that the model knows, the labels of each of its outputs, and the text of the tokenizer where
+    tokens, labels, tokenizer: the tokens that the model knows, the labels of each of its outputs, and the text of the
+    tokenizer where
         there is one, kept in the checkpoint.
-    batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes share; and how
+    batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes
+    share; and how
         many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data and Fabric, the metrics of the whole part.

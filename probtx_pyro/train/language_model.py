@@ -71,8 +71,10 @@ class LanguageModelRun(NamedTuple):
     """A finished run.
 
     model, vocabulary: the trained model (on the device it was trained on) and its tokens.
-    results: settings, ``losses`` (nats a token at every step), ``validation`` ([step, perplexity] pairs), ``perplexity`` (the
-        last), ``metrics`` of the parts but the first, ``parameters``, ``seconds`` and the machine; as in the results file.
+    results: settings, ``losses`` (nats a token at every step), ``validation`` ([step, perplexity] pairs),
+    ``perplexity`` (the
+        last), ``metrics`` of the parts but the first, ``parameters``, ``seconds`` and the machine; as in the results
+        file.
     """
 
     model: nn.TransformerLM
@@ -94,8 +96,8 @@ def train_language_model(
     run
         Options of the run:
 
-        resume: go on from the checkpoint in ``out``, with the same settings (default False), or with more ``num_steps``: the rate then
-        follows the schedule of the new length.
+        resume: go on from the checkpoint in ``out``, with the same settings (default False), or with more
+        ``num_steps``: the rate then follows the schedule of the new length.
         device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
         precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
         checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
@@ -105,8 +107,9 @@ def train_language_model(
     Raises
     ------
     ValueError
-        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings, another
-        text, or of more steps than asked for, or one that is there without ``resume``; a loss, gradient or validation that is not finite.
+        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings,
+        another text, or of more steps than asked for, or one that is there without ``resume``; a loss, gradient or
+        validation that is not finite.
     ModuleNotFoundError
         Lightning is not installed.
     """

@@ -27,7 +27,8 @@ ROWS: dict[str, Callable[[str], list[str]]] = {
 class MaskedSettings(EncoderSettings):
     """Settings of a masked language model.
 
-    rows: ``"fixed"``, ``context`` words side by side; or ``"sentence"``, the lines of the text (cut at ``context`` words).
+    rows: ``"fixed"``, ``context`` words side by side; or ``"sentence"``, the lines of the text (cut at ``context``
+    words).
     mask: the share of the words of a row that are hidden, at least one.
     """
 
@@ -46,7 +47,8 @@ class MaskedRun(NamedTuple):
     """A finished run.
 
     model, vocabulary: the trained model and its words.
-    results: as in `LanguageModelRun`; losses in nats a hidden word, ``perplexity`` of the hidden words of the validation part,
+    results: as in `LanguageModelRun`; losses in nats a hidden word, ``perplexity`` of the hidden words of the
+    validation part,
         which are chosen once for a seed, as are those of the test part.
     """
 
@@ -88,7 +90,8 @@ def train_masked_language_model(
     Raises
     ------
     ValueError
-        A text without words or with fewer rows than a batch, rows of more words than there is room for, and as in `train_language_model`.
+        A text without words or with fewer rows than a batch, rows of more words than there is room for, and as in
+        `train_language_model`.
     """
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     rows_of = {

@@ -75,8 +75,10 @@ class TranslationRun(NamedTuple):
     """A finished run.
 
     model, tokenizer: the trained model (on the device it was trained on) and the tokens of both languages.
-    results: as in `LanguageModelRun`, losses with smoothed labels; ``metrics`` of dev and, where there is one, test: ``BLEU`` of the
-        distinct source sentences with all their translations as references, ``perplexity`` of a token, and ``signature`` of BLEU.
+    results: as in `LanguageModelRun`, losses with smoothed labels; ``metrics`` of dev and, where there is one, test:
+    ``BLEU`` of the
+        distinct source sentences with all their translations as references, ``perplexity`` of a token, and
+        ``signature`` of BLEU.
     """
 
     model: nn.EncoderDecoder
@@ -99,7 +101,8 @@ def train_translation(
     Raises
     ------
     ValueError
-        A sentence of more tokens than ``context``, a part without pairs, fewer pairs than a batch, and as in `train_language_model`.
+        A sentence of more tokens than ``context``, a part without pairs, fewer pairs than a batch, and as in
+        `train_language_model`.
     ModuleNotFoundError
         Lightning, tokenizers or sacreBLEU is not installed.
     """
@@ -132,7 +135,9 @@ def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) 
 def _task(
     settings: TranslationSettings, pairs: Splits[Pair], tokenizer: Tokenizer, rows: Mapping[str, WordRows]
 ) -> Task:
-    """Return the task: every target token, the end among them, is predicted from the source and the target before it."""
+    """Return the task: every target token, the end among them,
+    is predicted from the source and the target before it.
+    """
     drawn = drawn_rows(rows["train"], settings)
 
     def batch(step: int) -> Batch:

@@ -1,20 +1,23 @@
-"""A memory that adapts to points without labels: which of its parts move, under which priors, and what prevalence the points have.
+"""A memory that adapts to points without labels: which of its parts move, under which priors,
+and what prevalence the points have.
 
-Labels alone tell classes apart, and points without labels can move the keys of one class onto another while their evidence rises. So
-every prior is centred on what was learned, and counts as so many points of the memory's own spread, in every direction: the memory adapts in
-whitened coordinates. It goes in stages, each with the others held, as a metric that moves with the places would explain what they should:
+Labels alone tell classes apart, and points without labels can move the keys of one class onto another while their
+evidence rises. So every prior is centred on what was learned, and counts as so many points of the memory's own spread,
+in every direction: the memory adapts in whitened coordinates. It goes in stages, each with the others held, as a metric
+that moves with the places would explain what they should:
 
 1. **places**: ``N(m + s (ξ_j - m) + δ, Λ⁻¹)``, one displacement δ of all units and one scale s of their distances from the middle m;
 2. **metric** and **keys** (each unit by itself);
 3. **prevalence**.
 
-What moves is *chosen* by held-out evidence: a stage is taken where it raises the evidence of points that it has not seen by more than two standard
-errors and by more than a sixteenth of a nat for each feature. Evidence alone is no guide between stages: the metric, which has most
-parameters, always gains most; what explains little cannot mend the answers and may spoil them.
+What moves is *chosen* by held-out evidence: a stage is taken where it raises the evidence of points that it has not
+seen by more than two standard errors and by more than a sixteenth of a nat for each feature. Evidence alone is no guide
+between stages: the metric, which has most parameters, always gains most; what explains little cannot mend the answers
+and may spoil them.
 
-**Prevalence.** ``p(x | c) ∝ p(c | x) / p(c)`` whatever the memory (Saerens et al. 2002), so that the weights of classes need no more
-than the answers. They are the weights of a mixture with the unit vectors e_c as keys and precision 1, asked with the vectors of
-``log p(c | x) - log p(c)``: its attention is ``softmax_c(log π_c + log p(x | c))``.
+**Prevalence.** ``p(x | c) ∝ p(c | x) / p(c)`` whatever the memory (Saerens et al. 2002), so that the weights of classes
+need no more than the answers. They are the weights of a mixture with the unit vectors e_c as keys and precision 1,
+asked with the vectors of ``log p(c | x) - log p(c)``: its attention is ``softmax_c(log π_c + log p(x | c))``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +87,9 @@ PRIORS: Mapping[str, Callable[[GaussianMixture, float], Distribution]] = {"metri
 def _placed(
     memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Mapping[str, float]
 ) -> GaussianMixture:
-    """Return the memory, of units round and of spread 1, whose places have moved: ECM, with both modes in closed form."""
+    """Return the memory, of units round and of spread 1, whose places have moved: ECM,
+    with both modes in closed form.
+    """
     weights, keys = memory.log_weights().exp()[0], memory.locations
     middle = weights @ keys
     spokes = keys - middle
@@ -196,9 +201,11 @@ def chosen(memory: GaussianMixture, points: Tensor, anchors: Mapping[str, float]
 
 
 def no_surer(memory: GaussianMixture, adapted: GaussianMixture, points: Tensor, temperature: float) -> float:
-    """Return the temperature at which an adapted memory is on average no surer of points than the memory was, at least the one given.
+    """Return the temperature at which an adapted memory is on average no surer of points than the memory was,
+    at least the one given.
 
-    Labels have set the temperature; without labels a narrower metric, or classes farther apart, are no reason for more trust.
+    Labels have set the temperature; without labels a narrower metric, or classes farther apart, are no reason for more
+    trust.
 
     Parameters
     ----------
@@ -280,7 +287,9 @@ def _of_classes(
 
 
 class Prevalence(NamedTuple):
-    """Shares of the classes where points come from: mean of the posterior, and the ends of a central interval, (C,) each."""
+    """Shares of the classes where points come from: mean of the posterior, and the ends of a central interval,
+    (C,) each.
+    """
 
     classes: np.ndarray
     estimate: np.ndarray

@@ -135,7 +135,9 @@ def inside(name: str, value: float, low: float, high: float = np.inf) -> None:
 
 
 def far_rows(data: NDArray) -> NDArray[np.bool_]:
-    """Return True for each row (N, D) whose largest distance from the median is over a million times the typical one, (N,)."""
+    """Return True for each row (N, D) whose largest distance from the median is
+    over a million times the typical one, (N,).
+    """
     away = away_from_middle(data)
     typical = np.median(away[away > 0]) if (away > 0).any() else 0.0
     return (away > 0) & ~(away <= _FAR * typical)
@@ -158,7 +160,8 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None, give
     Raises
     ------
     ValueError
-        A row so far from the others that nothing would be left of their differences; numbers whose squares overflow or vanish.
+        A row so far from the others that nothing would be left of their differences; numbers whose squares overflow or
+        vanish.
     """
     old = len(data) - len(rows)
     for row in np.flatnonzero(far_rows(data)[old:]) + old:
@@ -173,12 +176,14 @@ def check_spread(data: NDArray, rows: NDArray, names: Sequence[str] | None, give
 
 
 def folds_by(cv: Any, data: NDArray, y: NDArray, groups: ArrayLike | None) -> tuple[int, torch.Tensor | None]:
-    """Return the number of folds, 0 for none, and the fold of each row (N,), -1 in none; None where a number alone is given.
+    """Return the number of folds, 0 for none, and the fold of each row (N,), -1 in none;
+    None where a number alone is given.
 
     Parameters
     ----------
     cv
-        A number, None, what has ``split``, or pairs of numbers of rows: those to learn from, and those that are held out.
+        A number, None, what has ``split``, or pairs of numbers of rows: those to learn from, and those that are held
+        out.
     data, y, groups
         Given to ``split``; of shares of classes (N, C) the largest.
 

@@ -1,4 +1,6 @@
-"""A memory of labelled points as a scikit-learn classifier, which is an extra; `probtx_pyro.apps` loads this file when it is asked for."""
+"""A memory of labelled points as a scikit-learn classifier, which is an extra;
+`probtx_pyro.apps` loads this file when it is asked for.
+"""
 
 import copy
 import warnings
@@ -60,10 +62,11 @@ MOST_KEPT = 10_000  # points of partial_fit
 class Training(NamedTuple):
     """Points and labels, taught at once or in parts.
 
-    settings: how a memory is learned. num_folds: in which points are held out, 0 for none. counts: points of each class so far, (C,).
-    points, shares: those that are kept, (N, D), and the shares of classes (N, C), times how often each counts. fold_of: (N,), -1 in none. ranks: (N,), uniform numbers; where
-    not all points are kept, those of the lowest ranks are. sums: of all points, then of those outside each fold; none where every
-    point is a unit.
+    settings: how a memory is learned. num_folds: in which points are held out, 0 for none. counts: points of each class
+    so far, (C,).
+    points, shares: those that are kept, (N, D), and the shares of classes (N, C), times how often each counts. fold_of:
+    (N,), -1 in none. ranks: (N,), uniform numbers; where not all points are kept, those of the lowest ranks are. sums:
+    of all points, then of those outside each fold; none where every point is a unit.
     """
 
     settings: Settings
@@ -179,26 +182,30 @@ _MANY_UNLIKE = 0.25  # share of points below the evidence that 5 % fall below
 class MemoryClassifier(ClassifierMixin, BaseEstimator):
     """Memory of labelled points in Gaussian units: a point attends to the units, and their labels answer.
 
-    ``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``, a `models.GaussianMixture` with categorical answers. Besides the class it says how
-    likely the point itself is, so that a point unlike all that it was taught is seen; and it adapts to points without labels.
+    ``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``, a `models.GaussianMixture` with categorical answers. Besides the class it
+    says how likely the point itself is, so that a point unlike all that it was taught is seen; and it adapts to points
+    without labels.
 
     Parameters
     ----------
     units_per_class
-        At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training point a unit, whose
-        time grows with the square of their number.
+        At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training
+        point a unit, whose time grows with the square of their number.
     metric
-        What all units share, and is learned: ``"scalar"`` a precision, ``"diagonal"`` one a feature, ``"full"`` a matrix. The first
-        needs features on one scale, and all are shrunk to it; put a ``StandardScaler`` in front where units of measure differ.
+        What all units share, and is learned: ``"scalar"`` a precision, ``"diagonal"`` one a feature, ``"full"`` a
+        matrix. The first needs features on one scale, and all are shrunk to it; put a ``StandardScaler`` in front where
+        units of measure differ.
     prior_weight
-        How many points the prior of the metric counts as, which has one precision in all directions; None is the number of features.
+        How many points the prior of the metric counts as, which has one precision in all directions; None is the number
+        of features.
     temperature
         By which the squared distances are divided when it answers; None learns it from the held-out points.
     cv
-        Folds in which each training point is held out once: their number, a splitter of scikit-learn such as ``GroupKFold(5)``, or pairs of
-        rows to learn from and rows held out, these pairs and `fit` only. Their number deals them out class by class in the order of the rows,
-        copies of a row to one fold; another order is another draw of the folds, and moves temperature and threshold a little.
-        None holds none out: `reject` refuses, the temperature is 1 unless given.
+        Folds in which each training point is held out once: their number, a splitter of scikit-learn such as
+        ``GroupKFold(5)``, or pairs of rows to learn from and rows held out, these pairs and `fit` only. Their number
+        deals them out class by class in the order of the rows, copies of a row to one fold; another order is another
+        draw of the folds, and moves temperature and threshold a little. None holds none out: `reject` refuses, the
+        temperature is 1 unless given.
     random_state
         An integer makes fits reproducible.
 
@@ -213,15 +220,15 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse; labels that are missing, or text beside numbers; a row to
-        learn from that is a million times as far from the others as they are from each other (a value that stands for a missing one);
-        numbers whose squares overflow or vanish.
+        Parameters out of range, and data that scikit-learn's own checks refuse; labels that are missing, or text beside
+        numbers; a row to learn from that is a million times as far from the others as they are from each other (a value
+        that stands for a missing one); numbers whose squares overflow or vanish.
 
     Notes
     -----
-    A row to classify may hold any finite number. Where it is so far from all units that the evidence overflows, `score_samples` is -inf, `reject`
-    is True at every rate, and, as no unit speaks for it, the classes have their prevalence in the memory, and `explain` names the units of
-    most weight.
+    A row to classify may hold any finite number. Where it is so far from all units that the evidence overflows,
+    `score_samples` is -inf, `reject` is True at every rate, and, as no unit speaks for it, the classes have their
+    prevalence in the memory, and `explain` names the units of most weight.
 
     Examples
     --------
@@ -233,8 +240,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     References
     ----------
-    Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (units with answers, adaptation); Saerens et al. 2002
-    (prevalence); Vovk et al. 2005, *Algorithmic learning in a random world* (the threshold).
+    Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (units with answers, adaptation); Saerens et
+    al. 2002 (prevalence); Vovk et al. 2005, *Algorithmic learning in a random world* (the threshold).
     """
 
     classes_: NDArray
@@ -265,7 +272,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         self.cv = cv
         self.random_state = random_state
 
-    # -- learning -------------------------------------------------------------------------------------------------------------
+    # -- learning ------------------------------------------------------------------------------------------------------
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -279,16 +286,16 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         y
             (N,) classes; or (N, C), C > 1, shares of classes 0..C-1, rows on the simplex or booleans.
         sample_weight
-            How often each row counts, (N,), 0 for not at all. Weights by class are ``compute_sample_weight("balanced", y)`` of scikit-learn. The
-            threshold of `reject` counts each row once.
+            How often each row counts, (N,), 0 for not at all. Weights by class are
+            ``compute_sample_weight("balanced", y)`` of scikit-learn. The threshold of `reject` counts each row once.
         groups
             (N,), for a ``cv`` that keeps groups together.
 
         Warns
         -----
         UserWarning
-            Fewer than 19 rows were held out, too few for `reject` at its rate of .05; every row is a unit and there are so many that it
-            takes minutes.
+            Fewer than 19 rows were held out, too few for `reject` at its rate of .05; every row is a unit and there are
+            so many that it takes minutes.
         """
         self._learn(X, y, None, None, None, sample_weight, groups)
         if self.cv is not None and not self.lowest_rate_ <= _RATE:
@@ -302,10 +309,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn from more points and labels.
 
-        With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, earlier points stay
-        assigned to units as they are, and count as a conjugate prior; a class with fewer units than it may have gets others.
-        With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each time, of points that are kept: all, or
-        10,000 drawn evenly from all so far, each of which is asked of a memory that was learned without it.
+        With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, earlier
+        points stay assigned to units as they are, and count as a conjugate prior; a class with fewer units than it may
+        have gets others. With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each
+        time, of points that are kept: all, or 10,000 drawn evenly from all so far, each of which is asked of a memory
+        that was learned without it.
 
         Parameters
         ----------
@@ -317,7 +325,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            No classes at the first call, others later, labels that are not among them; points of the first call that do not vary.
+            No classes at the first call, others later, labels that are not among them; points of the first call that do
+            not vary.
         NotImplementedError
             A memory that has adapted.
         """
@@ -385,7 +394,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         if self.memory_ is not self._learned:
             raise NotImplementedError(f"a memory that has adapted {said}; ask the classifier that adapt was called on")
 
-    # -- answers --------------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     @property
     def reader_(self) -> GaussianMixture:
@@ -436,7 +445,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def lowest_rate_(self) -> float:
-        """The lowest rate of false alarms above 0 that `reject` can keep to: one in one more than the rows that were held out."""
+        """The lowest rate of false alarms above 0 that `reject` can keep to:
+        one in one more than the rows that were held out.
+        """
         check_is_fitted(self)
         return lowest_rate(self.held_out_evidence_)
 
@@ -449,8 +460,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
             (N, D).
         false_alarm_rate
             The share of points like the training points for which it is True all the same, at most; it is set by the
-            evidence of held-out points, of a memory that has learned from fewer, so that the true rate tends to be lower. At 0 it is True
-            only where the log evidence is -inf.
+            evidence of held-out points, of a memory that has learned from fewer, so that the true rate tends to be
+            lower. At 0 it is True only where the log evidence is -inf.
 
         Raises
         ------
@@ -460,7 +471,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         evidence = self.score_samples(X)
         return ~((evidence >= self.threshold(false_alarm_rate)) & (evidence > -np.inf))
 
-    # -- points without labels ------------------------------------------------------------------------------------------------
+    # -- points without labels -----------------------------------------------------------------------------------------
 
     def adapt(self, X: ArrayLike, move: str | Iterable[str] | None = None, *, anchor: float | None = None) -> Self:
         """Return a classifier that has adapted to points without labels; this one stays as it is.
@@ -468,15 +479,16 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X
-            (N, D), points to be classified; they should come from one place. Those of evidence -inf, and those a million times as far
-            from the others as they are from each other, move nothing.
+            (N, D), points to be classified; they should come from one place. Those of evidence -inf, and those a
+            million times as far from the others as they are from each other, move nothing.
         move
-            What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units), ``"scale"``
-            (one factor of their distances from the middle), ``"metric"`` and ``"keys"`` (each unit by itself). None lets held-out evidence of
-            the points choose: nothing; shift and scale; the metric; or these three. ``moved_`` of the result says what.
+            What may move, any of ``"prevalence"`` (shares of the classes), ``"shift"`` (one displacement of all units),
+            ``"scale"`` (one factor of their distances from the middle), ``"metric"`` and ``"keys"`` (each unit by
+            itself). None lets held-out evidence of the points choose: nothing; shift and scale; the metric; or these
+            three. ``moved_`` of the result says what.
         anchor
-            How many points the values learned from labels count as, in every direction; None is 30 for shift and scale and 1,000 for the
-            others. Where nothing but the prevalence has changed, name it alone and give less.
+            How many points the values learned from labels count as, in every direction; None is 30 for shift and scale
+            and 1,000 for the others. Where nothing but the prevalence has changed, name it alone and give less.
 
         Raises
         ------
@@ -486,13 +498,14 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Warns
         -----
         UserWarning
-            The prevalence alone is to move, and many points are unlike the training points: then they do not tell it. Points that move nothing.
+            The prevalence alone is to move, and many points are unlike the training points: then they do not tell it.
+            Points that move nothing.
 
         Notes
         -----
         Where places or metric have moved the temperature rises until the answers are no surer than before, on average.
-        Evidence rises also where classes change places: keys by themselves are never chosen. Points of another domain are farther from all units
-        than the memory expects, which makes it sure of wrong ones, and keys walk to them.
+        Evidence rises also where classes change places: keys by themselves are never chosen. Points of another domain
+        are farther from all units than the memory expects, which makes it sure of wrong ones, and keys walk to them.
         """
         points = self._points(X)
         anchors = ANCHORS if anchor is None else dict.fromkeys(ANCHORS, float(anchor))
@@ -569,10 +582,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
                     stacklevel=3,
                 )
 
-    # -- reasons --------------------------------------------------------------------------------------------------------------
+    # -- reasons -------------------------------------------------------------------------------------------------------
 
     def posterior(self, *, num_samples: int = 50, num_chains: int = 8, random_state: int = 0) -> Draws:
-        """Draw keys and weights of the units given the training points, for `results.predict` or `results.to_inference_data`.
+        """Draw keys and weights of the units given the training points,
+        for `results.predict` or `results.to_inference_data`.
 
         Parameters
         ----------
@@ -589,8 +603,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         NotImplementedError
-            A memory that has adapted, whose units are no longer where the training points say; one that has not kept all points; weights or
-            shares of classes that are no whole numbers, unless every point is a unit.
+            A memory that has adapted, whose units are no longer where the training points say; one that has not kept
+            all points; weights or shares of classes that are no whole numbers, unless every point is a unit.
         """
         check_is_fitted(self)
         self._require_learned("has no posterior given the training points")
@@ -627,7 +641,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         return explained(draws, points, self.temperature_, self.classes_, min(top, self.memory_.num_units), probability)
 
     def to_inference_data(self, X: ArrayLike | None = None) -> Any:
-        """Return the memory as ArviZ data, and given rows their attention and log evidence; units are called by class and number.
+        """Return the memory as ArviZ data, and given rows their attention and log evidence;
+        units are called by class and number.
 
         The posterior of the units is ``results.to_inference_data(classifier.posterior())``.
         """
@@ -636,7 +651,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         coords = {"unit": unit_names(self.memory_, self.classes_), "label": [str(name) for name in self.classes_]}
         return results.to_inference_data(self.memory_, *data, coords=coords)
 
-    # -- scikit-learn ---------------------------------------------------------------------------------------------------------
+    # -- scikit-learn --------------------------------------------------------------------------------------------------
 
     def _points(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)

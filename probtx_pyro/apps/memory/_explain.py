@@ -1,4 +1,6 @@
-"""Reasons of an answer: the units attended to, with bands from the posterior of the units given the points they were learned from."""
+"""Reasons of an answer: the units attended to,
+with bands from the posterior of the units given the points they were learned from.
+"""
 
 from typing import NamedTuple
 
@@ -17,9 +19,11 @@ _WIDE = 10.0  # spread of the prior of keys, in standard deviations of all point
 
 
 class Explanation(NamedTuple):
-    """Units that a point attends to, the most attended first, (top,) each; of a point that the memory has not seen, by their prior weights.
+    """Units that a point attends to, the most attended first, (top,) each; of a point that the memory has not seen,
+    by their prior weights.
 
-    units: their numbers in the memory. classes: the most probable class of each. weights: attention, averaged over the posterior.
+    units: their numbers in the memory. classes: the most probable class of each. weights: attention, averaged over the
+    posterior.
     low, high: ends of its band. keys: where they are, (top, D).
     """
 
@@ -53,7 +57,8 @@ def draws_of_training(
     examples
         What from.
     every_point
-        True if the points are the units: then a key has no posterior, and each point gives weight to its own unit, as often as it counts.
+        True if the points are the units: then a key has no posterior, and each point gives weight to its own unit, as
+        often as it counts.
     num_samples, num_chains, seed
         As in `inference.gibbs`.
 

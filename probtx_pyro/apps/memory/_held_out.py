@@ -1,11 +1,13 @@
-"""Held-out points: their evidence under memories that were not learned from them, and how far answers are to be trusted.
+"""Held-out points: their evidence under memories that were not learned from them,
+and how far answers are to be trusted.
 
-Evidence and answers ask different things of a spread. Features that depend on each other, which a diagonal metric takes for
-independent, make it too sure. A temperature T divides the squared distances of the answers alone, ``p(c | x) ∝ Σ_j π_j ρ_jc exp(-d²_j/2T)``,
-which is the same memory with precision α/T; the weights, and with them the prevalence of classes, keep their meaning.
+Evidence and answers ask different things of a spread. Features that depend on each other, which a diagonal metric takes
+for independent, make it too sure. A temperature T divides the squared distances of the answers alone,
+``p(c | x) ∝ Σ_j π_j ρ_jc exp(-d²_j/2T)``, which is the same memory with precision α/T; the weights, and with them the
+prevalence of classes, keep their meaning.
 
-A point so far from all units that its squared distances overflow is one that the memory has not seen: its evidence is -inf, and as no
-unit speaks for it, its answer is the prevalence of the classes.
+A point so far from all units that its squared distances overflow is one that the memory has not seen: its evidence is
+-inf, and as no unit speaks for it, its answer is the prevalence of the classes.
 """
 
 import math
@@ -28,9 +30,9 @@ _COLDEST, _HOTTEST = 0.1, 1000.0  # temperatures
 class HeldOut(NamedTuple):
     """Scores of the training points, each by a memory that was learned without it.
 
-    log_evidence: (N,), NaN where what is left without the fold does not vary, and where a point is in no fold. temperature: that of the least log loss of their labels, 1 where
-    there is nothing to learn it from. biases: (C,), by which the log answers at some temperature are moved so that every class is said as
-    often as it is.
+    log_evidence: (N,), NaN where what is left without the fold does not vary, and where a point is in no fold.
+    temperature: that of the least log loss of their labels, 1 where there is nothing to learn it from. biases: (C,), by
+    which the log answers at some temperature are moved so that every class is said as often as it is.
     """
 
     log_evidence: np.ndarray
@@ -48,7 +50,8 @@ def folds_of(labels: Tensor, num_folds: int, before: Sequence[int], seed: int) -
     num_folds
         How many.
     before
-        How many points of each class were dealt out before these: they go on where those ended, as if all had come at once.
+        How many points of each class were dealt out before these: they go on where those ended, as if all had come at
+        once.
     seed
         Of the orders.
     """
@@ -91,8 +94,8 @@ def held_out(
 
 
 class _Asked(NamedTuple):
-    """All that a temperature needs. log_weights: (1, U). halves: minus half the squared distances, plus a constant, (N, U). unit_answers: ``ρ_jc``,
-    (U, C). labels, weights: (N,).
+    """All that a temperature needs. log_weights: (1, U). halves: minus half the squared distances, plus a constant,
+    (N, U). unit_answers: ``ρ_jc``, (U, C). labels, weights: (N,).
     """
 
     log_weights: Tensor
@@ -103,7 +106,9 @@ class _Asked(NamedTuple):
 
     @classmethod
     def of(cls, memory: GaussianMixture, examples: Examples) -> "_Asked":
-        """Ask a memory about examples; those of a class that it does not have are left out, as no temperature answers with it."""
+        """Ask a memory about examples; those of a class that it does not have are left out,
+        as no temperature answers with it.
+        """
         of_units = memory.unit_answers()
         some = examples.some(of_units.sum(0)[examples.labels] > 0)
         halves = memory.log_joint(some.points) - memory.log_weights()
@@ -134,7 +139,9 @@ def _temperature(asked: list[_Asked]) -> float:
 
 
 def _biases(asked: list[_Asked], temperature: float, like: Tensor) -> Tensor:
-    """Return the biases of the least log loss of ``softmax(log p + b)`` under a Normal(0, 1) prior, (C,), as a tensor like one (1, C)."""
+    """Return the biases of the least log loss of ``softmax(log p + b)`` under a Normal(0, 1) prior, (C,),
+    as a tensor like one (1, C).
+    """
     if not asked:
         return torch.zeros_like(like[0])
     answers = torch.cat([some.attention(temperature) @ some.unit_answers for some in asked])
@@ -170,7 +177,9 @@ def log_evidence(memory: GaussianMixture, points: Tensor) -> Tensor:
 
 
 def expected_answers(memory: GaussianMixture, points: Tensor) -> Tensor:
-    """``p(c | x)`` of points (N, D), (N, C), rows on the simplex; the prevalence of the classes where the log evidence is -inf."""
+    """``p(c | x)`` of points (N, D), (N, C), rows on the simplex;
+    the prevalence of the classes where the log evidence is -inf.
+    """
     squares = ((points - memory.keys.mean(0)) @ root_of(memory)).square().sum(-1)
     told = (
         squares < torch.finfo(squares.dtype).max ** 0.5
@@ -199,15 +208,18 @@ def root_of(memory: GaussianMixture) -> Tensor:
 
 
 def lowest_rate(held_out: np.ndarray) -> float:
-    """Return the lowest rate of false alarms, above 0, for which held-out evidence (N,) has a threshold: ``1 / (n + 1)``."""
+    """Return the lowest rate of false alarms, above 0,
+    for which held-out evidence (N,) has a threshold: ``1 / (n + 1)``.
+    """
     return 1 / (1 + int((~np.isnan(held_out)).sum()))
 
 
 def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
     """Return the evidence below which a point is unlike the training points.
 
-    Of n held-out points and a new one of the same kind, which are exchangeable, the new one falls below the k-th smallest with
-    probability at most ``k / (n + 1)``; k is the largest whole number for which this is at most the rate (-inf where it is 0).
+    Of n held-out points and a new one of the same kind, which are exchangeable, the new one falls below the k-th
+    smallest with probability at most ``k / (n + 1)``; k is the largest whole number for which this is at most the rate
+    (-inf where it is 0).
 
     Parameters
     ----------

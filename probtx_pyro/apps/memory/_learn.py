@@ -1,13 +1,14 @@
-"""A memory learned from labelled points: a Gaussian mixture whose units answer with a label, found by EM on points and labels.
+"""A memory learned from labelled points: a Gaussian mixture whose units answer with a label,
+found by EM on points and labels.
 
-``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``. Units of one class have a ρ_j with a single 1, so that a labelled point attends to the units of
-its class alone, and the E-step goes class by class. Keys and weights maximise the likelihood; what all units share, Λ, maximises it
-under a prior that counts as ``prior_weight`` points whose spread is the same in all directions, which shrinks a covariance as
-regularised discriminant analysis does (Friedman 1989).
+``p(x, c) = Σ_j π_j ρ_jc N(x; ξ_j, Λ⁻¹)``. Units of one class have a ρ_j with a single 1, so that a labelled point
+attends to the units of its class alone, and the E-step goes class by class. Keys and weights maximise the likelihood;
+what all units share, Λ, maximises it under a prior that counts as ``prior_weight`` points whose spread is the same in
+all directions, which shrinks a covariance as regularised discriminant analysis does (Friedman 1989).
 
-Counts, means and scatter of the units are all that EM takes from points (`Sums`), so that those of later points are added to them: with
-one unit a class exactly; with several, whose E-step depends on the parameters, as under the conjugate prior that the points before make
-(incremental EM, Neal & Hinton 1998).
+Counts, means and scatter of the units are all that EM takes from points (`Sums`), so that those of later points are
+added to them: with one unit a class exactly; with several, whose E-step depends on the parameters, as under the
+conjugate prior that the points before make (incremental EM, Neal & Hinton 1998).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,9 @@ _TOL_KEYS, _TOL_SPREAD = (
 
 
 class Shared(NamedTuple):
-    """The spread that units share. precision: Λ from a covariance, a number (1,), a diagonal (D,) or a matrix. fields: of the mixture, from it."""
+    """The spread that units share. precision: Λ from a covariance, a number (1,),
+    a diagonal (D,) or a matrix. fields: of the mixture, from it.
+    """
 
     precision: Callable[[Tensor], Tensor]
     fields: Callable[[Tensor], Mapping[str, Any]]
@@ -44,9 +47,9 @@ METRICS: Mapping[str, Shared] = {
 class Settings(NamedTuple):
     """Settings of learning.
 
-    num_classes: C, the width of the answers; a class without examples has no unit. units_per_class: at most so many, fewer where a class
-    has fewer points that differ; None makes every point a unit. metric: a key of `METRICS`. prior_weight: points that the prior of the
-    spread counts as. seed: of the start by k-means++.
+    num_classes: C, the width of the answers; a class without examples has no unit. units_per_class: at most so many,
+    fewer where a class has fewer points that differ; None makes every point a unit. metric: a key of `METRICS`.
+    prior_weight: points that the prior of the spread counts as. seed: of the start by k-means++.
     """
 
     num_classes: int
@@ -59,8 +62,8 @@ class Settings(NamedTuple):
 class Examples(NamedTuple):
     """Labelled points.
 
-    points: (N, D). labels: (N,), from 0. weights: (N,), how often each counts. rows: (N,), the row of the data that each is; a row
-    with a soft label is several examples, one a class.
+    points: (N, D). labels: (N,), from 0. weights: (N,), how often each counts. rows: (N,), the row of the data that
+    each is; a row with a soft label is several examples, one a class.
     """
 
     points: Tensor
@@ -70,7 +73,9 @@ class Examples(NamedTuple):
 
     @classmethod
     def of(cls, points: Tensor, shares: Tensor) -> "Examples":
-        """Make examples of points (N, D) with shares of classes (N, C), rows on the simplex, or that times how often each counts."""
+        """Make examples of points (N, D) with shares of classes (N, C), rows on the simplex,
+        or that times how often each counts.
+        """
         rows, labels = torch.nonzero(shares, as_tuple=True)
         return cls(points if len(rows) == len(points) else points[rows], labels, shares[rows, labels], rows)
 
@@ -87,8 +92,8 @@ class Examples(NamedTuple):
 class Sums(NamedTuple):
     """Sufficient statistics of points that attend to units, each unit of one class.
 
-    counts: ``n_j = Σ_i w_ij``, (U,). means: ``m_j = Σ_i w_ij x_i / n_j``, (U, D). scatter: ``Σ_ij w_ij (x_i - m_j)(x_i - m_j)'``,
-    (D, D). owners: the class of each unit, (U,).
+    counts: ``n_j = Σ_i w_ij``, (U,). means: ``m_j = Σ_i w_ij x_i / n_j``, (U, D). scatter:
+    ``Σ_ij w_ij (x_i - m_j)(x_i - m_j)'``, (D, D). owners: the class of each unit, (U,).
     """
 
     counts: Tensor
@@ -97,7 +102,9 @@ class Sums(NamedTuple):
     owners: Tensor
 
     def plus(self, other: "Sums") -> "Sums":
-        """Add the sums of other points over the same units, by means and not by squares, so that nothing cancels (Chan et al. 1983)."""
+        """Add the sums of other points over the same units, by means and not by squares,
+        so that nothing cancels (Chan et al. 1983).
+        """
         counts = self.counts + other.counts
         share = _ratio(other.counts, counts)
         away = other.means - self.means
@@ -159,7 +166,8 @@ def learned_sums(examples: Examples, settings: Settings, before: Sums | None = N
     settings
         With a number of units.
     before
-        Sums of earlier points, which stay assigned as they are; a class that has fewer units than it may have gets others.
+        Sums of earlier points, which stay assigned as they are; a class that has fewer units than it may have gets
+        others.
 
     Raises
     ------
@@ -214,7 +222,9 @@ def class_sums(examples: Examples, num_classes: int) -> Sums:
 
 
 def _with_starts(examples: Examples, settings: Settings, spread: Spread, before: Sums | None) -> Sums:
-    """Return sums with units without points where a class may have more, by k-means++ where the spread is 1 in all directions."""
+    """Return sums with units without points where a class may have more,
+    by k-means++ where the spread is 1 in all directions.
+    """
     root = torch.linalg.cholesky(torch.linalg.inv(spread.covariance))
     size = len(root)
     empty = Sums(root.new_zeros(0), root.new_zeros(0, size), root.new_zeros(size, size), torch.zeros(0).long())
@@ -278,7 +288,8 @@ def memory_of(sums: Sums, settings: Settings) -> GaussianMixture:
 
 
 def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
-    """Return the memory whose units are the points, each with its label; the spread is that of points left out, one at a time.
+    """Return the memory whose units are the points, each with its label; the spread is that of points left out,
+    one at a time.
 
     Such a point attends to the others of its class, its own copies not among them.
 
@@ -329,8 +340,8 @@ def copies(points: Tensor) -> Tensor:
 
 
 def _left_out(examples: Examples, seed: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Return of each class with company its points around their mean (n, D), their weights, the numbers of those that are left out in
-    turn, (A,), and which points are left out with each, itself and its copies, (A, n).
+    """Return of each class with company its points around their mean (n, D), their weights, the numbers of those that
+    are left out in turn, (A,), and which points are left out with each, itself and its copies, (A, n).
     """
     alike = copies(examples.points)
     groups = [own for _, own in examples.by_class() if len(alike[own].unique()) > 1]

@@ -1,9 +1,9 @@
 """Clicks: marks from clicks, and the game of clicks that scores a method.
 
-Labels are positive integers here; 0 is "unmarked" in marks and "not scored" in a true mask. Protocol: one click in the middle of
-each class, then, again and again, one in the middle of the largest wrong piece (4-connected), with its true label. The middle of
-a piece is its pixel farthest from the piece's border, the picture's frame being a border too; of equals the first in reading
-order, so the game has no chance in it.
+Labels are positive integers here; 0 is "unmarked" in marks and "not scored" in a true mask. Protocol: one click in the
+middle of each class, then, again and again, one in the middle of the largest wrong piece (4-connected), with its true
+label. The middle of a piece is its pixel farthest from the piece's border, the picture's frame being a border too; of
+equals the first in reading order, so the game has no chance in it.
 """
 
 from collections.abc import Callable, Iterable

@@ -95,7 +95,8 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
 
 
 def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, Tensor]:
-    """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units, and a ring of their neighbours about them.
+    """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units,
+    and a ring of their neighbours about them.
 
     Parameters
     ----------
@@ -106,8 +107,8 @@ def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, T
 
     Returns
     -------
-    The units of each block, the nearest one beyond the frame, (block, unit of the block); and a log prior, even over those
-    inside the frame and -inf for the others, (block, 1, unit of the block).
+    The units of each block, the nearest one beyond the frame, (block, unit of the block); and a log prior, even over
+    those inside the frame and -inf for the others, (block, 1, unit of the block).
     """
 
     def blocks(grid: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ LABEL_COLOURS = np.concatenate([np.zeros((1, 3), np.uint8), np.resize(_SHADES, (
 def overlay(
     image: np.ndarray, answer: Segmentation, marks: np.ndarray | None = None, palette: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the picture tinted by class (the surer, the stronger), edges white, marks as dots of their class; uint8 (H, W, 3).
+    """Return the picture tinted by class (the surer, the stronger), edges white, marks as dots of their class;
+    uint8 (H, W, 3).
 
     Parameters
     ----------

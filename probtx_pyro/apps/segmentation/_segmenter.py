@@ -26,7 +26,8 @@ class Segmentation(NamedTuple):
     """The answer.
 
     mask: the most probable label of each pixel, in the marks' own values, shape (H, W).
-    probabilities: calibrated p(class | picture, marks) of each pixel, shape (H, W, class), float32, rows on the simplex.
+    probabilities: calibrated p(class | picture, marks) of each pixel, shape (H, W, class), float32, rows on the
+    simplex.
     classes: the label of each class, ascending, shape (class,).
     belief: what the mask is the mode of, before calibration, and the prior of the next answer, shape (H, W, class);
         without it the probabilities are.
@@ -74,8 +75,8 @@ class InteractiveSegmenter:
         image
             (H, W, 3) or (H, W), integers 0..255 or floats 0..1.
         features
-            From the image to real features (H, W, F), smooth where the picture is, and scaled so that ``colour_scale`` of the
-            settings is a clear difference; the position is appended here.
+            From the image to real features (H, W, F), smooth where the picture is, and scaled so that ``colour_scale``
+            of the settings is a clear difference; the position is appended here.
         settings
             `SegmentationSettings` of your own.
 
@@ -104,15 +105,15 @@ class InteractiveSegmenter:
         marks
             Integers (H, W): 0 is unmarked, every other value a class; `marks_from_clicks` makes them from clicks.
         previous
-            The answer to the marks before the last of them, where they come one after another. It is the prior: a new mark changes
-            the mask only to its own class, only about itself, and only as far as it lies in the middle of what changes
-            (`after` in this file). Without it the answer depends on the marks alone, not on their order.
+            The answer to the marks before the last of them, where they come one after another. It is the prior: a new
+            mark changes the mask only to its own class, only about itself, and only as far as it lies in the middle of
+            what changes (`after` in this file). Without it the answer depends on the marks alone, not on their order.
 
         Raises
         ------
         ValueError
-            Marks of another shape or type, negative, or of fewer than two classes; a previous answer of another picture, or
-            with a class that the marks lack.
+            Marks of another shape or type, negative, or of fewer than two classes; a previous answer of another
+            picture, or with a class that the marks lack.
         """
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
@@ -149,7 +150,9 @@ class InteractiveSegmenter:
         return Segmentation(classes[belief.argmax(-1)].astype(marks.dtype), probabilities, classes, belief, stood)
 
     def _marks(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return marked pixels, thinned where a class has very many: features, class numbers, and how many each stands for."""
+        """Return marked pixels, thinned where a class has very many: features, class numbers,
+        and how many each stands for.
+        """
         flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
         marked = torch.nonzero(flat >= 0).squeeze(-1)
         kept = _thinned(marked, flat[marked], _MARKS_OF_A_CLASS)
@@ -249,7 +252,9 @@ class InteractiveSegmenter:
         return GaussianMixture.categorical(queries[kept], answers[kept].to(queries), precision)
 
     def _colours(self, belief: Tensor) -> Tensor:
-        """Return L (unit, class), each class's share of the evidence at a unit's colour, of mixtures with weights ∝ n_k P_kc."""
+        """Return L (unit, class), each class's share of the evidence at a unit's colour,
+        of mixtures with weights ∝ n_k P_kc.
+        """
         settings, units = self.settings, self.units
         colours = (units.keys[:, :-2] * settings.colour_scale).unsqueeze(0)
         mass = (units.counts.unsqueeze(-1) * belief).mT  # (class, unit)
@@ -264,18 +269,21 @@ class InteractiveSegmenter:
 
 
 def _thinned(index: Tensor, labels: Tensor, most: int) -> Tensor:
-    """Return the entries of ``index``, by their labels; evenly chosen ones where more than ``most`` have the same label."""
+    """Return the entries of ``index``, by their labels;
+    evenly chosen ones where more than ``most`` have the same label.
+    """
     of_labels = (index[labels == label] for label in labels.unique())
     return torch.cat([some[:: -(-len(some) // most)] for some in of_labels])
 
 
 def calibrated(belief: np.ndarray, found: np.ndarray, stood: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
-    """Return probabilities (H, W, class) for what the rules of the mask believe; the most probable class stays the same.
+    """Return probabilities (H, W, class) for what the rules of the mask believe;
+    the most probable class stays the same.
 
     With probability ε the region of a pixel is one of which the answer knows nothing, so that its class may be any:
-    ``q_i = (1 - ε) belief_i + ε / C``. Where all marks together contradict the class that stands, the belief counts nothing and
-    ``q_i = 1/C``. A person who sees an answer and marks another place says that what stands is right: each such review
-    multiplies the odds of the class by ``exp(κ)``, ``p_ic ∝ q_ic exp(κ r_i [c stands])``.
+    ``q_i = (1 - ε) belief_i + ε / C``. Where all marks together contradict the class that stands, the belief counts
+    nothing and ``q_i = 1/C``. A person who sees an answer and marks another place says that what stands is right: each
+    such review multiplies the odds of the class by ``exp(κ)``, ``p_ic ∝ q_ic exp(κ r_i [c stands])``.
 
     Parameters
     ----------
@@ -305,12 +313,13 @@ _AHEAD = 0.8  # the class that stays has (1 + 0.8) / 2 of what both have
 def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
     """Return the answer after new marks, given the one before them.
 
-    The belief is ``p_i ∝ before_i^ω found_i``. Three rules bound what a mark of class c changes in the mask. It turns pixels to c
-    and to nothing else. It turns those that one piece with the mark holds, of the pixels where p_ic > τ. And it lies in the
-    middle of that piece, since people click in the middle of what is wrong: τ is the least of a few values for which the
-    deepest pixel of the piece is at most κ times as deep as the mark (depth: distance from the border of the piece, the frame
-    being one); where that is less, or no τ does, the piece of the least τ is taken, and ends at the mark's depth about it.
-    Elsewhere, where the belief would change the class, the one before stays, and gets nine tenths of what both have.
+    The belief is ``p_i ∝ before_i^ω found_i``. Three rules bound what a mark of class c changes in the mask. It turns
+    pixels to c and to nothing else. It turns those that one piece with the mark holds, of the pixels where p_ic > τ.
+    And it lies in the middle of that piece, since people click in the middle of what is wrong: τ is the least of a few
+    values for which the deepest pixel of the piece is at most κ times as deep as the mark (depth: distance from the
+    border of the piece, the frame being one); where that is less, or no τ does, the piece of the least τ is taken, and
+    ends at the mark's depth about it. Elsewhere, where the belief would change the class, the one before stays, and
+    gets nine tenths of what both have.
 
     Parameters
     ----------
@@ -347,7 +356,9 @@ def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: Se
 
 
 def _held(belief: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Return the belief (H, W, class) with the classes (H, W) of before: where it prefers another, the old one gets the most of what both have."""
+    """Return the belief (H, W, class) with the classes (H, W) of before: where it prefers another,
+    the old one gets the most of what both have.
+    """
     result, contested = belief.copy(), belief.argmax(-1) != old
     rows, kept = belief[contested], old[contested]
     each, new = np.arange(len(rows)), rows.argmax(-1)

@@ -35,8 +35,8 @@ class SegmentationSettings:
         ECM steps of the keys.
     hop_precision, hop_shape, hop_spread
         Gamma prior of the precision of one hop between touching units (PT 30): its value is
-        ``hop_precision (ν + 1) / (ν + mean squared hop / hop_spread)`` with ν = ``hop_shape``; a flat picture is read finely,
-        a busy one coarsely.
+        ``hop_precision (ν + 1) / (ν + mean squared hop / hop_spread)`` with ν = ``hop_shape``; a flat picture is read
+        finely, a busy one coarsely.
     hop_cap
         Colour differences above this count as this in that mean only.
     hop_cost, frame_cost
@@ -44,23 +44,27 @@ class SegmentationSettings:
     window
         A pixel attends to the units of so many rings about its cell.
     paths
-        False leaves out layer 2 and the colours: a unit answers by the marks that attend to it and by no other (PT 31 to 38 alone).
+        False leaves out layer 2 and the colours: a unit answers by the marks that attend to it and by no other (PT 31
+        to 38 alone).
     path_temperature
         λ: the log prior of asking annotated unit k from unit j is ``-λ E_jk``.
     concentration
         θ_ρ of the Dirichlet prior on the answers of the annotated units; 1 is flat.
     least_count
-        An annotated unit needs this much attention from the marks to answer, and a class this much in it to be in conflict.
+        An annotated unit needs this much attention from the marks to answer, and a class this much in it to be in
+        conflict.
     colour_precision
         Precision of the units' colours in the colour model of a class.
     class_mass
         A class with far less than this fraction of the picture has a shrunken colour model.
     colour_floor
-        Probability, before normalising, that the colour says nothing about the class. It keeps layer 3 from being overruled.
+        Probability, before normalising, that the colour says nothing about the class. It keeps layer 3 from being
+        overruled.
     colour_rounds
         Rounds of the colour models and the paths that learn from them.
     learned_hop
-        γ, the metric learned from the marks: a hop costs ``γ/2 Σ_c (L_jc - L_kc)²`` more, L the shares of the colour models.
+        γ, the metric learned from the marks: a hop costs ``γ/2 Σ_c (L_jc - L_kc)²`` more, L the shares of the colour
+        models.
     previous_weight
         ω: a previous answer is the prior to this power.
     middle_ratio
@@ -72,11 +76,12 @@ class SegmentationSettings:
 
     Notes
     -----
-    Chosen on 8 pictures (the even half of the click benchmark's 16), the older ones also on 40 crops of them with other colours,
-    contrast and noise, by pet-only IoU over 2 to 10 clicks and on scribbles; ``middle_ratio`` by the largest fall of that score in
-    20 clicks, on those 8 and on 16 crops. No number was fitted on the other half, though a first look at it prompted the crops.
-    ``region_error`` and ``review_gain`` have the least log loss on those 8 and on 40 crops (``benchmarks.segmentation_calibration``).
-    Told apart on those data are neither 1 to 5 ECM steps nor 4 or 8 pixels a side of a cell in the adaptation.
+    Chosen on 8 pictures (the even half of the click benchmark's 16), the older ones also on 40 crops of them with other
+    colours, contrast and noise, by pet-only IoU over 2 to 10 clicks and on scribbles; ``middle_ratio`` by the largest
+    fall of that score in 20 clicks, on those 8 and on 16 crops. No number was fitted on the other half, though a first
+    look at it prompted the crops. ``region_error`` and ``review_gain`` have the least log loss on those 8 and on 40
+    crops (``benchmarks.segmentation_calibration``). Told apart on those data are neither 1 to 5 ECM steps nor 4 or 8
+    pixels a side of a cell in the adaptation.
     """
 
     num_units: int = 700

@@ -17,10 +17,11 @@ def uncertainty(answer: Segmentation) -> np.ndarray:
 def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | None:
     """Return the pixel (y, x) whose class is most worth asking for; None where every pixel is marked.
 
-    It is the middle of the piece in which most pixels are expected to be wrong: pixels of one label with at least half of the
-    largest ``u_i = 1 - max_c p_ic``, of the belief before calibration, by which the rule was chosen, make pieces (4-connected), and the piece with the largest ``Σ_i u_i``, which is the expected number of
-    its wrong labels, is chosen; its middle is its pixel farthest from its border, as in the click protocol. `benchmarks.next_click`
-    compares this with the least sure pixel, and with any.
+    It is the middle of the piece in which most pixels are expected to be wrong: pixels of one label with at least half
+    of the largest ``u_i = 1 - max_c p_ic``, of the belief before calibration, by which the rule was chosen, make pieces
+    (4-connected), and the piece with the largest ``Σ_i u_i``, which is the expected number of its wrong labels, is
+    chosen; its middle is its pixel farthest from its border, as in the click protocol. `benchmarks.next_click` compares
+    this with the least sure pixel, and with any.
 
     Parameters
     ----------

@@ -59,8 +59,8 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
-    neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a key's
-    width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
+    neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a
+    key's width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
 
     Parameters
     ----------
@@ -91,9 +91,9 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
 def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Links:
     """Return the hops of layer 2: which units touch, and what a hop between them costs.
 
-    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``. α is the
-    Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two pieces of background
-    that the object separates are near to each other.
+    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``. α
+    is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two
+    pieces of background that the object separates are near to each other.
 
     Parameters
     ----------
@@ -122,8 +122,8 @@ def path_energies(
 ) -> Tensor:
     """Return energies (unit, target) of the most probable paths from all units to some, by Dijkstra's algorithm.
 
-    The weight of a path is the product of its hops and its energy the sum of theirs: attention applied to itself hop after hop,
-    with max for sum.
+    The weight of a path is the product of its hops and its energy the sum of theirs: attention applied to itself hop
+    after hop, with max for sum.
 
     Parameters
     ----------

@@ -50,7 +50,9 @@ def validate_parameters(
 
 
 def _validate_sums(unary: Tensor, words: Tensor | None, parts: dict[str, Tensor], channels: int) -> None:
-    """Refuse potentials whose sums over words and channels may be out of range, where infinity less infinity would be NaN."""
+    """Refuse potentials whose sums over words and channels may be out of range,
+    where infinity less infinity would be NaN.
+    """
     sizes = {"unary": (unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)).detach().abs().amax()}
     sizes |= {name: x.detach().abs().amax() for name, x in parts.items() if "." not in name}
     if "ternary.left" in parts:
@@ -106,7 +108,9 @@ def _validate_extras(channels: int, labels: int, root: Tensor | None, memory: Te
 def known(
     potentials: Potentials, batch: torch.Size, labels: Tensor | None, heads: Tensor | None, observed: Tensor | None
 ) -> Potentials:
-    """Return the potentials with what is known of labels (..., N), where ``observed``, and of heads (..., C, N), -1 where unknown."""
+    """Return the potentials with what is known of labels (..., N), where ``observed``, and of heads (..., C, N),
+    -1 where unknown.
+    """
     words, count = potentials.words, potentials.unary.shape[-1]
     shape = (*batch, words.shape[-1])
     if observed is not None and (not isinstance(observed, Tensor) or observed.dtype != torch.bool):

@@ -1,4 +1,6 @@
-"""Exact inference by summing over all labellings: the heads, given the labels, are independent and sum out in closed form."""
+"""Exact inference by summing over all labellings: the heads, given the labels,
+are independent and sum out in closed form.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -50,8 +52,8 @@ def log_density(
 ) -> Tensor:
     """``log φ`` of labels (..., B, N) and the root's label (..., B), with the `slot_scores` that they make, (..., B).
 
-    chosen: heads (..., B, C, N), and nodes where they are a choice of their own, as numbers of slots; None or -1 is summed out. A word
-    without any choice makes none, and labels and heads that are not the known ones have no density.
+    chosen: heads (..., B, C, N), and nodes where they are a choice of their own, as numbers of slots; None or -1 is
+    summed out. A word without any choice makes none, and labels and heads that are not the known ones have no density.
     """
     words = potentials.words
     unary = potentials.unary.masked_fill(~words.unsqueeze(-1), 0.0)
@@ -65,7 +67,9 @@ def log_density(
 
 
 def log_told(potentials: Potentials, scores: Tensor, *chosen: Tensor | None) -> Tensor:
-    """Terms of `log_density` from each word's choices, all channels together, (..., B, N), from the scores of its slots."""
+    """Terms of `log_density` from each word's choices, all channels together, (..., B, N),
+    from the scores of its slots.
+    """
     total = scores.new_zeros(())
     for x, slots in zip(scores.split(potentials.parts, -1), (*chosen, None, None), strict=False):
         told = log_sum(x)

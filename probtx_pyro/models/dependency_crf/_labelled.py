@@ -1,4 +1,6 @@
-"""A dependency CRF as a density of annotations: sentences are observations that share its potentials, labels and heads are data."""
+"""A dependency CRF as a density of annotations: sentences are observations that share its potentials,
+labels and heads are data.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,17 +25,20 @@ from probtx_pyro.ops.dependency_crf import Potentials
 
 
 class Evidence(NamedTuple):
-    """Log densities, (B,) each. labels: of the labels that are known. heads: of the heads that are known, given those labels."""
+    """Log densities, (B,) each. labels: of the labels that are known. heads: of the heads that are known,
+    given those labels.
+    """
 
     labels: Tensor
     heads: Tensor
 
 
 class Known(NamedTuple):
-    """Known labels and heads, and how sentences go together: by all their words, and by those words whose labels are not known.
+    """Known labels and heads, and how sentences go together: by all their words,
+    and by those words whose labels are not known.
 
-    labels: (B, N), -1 where unknown. heads: (B, C, N), -1 where unknown, or None. every: buckets of all labellings. rest: buckets of
-    those that agree with the known labels.
+    labels: (B, N), -1 where unknown. heads: (B, C, N), -1 where unknown, or None. every: buckets of all labellings.
+    rest: buckets of those that agree with the known labels.
     """
 
     labels: Tensor
@@ -63,7 +68,8 @@ def exact(potentials: Potentials, known: Known) -> Evidence:
 
 
 def pseudo(potentials: Potentials, known: Known) -> Evidence:
-    """``Σ_i log p(Z_i | Z_-i)``, heads and the root's label summed out, and ``log p(H | Z)``; all labels of a sentence, or none.
+    """``Σ_i log p(Z_i | Z_-i)``, heads and the root's label summed out, and ``log p(H | Z)``;
+    all labels of a sentence, or none.
 
     A sentence without a known label counts 0.
     """
@@ -193,14 +199,14 @@ Function = Callable[[Potentials, Known], tuple[Tensor, ...]]
 class LabelledCRF(DependencyCRF):
     """A `DependencyCRF` whose sentences are observations: ``models.bayesian(crf, likelihood=...)`` makes it.
 
-    Its potentials may have leading axes of independent problems, in front of those in the table of `DependencyCRF`; the methods that
-    it has from there take potentials without them.
+    Its potentials may have leading axes of independent problems, in front of those in the table of `DependencyCRF`; the
+    methods that it has from there take potentials without them.
 
     Parameters
     ----------
     likelihood
-        ``"exact"``: the normaliser by a sum over all labellings, of short sentences. ``"pseudo"``: the pseudo-likelihood, of sentences
-        of any length, all of whose labels are known, or none.
+        ``"exact"``: the normaliser by a sum over all labellings, of short sentences. ``"pseudo"``: the
+        pseudo-likelihood, of sentences of any length, all of whose labels are known, or none.
 
     Raises
     ------
@@ -247,7 +253,7 @@ class LabelledCRF(DependencyCRF):
         own = {name: x for name, x in vars(crf).items() if name != "likelihood"}
         return cls(**own | ({} if crf.sentences else {"unary": crf.unary.unsqueeze(0)}), likelihood=likelihood)
 
-    # -- the contract: sentences are no problems of their own -------------------------------------------------------------------
+    # -- the contract: sentences are no problems of their own ----------------------------------------------------------
 
     batch_shape = Formulation.batch_shape
     problem_axes = Formulation.problem_axes
@@ -293,7 +299,7 @@ class LabelledCRF(DependencyCRF):
         nodes = {} if one.memory is None else {"node_channel": len(one.memory)}
         return Plates(batch, sentence=len(one.words), channel=one.channels, **nodes)
 
-    # -- potentials and data of one problem ---------------------------------------------------------------------------------------
+    # -- potentials and data of one problem ----------------------------------------------------------------------------
 
     def words(self) -> Tensor:
         """True where there is a word, (B, N)."""
@@ -349,7 +355,9 @@ class LabelledCRF(DependencyCRF):
         return known
 
     def _at_problems(self, function: Function, known: Known) -> tuple[Tensor, ...]:
-        """``function`` of the potentials and of what is known in each problem, (*problems, ...); some problems at a time."""
+        """``function`` of the potentials and of what is known in each problem, (*problems, ...);
+        some problems at a time.
+        """
         batch = check.broadcastable(potentials=self.batch_shape, data=known.labels.shape[:-2])
         given = {name: (self.held(name), rank) for name, rank in TENSORS.items()}
         given |= {"labels": (known.labels, 2), "heads": (known.heads, 3)}
@@ -369,19 +377,23 @@ class LabelledCRF(DependencyCRF):
         found = torch.func.vmap(of, in_dims=(axes,), randomness="different", chunk_size=some)(tensors)
         return tuple(x.unflatten(0, batch) for x in found)
 
-    # -- closed forms ----------------------------------------------------------------------------------------------------------
+    # -- closed forms --------------------------------------------------------------------------------------------------
 
     def _evidence(self, data: Data) -> tuple[Tensor, ...]:
         """The log density of the labels, and that of the heads given these, (..., B) each."""
         return self._at_problems(LIKELIHOODS[self.likelihood], self._known(data))
 
     def log_evidence(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:
-        """Log likelihood, exact or pseudo, of each sentence's known labels and heads, (..., B); 0 where nothing is known."""
+        """Log likelihood, exact or pseudo, of each sentence's known labels and heads, (..., B);
+        0 where nothing is known.
+        """
         of_labels, of_heads = self._evidence((labels, heads, observed))
         return of_labels + of_heads
 
     def marginals(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> _exact.Marginals:
-        """Exact marginals of labels (..., B, N, L), heads (..., B, C, N, S) and root (..., B, K) given what is known."""
+        """Exact marginals of labels (..., B, N, L), heads (..., B, C, N, S) and root (..., B,
+        K) given what is known.
+        """
 
         def of(potentials: Potentials, known: Known) -> tuple[Tensor, ...]:
             return tuple(x for x in marginals(potentials, known) if x is not None)
@@ -390,7 +402,9 @@ class LabelledCRF(DependencyCRF):
         return _exact.Marginals(found[0], found[1], found[2] if len(found) > 2 else None)
 
     def attention(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:  # type: ignore[override]
-        """The exact marginals of the heads given what is known, (..., B, C, N, S); of any length where all labels are known."""
+        """The exact marginals of the heads given what is known, (..., B, C, N, S);
+        of any length where all labels are known.
+        """
         return self.marginals(labels, heads, observed).heads
 
     def expected_outputs(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:  # type: ignore[override]
@@ -399,10 +413,12 @@ class LabelledCRF(DependencyCRF):
 
     label_marginals = expected_outputs
 
-    # -- Pyro programs -----------------------------------------------------------------------------------------------------------
+    # -- Pyro programs -------------------------------------------------------------------------------------------------
 
     def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
-        """Sites ``labels`` and, where some are given or no labels are, ``heads``, each sentence by itself; the rest is summed out."""
+        """Sites ``labels`` and, where some are given or no labels are, ``heads``, each sentence by itself;
+        the rest is summed out.
+        """
         labels, heads, observed = data = self.bind(*data)
         sentences, places = self.words().shape
         batch = torch.Size((*plates.batch, sentences))
@@ -425,7 +441,9 @@ class LabelledCRF(DependencyCRF):
                 pyro.sample("heads", site, obs=heads)
 
     def model(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:
-        """Sites ``labels`` and ``heads``, observed where they are given, drawn without labels; what is unknown is summed out."""
+        """Sites ``labels`` and ``heads``, observed where they are given, drawn without labels;
+        what is unknown is summed out.
+        """
         data = (labels, heads, observed)
         self.generate(self.plates(*data), data, collapsed=True)
 

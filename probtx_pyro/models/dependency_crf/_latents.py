@@ -1,4 +1,6 @@
-"""Labels and heads of a dependency CRF as latent choices that can be drawn: what Gibbs sampling and annealing need of it."""
+"""Labels and heads of a dependency CRF as latent choices that can be drawn:
+what Gibbs sampling and annealing need of it.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -18,8 +20,8 @@ State = Mapping[str, Tensor]
 class Latents:
     """Labels, heads, the root's label and nodes given what is known, as `probtx_pyro.models.formulation.Latents`.
 
-    A state holds ``label`` (chain, ..., N) and with a root ``root_label`` (chain, ...): heads are summed out until `complete`.
-    β multiplies all scores but the unary ones, so that labels are independent at 0.
+    A state holds ``label`` (chain, ..., N) and with a root ``root_label`` (chain, ...): heads are summed out until
+    `complete`. β multiplies all scores but the unary ones, so that labels are independent at 0.
     """
 
     def __init__(self, potentials: Potentials, batch: torch.Size):
@@ -104,7 +106,8 @@ class Latents:
     def trees(
         self, state: State, generator: torch.Generator, channels: Sequence[int] | None, single_root: bool
     ) -> tuple[Tensor, Tensor]:
-        """A tree in each of some channels given the labels, (chain, ..., channel, N), and log P(tree | labels) of all, (chain, ...).
+        """A tree in each of some channels given the labels, (chain, ..., channel, N),
+        and log P(tree | labels) of all, (chain, ...).
 
         0 is the root, j the j-th word, -1 padding.
         """

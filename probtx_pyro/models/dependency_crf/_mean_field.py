@@ -24,8 +24,8 @@ class MeanField:
     label_marginals : Tensor
         Q(Z), (..., N, L): the contextual representation of every word; zero for padding.
     head_marginals : Tensor
-        Q(H), (..., C, N, S): the self-attention matrices. Slots: the root (if there is one), the N words, the M global nodes, which
-        with ``memory_split`` are a distribution of their own.
+        Q(H), (..., C, N, S): the self-attention matrices. Slots: the root (if there is one), the N words, the M global
+        nodes, which with ``memory_split`` are a distribution of their own.
     label_logits : Tensor
         (S + G) / λ_Z, damped, (..., N, L).
     root_marginals, root_logits : Tensor or None
@@ -53,7 +53,9 @@ class MeanField:
 
     @property
     def elbo(self) -> Tensor:
-        """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...): a lower bound of log Z where both temperatures are at most 1."""
+        """``E_Q[log φ] + λ_Z H(Q(Z)) + λ_H H(Q(H))``, (...):
+        a lower bound of log Z where both temperatures are at most 1.
+        """
         lead = self.crf.unary.dim() - 2
         state = {"labels": self.label_marginals, "heads": self.head_marginals, "root": self.root_marginals}
         flat = {name: x.reshape(-1, *x.shape[lead:]) for name, x in state.items() if x is not None}
@@ -67,12 +69,15 @@ class MeanField:
         return self.crf
 
     def marginals(self) -> dict[str, Tensor]:
-        """``attention`` (the marginals of heads), ``label_marginals`` and with a root ``root_marginals``, as results name them."""
+        """``attention`` (the marginals of heads), ``label_marginals`` and with a root ``root_marginals``,
+        as results name them.
+        """
         found = {"attention": self.head_marginals, "label_marginals": self.label_marginals}
         return found if self.root_marginals is None else found | {"root_marginals": self.root_marginals}
 
     def draw(self, num_draws: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Independent draws of ``label`` (draw, ..., N), -1 for padding, and with a root of ``root_label`` (draw, ...), from Q.
+        """Independent draws of ``label`` (draw, ..., N), -1 for padding, and with a root of ``root_label`` (draw,
+        ...), from Q.
 
         Heads are left out: their exact posterior given the labels takes their place, as in `DependencyCRF.collapsed`.
         """

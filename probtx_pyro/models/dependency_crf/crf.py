@@ -1,4 +1,5 @@
-"""The dependency CRF: words with labels and, in each channel, a head; attention is the mean-field marginal of the heads.
+"""The dependency CRF: words with labels and, in each channel, a head;
+attention is the mean-field marginal of the heads.
 
 Model (CRF; mathematics as corrected in docs/errata.md): the unnormalised log density of labels Z and heads H is
 
@@ -17,8 +18,9 @@ Q(Z_i)   ``label_marginals``  (..., N, L)         rows on the simplex
 Q(H^c_i) ``head_marginals``   (..., C, N, S)      rows on the simplex: the attention matrix
 ======== ==================== =================== ==================================================================
 
-Distance groups g(i, j): ``|i - j|`` cut by ``distances`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞), times the two directions, those to
-the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, which share T, R and B.
+Distance groups g(i, j): ``|i - j|`` cut by ``distances`` into [1, s_1), [s_1, s_2), ..., [s_n, ∞), times the two
+directions, those to the right (j > i) first: G = 2 (n + 1). Leading axes are independent sentences, which share T, R
+and B.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +89,8 @@ class DependencyCRF(Formulation):
 
     References
     ----------
-    Wu & Tu 2023, *Probabilistic Transformer: A Probabilistic Dependency Model for Contextual Word Representation*, ACL Findings.
+    Wu & Tu 2023, *Probabilistic Transformer: A Probabilistic Dependency Model for Contextual Word Representation*, ACL
+    Findings.
     """
 
     unary: Tensor
@@ -152,7 +155,8 @@ class DependencyCRF(Formulation):
         Parameters
         ----------
         labels, observed
-            Labels (..., N) that are known where ``observed`` (..., N); None is everywhere. Those of padding are not read.
+            Labels (..., N) that are known where ``observed`` (..., N); None is everywhere. Those of padding are not
+            read.
         heads
             Slots (..., C, N) of the heads that are known, -1 where they are not.
 
@@ -196,8 +200,8 @@ class DependencyCRF(Formulation):
         num_steps
             Sweeps over all variables, at most.
         schedule
-            ``"asynchronous"`` (heads, then labels), ``"synchronous"`` (both at once), ``"sequential"`` (heads, then one word after
-            the other, which never lowers the objective), or a callable: those of
+            ``"asynchronous"`` (heads, then labels), ``"synchronous"`` (both at once), ``"sequential"`` (heads, then one
+            word after the other, which never lowers the objective), or a callable: those of
             `probtx_pyro.ops.dependency_crf` compute the same slowly, as the formulas stand.
         label_temperature, head_temperature
             λ_Z and λ_H; ``head_temperature = 1 / L`` is the scale of the published encoders.
@@ -206,14 +210,16 @@ class DependencyCRF(Formulation):
         label_damping, head_damping
             0 is none; more mixes in the logits before.
         normalizer
-            Like ``torch.softmax``, called with logits and an axis; None is softmax. `probtx_pyro.ops.dependency_crf.relu_normalized` is
-            the published alternative.
+            Like ``torch.softmax``, called with logits and an axis; None is softmax.
+            `probtx_pyro.ops.dependency_crf.relu_normalized` is the published alternative.
         tol
-            Stop each sentence where no marginal or logit moves by more than this share of the largest; None takes all the sweeps.
+            Stop each sentence where no marginal or logit moves by more than this share of the largest; None takes all
+            the sweeps.
         history
             Keep the objective of every sweep.
         implicit
-            Differentiate at the fixed point instead of through the sweeps: memory does not grow with them. Needs convergence.
+            Differentiate at the fixed point instead of through the sweeps: memory does not grow with them. Needs
+            convergence.
         progress
             As `probtx_pyro.ops._fixed_point`.
         labels, heads, observed
@@ -223,7 +229,8 @@ class DependencyCRF(Formulation):
         Raises
         ------
         ValueError
-            What is known does not fit; an unknown schedule, a tolerance or temperature that is not positive, a step outside (0, 1] or damping outside [0, 1).
+            What is known does not fit; an unknown schedule, a tolerance or temperature that is not positive, a step
+            outside (0, 1] or damping outside [0, 1).
         """
         _checks.validate_options(
             num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
@@ -271,14 +278,15 @@ class DependencyCRF(Formulation):
     ) -> MeanField:  # fmt: skip
         """Labels factorised, each head by its exact posterior given all labels (docs/mathematics.md, section 5.4).
 
-        The bound that this climbs, ``E_Q[log φ(Z)] + H(Q(Z))`` with heads summed out, is `inference.importance_log_partition`'s; it
-        is never below the ELBO of the same labels. The marginals of the heads are those of this Q, averages over its draws.
+        The bound that this climbs, ``E_Q[log φ(Z)] + H(Q(Z))`` with heads summed out, is
+        `inference.importance_log_partition`'s; it is never below the ELBO of the same labels. The marginals of the
+        heads are those of this Q, averages over its draws.
 
         Parameters
         ----------
         num_steps, num_draws
-            Sweeps over all words, each as dear as a Gibbs sweep of so many chains. What is averaged over the draws is noisy, so that
-            nothing converges to the last digit; four times the draws halve the noise.
+            Sweeps over all words, each as dear as a Gibbs sweep of so many chains. What is averaged over the draws is
+            noisy, so that nothing converges to the last digit; four times the draws halve the noise.
         seed
             A non-negative integer, which fixes the result to the bit on one device.
         labels, heads, observed
@@ -304,7 +312,9 @@ class DependencyCRF(Formulation):
         self, labels: Known = None, heads: Known = None, observed: Known = None,
         num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
     ) -> Tensor:  # fmt: skip
-        """The mean-field marginals of the heads given what is known, (..., C, N, S), after at most so many asynchronous sweeps."""
+        """The mean-field marginals of the heads given what is known, (..., C, N, S),
+        after at most so many asynchronous sweeps.
+        """
         return self._settled((labels, heads, observed), num_steps, tol).head_marginals
 
     def expected_outputs(
@@ -318,12 +328,14 @@ class DependencyCRF(Formulation):
         known = dict(zip(self.DATA, data, strict=True))
         return self.mean_field(num_steps, tol=tol, progress=False, **known)  # type: ignore[arg-type]
 
-    # -- exact inference ----------------------------------------------------------------------------------------------------
+    # -- exact inference -----------------------------------------------------------------------------------------------
 
     def log_partition(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Tensor:
-        """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), over what is not known, by a sum over all labellings; refused where there are too many.
+        """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), over what is not known, by a sum over all labellings;
+        refused where there are too many.
 
-        The log probability of what is known is ``log_partition(labels, heads, observed) - log_partition()``; arguments as `potentials`.
+        The log probability of what is known is ``log_partition(labels, heads, observed) - log_partition()``; arguments
+        as `potentials`.
         """
         return _exact.log_partition(self.potentials(labels, heads, observed)).reshape(self.sentences)
 
@@ -345,17 +357,20 @@ class DependencyCRF(Formulation):
         channels: Sequence[int] | None,
         single_root: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Draw a tree in each of some channels given labels, (chain, ..., channel, N), and return log P(tree | labels) of all, (chain, ...)."""
+        """Draw a tree in each of some channels given labels, (chain, ..., channel, N),
+        and return log P(tree | labels) of all, (chain, ...).
+        """
         return self.latents(data).trees(state, generator, channels, single_root)
 
-    # -- Pyro programs ------------------------------------------------------------------------------------------------------
+    # -- Pyro programs -------------------------------------------------------------------------------------------------
 
     def log_joint(self, labels: Tensor, heads: Known = None, root_label: Known = None, nodes: Known = None) -> Tensor:
         """``log φ(Z, H)``, (...): of labels (..., N), heads (..., C, N) as slot numbers, and what the CRF has of these:
 
-        root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. Heads (and nodes) that
-        are None or -1 are summed out: ``log φ(Z)``. A word that has no head to choose (alone, without a root) counts nothing in that
-        channel, whatever its number. Further axes in front of those of the sentences are taken, too.
+        root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. Heads
+        (and nodes) that are None or -1 are summed out: ``log φ(Z)``. A word that has no head to choose (alone, without
+        a root) counts nothing in that channel, whatever its number. Further axes in front of those of the sentences are
+        taken, too.
         """
         split, rooted = self.memory_split, self.root_ternary is not None
         for name, given, held, needed in (
@@ -370,10 +385,11 @@ class DependencyCRF(Formulation):
         return _exact.log_joint(own, self.sentences, labels, heads, root_label, nodes)
 
     def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
-        """Labels, heads (the root's label, nodes) in plates, every choice allowed alike, and log φ as a `pyro.factor` a sentence.
+        """Labels, heads (the root's label, nodes) in plates, every choice allowed alike,
+        and log φ as a `pyro.factor` a sentence.
 
-        ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N). What is known is allowed one choice; arguments as
-        `potentials`.
+        ``label`` has shape (N,), with leading axes (..., 1, N); ``head`` (..., C, N). What is known is allowed one
+        choice; arguments as `potentials`.
         """
         sample_sentences(self.potentials(labels, heads, observed), self.sentences, collapsed=False)
 
@@ -387,7 +403,8 @@ class DependencyCRF(Formulation):
     ) -> None:  # fmt: skip
         """The factorised family: every label, head, root label and node by itself, with the marginals of ``field``.
 
-        Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as `potentials`.
+        Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as
+        `potentials`.
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
         _checks.require_own(field, self.unary)
@@ -399,7 +416,8 @@ class DependencyCRF(Formulation):
         """The CRF of one sentence, a site for every choice and a factor for every pair of words in a channel.
 
         ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
-        values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known (`potentials`).
+        values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known
+        (`potentials`).
         """
         _checks.require_one_sentence(self.sentences)
         sample_words(self.potentials(labels, heads, observed))
@@ -410,7 +428,8 @@ class DependencyCRF(Formulation):
     ) -> None:  # fmt: skip
         """The factorised family for `enumerated`: the marginals of ``field``, or free logits for SVI.
 
-        Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for heads.
+        Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for
+        heads.
         """
         _checks.require_one_sentence(self.sentences)
         if field is not None:
@@ -420,13 +439,16 @@ class DependencyCRF(Formulation):
 
 
 def sentence_axes(rank: int) -> list[str]:
-    """Names of ``rank`` leading axes: ``sentence``, and further ones in front of it ``sentence_1``, ``sentence_2``, ..."""
+    """Names of ``rank`` leading axes: ``sentence``, and further ones in front of it ``sentence_1``,
+    ``sentence_2``, ...
+    """
     return [*(f"sentence_{i + 1}" for i in range(rank - 1)), *["sentence"][:rank]]
 
 
 class Choices:
-    """The independent choices of all sentences, in plates: ``word`` at dim -1, ``channel`` (``node_channel`` of split global nodes)
-    at -2, and left of them the sentences. Their own log probability is masked where log φ counts in its place.
+    """The independent choices of all sentences, in plates: ``word`` at dim -1, ``channel`` (``node_channel`` of split
+    global nodes) at -2, and left of them the sentences. Their own log probability is masked where log φ counts in its
+    place.
     """
 
     def __init__(self, potentials: Potentials, batch: torch.Size):
@@ -443,7 +465,8 @@ class Choices:
         return stack
 
     def sample(self, labels: Tensor, heads: Tensor | None, root: Tensor | None, counted: bool) -> dict[str, Tensor]:
-        """Choices from probabilities, rows of zeros where there is nothing to choose; ``counted`` ones have a log probability.
+        """Choices from probabilities, rows of zeros where there is nothing to choose;
+        ``counted`` ones have a log probability.
 
         Without ``heads`` only labels are chosen.
         """
@@ -467,7 +490,9 @@ class Choices:
 
 
 def sample_sentences(potentials: Potentials, batch: torch.Size, collapsed: bool) -> None:
-    """Every choice that is allowed alike, and log φ as a factor of each sentence; ``collapsed``: labels alone, heads summed out."""
+    """Every choice that is allowed alike, and log φ as a factor of each sentence; ``collapsed``: labels alone,
+    heads summed out.
+    """
     choices = Choices(potentials, batch)
 
     def sentences(x: Tensor, *sizes: int) -> Tensor:
@@ -547,7 +572,9 @@ def sample_words(potentials: Potentials) -> None:
 
 
 def guide_words(potentials: Potentials, labels: Tensor | None, heads: Tensor | None, root: Tensor | None) -> None:
-    """The factorised family for `model`: marginals of labels (N, L), heads (C, N, S) and root (K,), or free logits if labels are None."""
+    """The factorised family for `model`: marginals of labels (N, L), heads (C, N, S) and root (K,),
+    or free logits if labels are None.
+    """
     parts = potentials.parts
     for name, kind, c, i, slots in _listed(potentials):
         if labels is None or heads is None:
@@ -562,7 +589,9 @@ def guide_words(potentials: Potentials, labels: Tensor | None, heads: Tensor | N
 
 
 class Structured(NamedTuple):
-    """Marginals of labels (..., N, L), heads (..., C, N, S) and the root (..., K), and the logits of labels and root."""
+    """Marginals of labels (..., N, L), heads (..., C, N, S) and the root (..., K),
+    and the logits of labels and root.
+    """
 
     labels: Tensor
     heads: Tensor

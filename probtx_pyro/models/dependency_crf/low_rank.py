@@ -36,7 +36,9 @@ class LowRank:
 
     @classmethod
     def shared(cls, left: Tensor, right: Tensor, channels: Tensor) -> "LowRank":
-        """``T^{(c,g)} = Σ_r u_gr ⊗ v_gr w_gcr``: factors (G, L, r), (G, L, r) and (G, C, r), over the channels as well."""
+        """``T^{(c,g)} = Σ_r u_gr ⊗ v_gr w_gcr``: factors (G, L, r), (G, L, r) and (G, C, r),
+        over the channels as well.
+        """
         shapes = left.shape, right.shape, channels.shape
         if {len(shape) for shape in shapes} != {3} or shapes[0] != shapes[1] or shapes[0][::2] != shapes[2][::2]:
             raise ValueError(

@@ -1,4 +1,6 @@
-"""Arcs between words and their heads: scores, and the messages along them, by whichever kernel the potentials belong to."""
+"""Arcs between words and their heads: scores, and the messages along them,
+by whichever kernel the potentials belong to.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +15,9 @@ from probtx_pyro.ops._numerics import transformed
 
 
 class Weights(Protocol):
-    """Ternary potentials of some channels: `full_rank.FullRank` or `low_rank.LowRank`; ``len`` is the number of channels."""
+    """Ternary potentials of some channels: `full_rank.FullRank` or `low_rank.LowRank`;
+    ``len`` is the number of channels.
+    """
 
     def __len__(self) -> int: ...
 
@@ -36,7 +40,8 @@ class Weights(Protocol):
 class Arcs(NamedTuple):
     """The arcs of some channels among words with label marginals ``q`` (B, N, L).
 
-    scores: (c, B, N, N), of every word j as the head of every word i; 0 for pairs in no group. made: what the messages need again.
+    scores: (c, B, N, N), of every word j as the head of every word i; 0 for pairs in no group. made: what the messages
+    need again.
     """
 
     groups: Groups
@@ -64,7 +69,8 @@ class Arcs(NamedTuple):
         return cls(groups, q, weights, scores.view(shape), made, gradients)
 
     def messages(self, p: Tensor, onto: Tensor) -> Tensor:
-        """Return ``onto + Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb`` for head marginals ``p`` (c, B, N, N) of the words; ask once.
+        """Return ``onto + Σ_c Σ_j Σ_b (p_ij T_ab + p_ji T_ba) q_jb`` for head marginals ``p`` (c, B, N,
+        N) of the words; ask once.
 
         ``onto`` (B, N, L) is contiguous and has the dtype of q; it is changed in place (under a compiler, a copy is).
         """

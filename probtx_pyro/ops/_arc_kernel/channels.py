@@ -1,4 +1,6 @@
-"""Scores of the heads in some channels of a dependency CRF, and the messages along them, the root and global nodes included."""
+"""Scores of the heads in some channels of a dependency CRF, and the messages along them,
+the root and global nodes included.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -22,7 +24,8 @@ def _as_they_are(x: Tensor) -> AbstractContextManager[Any]:
 class Channels(NamedTuple):
     """Some channels seen from label marginals.
 
-    scores: F of their heads, (B, c, N, S). arcs, rooted: what their messages need again; rooted is ``Σ_k R_ak Q(root = k)``, (B, c, L).
+    scores: F of their heads, (B, c, N, S). arcs, rooted: what their messages need again; rooted is
+    ``Σ_k R_ak Q(root = k)``, (B, c, L).
     """
 
     given: Prepared
@@ -51,7 +54,8 @@ class Channels(NamedTuple):
         return cls(given, arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
 
     def messages(self, labels: Tensor, heads: Tensor, told: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Their share of ``G_i(a)`` (B, N, L), and of what the words tell the root (B, K), for their head marginals (B, c, N, S).
+        """Their share of ``G_i(a)`` (B, N, L), and of what the words tell the root (B, K),
+        for their head marginals (B, c, N, S).
 
         The former is added to what was ``told`` before, in place if that has the precision of the products.
         """

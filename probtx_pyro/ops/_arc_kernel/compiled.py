@@ -1,6 +1,7 @@
 """Scores and messages of arcs as a compiler wants them: plain operations that it can differentiate, reorder and fuse.
 
-`full_rank` and `low_rank` write their memory again and have their backward passes by hand; `torch.compile` does both by itself.
+`full_rank` and `low_rank` write their memory again and have their backward passes by hand; `torch.compile` does both by
+itself.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ Matrices = Sequence[Sequence[Tensor]]  # V', or U' and V', of every group, (c, r
 
 
 def scores(groups: Groups, q: Tensor, weights: Matrices) -> list[Tensor]:
-    """Return the scores (c B, N, N) of words (B, N, L), then x (if U is there) and y of all groups, (c, B, N, r) each."""
+    """Return the scores (c B, N, N) of words (B, N, L), then x (if U is there) and y of all groups, (c, B, N,
+    r) each.
+    """
     made = [_forth(q, w) for each in weights for w in each]
     total = q.new_zeros(())
     for place, where in _places(groups):

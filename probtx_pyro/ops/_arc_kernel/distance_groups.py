@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """Groups of a single offset: the k-th of ``length`` stands at ``place + k`` of the stack and has the offset ``offset + k``."""
+    """Groups of a single offset: the k-th of ``length`` stands at ``place + k`` of
+    the stack and has the offset ``offset + k``.
+    """
 
     place: int
     offset: int
@@ -63,7 +65,8 @@ class Rows:
 class Stack:
     """Rows of the words for each distance group.
 
-    memory: (groups, words, r), with zeros at both ends of every group. rows: of each group, without them. made: views, as in `Rows`.
+    memory: (groups, words, r), with zeros at both ends of every group. rows: of each group, without them. made: views,
+    as in `Rows`.
     """
 
     memory: Tensor
@@ -75,7 +78,9 @@ class Stack:
         return self.rows[place]
 
     def window(self, run: Run, moved: bool) -> Tensor:
-        """Return for every word its rows in a run's groups, (words, length, r), or if ``moved`` those of the words at their offsets."""
+        """Return for every word its rows in a run's groups, (words, length, r),
+        or if ``moved`` those of the words at their offsets.
+        """
         if (run, moved) not in self.made:
             first = self.rows[run.place].flat
             group, row, _ = self.memory.stride()
@@ -88,10 +93,11 @@ class Stack:
 class Groups(NamedTuple):
     """The distance groups that occur among some words.
 
-    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left farthest first. runs: those of
-    one offset. bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0 elsewhere. reach: rows of zeros
-    that every group of a stack has at both ends, so that every word has a word at every offset of a run. pairs: of the runs, offset by
-    offset those of the words that have one, in the flat matrix (N N). room: memory that is written again and again, by purpose and
+    numbers: which, in the order of the stack: to the right (j > i) nearest first, then to the left farthest first.
+    runs: those of one offset. bands: the place of each other one, and the matrix (N, N) that is 1 for its pairs and 0
+    elsewhere. reach: rows of zeros that every group of a stack has at both ends, so that every word has a word at every
+    offset of a run. pairs: of the runs, offset by offset those of the words that have one, in the flat matrix (N N).
+    room: memory that is written again and again, by purpose and
     size: what the system gives anew must be touched page by page, which takes as long as a sum.
     """
 

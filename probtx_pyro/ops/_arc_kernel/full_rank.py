@@ -1,7 +1,8 @@
-"""Scores of arcs of full rank and the messages along them, with their gradients: two families of GEMMs, and little besides.
+"""Scores of arcs of full rank and the messages along them, with their gradients: two families of GEMMs,
+and little besides.
 
-An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distance group. With ``y^g = Q T^g'``, scores, messages and all
-their gradients are sums of `probtx_pyro.ops._arc_kernel.sums`.
+An arc from word i to its head j has the potential ``T^{g(i,j)}``, g the distance group. With ``y^g = Q T^g'``, scores,
+messages and all their gradients are sums of `probtx_pyro.ops._arc_kernel.sums`.
 """
 
 from collections.abc import Sequence
@@ -39,9 +40,9 @@ def _rows(x: Tensor) -> Rows:
 class _Scores(torch.autograd.Function):
     """Scores of the arcs of some channels (c B, N, N), then two tokens for `_Messages`, then the memory of y.
 
-    A token is a zero that takes no memory. In place of its gradient the backward pass of the messages returns one of the tensors
-    that the gradient of a stack is a sum of; so that sum is made here, group by group, is never written as a whole, and the
-    gradient of the potentials is added up within the GEMMs.
+    A token is a zero that takes no memory. In place of its gradient the backward pass of the messages returns one of
+    the tensors that the gradient of a stack is a sum of; so that sum is made here, group by group, is never written as
+    a whole, and the gradient of the potentials is added up within the GEMMs.
     """
 
     @staticmethod
@@ -83,9 +84,11 @@ class _Scores(torch.autograd.Function):
 
 
 class _Messages(torch.autograd.Function):
-    """Messages along the arcs of some channels, from heads to dependents and from dependents to heads, added to ``onto``.
+    """Messages along the arcs of some channels, from heads to dependents and from dependents to heads,
+    added to ``onto``.
 
-    tokens and memory are those of the scores. Messages may be asked for once: what the tokens carry in place of gradients does not add up.
+    tokens and memory are those of the scores. Messages may be asked for once: what the tokens carry in place of
+    gradients does not add up.
     """
 
     @staticmethod
@@ -138,7 +141,9 @@ class FullRank(NamedTuple):
         return [[self.weights[:, number] for number in groups.numbers]]
 
     def score(self, groups: Groups, q: Tensor, again: bool) -> Sequence[Any]:
-        """Return the scores (channels B, N, N) of words (B, N, L), and what `tell` needs; ``again`` writes over those before."""
+        """Return the scores (channels B, N, N) of words (B, N, L), and what `tell` needs;
+        ``again`` writes over those before.
+        """
         if torch.is_grad_enabled():
             return _Scores.apply(groups, q, self.weights)
         return _score(groups, q, self.weights, "stack" if again else None)

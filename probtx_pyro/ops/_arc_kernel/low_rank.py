@@ -1,14 +1,16 @@
-"""Scores of arcs of low rank ``T^g = U^g V^g'`` and the messages along them, in few operations for all channels and groups at once.
+"""Scores of arcs of low rank ``T^g = U^g V^g'`` and the messages along them,
+in few operations for all channels and groups at once.
 
-With ``x^g_i = U^g' q_i`` and ``y^g_j = V^g' q_j`` the score of an arc is ``F_ij = x^g_i · y^g_j``, g the group of the pair, and the message
-is ``Σ_g U^g s^g_i + V^g t^g_i`` with ``s^g_i = Σ_j p_ij y^g_j`` and ``t^g_j = Σ_i p_ij x^g_i``. So x and y of all channels and groups, the
-*features*, are one matrix product with the words, and the messages are one with the sums s and t. These are the derivatives of
-``Σ p F`` with respect to x and y: the two functions `scores` and `sums` serve the backward passes, too.
+With ``x^g_i = U^g' q_i`` and ``y^g_j = V^g' q_j`` the score of an arc is ``F_ij = x^g_i · y^g_j``, g the group of the
+pair, and the message is ``Σ_g U^g s^g_i + V^g t^g_i`` with ``s^g_i = Σ_j p_ij y^g_j`` and ``t^g_j = Σ_i p_ij x^g_i``.
+So x and y of all channels and groups, the *features*, are one matrix product with the words, and the messages are one
+with the sums s and t. These are the derivatives of ``Σ p F`` with respect to x and y: the two functions `scores` and
+`sums` serve the backward passes, too.
 
-Features lie as (end, r, groups, channels, sentences, words), the words innermost. The word at offset 1 is one number on, those at
-offsets 1, 2, 3, each with a group of its own, are one group and one number on: a *run* of single offsets is a view. It passes the
-end of a sentence: what it finds there falls beside the matrix of scores, and is set to zero among the sums. A group of several
-offsets is a band of a matrix product over sentences.
+Features lie as (end, r, groups, channels, sentences, words), the words innermost. The word at offset 1 is one number
+on, those at offsets 1, 2, 3, each with a group of its own, are one group and one number on: a *run* of single offsets
+is a view. It passes the end of a sentence: what it finds there falls beside the matrix of scores, and is set to zero
+among the sums. A group of several offsets is a band of a matrix product over sentences.
 """
 
 import math
@@ -71,21 +73,26 @@ class Features(NamedTuple):
         return own.view(-1, self.shape[-2] * self.shape[-1])
 
     def group(self, end: int, place: int, columns: int = 0) -> Tensor:
-        """Return those of a group, (channels sentences, r, words), or ``columns``, of which the last are not the sentence's."""
+        """Return those of a group, (channels sentences, r, words), or ``columns``,
+        of which the last are not the sentence's.
+        """
         _, rank, groups, channels, sentences, words = self.shape
         size = channels * sentences, rank, columns or words
         start = self.beside + (end * rank * groups + place) * self.row
         return self.memory.as_strided(size, (words, groups * self.row, 1), start)
 
     def run(self, end: int, run: Run, moved: int = 0) -> Tensor:
-        """Return those of a run's groups, (r, length, channels words), of the words that are ``moved`` times the offset of each on."""
+        """Return those of a run's groups, (r, length, channels words),
+        of the words that are ``moved`` times the offset of each on.
+        """
         _, rank, groups = self.shape[:3]
         start = self.beside + (end * rank * groups + run.place) * self.row + moved * run.offset
         size = rank, run.length, self.row
         return self.memory.as_strided(size, (groups * self.row, self.row + moved, 1), start)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return for every word of every run its place in flat matrices (channels B, N, N) of pairs, and bits that keep what is a pair.
+        """Return for every word of every run its place in flat matrices (channels B, N, N) of pairs,
+        and bits that keep what is a pair.
 
         Both (2, offsets, channels words), of the word as dependent and as head.
         """
@@ -105,7 +112,9 @@ class Features(NamedTuple):
 
 
 def scores(ends: Sequence[tuple[Features, Features]]) -> Tensor:
-    """Return ``Σ x_i · y_j``, each pair of words in its group, over pairs of features that give x and y; (channels B, N, N)."""
+    """Return ``Σ x_i · y_j``, each pair of words in its group, over pairs of features that give x and y;
+    (channels B, N, N).
+    """
     groups, memory, shape = ends[0][0]
     sentences, length = math.prod(shape[3:5]), shape[5]
     wide = memory.new_zeros(sentences, length, length + 2 * groups.reach)
@@ -122,7 +131,9 @@ def scores(ends: Sequence[tuple[Features, Features]]) -> Tensor:
 
 
 def sums(p: Tensor, features: Features, purpose: str | None = None) -> Features:
-    """Return ``s_i = Σ_j p_ij y_j`` in the place of x and ``t_j = Σ_i p_ij x_i`` in that of y, for weights p (channels B, N, N)."""
+    """Return ``s_i = Σ_j p_ij y_j`` in the place of x and ``t_j = Σ_i p_ij x_i`` in that of y,
+    for weights p (channels B, N, N).
+    """
     groups, found, columns = features.groups, features.empty(purpose), _columns(p.shape[1])
     sentences, length, _ = p.shape
     square = p.new_zeros(sentences, columns, columns)
@@ -200,7 +211,9 @@ class _Messages(torch.autograd.Function):
 
 
 class LowRank(NamedTuple):
-    """Factors of the potentials of some channels, of the groups that occur: (end, r, groups, channels, L), U before V."""
+    """Factors of the potentials of some channels, of the groups that occur: (end, r, groups, channels, L),
+    U before V.
+    """
 
     weights: Tensor
 
@@ -222,7 +235,9 @@ class LowRank(NamedTuple):
         return [[w.transpose(0, 1) for w in end.unbind(1)] for end in self.weights.unbind(0)]
 
     def score(self, groups: Groups, q: Tensor, again: bool) -> Sequence[Tensor]:
-        """Return the scores (channels B, N, N) of words (B, N, L), and what `tell` needs; ``again`` writes over those before."""
+        """Return the scores (channels B, N, N) of words (B, N, L), and what `tell` needs;
+        ``again`` writes over those before.
+        """
         if torch.is_grad_enabled():
             return _Scores.apply(groups, q, self.weights)
         features = Features.product(groups, self.weights, q, "features" if again else None)

@@ -1,7 +1,7 @@
 """The potentials of a dependency CRF as the kernel takes them, with all that is the same in every sweep.
 
-Sizes, here and in the other files: B sentences, N words, C channels, G distance groups, L labels, K labels of the root, S slots,
-r the rank of the ternary potentials (L where they are full).
+Sizes, here and in the other files: B sentences, N words, C channels, G distance groups, L labels, K labels of the root,
+S slots, r the rank of the ternary potentials (L where they are full).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,10 @@ AT_ONCE = 2**18  # numbers: channels are taken together as long as their feature
 class Prepared(NamedTuple):
     """The potentials of all channels, or of those that are worked on together.
 
-    potentials: the CRF, whose root and memory are those of these channels, and whose ternary potentials are not looked at.
-    weights: the ternary potentials, some channels at a time. choices: the slots that heads in these channels may take. groups: the
-    distance groups that occur.
+    potentials: the CRF, whose root and memory are those of these channels, and whose ternary potentials are not looked
+    at.
+    weights: the ternary potentials, some channels at a time. choices: the slots that heads in these channels may take.
+    groups: the distance groups that occur.
     """
 
     potentials: Potentials

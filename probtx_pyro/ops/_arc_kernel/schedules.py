@@ -19,7 +19,9 @@ def _channels(
     given: Prepared, head: Rule, labels: Tensor, root: Tensor | None, before: tuple[Tensor, Tensor], told: Tensor,
     full: bool, synchronous: bool,
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor | None]:  # fmt: skip
-    """New logits and marginals of the heads in some channels, and what was ``told`` with their messages; see `Channels.messages`."""
+    """New logits and marginals of the heads in some channels, and what was ``told`` with their messages;
+    see `Channels.messages`.
+    """
     channels = Channels.of(given, labels, root, again=True)
     heads = formulas.new_heads(head, channels.scores, *before, given.choices, given.potentials.parts, full)
     return heads, *channels.messages(labels, head.dropped(before[1] if synchronous else heads[1]), told)
@@ -27,9 +29,11 @@ def _channels(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A schedule that updates all heads, then all labels, which hear from these heads, or from those before (``synchronous``).
+    """A schedule that updates all heads, then all labels, which hear from these heads,
+    or from those before (``synchronous``).
 
-    channels: what a sweep repeats for channel after channel. The first head update is a full step, unless ``synchronous``.
+    channels: what a sweep repeats for channel after channel. The first head update is a full step, unless
+    ``synchronous``.
     """
 
     synchronous: bool
@@ -51,7 +55,9 @@ class Sweep:
         return new if to_root is None else new | formulas.new_root(label, state, to_root)
 
     def compiled(self, *args: Any, **options: Any) -> "Sweep":
-        """Return the same with its channels compiled as ``torch.compile`` is told to: once for all of them and all sweeps."""
+        """Return the same with its channels compiled as ``torch.compile`` is told to:
+        once for all of them and all sweeps.
+        """
         return Sweep(self.synchronous, torch.compile(_channels, *args, **options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,7 +72,9 @@ def _scores(given: Prepared, state: State) -> Tensor:
 
 
 def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
-    """Heads, then the labels of one word after the other, then the root: coordinate ascent, so the objective never falls."""
+    """Heads, then the labels of one word after the other, then the root: coordinate ascent,
+    so the objective never falls.
+    """
     crf, labels, logits = given.potentials, state["labels"], state["label_logits"]
     rooted = None if crf.root is None else torch.einsum("cak,bk->bca", crf.root, state["root"])
     before = state["head_logits"], state["heads"]
@@ -93,7 +101,9 @@ def _to_word(
     crf: Potentials, left: Tensor | None, right: Tensor, group: Tensor, labels: Tensor, heads: Tensor,
     rooted: Tensor | None, i: int,
 ) -> Tensor:  # fmt: skip
-    """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first, then one product with the potentials."""
+    """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first,
+    then one product with the potentials.
+    """
     length, first = labels.shape[-2], int(rooted is not None)
     numbers = torch.arange(right.shape[1], device=labels.device)
     outward, inward = ((x.unsqueeze(-1) == numbers).to(labels.dtype) for x in (group[i], group[:, i]))

@@ -1,12 +1,13 @@
-"""Sums over arcs: the derivatives of the trilinear form ``s(p, x, y) = Σ_ij p_ij x^{g(i,j)}_i · y^{g(i,j)}_j``, in few operations.
+"""Sums over arcs: the derivatives of the trilinear form ``s(p, x, y) = Σ_ij p_ij x^{g(i,j)}_i · y^{g(i,j)}_j``,
+in few operations.
 
-g(i, j) is the distance group of word i and its head j. The derivative with respect to p is `scores`, to x `gather`, to y `in_turn`,
-and so are the gradients of all three.
+g(i, j) is the distance group of word i and its head j. The derivative with respect to p is `scores`, to x `gather`, to
+y `in_turn`, and so are the gradients of all three.
 
-The rows of the words for each group, the y, are a *stack* (groups, words, r): one GEMM a group makes it, and one takes it back.
-Neighbouring groups belong to neighbouring offsets, so that the words at offsets 1, 2, 3, each with the y of its own group, lie at a
-constant distance in memory: a *run* of such groups is scored by products of a word with three rows, without a copy. A group of several
-offsets is a band of a matrix product. Nothing of size groups x N x N is made.
+The rows of the words for each group, the y, are a *stack* (groups, words, r): one GEMM a group makes it, and one takes
+it back. Neighbouring groups belong to neighbouring offsets, so that the words at offsets 1, 2, 3, each with the y of
+its own group, lie at a constant distance in memory: a *run* of such groups is scored by products of a word with three
+rows, without a copy. A group of several offsets is a band of a matrix product. Nothing of size groups x N x N is made.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,16 @@ from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows, Run, Stack
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
-    """Pairs of a run, (B, N, length), as a view of a matrix (B, N, reach + N + reach), whose ends take the entries that are no pairs."""
+    """Pairs of a run, (B, N, length), as a view of a matrix (B, N, reach + N + reach),
+    whose ends take the entries that are no pairs.
+    """
     sentence, row, _ = matrix.stride()
     start = matrix.storage_offset() + (matrix.shape[2] - matrix.shape[1]) // 2 + run.offset
     return matrix.as_strided((*matrix.shape[:2], run.length), (sentence, row + 1, 1), start)
 
 
-# the place of a group, its offset if it has only one, and the weights of its pairs, (B, N, N), or of the words that have a pair, (B, n, 1)
+# the place of a group, its offset if it has only one, and the weights of its pairs, (B, N, N), or of the words that
+# have a pair, (B, n, 1)
 Weight = tuple[int, int | None, Tensor]
 
 
@@ -91,7 +95,8 @@ def in_turn(
     channels: int,
     purpose: str = "sums",
 ) -> Iterator[tuple[int, Sequence[Tensor]]]:
-    """Yield `_sum` of every group over terms of weights and x: the group's place, and the rows of every channel (words, r).
+    """Yield `_sum` of every group over terms of weights and x: the group's place,
+    and the rows of every channel (words, r).
 
     The groups follow one another in the same memory: use each at once.
     """
@@ -105,7 +110,9 @@ def in_turn(
 
 
 def stack(x: Rows, weights: Tensor, groups: Groups, purpose: str | None = None) -> Stack:
-    """Return ``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs: batched ones are slow on CPUs."""
+    """Return ``x w'`` for every channel and group, from (words, L) and (c, G, r, L). Plain GEMMs:
+    batched ones are slow on CPUs.
+    """
     channels, _, rank, _ = weights.shape
     out = groups.stack(x, channels, rank, purpose)
     for same, rows in zip(matrices(weights, groups), out.rows, strict=True):
@@ -127,7 +134,9 @@ def add_products(total: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor
 
 
 def outer(rows: Sequence[Tensor], x: Tensor, out: Sequence[Tensor], add: bool = False) -> None:
-    """Write or ``add`` ``Σ y x'`` over words to ``out`` for every channel: the gradient of `stack` and of `add_products`."""
+    """Write or ``add`` ``Σ y x'`` over words to ``out`` for every channel:
+    the gradient of `stack` and of `add_products`.
+    """
     for found, y in zip(out, rows, strict=True):
         found.addmm_(y.mT, x) if add else torch.mm(y.mT, x, out=found)
 
