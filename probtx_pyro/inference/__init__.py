@@ -14,7 +14,6 @@ from probtx_pyro.inference.em import Adaptation, adapt
 
 add_safe_globals([Adaptation, Draws])  # for torch.load(weights_only=True)
 
-__all__ = [
-    "Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ImportanceLogPartition", "ParameterGuide",
-    "TreeDraws", "adapt", "annealed_log_partition", "draw_trees", "gibbs", "importance_log_partition", "nuts", "variational",
-]  # fmt: skip
+__all__ = ["adapt", "annealed_log_partition", "draw_trees", "gibbs", "importance_log_partition", "nuts", "variational"]
+__all__ += ["Adaptation", "AnnealedLogPartition", "Approximation", "AttentionGuide", "Draws", "ImportanceLogPartition"]
+__all__ += ["ParameterGuide", "TreeDraws"]

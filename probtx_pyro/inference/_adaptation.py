@@ -63,15 +63,11 @@ class Adaptation:
         self.ends = torch.zeros(num_warmup + 1, dtype=torch.bool, device=device)
         self.ends[ends] = True
         self.last = ends[-1] if ends else num_warmup
-        zero, vector = (
-            torch.zeros(lanes, dtype=torch.float64, device=device),
-            torch.zeros_like(start, dtype=torch.float64),
-        )
+        zero = torch.zeros(lanes, dtype=torch.float64, device=device)
         #: all that the next steps depend on
-        self.state = {
-            "step": zero + 1.0, "scale": torch.ones_like(start), "center": zero, "count": zero, "error": zero,
-            "average": zero, "draws": zero, "mean": vector, "squares": vector,
-        }  # fmt: skip
+        self.state = {"step": zero + 1.0, "scale": torch.ones_like(start)}
+        self.state |= dict.fromkeys(("center", "count", "error", "average", "draws"), zero)
+        self.state |= dict.fromkeys(("mean", "squares"), torch.zeros_like(start, dtype=torch.float64))
 
     def mean(self, x: Tensor) -> Tensor:
         """Each lane's own number, or the mean over all chains of its problem."""

@@ -63,11 +63,13 @@ class AttentionGuide(nn.Module):
         super().__init__()
         if posterior.collapsed:
             raise ValueError(
-                "posterior: a collapsed program has no assignments to guide; make it with models.bayesian(..., collapsed=False)"
+                "posterior: a collapsed program has no assignments to guide; "
+                "make it with models.bayesian(..., collapsed=False)"
             )
         if not posterior.formulation.GUIDED_BY_ATTENTION:
             raise NotImplementedError(
-                f"AttentionGuide: the guide of a {type(posterior.formulation).__name__} takes no attention; write your own"
+                f"AttentionGuide: the guide of a {type(posterior.formulation).__name__} takes no attention; "
+                "write your own"
             )
         if isinstance(encoder, Tensor) and not encoder.is_floating_point():
             raise ValueError(f"encoder: logits must be floating point, not {encoder.dtype}")
@@ -78,7 +80,7 @@ class AttentionGuide(nn.Module):
         self.posterior = posterior
         self.encoder = nn.Parameter(encoder.detach().clone()) if isinstance(encoder, Tensor) else encoder
 
-    def forward(self, *data: Any) -> None:
+    def forward(self, *data: Tensor | None) -> None:
         """Sample ``unit`` in the plates of the problem."""
         formulation: Any = self.posterior.formulation
         given = formulation.bind(*data)
@@ -89,7 +91,7 @@ class AttentionGuide(nn.Module):
             attention = self.attention(*given)
             formulation.guide(**dict(zip(formulation.DATA, given, strict=True)), attention=attention)
 
-    def attention(self, *data: Any) -> Tensor:
+    def attention(self, *data: Tensor | None) -> Tensor:
         """Return the attention of the guide, (..., Q, U), to be compared with ``formulation.attention``."""
         formulation = self.posterior.formulation
         given = formulation.bind(*data)
@@ -99,7 +101,8 @@ class AttentionGuide(nn.Module):
         units = formulation.sizes(*given)["unit"]
         if logits.shape[-2:] != (given[0].shape[-2], units):
             raise ValueError(
-                f"encoder: logits have shape {tuple(logits.shape)} but must end in {(given[0].shape[-2], units)}, queries by units"
+                f"encoder: logits have shape {tuple(logits.shape)} but must end in "
+                f"{(given[0].shape[-2], units)}, queries by units"
                 + ("; a free matrix belongs to its own queries, take a network for others" if own else "")
             )
         allowed = formulation.allowed("weights")
@@ -148,7 +151,7 @@ class ParameterGuide(nn.Module):
     torch.Size([1, 3, 2, 1])
     """
 
-    def __init__(self, posterior: Bayesian, *data: Any, encoder: Encoder, **named: Any):
+    def __init__(self, posterior: Bayesian, *data: Tensor | None, encoder: Encoder, **named: Tensor | None):
         super().__init__()
         posterior.require_plain("amortised guide")
         if not posterior.priors:
@@ -161,12 +164,14 @@ class ParameterGuide(nn.Module):
         sites, batch = problem.sites, problem.batch
         if batch or any(site.initial.dim() > len(formulation.axes(name)) for name, site in sites.items()):
             raise ValueError(
-                f"posterior and data must be of one problem, not of {tuple(batch)}; train the guide on posterior.copies(count, ...)"
+                f"posterior and data must be of one problem, not of {tuple(batch)}; "
+                "train the guide on posterior.copies(count, ...)"
             )
         for name, site in sites.items():
             if formulation.axes(name)[:1] == formulation.axes("log_evidence")[:1] and len(site.initial) > 1:
                 raise ValueError(
-                    f"posterior: {name} have a row for each query, which no guide of a set of queries can give; share them"
+                    f"posterior: {name} have a row for each query, which no guide of a set of queries can give; "
+                    "share them"
                 )
         with torch.no_grad():
             width = self._summary(given).shape[-1]
@@ -181,7 +186,7 @@ class ParameterGuide(nn.Module):
         with torch.no_grad():
             last.bias.copy_(torch.cat([center, torch.full_like(center, math.log(FIRST_SCALE))]))
 
-    def forward(self, *data: Any) -> None:
+    def forward(self, *data: Tensor | None) -> None:
         """Sample the parameters in the plates of the problems that the data are of."""
         given = self.posterior.bind(*data)
         problem = self.posterior.problem(*given)
@@ -208,7 +213,8 @@ class ParameterGuide(nn.Module):
         weights = queries.new_ones(queries.shape[:-1]) if weights is None else weights
         if codes.shape[-2] != queries.shape[-2]:
             raise ValueError(
-                f"encoder: codes have shape {tuple(codes.shape)}, but there are {queries.shape[-2]} queries; return (..., Q, H)"
+                f"encoder: codes have shape {tuple(codes.shape)}, but there are {queries.shape[-2]} queries; "
+                "return (..., Q, H)"
             )
         count = weights.sum(-1, keepdim=True)
         mean = safe_ratio((weights.unsqueeze(-1) * codes).sum(-2), count, torch.zeros_like(count))
@@ -220,6 +226,7 @@ def _encoded(encoder: Any, observations: Data) -> Tensor:
     weights = next(iter(encoder.parameters()), None) if isinstance(encoder, nn.Module) else None
     if weights is not None and weights.dtype != observations[0].dtype:
         raise ValueError(
-            f"encoder is {weights.dtype} but the data are {observations[0].dtype}; convert it with encoder.to({observations[0].dtype})"
+            f"encoder is {weights.dtype} but the data are {observations[0].dtype}; "
+            f"convert it with encoder.to({observations[0].dtype})"
         )
     return encoder(*observations)

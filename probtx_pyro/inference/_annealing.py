@@ -11,7 +11,7 @@ Ghahramani & Adams 2015).
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,14 +50,14 @@ class AnnealedLogPartition(NamedTuple):
 
 def annealed_log_partition(
     formulation: Formulation,
-    *data: Any,
+    *data: Tensor | None,
     num_temperatures: int = 100,
     num_chains: int = 64,
     seed: int,
     temperatures: Sequence[float] | Tensor | None = None,
     exact: Mapping[str, Tensor] | None = None,
     progress: bool | None = None,
-    **named: Any,
+    **named: Tensor | None,
 ) -> AnnealedLogPartition:
     """Estimate ``log Z = log Σ φ`` over latent choices of any number by annealed importance sampling.
 
@@ -169,7 +169,8 @@ def _rising(temperatures: Sequence[float] | Tensor) -> list[float]:
     betas = [float(beta) for beta in temperatures]
     if len(betas) < 2 or betas[0] != 0 or betas[-1] != 1 or any(not a < b for a, b in pairwise(betas)):
         raise ValueError(
-            f"temperatures must rise from 0 to 1, not {betas if len(betas) < 8 else f'{betas[:3]} ... {betas[-3:]}'}; give torch.linspace(0, 1, n), or None"
+            f"temperatures must rise from 0 to 1, not {betas if len(betas) < 8 else f'{betas[:3]} ... {betas[-3:]}'}; "
+            "give torch.linspace(0, 1, n), or None"
         )
     return betas
 

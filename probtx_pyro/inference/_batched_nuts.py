@@ -115,18 +115,17 @@ class BatchedNUTS:
         energy, slope = potential(start)
         point = torch.stack([start, vector, slope], 1)  # position, momentum, slope of the potential
         #: where the chains are; all that the next draws depend on, with `streams` and `adaptation`
-        self.state: dict[str, Tensor] = {
-            "done": count, "point": point, "potential": energy,
-            # the trajectory: its two ends, its sum of momenta, its weight, its doublings, and the point that it
-            # proposes
-            "ends": torch.stack([point, point], 1), "sum": vector, "weight": number, "depth": count, "initial": number,
-            "chosen": point, "chosen_potential": number, "chosen_energy": number, "steps": count, "accepted": number,
-            # the half that is grown: its last leaf, its direction, how many leaves it has, and as above
-            "tip": point, "sign": number, "leaves": count, "half_sum": vector, "half_weight": number,
-            "half": point, "half_potential": number, "half_energy": number,
-            "kept": start.new_zeros(lanes, max_tree_depth, 2, size),  # momentum and sum before it, of the first leaf of a block
-            "moving": never, "diverging": never,
-        }  # fmt: skip
+        self.state: dict[str, Tensor] = {"done": count, "point": point, "potential": energy}
+        # the trajectory: its two ends, sum of momenta, weight, doublings, and the point that it proposes
+        self.state |= {"ends": torch.stack([point, point], 1), "sum": vector, "chosen": point}
+        self.state |= dict.fromkeys(("weight", "initial", "chosen_potential", "chosen_energy", "accepted"), number)
+        self.state |= dict.fromkeys(("depth", "steps", "leaves"), count)
+        # the half that is grown: its last leaf, its direction, how many leaves it has, and as above
+        self.state |= {"tip": point, "half": point, "half_sum": vector}
+        self.state |= dict.fromkeys(("sign", "half_weight", "half_potential", "half_energy"), number)
+        # momentum and sum before it, of the first leaf of a block
+        self.state["kept"] = start.new_zeros(lanes, max_tree_depth, 2, size)
+        self.state |= dict.fromkeys(("moving", "diverging"), never)
         self.draws = start.new_zeros(lanes, num_samples, size)
         wide = {name: torch.zeros(lanes, num_samples, dtype=torch.float64, device=start.device) for name in STATISTICS}
         self.statistics = {name: x.to(STATISTICS[name]) for name, x in wide.items()}
@@ -178,8 +177,8 @@ class BatchedNUTS:
         half_sum, half_weight = before + momentum, torch.logaddexp(s["half_weight"], -lost)
         taken = uniforms[:, 0].log() <= -lost - half_weight
         turning = self._turning(moving, number, momentum, before, half_sum)
-        self._set(moving, tip=leaf, half_sum=half_sum, half_weight=half_weight, leaves=number + 1, steps=s["steps"] + 1,
-                  accepted=s["accepted"] + (-lost).exp().clamp(max=1.0), diverging=diverging)  # fmt: skip
+        self._set(moving, tip=leaf, half_sum=half_sum, half_weight=half_weight, leaves=number + 1, diverging=diverging)
+        self._set(moving, steps=s["steps"] + 1, accepted=s["accepted"] + (-lost).exp().clamp(max=1.0))
         self._set(moving & taken, half=leaf, half_potential=potential, half_energy=energy)
         # a half of as many leaves as the trajectory joins it, and is favoured by its weight over the trajectory's
         broken = diverging | turning
@@ -229,9 +228,14 @@ class BatchedNUTS:
         kept = ready & (done > adaptation.num_warmup)
         lane, draw = kept.nonzero().squeeze(-1), (done - adaptation.num_warmup - 1)[kept]
         found = {
-            "lp": -s["chosen_potential"], "energy": s["chosen_energy"], "tree_depth": s["depth"], "n_steps": s["steps"],
-            "step_size": adaptation.state["step"].flatten(), "acceptance_rate": acceptance, "diverging": s["diverging"],
-        }  # fmt: skip
+            "lp": -s["chosen_potential"],
+            "energy": s["chosen_energy"],
+            "tree_depth": s["depth"],
+            "n_steps": s["steps"],
+            "step_size": adaptation.state["step"].flatten(),
+            "acceptance_rate": acceptance,
+            "diverging": s["diverging"],
+        }
         for name, x in found.items():
             self.statistics[name][lane, draw] = x[kept].to(self.statistics[name].dtype)
         self.draws[lane, draw] = s["chosen"][kept, POSITION]
@@ -248,8 +252,9 @@ class BatchedNUTS:
         uniforms, normals = self.streams.take(which)
         start = torch.stack([s["point"][:, POSITION], normals, s["point"][:, SLOPE]], 1)
         energy = s["potential"] + _kinetic(normals)
-        self._set(which, ends=start.unsqueeze(1).expand_as(s["ends"]), sum=normals, weight=0.0, depth=0, initial=energy, steps=0,
-                  chosen=start, chosen_potential=s["potential"], chosen_energy=energy, accepted=0.0, moving=True)  # fmt: skip
+        self._set(which, ends=start.unsqueeze(1).expand_as(s["ends"]), sum=normals, initial=energy, moving=True)
+        self._set(which, weight=0.0, depth=0, steps=0, accepted=0.0)
+        self._set(which, chosen=start, chosen_potential=s["potential"], chosen_energy=energy)
         self._grow(which, uniforms[:, 2])
 
     def _grow(self, which: Tensor, uniform: Tensor) -> None:
@@ -269,10 +274,9 @@ class BatchedNUTS:
 
     def saved(self) -> dict[str, Any]:
         """All that the next draws depend on, and the draws so far."""
-        return {
-            "state": dict(self.state), "adaptation": dict(self.adaptation.state), "used": torch.from_numpy(self.streams.used.copy()),
-            "draws": self.draws, "statistics": dict(self.statistics),
-        }  # fmt: skip
+        used, statistics = torch.from_numpy(self.streams.used.copy()), dict(self.statistics)
+        moved = {"state": dict(self.state), "adaptation": dict(self.adaptation.state), "used": used}
+        return moved | {"draws": self.draws, "statistics": statistics}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on from what was `saved`; the streams are made with its ``used``."""
@@ -283,10 +287,8 @@ class BatchedNUTS:
         self.statistics = {name: x.to(device) for name, x in saved["statistics"].items()}
 
 
-STATISTICS = {
-    "lp": torch.float64, "energy": torch.float64, "tree_depth": torch.long, "n_steps": torch.long, "step_size": torch.float64,
-    "acceptance_rate": torch.float64, "diverging": torch.bool,
-}  # fmt: skip
+STATISTICS = {"lp": torch.float64, "energy": torch.float64, "tree_depth": torch.long, "n_steps": torch.long}
+STATISTICS |= {"step_size": torch.float64, "acceptance_rate": torch.float64, "diverging": torch.bool}
 
 
 def _kinetic(momentum: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def fingerprint(what: Any) -> str:
+def fingerprint(what: object) -> str:
     """A digest of tensors (dtype, shape, numbers), nested mappings and sequences of them,
     and whatever else by its ``repr``.
     """
@@ -19,7 +19,7 @@ def fingerprint(what: Any) -> str:
     return digest.hexdigest()
 
 
-def _feed(digest: Any, x: Any) -> None:
+def _feed(digest: "hashlib._Hash", x: object) -> None:
     if isinstance(x, Tensor):
         array = x.detach().cpu().clone(memory_format=torch.contiguous_format)
         digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
@@ -47,7 +47,7 @@ class Checkpoint:
         All that the run's numbers depend on, as `fingerprint` takes it.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, run: Any):
+    def __init__(self, path: str | os.PathLike[str] | None, run: object):
         self.path = None if path is None else Path(path)
         self.run = "" if path is None else fingerprint(run)
 
@@ -71,7 +71,8 @@ class Checkpoint:
             ) from error
         if run != self.run:
             raise ValueError(
-                f"checkpoint: {self.path} is of another run (model, data, options or seed differ); delete it or name another"
+                f"checkpoint: {self.path} is of another run (model, data, options or seed differ); "
+                "delete it or name another"
             )
         return state
 

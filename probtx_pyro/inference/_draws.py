@@ -32,7 +32,7 @@ class Draws(NamedTuple):
 
     samples: Mapping[str, Tensor]
     statistics: Mapping[str, Tensor]
-    program: Callable[..., Any] | Formulation | None
+    program: Callable[..., object] | Formulation | None
     arguments: tuple[Any, ...]
     method: str
     record: Mapping[str, str | int | float]
@@ -91,7 +91,8 @@ class Draws(NamedTuple):
             return self.program
         if not isinstance(self.program, Bayesian):
             raise ValueError(
-                "these draws are not of a program made by models.bayesian, so they have no formulation; take their samples"
+                "these draws are not of a program made by models.bayesian, so they have no formulation; "
+                "take their samples"
             )
         formulation = self.program.formulation
         drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}

@@ -35,7 +35,7 @@ State = Mapping[str, Tensor]
 
 def gibbs(
     posterior: Bayesian | Formulation,
-    *data: Any,
+    *data: Tensor | None,
     num_samples: int = 1000,
     num_chains: int = 4,
     seed: int,
@@ -44,7 +44,7 @@ def gibbs(
     start: str | Mapping[str, Tensor] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
-    **named: Any,
+    **named: Tensor | None,
 ) -> Draws:
     """Draw from the posterior of every parameter that has a prior, or of latent choices alone, given data.
 
@@ -122,7 +122,8 @@ def gibbs(
         given, weights = problem.data, problem.weights
         if weights is not None and not ((weights == 0) | (weights == 1)).all():
             raise ValueError(
-                "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; repeat queries, or use inference.nuts"
+                "query_weights: a query is there or absent in Gibbs sampling, so weights must be 1 or 0; "
+                "repeat queries, or use inference.nuts"
             )
         generator = torch.Generator(problem.like.device).manual_seed(own)
         points = starts(of_problem(posterior, problem), num_chains, "map" if start is None else start, seed)
@@ -135,7 +136,8 @@ def gibbs(
         for name, density in problem.log_priors(samples).items():
             if bool(density.isnan().any()):
                 raise ValueError(
-                    f"inference.gibbs: draws of {name} have no log density under their prior; bring the data to order one, or give a stronger prior"
+                    f"inference.gibbs: draws of {name} have no log density under their prior; "
+                    "bring the data to order one, or give a stronger prior"
                 )
             lp = lp + density
     record = {"seed": seed, "num_warmup": num_warmup, "thin": thin, "seconds": seconds}
@@ -147,15 +149,20 @@ Step = Callable[[State, bool], tuple[State, State, State]]
 
 
 def _drawn(
-    step: Step, first: State, num_samples: int, num_warmup: int, thin: int, generator: torch.Generator, run: Checkpoint,
+    step: Step,
+    first: State,
+    num_samples: int,
+    num_warmup: int,
+    thin: int,
+    generator: torch.Generator,
+    run: Checkpoint,
     progress: bool | None,
-) -> tuple[dict[str, Tensor], Tensor, float]:  # fmt: skip
+) -> tuple[dict[str, Tensor], Tensor, float]:
     """Return what a chain of steps keeps, (chain, draw, ...), its log densities (chain, draw),
     and the seconds it took.
     """
-    kept = run.load() or {
-        "sweep": 0, "seconds": 0.0, "state": first, "random": generator.get_state(), "samples": {}, "evidence": {},
-    }  # fmt: skip
+    kept: dict[str, Any] = {"sweep": 0, "seconds": 0.0, "samples": {}, "evidence": {}}
+    kept |= {"state": first, "random": generator.get_state()} | (run.load() or {})
     generator.set_state(kept["random"])
     samples, state, evidence = (
         {name: x.to(generator.device) for name, x in kept[what].items()} for what in ("samples", "state", "evidence")
@@ -175,8 +182,8 @@ def _drawn(
             state = dict(new)
             if run.path is not None and (time.perf_counter() - saved > SAVED_EVERY or done == total - 1):
                 saved = time.perf_counter()
-                run.save({"sweep": done + 1, "seconds": saved - clock, "state": state,
-                          "random": generator.get_state(), "samples": samples, "evidence": evidence})  # fmt: skip
+                kept |= {"sweep": done + 1, "seconds": saved - clock, "state": state, "random": generator.get_state()}
+                run.save(kept | {"samples": samples, "evidence": evidence})
     laid = {name: x.transpose(0, 1).contiguous() for name, x in samples.items()}
     return laid, evidence["lp"].T, time.perf_counter() - clock
 
@@ -223,7 +230,8 @@ def begin(
         own = given[key]
         if own.shape not in (x.shape, x.shape[1:]) or own.dtype != x.dtype:
             raise ValueError(
-                f"{name} of {key} is {own.dtype} of shape {tuple(own.shape)}; it must be {x.dtype} {tuple(x.shape[1:])}, or {tuple(x.shape)} with one for each chain"
+                f"{name} of {key} is {own.dtype} of shape {tuple(own.shape)}; "
+                f"it must be {x.dtype} {tuple(x.shape[1:])}, or {tuple(x.shape)} with one for each chain"
             )
         drawn[key] = own.expand(x.shape).clone()
     if not torch.isfinite(latents.log_density(drawn, 1.0)).all():
@@ -246,5 +254,6 @@ def _require_conjugate(posterior: Bayesian) -> None:
         real = posterior.formulation.row(name).support is constraints.real
         if isinstance(bare(prior), ImproperUniform) and real:
             raise ValueError(
-                f"priors: a flat prior on {name} has no posterior where nobody attends; give it Normal(0, scale) with a large scale"
+                f"priors: a flat prior on {name} has no posterior where nobody attends; "
+                "give it Normal(0, scale) with a large scale"
             )

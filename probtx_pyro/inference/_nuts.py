@@ -19,7 +19,7 @@ from probtx_pyro.inference._adaptation import Adaptation
 from probtx_pyro.inference._batched_nuts import BatchedNUTS, Streams
 from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference._draws import Draws
-from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, untouched
+from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, require_counts, untouched
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.ops._numerics import sum_to
@@ -30,10 +30,9 @@ LOOK_SECONDS = 0.2  # between two looks of the bar
 WARMUP, SHORTEST = 1000, 250  # steps of four chains, or of one by itself, and of however many that share them
 ADAPTATION = {"shared": True, "chain": False}
 #: how the numbers of independent problems become one, by statistic
-OVER_PROBLEMS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "lp": Tensor.sum, "energy": Tensor.sum, "n_steps": Tensor.sum, "tree_depth": Tensor.amax, "step_size": Tensor.mean,
-    "acceptance_rate": Tensor.mean, "diverging": Tensor.any,
-}  # fmt: skip
+OVER_PROBLEMS: dict[str, Callable[[Tensor, int], Tensor]] = dict.fromkeys(("lp", "energy", "n_steps"), Tensor.sum)
+OVER_PROBLEMS |= {"tree_depth": Tensor.amax, "diverging": Tensor.any}
+OVER_PROBLEMS |= dict.fromkeys(("step_size", "acceptance_rate"), Tensor.mean)
 
 
 @untouched()
@@ -173,20 +172,24 @@ def nuts(
     }
     samples = lanes.constrained(together.rows(sampler.draws.unflatten(0, (-1, problems))).flatten(0, 1))
     record: dict[str, str | int | float] = {
-        "seed": seed, "num_warmup": num_warmup, "seconds": seconds + time.monotonic() - began,
-        "start": start if isinstance(start, str) else "values", "target_accept": target_accept,
-        "max_tree_depth": max_tree_depth, "adaptation": adaptation, "evaluation": lanes.how,
-    }  # fmt: skip
+        "seed": seed,
+        "num_warmup": num_warmup,
+        "seconds": seconds + time.monotonic() - began,
+        "start": start if isinstance(start, str) else "values",
+        "target_accept": target_accept,
+        "max_tree_depth": max_tree_depth,
+        "adaptation": adaptation,
+        "evaluation": lanes.how,
+    }
     return Draws(samples, statistics, program, args, "NUTS", record)
 
 
 def _require_options(
     num_samples: int, num_warmup: int, num_chains: int, target_accept: float, max_tree_depth: int, adaptation: str
 ) -> None:
-    if num_samples < 1 or num_chains < 1 or num_warmup < 0 or max_tree_depth < 1:
-        raise ValueError(
-            f"num_samples, num_chains and max_tree_depth must be 1 or more and num_warmup 0 or more, not {num_samples}, {num_chains}, {max_tree_depth} and {num_warmup}"
-        )
+    require_counts(num_samples=num_samples, num_chains=num_chains, max_tree_depth=max_tree_depth)
+    if num_warmup < 0:
+        raise ValueError(f"num_warmup must be 0 or more, not {num_warmup}")
     if not 0 < target_accept < 1:
         raise ValueError(f"target_accept must be between 0 and 1, not {target_accept}; 0.8 is usual")
     if adaptation not in ADAPTATION:
@@ -357,10 +360,12 @@ class Lanes:
         for name, z in free.items():
             if not (torch.isfinite(z[chain]).all() and torch.isfinite(gradients[name][chain]).all()):
                 raise ValueError(
-                    f"start: {name} is on the boundary of its support or has no finite gradient there; start inside, at start='prior' or values of your own"
+                    f"start: {name} is on the boundary of its support, or without a finite gradient; "
+                    "give start='prior' or values"
                 )
         raise ValueError(
-            f"start of chain {chain + 1}: the log density is {-float(energies[lane])}; start='prior', or values of your own"
+            f"start of chain {chain + 1}: the log density is {-float(energies[lane])}; "
+            "start='prior', or values of your own"
         )
 
 

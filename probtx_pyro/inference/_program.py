@@ -21,6 +21,7 @@ from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.models.priors import Site, arguments_of, as_pyro, bare
 
 Program = Callable[..., Any]
+Arguments = tuple[Any, ...]  # of a program, by place
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
 
 
@@ -47,7 +48,7 @@ class Parameters(NamedTuple):
     """
 
     program: Program
-    arguments: tuple[Any, ...]
+    arguments: Arguments
     sites: dict[str, Site]
     discrete: list[str]
     plate_depth: int
@@ -135,7 +136,7 @@ def _potential(log_density: Callable[[Mapping[str, Tensor]], Tensor], transforms
     return potential
 
 
-def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool = False) -> Parameters:
+def parameters(program: Program, arguments: Arguments, assignments: bool = False) -> Parameters:
     """Return the parameters of a program; with ``assignments`` it may have none, if it has discrete sites.
 
     Of a `models.bayesian` program, an explained datum that nobody gave (such as outputs) is hidden: it is a prediction
@@ -173,7 +174,8 @@ def parameters(program: Program, arguments: tuple[Any, ...], assignments: bool =
         drawn = [name for name in program.formulation.LATENTS if name in latent]
         if drawn:
             raise ValueError(
-                f"{drawn[0]} are latents of the observations, which are no parameters and cannot be enumerated; sum them out by models.bayesian(..., collapsed=True)"
+                f"{drawn[0]} are latents of the observations, which are no parameters and cannot be enumerated; "
+                "sum them out by models.bayesian(..., collapsed=True)"
             )
     discrete = [name for name, node in latent.items() if node["fn"].has_enumerate_support]
     found = {name: Site(node["fn"], node["value"]) for name, node in latent.items() if name not in discrete}
@@ -194,7 +196,7 @@ def of_problem(posterior: Bayesian, problem: Problem) -> Parameters:
     return Parameters(hidden, problem.data, sites, [], len(problem.batch) + 1, posterior, problem, closed=True)
 
 
-def _without_predictions(posterior: Bayesian, data: tuple[Any, ...], like: Tensor) -> Program:
+def _without_predictions(posterior: Bayesian, data: Arguments, like: Tensor) -> Program:
     """The program, explained data that nobody gave hidden; a value that nobody reads spares their draw."""
     rows = zip(posterior.formulation.DATA.items(), data, strict=True)
     unread = [name for (name, row), x in rows if row.role == "explained" and x is None]
@@ -202,7 +204,7 @@ def _without_predictions(posterior: Bayesian, data: tuple[Any, ...], like: Tenso
     return poutine.block(poutine.condition(posterior, nothing), hide=unread) if unread else posterior
 
 
-def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+def bound(program: Program, arguments: Arguments, named: Mapping[str, Any]) -> Arguments:
     """Return the arguments of a program by place: the data of a `models.bayesian` may be given by name."""
     if isinstance(program, Bayesian):
         return program.bind(*arguments, **named)
@@ -212,7 +214,7 @@ def bound(program: Program, arguments: tuple[Any, ...], named: Mapping[str, Any]
     return arguments
 
 
-def require_priors(program: Any) -> None:
+def require_priors(program: object) -> None:
     """Refuse a formulation by itself: with what it offers instead of a density of data,
     or with the call that gives it priors.
     """
@@ -220,7 +222,7 @@ def require_priors(program: Any) -> None:
         if not program.offers("log_evidence"):
             program.refuse("log_evidence")
         raise ValueError(
-            f"a {type(program).__name__} has no priors yet; give models.bayesian(formulation, ...) with a prior on each parameter to infer"
+            f"a {type(program).__name__} has no priors; give models.bayesian(formulation, ...) with those to infer"
         )
 
 
@@ -238,14 +240,15 @@ def require_finite(verb: str, formulation: Formulation, density: Tensor) -> None
     numbers = {name: x for name, x in formulation.parameters().items() if isinstance(x, Tensor)}
     wrong = [name for name, x in numbers.items() if not bool((x < torch.inf).all())]
     largest = {name: float(x[torch.isfinite(x)].abs().amax()) for name, x in numbers.items() if torch.isfinite(x).any()}
-    said = f"{' and '.join(wrong)} hold NaN or infinity; mend them" if wrong else (
-        "their parameters reach " + ", ".join(f"{x:.3g} ({name})" for name, x in largest.items()) + "; scale them down"
-    )  # fmt: skip
+    reach = ", ".join(f"{x:.3g} ({name})" for name, x in largest.items())
+    repair = (
+        f"{' and '.join(wrong)} hold NaN or infinity; mend them" if wrong else f"they reach {reach}; scale them down"
+    )
     first = density[~torch.isfinite(density)][0]
-    raise ValueError(f"{verb}: the log density of the latent choices is {float(first)}: {said}")
+    raise ValueError(f"{verb}: the log density of the latent choices is {float(first)}: {repair}")
 
 
-def _refuse_fractions(program: Bayesian, data: tuple[Any, ...]) -> None:
+def _refuse_fractions(program: Bayesian, data: Arguments) -> None:
     """Enumeration multiplies each factor by its weight before it sums over units, instead of their sum."""
     weights = program.formulation.datum(data, "weights")
     if not program.collapsed and weights is not None and ((weights != 0) & (weights != 1)).any():
@@ -273,7 +276,7 @@ def identity(program: Program | Formulation) -> dict[str, Any]:
     return {"kind": kind, "formulation": _options(formulation), "priors": priors, "collapsed": program.collapsed}
 
 
-def _told(x: Any) -> Any:
+def _told(x: object) -> object:
     """A distribution as its family and arguments, all the way down; whatever else as it is."""
     if isinstance(x, Distribution):
         return {"family": type(x).__name__, **{key: _told(value) for key, value in arguments_of(x).items()}}
@@ -287,6 +290,6 @@ def _options(formulation: Formulation) -> dict[str, Any]:
     return {name: x for name, x in vars(formulation).items() if isinstance(x, kinds)}
 
 
-def _full_name(function: Any) -> str:
+def _full_name(function: object) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"

@@ -99,7 +99,8 @@ def _given(found: Parameters, num_chains: int, values: Mapping[str, Tensor]) -> 
         x = torch.as_tensor(values[name], dtype=present.dtype, device=present.device)
         if x.shape not in (present.shape, (num_chains, *present.shape)):
             raise ValueError(
-                f"start of {name} has shape {tuple(x.shape)}; it must be {tuple(present.shape)}, or {(num_chains, *present.shape)} with one for each chain"
+                f"start of {name} has shape {tuple(x.shape)}; "
+                f"it must be {tuple(present.shape)}, or {(num_chains, *present.shape)} with one for each chain"
             )
         if not torch.isfinite(x).all() or not support.check(x).all():
             raise ValueError(f"start of {name} is off the support of its prior; give values inside")

@@ -31,6 +31,7 @@ from torch import Tensor
 from probtx_pyro.inference._checkpoint import Checkpoint
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._program import (
+    Arguments,
     Parameters,
     Program,
     bound,
@@ -74,7 +75,7 @@ def make_guide(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> 
     return made
 
 
-def _register(module: torch.nn.Module, _: Any) -> None:
+def _register(module: torch.nn.Module, _: object) -> None:
     """Let Pyro see the parameters of a module that is no PyroModule."""
     pyro.module("guide", module)
 
@@ -119,7 +120,8 @@ def require_complete(found: Parameters, guide: Any) -> list[str]:
         raise ValueError(f"guide has no site {found.discrete[0]!r}; there is nothing else to draw")
     if isinstance(guide, FunctionGuide) and any("$$$" in name for name in trace.param_nodes):
         raise ValueError(
-            "guide is a function with a network that pyro.module registers, which would not be saved with it; make the guide a torch.nn.Module that holds the network"
+            "guide is a function with a network that pyro.module registers, which would not be saved with it; "
+            "make the guide a torch.nn.Module that holds the network"
         )
     hidden = poutine.block(found.program, hide=found.discrete)
     replayed = poutine.replay(hidden, trace=trace)  # a flat prior cannot be drawn
@@ -130,7 +132,7 @@ def require_complete(found: Parameters, guide: Any) -> list[str]:
     return drawn
 
 
-def finished(guide: Any, arguments: tuple[Any, ...]) -> Any:
+def finished(guide: Any, arguments: Arguments) -> Any:
     """The guide to draw from: for Laplace's approximation, the normal around the mode that was found."""
     if isinstance(guide, FunctionGuide) and guide.parameters is None:
         guide.load_state_dict({name: x.detach().clone() for name, x in guide.state_dict().items()})
@@ -204,7 +206,8 @@ class Approximation(NamedTuple):
         """
         if isinstance(self.guide, AutoGuide):
             raise ValueError(
-                f"applied: an {self.draws.method} does not read the data, so it is a guide of its own data alone; call inference.variational with these"
+                f"applied: an {self.draws.method} does not read the data, so it is a guide of its own data alone; "
+                "call inference.variational with these"
             )
         require_counts(num_samples=num_samples)
         program: Any = posterior or self.draws.program
@@ -347,7 +350,8 @@ def variational(
     args = bound(program, args, named)
     if num_steps < 1 or num_samples < 1 or num_particles < 1 or not learning_rate > 0:
         raise ValueError(
-            f"num_steps, num_samples and num_particles must be 1 or more and learning_rate positive, not {num_steps}, {num_samples}, {num_particles} and {learning_rate}"
+            f"num_steps, num_samples and num_particles must be 1 or more and learning_rate positive, not {num_steps}, "
+            f"{num_samples}, {num_particles} and {learning_rate}"
         )
     if isinstance(guide, str) and guide not in GUIDES:
         raise ValueError(f"guide must be one of {', '.join(map(repr, GUIDES))} or a callable, not {guide!r}")
@@ -356,15 +360,15 @@ def variational(
     found = parameters(program, args, assignments=not isinstance(guide, str))
     if guide == "laplace" and found.discrete:
         raise ValueError(
-            f"guide='laplace' differentiates the program twice, which does not sum out {', '.join(found.discrete)}; use models.bayesian(..., collapsed=True)"
+            f"guide='laplace' differentiates the program twice, which does not sum out {', '.join(found.discrete)}; "
+            "use models.bayesian(..., collapsed=True)"
         )
     point = {}
     if found.sites:
         point = {name: x[0] for name, x in starts(found, 1, start, seed, jitter=0.0).items()}
         found.require_finite(point, "start")
-    record: dict[str, str | int | float] = {
-        "seed": seed, "num_steps": num_steps, "learning_rate": learning_rate, "num_particles": num_particles,
-    }  # fmt: skip
+    record: dict[str, str | int | float] = {"seed": seed, "num_steps": num_steps, "learning_rate": learning_rate}
+    record["num_particles"] = num_particles
     with torch.enable_grad(), pyro.get_param_store().scope():
         torch.manual_seed(own)  # a guide of low rank begins at random numbers
         made = make_guide(found, guide, point)
@@ -385,7 +389,7 @@ def variational(
     return Approximation(draws, losses, fitted, median, state)
 
 
-def _file(path: str | os.PathLike[str], program: Program | Formulation, arguments: tuple[Any, ...]) -> Checkpoint:
+def _file(path: str | os.PathLike[str], program: Program | Formulation, arguments: Arguments) -> Checkpoint:
     return Checkpoint(path, {**identity(program), "arguments": arguments})
 
 
@@ -417,7 +421,8 @@ def _fit(
                 losses.append(float(svi.step(*found.arguments)))
             if not math.isfinite(losses[-1]):
                 raise ValueError(
-                    f"variational: the loss is {losses[-1]} at step {step + 1}; lower learning_rate, or start='map'{_lost()}"
+                    f"variational: the loss is {losses[-1]} at step {step + 1}; "
+                    f"lower learning_rate, or start='map'{_lost()}"
                 )
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.5g}", refresh=step + 1 == num_steps)

@@ -32,11 +32,13 @@ class Together:
         if process_group is not None:
             if not (dist.is_available() and dist.is_initialized()):
                 raise ValueError(
-                    "process_group is given but torch.distributed is not initialized; call torch.distributed.init_process_group first"
+                    "process_group is given but torch.distributed is not initialized; "
+                    "call torch.distributed.init_process_group first"
                 )
             if not isinstance(process_group, dist.ProcessGroup):
                 raise ValueError(
-                    f"process_group must be a torch.distributed.ProcessGroup that this process belongs to, not {type(process_group).__name__}; use torch.distributed.group.WORLD or new_group"
+                    "process_group must be a torch.distributed.ProcessGroup that this process belongs to, not "
+                    f"{type(process_group).__name__}; use torch.distributed.group.WORLD or new_group"
                 )
         self.group = process_group
 
@@ -55,7 +57,8 @@ class Together:
         processes, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         if count < processes:
             raise ValueError(
-                f"process_group has {processes} processes, but there are only {count} chains or simulations to spread over them"
+                f"process_group has {processes} processes, but there are only "
+                f"{count} chains or simulations to spread over them"
             )
         return slice(rank * count // processes, (rank + 1) * count // processes)
 
@@ -75,7 +78,7 @@ class Together:
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
         return x
 
-    def agree(self, **facts: Any) -> None:
+    def agree(self, **facts: object) -> None:
         """Refuse, on every process, facts that are not the same on all;
         tensors are compared bit by bit. Only under validation.
         """
@@ -89,7 +92,8 @@ class Together:
             found = [each[name] for each in every if name in each]
             if any(other != found[0] for other in found):
                 raise ValueError(
-                    f"processes differ in {name}: {found}; give every process of process_group the same, and its own share of the queries"
+                    f"processes differ in {name}: {found}; "
+                    "give every process of process_group the same, and its own share of the queries"
                 )
 
     def agree_on(self, problem: Problem, **options: object) -> None:
@@ -117,7 +121,7 @@ class Together:
         self.agree(**shared, **kinds, gradients=differentiable, **options)
 
 
-def _fact(fact: Any) -> Any:
+def _fact(fact: object) -> object:
     if isinstance(fact, Mapping):
         return {name: _fact(x) for name, x in fact.items()}
     if not isinstance(fact, Tensor):

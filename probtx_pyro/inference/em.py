@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
@@ -54,8 +55,9 @@ class Adaptation(NamedTuple, Generic[F]):
         kind = self.formulation.evidence_kind
         said = "" if kind == "posterior" else f", {kind}"
         return (
-            f"{self.method} of a {type(self.formulation).__name__}{said}: {int(self.num_steps.max())} steps, objective "
-            f"{float(self.objective[0].sum()):.6g} to {float(self.objective[-1].sum()):.6g}, {done} of {of} problems converged"
+            f"{self.method} of a {type(self.formulation).__name__}{said}: {int(self.num_steps.max())} steps, "
+            f"objective {float(self.objective[0].sum()):.6g} to {float(self.objective[-1].sum()):.6g}, {done} of {of} "
+            "problems converged"
         )
 
     def __repr__(self) -> str:
@@ -64,14 +66,14 @@ class Adaptation(NamedTuple, Generic[F]):
 
 def adapt(
     posterior: Bayesian[F],
-    *data: Any,
+    *data: Tensor | None,
     num_steps: int = 10,
     tol: float | None = None,
     implicit: bool = False,
     progress: bool | None = None,
     causal: bool = False,
     process_group: "ProcessGroup | None" = None,
-    **named: Any,
+    **named: Tensor | None,
 ) -> Adaptation[F]:
     """Find the MAP of every parameter that has a prior, given data.
 
@@ -133,13 +135,15 @@ def adapt(
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     if not posterior.priors:
         raise ValueError(
-            "priors are empty, so nothing would adapt; give models.bayesian a prior, or models.FLAT for maximum likelihood"
+            "priors are empty, so nothing would adapt; "
+            "give models.bayesian a prior, or models.FLAT for maximum likelihood"
         )
     posterior.require_plain("MAP estimate that summarises the posterior")
     problem, together = posterior.problem(*data, **named), Together(process_group)
     if process_group is not None and (causal or implicit or not problem.closed):
         raise ValueError(
-            "process_group needs ECM unrolled over all queries; choose conjugate priors, causal=False and implicit=False"
+            "process_group needs ECM unrolled over all queries; "
+            "choose conjugate priors, causal=False and implicit=False"
         )
     if causal and not problem.closed:
         raise ValueError(
@@ -173,7 +177,8 @@ def climbed(
         for name in priors:
             if violated(~torch.isfinite(cast(Tensor, rounded.parameter(name)).detach())):
                 raise ValueError(
-                    f"inference.adapt: {name} came to numbers beyond the range of {half}; adapt formulation.to(torch.float32)"
+                    f"inference.adapt: {name} came to numbers beyond the range of {half}; "
+                    "adapt formulation.to(torch.float32)"
                 )
         return fit._replace(formulation=rounded)
     if causal:
@@ -186,17 +191,15 @@ def climbed(
         problem = problem.over(together.sum)
         together.agree_on(problem, num_steps=num_steps, tol=tol)
     options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": progress, "problems": problem.problems}
-    found: Any
     if problem.closed:
-        found = fixed_point(problem.ecm_step, problem.start, objective=problem.objective, implicit=implicit,
-                            label="ECM", together=together.largest, origins=problem.formulation.origins(), **options)  # fmt: skip
+        options |= {"together": together.largest, "origins": problem.formulation.origins(), "implicit": implicit}
+        found = fixed_point(problem.ecm_step, problem.start, objective=problem.objective, label="ECM", **options)
     else:
-        warnings.warn(
-            f"no closed-form update for all of {posterior.described()}: gradient MAP (L-BFGS) climbs the same objective",
-            stacklevel=3,
-        )
+        names = posterior.described()
+        warnings.warn(f"no closed-form update for all of {names}: gradient MAP (L-BFGS) instead of ECM", stacklevel=3)
         require = partial(problem.require_numbers, "inference.adapt")
         found = gradient_map(problem.objective, problem.start, problem.sites, require=require, **options)
+    assert found.objective is not None
     problem.require_numbers("inference.adapt", found.state, _worst(found.objective))
     formulation, method = cast(F, problem.adapted(found.state)), "ECM" if problem.closed else "gradient MAP"
     return Adaptation(formulation, found.objective, found.converged, found.num_steps, method)
@@ -207,13 +210,14 @@ def _worst(objective: Tensor) -> Tensor:
     return torch.where((objective < torch.inf).all(0), objective[-1], torch.nan)
 
 
-def require_posterior(posterior: Any, verb: str) -> None:
+def require_posterior(posterior: object, verb: str) -> None:
     """Refuse what is not made by `models.bayesian`."""
     if not isinstance(posterior, Bayesian):
         if isinstance(posterior, Formulation) and not posterior.offers("log_evidence"):
             posterior.refuse("log_evidence")
         raise ValueError(
-            f"{verb} takes models.bayesian(formulation, ...), not a {type(posterior).__name__}; put priors on its parameters first"
+            f"{verb} takes models.bayesian(formulation, ...), not a {type(posterior).__name__}; "
+            "put priors on its parameters first"
         )
 
 
@@ -235,7 +239,8 @@ def prefix_problem(posterior: Bayesian[F], data: Data) -> tuple[Bayesian[F], Dat
     formulation = posterior.formulation
     if formulation.axes("log_evidence") != (AXIS,) or all(row.role != "weights" for row in formulation.DATA.values()):
         raise NotImplementedError(
-            f"causal adaptation goes query by query, which a {type(formulation).__name__} does not have; use causal=False"
+            f"causal adaptation goes query by query, which a {type(formulation).__name__} does not have; "
+            "use causal=False"
         )
     queries = data[0]
     num = queries.shape[-2]
@@ -327,9 +332,7 @@ def gradient_map(
     """
     require_inside(sites)
     if (begun := objective(start)).requires_grad:
-        raise ValueError(
-            "gradient MAP is not differentiable; detach the data, priors and mixture (torch.no_grad()), or choose conjugate priors"
-        )
+        raise ValueError("gradient MAP is not differentiable; detach all (torch.no_grad()), or choose conjugate priors")
     require(start, begun)
     free = {
         name: _unconstrain(x.detach(), sites[name]).clone(memory_format=torch.contiguous_format).requires_grad_()
@@ -414,13 +417,13 @@ def require_inside(sites: Mapping[str, Site]) -> None:
             )
 
 
-def is_simplex(distribution: Any) -> bool:
+def is_simplex(distribution: TorchDistributionMixin) -> bool:
     """True if the rows are on the simplex, or on a face of it."""
     return isinstance(inner(distribution.support), type(constraints.simplex)) or hasattr(distribution, "allowed")
 
 
 def _repair(name: str) -> str:
-    return f"start the formulation inside it, formulation.replace({name}=...), or where there are chains at start='prior' or values of your own"
+    return f"start inside it, formulation.replace({name}=...), or chains at start='prior' or values"
 
 
 def _on_a_bound(x: Tensor, support: Any) -> bool:

@@ -65,7 +65,8 @@ def _labels(dim: str, names: Any, sizes: Mapping[str, int]) -> np.ndarray:
     found = np.asarray(None if isinstance(names, str) else names)
     if found.ndim != 1:
         raise ValueError(
-            f"coords: the labels of {dim!r} are {'a text' if isinstance(names, str) else f'of shape {found.shape}'}, not a list; give {sizes[dim]}, one for each entry"
+            f"coords: the labels of {dim!r} are {'a text' if isinstance(names, str) else f'of shape {found.shape}'}, "
+            f"not a list; give {sizes[dim]}, one for each entry"
         )
     if len(found) != sizes[dim]:
         raise ValueError(f"coords: {len(found)} labels for {dim!r}, which has {sizes[dim]} entries; give one for each")
@@ -87,16 +88,19 @@ def _check_names(groups: Mapping[str, Mapping[str, Variable]]) -> None:
                     or set(what) & set("/\0")
                 ):
                     raise ValueError(
-                        f"dims: {said} is called {what!r}, which a file cannot hold; give a text without / and without a space at its end"
+                        f"dims: {said} is called {what!r}, which a file cannot hold; "
+                        "give a text without / and without a space at its end"
                     )
             twice = [dim for i, dim in enumerate(dims) if dim in dims[:i]]
             if twice:
                 raise ValueError(
-                    f"dims: {name} has two axes called {twice[0]!r}; give each a name of its own, such as dims={{{name!r}: [...]}}"
+                    f"dims: {name} has two axes called {twice[0]!r}; "
+                    f"give each a name of its own, such as dims={{{name!r}: [...]}}"
                 )
             if name in used and tuple(dims) != (name,):
                 raise ValueError(
-                    f"dims: {group} has a variable {name!r} and an axis of that name, which only labels of the axis may have; rename one of them"
+                    f"dims: {group} has a variable {name!r} and an axis of that name, which only labels of the axis "
+                    "may have; rename one of them"
                 )
 
 
@@ -108,13 +112,15 @@ def _sizes(groups: Mapping[str, Mapping[str, Variable]]) -> dict[str, int]:
         for name, (dims, array) in variables.items():
             if len(dims) != np.ndim(array):
                 raise ValueError(
-                    f"dims: {name} has shape {np.shape(array)} but {len(dims)} dims ({', '.join(dims)}); name each axis once"
+                    f"dims: {name} has shape {np.shape(array)} but {len(dims)} dims ({', '.join(dims)}); "
+                    "name each axis once"
                 )
             for dim, n in zip(dims, np.shape(array), strict=True):
                 sizes = own if dim in variables else shared
                 if sizes.setdefault(dim, n) != n:
                     raise ValueError(
-                        f"dims: {name} has {n} entries along {dim!r} but another variable has {sizes[dim]}; give the axis a name of its own"
+                        f"dims: {name} has {n} entries along {dim!r} but another variable has {sizes[dim]}; "
+                        "give the axis a name of its own"
                     )
     return shared
 
@@ -134,7 +140,8 @@ def group_names(data: Any) -> list[str]:
     """Names of the groups of either kind of ArviZ data; anything else is refused."""
     if not is_data(data):
         raise ValueError(
-            f"data must be ArviZ data, not a {type(data).__name__}; convert a result of inference with results.to_inference_data first"
+            f"data must be ArviZ data, not a {type(data).__name__}; "
+            "convert a result of inference with results.to_inference_data first"
         )
     return [str(name) for name in (data.children if hasattr(data, "children") else data.groups())]
 

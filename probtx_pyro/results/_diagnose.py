@@ -184,16 +184,16 @@ def _convergence(
     worst, where = np.nan, ""
     if guide:
         advice = (
-            f"R-hat has no meaning for independent draws of a guide ({guide}), which agree with each other however far they "
-            "are from the posterior; compare with draws of inference.nuts or inference.gibbs"
+            f"R-hat has no meaning for independent draws of a guide ({guide}), which agree with each other however "
+            "far they are from the posterior; compare with draws of inference.nuts or inference.gibbs"
         )
     elif chains < 2:
         advice = "one chain cannot disagree with itself: run 4, from different starts"
     else:
         worst, where = _worst(arviz.rhat(posterior).fillna(np.inf).where(moving))
         advice = (
-            "the chains disagree: run longer, start from other points, and if they sit in different modes relabel exchangeable "
-            "units (results.relabel) or give priors that tell the units apart"
+            "the chains disagree: run longer, start from other points, and if they sit in different modes relabel "
+            "exchangeable units (results.relabel) or give priors that tell the units apart"
         )
     yield Check("R-hat", worst, f"<= {rhat:g}", where, worst <= rhat, advice)
     for method, prob in () if guide else (("bulk", None), ("tail", TAILS)):

@@ -67,7 +67,8 @@ class Layout:
         renamed, found = self.given[name], dims[len(samples) :]
         if len(renamed) != len(found):
             raise ValueError(
-                f"dims: {len(renamed)} names for {name}, which has {len(found)} axes ({', '.join(found)}); name each once"
+                f"dims: {len(renamed)} names for {name}, which has {len(found)} axes ({', '.join(found)}); "
+                "name each once"
             )
         return (*samples, *renamed), array
 

@@ -111,7 +111,8 @@ def draws_relabelled(posterior: Draws, reference: Mapping[str, ArrayLike] | None
     """`results.relabel` for draws."""
     if not isinstance(posterior.program, Bayesian):
         raise ValueError(
-            "these draws are not of a program made by models.bayesian, so nothing says which units may change places; convert them and give relabel(data, exchangeable={'unit': ...})"
+            "these draws are not of a program made by models.bayesian, so nothing says which units may change "
+            "places; convert them and give relabel(data, exchangeable={'unit': ...})"
         )
     program, data = posterior.program, posterior.program.bind(*posterior.arguments)
     layout = Layout(program.formulation, data, program.problem(*data).batch)

@@ -57,7 +57,8 @@ class Gap(NamedTuple):
         if self.parameters is not None and self.parameters_error is not None and self.pareto_k is not None:
             error = float(self.parameters_error.square().mean().sqrt()) / math.sqrt(self.parameters.numel())
             rows.append(
-                f"parameters {float(self.parameters.mean()):.4g} ± {error:.2g} nats per problem, Pareto k at most {float(self.pareto_k.max()):.2f}"
+                f"parameters {float(self.parameters.mean()):.4g} ± {error:.2g} nats per problem, Pareto k at most "
+                f"{float(self.pareto_k.max()):.2f}"
             )
         return f"Gap to the exact {self.kind}: {'; '.join(rows)}"
 
@@ -176,7 +177,8 @@ def _log_density(sites: Mapping[str, Any], drawn: Collection[str], problems: tor
         x = bare(node["fn"]).log_prob(node["value"])
         if problems.numel() > 1 and x.shape[: len(problems)] != problems:
             raise ValueError(
-                f"gap: the guide's site {name!r} has one density for all problems, of shape {tuple(problems)}; take a guide with one for each, or one problem at a time"
+                f"gap: the guide's site {name!r} has one density for all problems, of shape {tuple(problems)}; "
+                "take a guide with one for each, or one problem at a time"
             )
         total = total + (x.reshape(*problems, -1).sum(-1) if problems.numel() > 1 else x.sum())
     return total

@@ -226,7 +226,9 @@ class ParameterDraws(NamedTuple):
                 place = x.dim() + axes.index(axis) - len(axes)
                 if place >= 2 and x.shape[place] not in (1, self.num_observations):
                     raise ValueError(
-                        f"{name}: the draws have a row for each {axis} of their data, {x.shape[place]}, but there are {self.num_observations} new ones; give them a prior that they share, such as a Dirichlet of shape (..., 1, U)"
+                        f"{name}: the draws have a row for each {axis} of their data, {x.shape[place]}, but there are "
+                        f"{self.num_observations} new ones; "
+                        "give them a prior that they share, such as a Dirichlet of shape (..., 1, U)"
                     )
 
 
@@ -236,10 +238,10 @@ FEWEST = 10  # draws on which an average should rest
 
 def predict(
     fit: Draws | Approximation | Adaptation | Formulation,
-    *data: Any,
+    *data: Tensor | None,
     prob: float = 0.89,
     relabel: bool = True,
-    **named: Any,
+    **named: Tensor | None,
 ) -> "Prediction":
     """Average attention, evidence and answers over a posterior, for the queries of its data or for new ones.
 
@@ -337,19 +339,24 @@ def _formulation(fit: Any) -> Formulation:
             return fit.program.formulation
         if isinstance(fit.program, Formulation):
             raise ValueError(
-                "fit: draws of latent choices are the answer themselves and know no queries; average those of results.to_inference_data(draws), such as its attention"
+                "fit: draws of latent choices are the answer themselves and know no queries; "
+                "average those of results.to_inference_data(draws), such as its attention"
             )
         raise ValueError(
-            "fit: these draws are not of a program made by models.bayesian, so nothing says what attention or evidence is; give a program of your own to Pyro's Predictive"
+            "fit: these draws are not of a program made by models.bayesian, so nothing says what attention or "
+            "evidence is; give a program of your own to Pyro's Predictive"
         )
     if isinstance(fit, Field):
         raise ValueError(
-            f"fit: the marginals of a {type(fit).__name__} are the answer themselves; take {', '.join(fit.marginals())} of results.to_inference_data(fit)"
+            f"fit: the marginals of a {type(fit).__name__} are the answer themselves; "
+            f"take {', '.join(fit.marginals())} of results.to_inference_data(fit)"
         )
     formulation = fit.formulation if isinstance(fit, Adaptation) else fit
     if not isinstance(formulation, Formulation):
         raise ValueError(
-            f"fit must be draws, what inference.variational or inference.adapt returned, or a formulation, not a {type(fit).__name__}; ArviZ data and Pyro's own results do not keep the formulation, so give what the verb of inference returned"
+            "fit must be draws, what inference.variational or inference.adapt returned, or a formulation, not a "
+            f"{type(fit).__name__}; ArviZ data and Pyro's own results do not keep the formulation, so give what the "
+            "verb of inference returned"
         )
     return formulation
 
@@ -510,14 +517,17 @@ class Prediction:
         nowhere = ~(flat.amax(0) > -torch.inf)
         if bool(nowhere.any()):
             raise ValueError(
-                f"queries: that at {nowhere.nonzero()[0].tolist()} has density 0 at every draw, so that nothing follows from it; leave it out"
+                f"queries: that at {nowhere.nonzero()[0].tolist()} has density 0 at every draw, so that nothing "
+                "follows from it; leave it out"
             )
         worth = 1 / flat.double().softmax(0).square().sum(0)
         few = worth < FEWEST
         if len(flat) >= 10 * FEWEST and bool(few.any()) and not self._warned:
             self._warned = True
             warnings.warn(
-                f"the averages of {int(few.sum())} of {few.numel()} queries rest on fewer than {FEWEST} draws, in the worst case on {float(worth.min()):.1f}: their densities differ widely between draws; condition on these queries by adding them to the data, or draw more",
+                f"the averages of {int(few.sum())} of {few.numel()} queries rest on fewer than {FEWEST} draws, in the "
+                f"worst case on {float(worth.min()):.1f}: their densities differ widely between draws; "
+                "condition on these queries by adding them to the data, or draw more",
                 stacklevel=4,
             )
 

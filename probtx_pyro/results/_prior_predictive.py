@@ -58,7 +58,8 @@ def prior_predictive(
                 trace = poutine.trace(unobserved).get_trace(*args, **kwargs)
             except NotImplementedError as missing:
                 raise ValueError(
-                    f"program has a prior that cannot be drawn from ({str(missing).splitlines()[0]}), such as a flat one; give that parameter a proper prior"
+                    f"program has a prior that cannot be drawn from ({str(missing).splitlines()[0]}), such as a flat "
+                    "one; give that parameter a proper prior"
                 ) from missing
             for name, site in trace.nodes.items():
                 if site["type"] == "sample" and not site_is_subsample(site):

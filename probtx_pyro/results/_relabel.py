@@ -78,7 +78,8 @@ def relabel(
         classes = {name: (constant[x].dims, constant[x].values) for name, x in known.items() if x in constant}
     if "unit" not in classes:
         raise ValueError(
-            "exchangeable: the data do not say which units may change places; give exchangeable={'unit': numbers, equal where they may}"
+            "exchangeable: the data do not say which units may change places; "
+            "give exchangeable={'unit': numbers, equal where they may}"
         )
     variables: dict[Any, Any] = {name: (x.dims, x.values) for name, x in found.data_vars.items()}
     statistics: Mapping[Any, Any] = groups.get("sample_stats", {})

@@ -109,7 +109,7 @@ class Calibration(NamedTuple):
 
 def calibrate(
     posterior: Bayesian,
-    *data: Any,
+    *data: Tensor | None,
     sampler: Sampler,
     num_simulations: int,
     seed: int,
@@ -119,7 +119,7 @@ def calibrate(
     checkpoint: str | os.PathLike[str] | None = None,
     process_group: Any = None,
     progress: bool | None = None,
-    **named: Any,
+    **named: Tensor | None,
 ) -> Calibration:
     """Simulation-based calibration of a sampler on a model.
 
@@ -267,7 +267,7 @@ def _ranks(name: str, truth: Tensor, draws: Tensor, ties: np.random.Generator) -
 
 
 def joint_test(
-    posterior: Bayesian, *data: Any, num_chains: int, num_steps: int, seed: int, **named: Any
+    posterior: Bayesian, *data: Tensor | None, num_chains: int, num_steps: int, seed: int, **named: Tensor | None
 ) -> dict[str, Array]:
     """Geweke's joint test of `inference.gibbs`: parameters and data drawn in turn must leave the prior as it is.
 

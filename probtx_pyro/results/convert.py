@@ -21,6 +21,7 @@ group                      what it holds
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -49,6 +50,30 @@ from probtx_pyro.results._evaluation import LIKELIHOODS, Likelihood, over_draws,
 from probtx_pyro.results._exchangeable import draws_relabelled, exchangeable
 
 Groups = dict[str, dict[str, Variable]]
+Attrs = dict[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the conversion of draws, as `to_inference_data` documents them."""
+
+    attention: bool | int = True
+    likelihood: str | None = "joint"
+    seed: int | None = None
+    prior: int = 0
+    relabel: bool = True
+
+    def __post_init__(self) -> None:
+        if self.attention < 0:
+            raise ValueError(f"attention must be True, False or n for every n-th draw, not {self.attention}")
+        if self.likelihood not in (None, *LIKELIHOODS):
+            raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {self.likelihood!r}")
+
+    def refuse_given(self, kind: str) -> None:
+        """Refuse an option that a result without draws cannot serve."""
+        for option in fields(self):
+            if getattr(self, option.name) != option.default:
+                raise ValueError(f"{option.name}: an option of draws, but this is a {kind}; leave it out")
 
 
 def to_inference_data(
@@ -56,12 +81,12 @@ def to_inference_data(
     *data: Tensor | None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
-    attention: bool | int = True,
-    likelihood: str | None = "joint",
-    seed: int | None = None,
-    prior: int = 0,
-    relabel: bool = True,
-    **named: Any,
+    attention: bool | int = Options.attention,
+    likelihood: str | None = Options.likelihood,
+    seed: int | None = Options.seed,
+    prior: int = Options.prior,
+    relabel: bool = Options.relabel,
+    **named: Tensor | None,
 ) -> Any:
     """Convert a result of inference to ``arviz.InferenceData`` (``xarray.DataTree`` under ArviZ 1.x).
 
@@ -132,31 +157,29 @@ def to_inference_data(
     Vehtari, Gelman & Gabry 2017, *Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC*.
     """
     library = {"inference_library": "probtx_pyro", "inference_library_version": version("probtx_pyro")}
-    options: dict[str, Any] = dict(attention=attention, likelihood=likelihood, seed=seed, prior=prior, relabel=relabel)
+    options = Options(attention, likelihood, seed, prior, relabel)
     fit = fit.draws if isinstance(fit, Approximation) else fit
     if isinstance(fit, MCMC | AutoGuide):
         fit, data, named = as_draws(fit, data, named, seed), (), {}
     if isinstance(fit, Draws):
         if data or named:
             raise ValueError("data: draws bring the data they were made from; leave them out")
-        groups, attrs = draws_groups(fit, dims, **options)
+        groups, attrs = draws_groups(fit, dims, options)
         return from_arrays(groups, coords, library | attrs)
     formulation = fit.formulation if isinstance(fit, Adaptation | Field) else fit
     if not isinstance(formulation, Formulation):
         raise ValueError(
-            f"fit must be a result of probtx_pyro.inference, a value of models, a mean field, or Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
+            "fit must be a result of inference, a formulation, a mean field, or "
+            f"Pyro's MCMC or AutoGuide, not a {type(fit).__name__}"
         )
-    defaults: Any = to_inference_data.__kwdefaults__
-    for name, given in options.items():
-        if given is not defaults[name]:
-            raise ValueError(f"{name}: an option of draws, but this is a {type(fit).__name__}; leave it out")
+    options.refuse_given(type(fit).__name__)
     groups, attrs = _point_groups(fit, formulation, formulation.bind(*data, **named), dims)
     return from_arrays(groups, coords, library | attrs)
 
 
 def _point_groups(
     fit: Any, formulation: Formulation, data: Data, dims: Mapping[str, Sequence[str]] | None
-) -> tuple[Groups, dict[str, str | int | float]]:
+) -> tuple[Groups, Attrs]:
     """The groups and attributes of one value of the parameters, with how it was found."""
     given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
     latent = not data or next(iter(formulation.DATA.values())).role == "latent"
@@ -167,7 +190,7 @@ def _point_groups(
     layout = Layout(formulation, data, fit.converged.shape if isinstance(fit, Adaptation | Field) else (), dims)
     estimate = {name: layout.variable(name, x) for name, x in formulation.parameters().items()}
     groups: Groups = {"iterations": {}, "point_estimate": estimate, "constant_data": {}, "observed_data": {}}
-    attrs: dict[str, str | int | float] = {}
+    attrs: Attrs = {}
     if isinstance(fit, Adaptation | Field):
         attrs |= {
             "method": fit.method if isinstance(fit, Adaptation) else "mean field",
@@ -196,32 +219,21 @@ def _point_groups(
     return groups, attrs
 
 
-Attrs = dict[str, str | int | float]
 LARGE = 2**27  # bytes of attention above which a user should know that there is a choice
 MARKOV_CHAINS = ("NUTS", "Gibbs")  # other methods are guides, whose draws are independent
 
 
 def draws_groups(
-    posterior: Draws,
-    dims: Mapping[str, Sequence[str]] | None = None,
-    *,
-    attention: bool | int,
-    likelihood: str | None,
-    seed: int | None,
-    prior: int,
-    relabel: bool,
+    posterior: Draws, dims: Mapping[str, Sequence[str]] | None = None, options: Options = Options()
 ) -> tuple[Groups, Attrs]:
     """All groups of draws, and the attributes of the file."""
+    attention, likelihood, seed, prior = options.attention, options.likelihood, options.seed, options.prior
     attrs: Attrs = {"method": posterior.method, **posterior.record}
     if posterior.method not in MARKOV_CHAINS and posterior.num_chains == 1:
         attrs["approximation"] = posterior.method
     statistics: dict[str, Variable] = {
         name: (SAMPLES, x.detach().cpu().numpy()) for name, x in posterior.statistics.items()
     }
-    if attention < 0:
-        raise ValueError(f"attention must be True, False or n for every n-th draw, not {attention}")
-    if likelihood not in (None, *LIKELIHOODS):
-        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)} or None, not {likelihood!r}")
     if isinstance(posterior.program, Formulation):
         if seed is not None or prior or likelihood == "answers":
             raise ValueError(
@@ -233,14 +245,16 @@ def draws_groups(
             raise ValueError("seed and prior: new data come from a program made by models.bayesian; leave them out")
         if likelihood == "answers":
             raise ValueError(
-                "likelihood: only a program made by models.bayesian says what its answers are; take 'joint', every observed site"
+                "likelihood: only a program made by models.bayesian says what its answers are; "
+                "take 'joint', every observed site"
             )
         groups: Groups
         groups, said = program_groups(posterior, dims, likelihood is not None)
         return groups | {"sample_stats": statistics}, attrs | said
     if not posterior.program.priors:
         raise ValueError(
-            "these draws are of the assignments alone, because the program has no priors; take results.gap, or the formulation's attention"
+            "these draws are of the assignments alone, because the program has no priors; "
+            "take results.gap, or the formulation's attention"
         )
     if prior and seed is None:
         raise ValueError("prior: draws from the priors need a seed; give seed, an integer")
@@ -250,11 +264,12 @@ def draws_groups(
     explained = [name for name in kind.explains(formulation) if name in given]
     if kind.answers and len(formulation.asked(data)) > 1:
         raise ValueError(
-            f"likelihood: the data of a {type(formulation).__name__} are no questions with answers; take likelihood='joint'"
+            f"likelihood: the data of a {type(formulation).__name__} are no questions with answers; "
+            "take likelihood='joint'"
         )
     if not explained:
         raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
-    if relabel:
+    if options.relabel:
         posterior = draws_relabelled(posterior)
         attrs["labels"] = posterior.record["labels"]
     if formulation.evidence_kind != "posterior":
@@ -335,7 +350,8 @@ def _at_draws(groups: Groups, layout: Layout, found: Mapping[str, Tensor], num_d
     """Attention, and what goes with it, in the posterior, or that of every n-th draw in a group of its own."""
     if (size := sum(x.nbytes for x in found.values())) > LARGE and every == 1:
         warnings.warn(
-            f"attention of every draw takes {size / 2**20:.0f} MiB; attention=n keeps that of every n-th draw, attention=False none",
+            f"attention of every draw takes {size / 2**20:.0f} MiB; "
+            "attention=n keeps that of every n-th draw, attention=False none",
             stacklevel=4,
         )
     variables: dict[str, Variable] = {name: layout.variable(name, x, samples=SAMPLES) for name, x in found.items()}
@@ -363,9 +379,7 @@ Sites = dict[str, dict[str, Any]]
 Dims = Mapping[str, list[str | None]]
 
 
-def program_groups(
-    draws: Draws, dims: Mapping[str, Sequence[str]] | None, likelihood: bool
-) -> tuple[Groups, dict[str, str | int | float]]:
+def program_groups(draws: Draws, dims: Mapping[str, Sequence[str]] | None, likelihood: bool) -> tuple[Groups, Attrs]:
     """Return the posterior, the observed data and their pointwise log likelihood,
     and why there is none where that is so.
 

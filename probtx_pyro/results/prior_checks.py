@@ -80,7 +80,8 @@ def prior_against_posterior(prior: Mapping[str, ArrayLike], posterior: Mapping[s
             raise ValueError(f"prior of {name} contains NaN or infinity; look at what it was drawn from")
         if before.shape[1:] != after.shape[1:]:
             raise ValueError(
-                f"prior of {name} has shape {before.shape} but the posterior's parameter has shape {after.shape[1:]}; give (draw, *shape)"
+                f"prior of {name} has shape {before.shape} but the posterior's parameter has shape {after.shape[1:]}; "
+                "give (draw, *shape)"
             )
         with np.errstate(divide="ignore", invalid="ignore"):  # a fixed parameter: 0/0 is NaN, said by the result
             found.shrinkage[name] = 1 - after.var(0, ddof=1) / before.var(0, ddof=1)
@@ -188,7 +189,8 @@ def prior_sensitivity(
             ends.append({name: _moments(x, weights) for name, x in flat.items()})
         if worst > LARGEST_K:
             warnings.warn(
-                f"Pareto k of the {part} is {worst:.2f}, above {LARGEST_K}: do not believe its sensitivities; take a smaller scaling, more draws, or run the sampler again",
+                f"Pareto k of the {part} is {worst:.2f}, above {LARGEST_K}: do not believe its sensitivities; "
+                "take a smaller scaling, more draws, or run the sampler again",
                 stacklevel=2,
             )
         steps = 2 * np.log2(scaling)
