@@ -7,9 +7,7 @@ from probtx_pyro._lazy import lazily
 
 _NAMES = {
     "_capture": ("capture",),
-    "_captured": ("Captured", "captured"),
-    "_stack": ("stack_layers", "capture_data"),
-    "_best_equivalent": ("BestEquivalent", "best_equivalent"),
+    "_captured": ("Captured", "captured", "stack_layers", "capture_data", "BestEquivalent", "best_equivalent"),
     "_query_check": ("QueryCheck", "QUERY_STATISTICS", "query_check"),
     "_cross_validate": ("CrossValidation", "softmax_alternatives", "cross_validate"),
     "redundancy": (

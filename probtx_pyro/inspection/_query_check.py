@@ -18,8 +18,7 @@ from pyro import poutine
 from torch import Tensor
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.inspection._captured import Captured
-from probtx_pyro.inspection._stack import stack_layers
+from probtx_pyro.inspection._captured import Captured, stack_layers
 from probtx_pyro.ops._progress import progress_bar
 
 Array = NDArray[np.floating[Any]]

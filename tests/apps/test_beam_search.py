@@ -9,7 +9,7 @@ import torch
 from strategies import generator
 from tolerances import rounding
 
-from probtx_pyro.apps._beam_search import beam_search
+from probtx_pyro.apps._translation import beam_search
 
 VOCABULARY, START, END = 4, 0, 1
 

@@ -20,8 +20,8 @@ from probtx_pyro.apps.segmentation import (
     marks_from_clicks,
     overlay,
 )
-from probtx_pyro.apps.segmentation._features import cut
 from probtx_pyro.apps.segmentation._segmenter import after
+from probtx_pyro.apps.segmentation._units import cut
 from probtx_pyro.inference import adapt
 from probtx_pyro.metrics import intersection_over_union
 from probtx_pyro.models import GaussianMixture

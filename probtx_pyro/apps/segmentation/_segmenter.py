@@ -12,9 +12,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probtx_pyro import models
-from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
-from probtx_pyro.apps.segmentation._settings import SegmentationSettings
-from probtx_pyro.apps.segmentation._units import PictureUnits, find_units, path_energies
+from probtx_pyro.apps.segmentation._units import (
+    Cells,
+    PictureUnits,
+    SegmentationSettings,
+    cut,
+    find_units,
+    lab_colours,
+    path_energies,
+)
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
 
