@@ -10,8 +10,6 @@ _NAMES = {
     "_captured": ("Captured", "captured", "stack_layers", "capture_data", "BestEquivalent", "best_equivalent"),
     "_query_check": ("QueryCheck", "QUERY_STATISTICS", "query_check"),
     "_cross_validate": ("CrossValidation", "softmax_alternatives", "cross_validate"),
-    "redundancy": (
-        "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
-    ),
-}  # fmt: skip
+    "redundancy": "rank_spectrum attention_rank effective_rank effective_keys head_distances jensen_shannon".split(),
+}
 __all__, __getattr__, __dir__ = lazily(__name__, _NAMES)
