@@ -23,12 +23,8 @@ from probtx_pyro.plots.plane import credible_ellipses, em_paths, energy_landscap
 from probtx_pyro.plots.posterior import answer_band, attention_band, attention_uncertainty, calibration
 from probtx_pyro.plots.priors import prior_against_posterior, prior_posterior, prior_sensitivity
 
-__all__ = [
-    "attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap", "segmentation_overlay",
-    "energy_landscape", "credible_ellipses", "image_rows",
-    "rank_spectra", "rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs",
-    "marginal_agreement", "head_report", "query_check",
-    "attention_band", "attention_uncertainty", "answer_band", "calibration",
-    "prior_posterior", "prior_against_posterior", "prior_sensitivity",
-    "UNIT_COLORS", "unit_color",
-]  # fmt: skip
+__all__ = ["attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap"]
+__all__ += ["segmentation_overlay", "energy_landscape", "credible_ellipses", "image_rows", "rank_spectra"]
+__all__ += ["rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs", "marginal_agreement"]
+__all__ += ["head_report", "query_check", "attention_band", "attention_uncertainty", "answer_band", "calibration"]
+__all__ += ["prior_posterior", "prior_against_posterior", "prior_sensitivity", "UNIT_COLORS", "unit_color"]

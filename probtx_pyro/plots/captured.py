@@ -96,7 +96,7 @@ def head_report(
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
     spread = _given.numbers("effective_units", effective_units, "(query,)")
-    _given.counted("effective_units", spread, len(weights), f"attention has {len(weights)}", "queries")
+    _given.counted("effective_units", spread, len(weights), "queries")
     rows, columns = ([] if x is None or len(x) > MOST_NAMES else [*map(str, x)] for x in (query_labels, unit_labels))
     missing = [x is None for x in (observed_evidence, replicated_evidence, p_values)]
     if any(missing) and not all(missing):
@@ -112,16 +112,14 @@ def head_report(
         replicated = _given.numbers("replicated_evidence", replicated_evidence, "(draw,)")
         values = _given.numbers("p_values", list(p_values.values()), "(statistic,)")
         if not len(values) or not len(replicated) or (values <= 0).any() or (values > 1).any():
-            raise ValueError(
-                "p_values must hold at least one value in (0, 1], and replicated_evidence at least one draw"
-            )
+            raise ValueError("p_values must be in (0, 1] and at least one, replicated_evidence at least one draw")
         _evidence(float(observed_evidence), replicated, panels[1, 0])
         _p_values(list(p_values), values, level, panels[1, 1])
     figure.suptitle(title)
     return figure
 
 
-def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> dict[str, int]:
+def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Result) -> dict[str, int]:
     """The index of the head along each of the axes, of which the sizes are given."""
     there = tuple(axes), tuple(axes.values())
     if check is not None and (tuple(check.dims), np.shape(check.discrepancy)) != there:
@@ -130,7 +128,7 @@ def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> di
     if head is None:
         head = [0] * len(axes) if check is None else check.ranking[0]
     chosen = np.ravel(head).astype(int).tolist()
-    _given.counted("head", chosen, len(axes), f"there are {len(axes)} axes ({', '.join(axes)})", "indices")
+    _given.counted("head", chosen, len(axes), f"axes ({', '.join(axes)})")
     _inside("head", chosen, [*axes.values()])
     return dict(zip(axes, chosen, strict=True))
 
@@ -140,12 +138,10 @@ def _inside(name: str, chosen: list[int], sizes: list[int]) -> None:
         raise ValueError(f"{name}: {tuple(chosen)} is outside {tuple(sizes)}; count from 0")
 
 
-def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
+def _of_check(check: Result, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
     """Observed and replicated log evidence of a head, and its p-values by statistic."""
     if EVIDENCE not in check.statistics:
-        raise ValueError(
-            f"check has no statistic {EVIDENCE!r}, only {', '.join(check.statistics)}; give it to query_check"
-        )
+        raise ValueError(f"check has no statistic {EVIDENCE!r}, only {check.statistics}; give it to query_check")
     row = check.statistics.index(EVIDENCE)
     p_values = {name: float(p[head]) for name, p in zip(check.statistics, check.p_values, strict=True)}
     return float(check.observed[row][head]), check.replicated[(row, slice(None), *head)], p_values
@@ -157,8 +153,7 @@ def _spread(spread: np.ndarray, labels: list[str], ax: Axes) -> None:
     ax.stairs(spread, edges, orientation="horizontal", color=_style.unit_color(0), baseline=None)
     ax.set(ylim=(len(spread) - 0.5, -0.5), xlim=(0, 1.05 * max(spread.max(), 2.0)), xlabel="effective units")
     _style.ticks(ax, labels, [])
-    to_units: Any = (lambda x: np.log(np.maximum(x, 1e-3)), np.exp)
-    entropy = ax.secondary_xaxis("top", functions=to_units)
+    entropy = ax.secondary_xaxis("top", functions=(lambda x: np.log(np.maximum(x, 1e-3)), np.exp))
     entropy.set_xlabel("entropy (nats)")
     marks = np.arange(0, np.log(ax.get_xlim()[1]), 1.0 if spread.max() > 5 else 0.5)
     entropy.set_xticks(marks, [f"{mark:g}" for mark in marks])
@@ -218,9 +213,9 @@ def query_check(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, ``largest`` not positive.
     """
-    axes, coords = ["layer", "head"], dict[str, Any]()
+    axes, coords = ["layer", "head"], dict[str, Sequence]()
     if hasattr(z_scores, "z_scores"):
-        check: Any = z_scores
+        check: Result = z_scores
         z_scores = check.z_scores
         statistics = check.statistics if statistics is None else statistics
         p_values = check.p_values if p_values is None else p_values
@@ -230,7 +225,7 @@ def query_check(
     given = _given.numbers("z_scores", z_scores, "(statistic, layer, head) or (statistic, head)")
     scores = given[:, None] if given.ndim == 2 else given
     kinds, layers, heads = scores.shape
-    titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}")
+    titles = _given.names("statistics", statistics, kinds, "statistics")
     rows, columns = (coords.get(name, range(n)) for name, n in zip(axes, (layers, heads), strict=True))
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
@@ -352,7 +347,7 @@ def head_distance_matrix(
     """
     array = _given.numbers("distances", distances, "(head, head)", "give one row for each head")
     heads = len(array)
-    names = _given.names("labels", labels, heads, f"distances has {heads} entries", default=range(heads))
+    names = _given.names("labels", labels, heads, "heads", range(heads))
     ax = _style.axes(ax, 1.8 + 0.36 * heads, 1.0 + 0.36 * heads)
     written = ~np.eye(heads, dtype=bool) & (array.size <= MOST_DISTANCES)
     _style.matrix(ax, array, "distance", written, float(array.max()) or 1.0 if largest is None else largest)
@@ -361,9 +356,7 @@ def head_distance_matrix(
     return ax
 
 
-def _sets(
-    name: str, given: "Sequence[ArrayLike]", shape: str, labels: Sequence | None
-) -> tuple[list[np.ndarray], list[str]]:
+def _sets(name: str, given: "Sequence[ArrayLike]", shape: str, labels: Sequence | None) -> tuple[list, list[str]]:
     """The arrays, none of them empty, and a name for each."""
     sets = [_given.numbers(f"{name}[{i}]", x, shape) for i, x in enumerate(given)]
     if not sets:
@@ -371,8 +364,7 @@ def _sets(
     for i, x in enumerate(sets):
         if not x.size:
             raise ValueError(f"{name}[{i}] must have shape {shape} but is empty; give at least one matrix")
-    count = len(sets)
-    return sets, _given.names("labels", labels, count, f"{name} has {count} entries", default=[""] * count)
+    return sets, _given.names("labels", labels, len(sets), name, [""] * len(sets))
 
 
 def _line(series: int) -> dict[str, Any]:

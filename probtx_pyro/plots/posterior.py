@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
@@ -21,7 +21,7 @@ def attention_band(
     reference: "ArrayLike | None" = None,
     ax: Axes | None = None,
     *,
-    query: Any = None,
+    query: object = None,
 ) -> Axes:
     """Show how sure a query's attention is: mean and central credible interval of its weight on each unit.
 
@@ -58,7 +58,7 @@ def attention_band(
     units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    names = _given.names("units", units, len(at), f"attention has {len(at)} units", default=range(len(at)))
+    names = _given.names("units", units, len(at), "units", range(len(at)))
     ax = _style.axes(ax)
     ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
     ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
@@ -70,7 +70,7 @@ def attention_band(
 
 def attention_uncertainty(
     attention: "ArrayLike | Result", queries: Sequence | None = None, units: Sequence | None = None
-) -> NDArray[Any]:
+) -> np.ndarray:
     """Show the mean of the attention matrix and, beside it, its posterior standard deviation.
 
     Parameters
@@ -191,6 +191,6 @@ def answer_band(
         line.set_label("mean answer")
     if points is not None:
         places, seen = (_given.numbers("points", x, "(n,)") for x in points)
-        _given.counted("points", seen, len(places), f"there are {len(places)} queries", "answers")
+        _given.counted("points", seen, len(places), "queries")
         ax.plot(places, seen, "o", color=_style.INK, markersize=3.5, label="data")
     return _style.finished(ax, "query", "answer", True)
