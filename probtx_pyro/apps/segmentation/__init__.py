@@ -58,13 +58,10 @@ from probtx_pyro.apps.segmentation._clicks import (
     play_clicks,
     suggest_click,
     uncertainty,
-)  # fmt: skip
+)
 from probtx_pyro.apps.segmentation._segmenter import InteractiveSegmenter, Segmentation
 from probtx_pyro.apps.segmentation._units import SegmentationSettings, lab_colours
 
-__all__ = [
-    "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
-    "Click", "marks_from_clicks", "suggest_click", "uncertainty",
-    "LABEL_COLOURS", "overlay",
-    "ClickGame", "first_clicks", "next_click", "play_clicks",
-]  # fmt: skip
+__all__ = ["InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours", "LABEL_COLOURS", "overlay"]
+__all__ += ["Click", "marks_from_clicks", "suggest_click", "uncertainty"]
+__all__ += ["ClickGame", "first_clicks", "next_click", "play_clicks"]

@@ -56,9 +56,7 @@ def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.nda
     marks = np.zeros(shape, np.int32)
     for y, x, label in clicks:
         if not (0 <= y < shape[0] and 0 <= x < shape[1]):
-            raise ValueError(
-                f"click {y},{x},{label} lies outside the picture: y is 0..{shape[0] - 1}, x is 0..{shape[1] - 1}"
-            )
+            raise ValueError(f"click {y},{x},{label} lies outside the picture of {shape[0]} x {shape[1]} pixels")
         if label < 1:
             raise ValueError(f"click {y},{x},{label} has a label below 1; 0 stands for unmarked")
         marks[y, x] = label
@@ -185,10 +183,8 @@ def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | 
 
 
 # Okabe and Ito's colours, told apart by people who confuse red and green.
-COLOURS = np.array(
-    [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66)],
-    np.uint8,
-)  # fmt: skip
+_OKABE_ITO = (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66)
+COLOURS = np.array(_OKABE_ITO, np.uint8)
 
 
 _SHADES = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)

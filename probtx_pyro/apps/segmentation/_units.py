@@ -17,17 +17,7 @@ from probtx_pyro import models
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
 
-_MAY_BE_ZERO = (
-    "blur",
-    "num_steps",
-    "hop_cost",
-    "frame_cost",
-    "paths",
-    "colour_rounds",
-    "learned_hop",
-    "previous_weight",
-    "region_error",
-)
+_MAY_BE_ZERO = "blur num_steps hop_cost frame_cost paths colour_rounds learned_hop previous_weight region_error".split()
 
 
 @dataclass(frozen=True)
