@@ -192,7 +192,8 @@ def translate(
     rows = [tokenizer.encode(sentence.strip()) for sentence in sentences]
     for number, row in enumerate(rows, 1):
         if len(row) > model.context:
-            raise BadRow("sentence", number, f"has {len(row):,} tokens for {model.context:,} places; divide it")
+            room = f"there is room for {model.context:,} (context)"
+            raise BadRow("sentence", number, f"has {len(row):,} tokens, and {room}; divide it, or train with more")
     found = translate_rows(model, rows, beam=beam, length_penalty=length_penalty, batch=batch)
     return [Translation(tokenizer.decode(each.tokens), each.log_probability) for each in found]
 

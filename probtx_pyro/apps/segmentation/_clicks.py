@@ -56,7 +56,7 @@ def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.nda
     marks = np.zeros(shape, np.int32)
     for y, x, label in clicks:
         if not (0 <= y < shape[0] and 0 <= x < shape[1]):
-            raise ValueError(f"click {y},{x},{label} lies outside the picture of {shape[0]} x {shape[1]} pixels")
+            raise ValueError(f"click {y},{x},{label} lies outside; y is 0..{shape[0] - 1}, x is 0..{shape[1] - 1}")
         if label < 1:
             raise ValueError(f"click {y},{x},{label} has a label below 1; 0 stands for unmarked")
         marks[y, x] = label
