@@ -7,7 +7,6 @@ import torch
 
 from probtx_pyro import apps, data, nn, train
 from probtx_pyro.apps import _batches
-from probtx_pyro.apps._batches import BadRow, batches, channels_of, require_room, room_of
 from probtx_pyro.data import Tokenizer, Vocabulary
 from probtx_pyro.train import _adaptation, _mode
 from probtx_pyro.train._loop import ONE_PROCESS
@@ -52,7 +51,7 @@ def test_every_row_is_in_one_batch_of_like_lengths_within_the_budget():
     for _ in range(100):
         lengths = [draw.choice([0, 1, 2, 3, 10, 40]) for _ in range(draw.randrange(60))]
         most, channels = draw.randrange(1, 20), draw.choice([1, 3, 8])
-        found = batches(lengths, most, channels)
+        found = _batches.batches(lengths, most, channels)
         order = [i for part in found for i in part]
         assert sorted(order) == [i for i, n in enumerate(lengths) if n]
         assert [lengths[i] for i in order] == sorted(filter(None, lengths))
@@ -62,10 +61,10 @@ def test_every_row_is_in_one_batch_of_like_lengths_within_the_budget():
 
 
 def test_batches_are_full_where_there_is_room():
-    assert [len(part) for part in batches([5] * 20, rows=99)] == [20]  # 500 of 600
-    assert [len(part) for part in batches([5] * 50, rows=99)] == [24, 24, 2]
+    assert [len(part) for part in _batches.batches([5] * 20, rows=99)] == [20]  # 500 of 600
+    assert [len(part) for part in _batches.batches([5] * 50, rows=99)] == [24, 24, 2]
     with pytest.raises(ValueError, match="batch must be 1 or more, not 0"):
-        batches([1], 0)
+        _batches.batches([1], 0)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +78,12 @@ def test_batches_are_full_where_there_is_room():
 )
 def test_a_row_that_is_too_long_is_refused_by_its_number(encoder, channels, room):
     model = nn.WordTagger(4, encoder(), 8, (2,))
-    assert (channels_of(model), room_of(model)) == (channels, room)
-    require_room(model, [1, room])
+    assert (_batches.channels_of(model), _batches.room_of(model)) == (channels, room)
+    _batches.require_room(model, [1, room])
     with pytest.raises(
-        BadRow, match=f"text 2 has {room + 1} words, and there is room for {room}.*; divide it"
+        _batches.BadRow, match=f"text 2 has {room + 1} words, and there is room for {room}.*; divide it"
     ) as error:
-        require_room(model, [1, room + 1], "text")
+        _batches.require_room(model, [1, room + 1], "text")
     assert error.value.number == 2
 
 
@@ -141,7 +140,7 @@ def test_a_line_that_there_is_no_room_for_is_refused_before_the_model_runs(use):
     ask, make = USES[use]
     model = make()
     seen = watched(model.words, CHANNELS)
-    with pytest.raises(BadRow, match=r"\w+ 3 has 21 words, and there is room for 20; divide it"):
+    with pytest.raises(_batches.BadRow, match=r"\w+ 3 has 21 words, and there is room for 20; divide it"):
         ask(model, [["a"], [], ["b"] * 21])
     assert seen == []
 

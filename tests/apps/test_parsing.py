@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probtx_pyro import nn
-from probtx_pyro.apps._parsing import DECODERS, AttentionParser
+from probtx_pyro.apps import DECODERS, AttentionParser
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn.tasks import TransformerEncoder, WordTagger
 
@@ -102,12 +102,12 @@ def test_a_known_head_comes_out_whatever_attention_prefers(decoder, root):
     [
         (
             [[2, 1, None]],
-            "sentence 1: no tree with a single root has the known heads; mend them, or take another decoder",
+            "sentence 1: no tree with a single root has the known heads; take another decoder",
         ),
         ([[0, 0, None]], "sentence 1: no tree with a single root has the known heads"),
-        ([[1, None, None]], "sentence 1: word 1 has head 1; give 0, the number of another word up to 3, or None"),
-        ([[4, None, None]], "sentence 1: word 1 has head 4; give 0"),
-        ([[2, None]], "sentence 1 has 3 words and 2 heads; give one a word, or None"),
+        ([[1, None, None]], "sentence 1: word 1 has head 1; give another word, 0, or None"),
+        ([[4, None, None]], "sentence 1: word 1 has head 4; give another word"),
+        ([[2, None]], "sentence 1 has 3 words, 2 heads; give one a word, or None"),
         ([], "0 rows of heads for 1 sentences; give one a sentence"),
     ],
 )
@@ -119,7 +119,7 @@ def test_known_heads_that_cannot_be_are_refused(known, said):
 def test_known_heads_whose_arcs_cross_have_no_projective_tree():
     crossing, sentence = [3, 0, None, 2], [["the", "cat", "sleeps", "the"]]
     assert AttentionParser(made(), WORDS).parse(sentence, [crossing])[0][:2] == [3, 0]
-    with pytest.raises(ValueError, match="sentence 1: no projective tree has the known heads; mend them"):
+    with pytest.raises(ValueError, match="sentence 1: no projective tree has the known heads; take another decoder"):
         AttentionParser(made(), WORDS, "projective").parse(sentence, [crossing])
 
 

@@ -94,7 +94,7 @@ def test_a_language_model_loads_and_cannot_parse(run, capsys):
     tokens = done.vocabulary.encode("the cat sleeps")[None]
     torch.testing.assert_close(loaded.model(tokens), done.model.eval()(tokens), rtol=0, atol=0)
     assert cli.main(["parse", str(run / "in.conllu"), "--model", str(run / "lm"), "--out", str(run / "o.conllu")]) == 2
-    assert "the model is a TransformerLM; give one with a DependencyCRFEncoder" in capsys.readouterr().err
+    assert "model is a TransformerLM; only a DependencyCRFEncoder has heads" in capsys.readouterr().err
 
 
 def test_runs_of_every_kind_load(tmp_path, capsys):

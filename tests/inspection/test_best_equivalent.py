@@ -368,12 +368,12 @@ def test_the_truth_is_found_and_its_intervals_cover_it(metric):
         (lambda one: inspection.best_equivalent(one, tilt=Gamma(2.0, 1.0)), "tilt: the one maximum is known under a Normal prior"),
         (lambda one: inspection.best_equivalent(one, precision=Gamma(0.5, 1.0)), "less than a concentration of 1"),
         (lambda one: inspection.best_equivalent(one, "full", precision=Wishart(torch.tensor(3.5), torch.eye(3))), "less than D [+] 1 = 4 degrees"),
-        (lambda one: inspection.best_equivalent(one, tilt=Normal(torch.zeros(4), 1.0)), r"tilt: the prior has shape \(4,\) but the tilt of the heads \(3,\)"),
+        (lambda one: inspection.best_equivalent(one, tilt=Normal(torch.zeros(4), 1.0)), r"tilt: the prior has shape \(4,\); heads need \(3,\)"),
         (lambda one: inspection.best_equivalent(inspection.captured(one.queries, one.keys, padded=torch.ones(40).bool())), "has no query that counts"),
-        (lambda one: one.equivalent(torch.zeros(2, 3), torch.ones(())), r"tilt has shape \(2, 3\) and precision \(\)"),
+        (lambda one: one.equivalent(torch.zeros(2, 3), torch.ones(())), r"tilt must have shape \(\*heads, D\), precision"),
         (lambda one: one.equivalent(torch.zeros(3), -torch.eye(3)), "precision must be symmetric positive definite|precision"),
         (lambda one: one.equivalent(torch.zeros(3), torch.tensor(-1.0)), "key_precision must be > 0"),
-        (lambda one: inspection.stack_layers({"a": one, "b": one.raw}), "one choice of mixture"),
+        (lambda one: inspection.stack_layers({"a": one, "b": one.raw}), "layers differ in shape, kind or choice of mixture"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

@@ -100,7 +100,7 @@ def test_additive_masks_of_layers_that_have_no_place_for_them():
         assert_equal(found.attention(), weights, operations=4096)
 
 
-def test_a_layer_of_ones_own_that_says_nothing_is_refused():
+def test_a_layer_of_ones_own_without_a_formulation_is_refused():
     class Own(layers.attention.Attention):
         def attend(self, queries, units, values, masks, need_weights):
             return values, None
