@@ -5,10 +5,7 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops._arc_kernel.arcs import Arcs
-from probtx_pyro.ops._arc_kernel.distance_groups import Groups
-from probtx_pyro.ops._arc_kernel.full_rank import FullRank
-from probtx_pyro.ops._arc_kernel.low_rank import LowRank
+from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import group_of
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
@@ -32,9 +29,13 @@ def draw(seed, length, distances, rank, batch=2, labels=3, channels=1):
 
 def arcs_of(distances, q, left, right):
     """Arcs with potentials that are given as (G, c, L, r)."""
-    groups, right = Groups.of(distances, q), right.transpose(0, 1)
-    weights = FullRank(right.mT.contiguous()) if left is None else LowRank.of(groups, left.transpose(0, 1), right)
-    return Arcs.of(groups, q, weights)
+    groups, right = kernel.arcs.Groups.of(distances, q), right.transpose(0, 1)
+    weights = (
+        kernel.arcs.FullRank(right.mT.contiguous())
+        if left is None
+        else kernel.arcs.LowRank.of(groups, left.transpose(0, 1), right)
+    )
+    return kernel.arcs.Arcs.of(groups, q, weights)
 
 
 def groups_by_definition(distances, length):
@@ -100,7 +101,7 @@ def test_every_pair_is_in_the_group_of_its_distance(distances, length):
     group = group_of(distances, length)
     for g, i, j in member.nonzero().tolist():
         assert group[i, j] == g
-    assert set(Groups.of(distances, torch.zeros(length, 1)).numbers) == set(member.nonzero()[:, 0].tolist())
+    assert set(kernel.arcs.Groups.of(distances, torch.zeros(length, 1)).numbers) == set(member.nonzero()[:, 0].tolist())
 
 
 @low_rank

@@ -48,7 +48,7 @@ from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops._crf_rules import softmax
+from probtx_pyro.ops._crf_potentials import softmax
 from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, group_of, start
 
 Known = Tensor | None
