@@ -165,11 +165,7 @@ def by_scores(
 
 
 def by_chunks(
-    function: Callable[..., Tensor],
-    states: Tensor,
-    patterns: Tensor,
-    log_prior: Tensor | None = None,
-    *shared: Tensor,
+    function: Callable[..., Tensor], states: Tensor, patterns: Tensor, log_prior: Tensor | None = None, *shared: Tensor
 ) -> Tensor:
     """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
 
@@ -202,7 +198,7 @@ def by_chunks(
     return over_chunks(rows, by_query, [patterns, given, *shared], patterns.shape[-2])[0]
 
 
-def _slice(x: Any, axis: int, start: int, size: int) -> Any:
+def _slice(x: Tensor | None, axis: int, start: int, size: int) -> Tensor | None:
     """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
     if x is None or x.dim() < -axis or x.shape[axis] == 1:
         return x
@@ -225,7 +221,8 @@ def reduction(assignment: str | Reduction) -> Reduction:
         return assignment
     if assignment not in tuple(ASSIGNMENTS):
         raise ValueError(
-            f"assignment must be one of {', '.join(ASSIGNMENTS)}, or a callable from log joints (..., R) to (...), not {assignment!r}"
+            f"assignment must be one of {', '.join(ASSIGNMENTS)}, or a callable from log joints (..., R) to (...), "
+            f"not {assignment!r}"
         )
     return ASSIGNMENTS[assignment]
 

@@ -182,7 +182,8 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
     residual = float(torch.stack([(y - x).abs().max() / x.abs().max().clamp_min(1.0) for x, y in pairs]).max())
     if not residual <= precision**0.5:
         warnings.warn(
-            f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): raise num_steps, or differentiate unrolled (implicit=False)",
+            f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): "
+            "raise num_steps, or differentiate unrolled (implicit=False)",
             stacklevel=4,
         )
 
@@ -198,7 +199,8 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
             if not bool(torch.isfinite(change)):
                 break
         raise RuntimeError(
-            "implicit gradient: I - dF/dx is singular here (a flat direction), or the gradient that comes in is NaN; give the adapted parameters a prior, or use implicit=False"
+            "implicit gradient: I - dF/dx is singular here (a flat direction), or the gradient that comes in is NaN; "
+            "give the adapted parameters a prior, or use implicit=False"
         )
 
     state = dict(zip(names, _Implicit.apply(solve, *(outer[name] for name in names)), strict=True))

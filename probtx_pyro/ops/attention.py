@@ -349,7 +349,9 @@ def require_reached(log_evidence: Tensor) -> None:
     """
     if known((log_evidence == -math.inf).any(), otherwise=False):
         raise ValueError(
-            f"queries: some lie so far from every unit that their log densities overflow {log_evidence.dtype}, or have an answer that no unit gives, and there is no attention; drop those with log_evidence -inf, or divide queries and keys by their scale"
+            f"queries: some lie so far from every unit that their log densities overflow {log_evidence.dtype}, "
+            "or have an answer that no unit gives, and there is no attention; drop those with log_evidence -inf, "
+            "or divide queries and keys by their scale"
         )
 
 

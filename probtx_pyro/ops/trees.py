@@ -20,8 +20,8 @@ from probtx_pyro.ops._numerics import common_shape
 Scores = NDArray[np.float64]
 Heads = NDArray[np.int64]
 Solver = Callable[[Scores, bool], Heads | None]
-"""From the scores (N, N + 1) of a sentence without absent words, and whether there is a single root, to its best tree, or
-None if it has none."""
+"""From the scores (N, N + 1) of a sentence without absent words, and whether there is a single root,
+to its best tree; None if it has none."""
 
 
 def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
@@ -88,18 +88,20 @@ def allowed_arcs(arcs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     words = arcs.shape[-2] if arcs.dim() >= 2 else 0
     if words == 0 or arcs.shape[-1] != words + 1 or not arcs.is_floating_point():
         raise ValueError(
-            f"arcs must be floating and have shape (..., N, N + 1), the root first, but is {arcs.dtype} of shape {tuple(arcs.shape)}; build it with arc_scores"
+            f"arcs must be floating and have shape (..., N, N + 1), the root first, but is {arcs.dtype} of shape "
+            f"{tuple(arcs.shape)}; build it with arc_scores"
         )
     present = torch.ones(words, dtype=torch.bool, device=arcs.device) if mask is None else mask
     if present.dtype != torch.bool or present.shape[-1:] != (words,):
         raise ValueError(
-            f"mask must be boolean and have shape (..., {words}) but is {present.dtype} of shape {tuple(present.shape)}; give True for each word"
+            f"mask must be boolean and have shape (..., {words}) but is {present.dtype} of shape "
+            f"{tuple(present.shape)}; give True for each word"
         )
     try:
         present = present.expand(common_shape(arcs.shape[:-1], present.shape))
     except RuntimeError:
         raise ValueError(
-            f"mask {tuple(present.shape)} does not broadcast with arcs {tuple(arcs.shape)}; give one mask, or one a sentence"
+            f"mask {tuple(present.shape)} does not broadcast with arcs {tuple(arcs.shape)}; give one for each sentence"
         ) from None
     heads = torch.nn.functional.pad(present, (1, 0), value=True)
     itself = torch.nn.functional.pad(torch.eye(words, dtype=torch.bool, device=arcs.device), (1, 0))

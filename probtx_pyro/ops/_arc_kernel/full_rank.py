@@ -1,4 +1,5 @@
-"""Scores of arcs of full rank and the messages along them, with their gradients: two families of GEMMs, and little besides.
+"""Scores of arcs of full rank and the messages along them, with their gradients: two families of GEMMs,
+and little besides.
 
 An arc from word i to its head j has the potential ``T^{g(i,j)}``, g(i, j) the distance group. With ``y^g = Q T^g'``,
 scores, messages and all their gradients are derivatives of the trilinear form ``s(p, x, y) = Σ_ij p_ij x^{g(i,j)}_i ·

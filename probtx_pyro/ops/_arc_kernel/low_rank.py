@@ -23,7 +23,8 @@ from torch.autograd.function import once_differentiable
 
 from probtx_pyro.ops._arc_kernel.distance_groups import Context, Groups, Run
 
-STEP = 8  # products whose columns are a multiple of it take half the time for short sentences; they may read beyond their end
+# products whose columns are a multiple of it take half the time for short sentences; they may read beyond their end
+STEP = 8
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a number
 
 

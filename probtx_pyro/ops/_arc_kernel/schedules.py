@@ -1,5 +1,5 @@
-"""Mean field, channels at a time: the potentials as the kernel takes them, the scores and messages of some channels with
-root and global nodes, and the schedules, which in other respects are those of `probtx_pyro.ops.dependency_crf`.
+"""Mean field, channels at a time: the potentials as the kernel takes them, the scores and messages of some channels
+with root and global nodes, and the schedules, which in other respects are those of `probtx_pyro.ops.dependency_crf`.
 
 Sizes, here and in the other files: B sentences, N words, C channels, G distance groups, L labels, K labels of the root,
 S slots, r the rank of the ternary potentials (L where they are full).
