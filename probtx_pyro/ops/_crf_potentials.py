@@ -138,6 +138,15 @@ class Potentials(NamedTuple):
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
 
+    @property
+    def roots(self) -> int:
+        """Number of labels of the root: K, or 1 without a root."""
+        return 1 if self.root is None else self.root.shape[-1]
+
+    def unary_scores(self) -> Labels:
+        """S, with 0 for padding."""
+        return self.unary.masked_fill(~self.words.unsqueeze(-1), 0.0)
+
     def sentences(self, rows: Tensor) -> "Potentials":
         """Some of the sentences, by their numbers (b,)."""
         labels, heads = (None if x is None else x[rows] for x in (self.labels, self.heads))
@@ -191,13 +200,12 @@ class Potentials(NamedTuple):
 
     def largest(self) -> Tensor:
         """The largest magnitude of a potential of arcs, at least 1; of factors a bound of it."""
-        ternary = self.ternary
-        parts = [x.detach() for x in (self.root, self.memory) if x is not None]
-        parts += [ternary.detach()] if isinstance(ternary, Tensor) else []
-        sizes = [x.abs().amax() for x in parts]
-        if not isinstance(ternary, Tensor):
-            left, right = (x.detach().abs().amax() for x in ternary)
-            sizes.append(left * right * ternary[0].shape[-1])
+        sizes = [x.detach().abs().amax() for x in (self.root, self.memory) if x is not None]
+        if isinstance(self.ternary, Tensor):
+            sizes.append(self.ternary.detach().abs().amax())
+        else:
+            left, right = (x.detach().abs().amax() for x in self.ternary)
+            sizes.append(left * right * self.ternary[0].shape[-1])
         return torch.stack(sizes).amax().clamp_min(1.0)
 
     def slot_scores(self, labels: Tensor, root: Tensor | None = None, of: Tensor | None = None) -> Tensor:

@@ -86,7 +86,7 @@ class Sweeps:
             return (beta * (x.to(self.dtype) - over)).exp()
 
         arcs = exponential(crf.full_ternary(), top[:, None, :, None])
-        own = crf.unary.masked_fill(~crf.words.unsqueeze(-1), 0.0).to(self.dtype)
+        own = crf.unary_scores().to(self.dtype)
         own = own + torch.einsum("bci,ca->bia", self.has_head.to(self.dtype), beta * top)
         other, memory = (~self.has_head).to(self.dtype).unsqueeze(-1).expand(-1, -1, -1, labels), crf.all_memory()
         if memory is not None and crf.split:

@@ -167,17 +167,12 @@ def joint(first: Factor, second: Factor) -> Factor:
     factor
         As wide as both together.
     """
-    none = first.never is second.never is None
-    return Factor(
-        beside(first.statistics, second.statistics),
-        beside(first.parameters, second.parameters),
-        first.bias + second.bias,
-        first.base if second.base is None else second.base if first.base is None else first.base + second.base,
-        first.squares + second.squares,
-        None
-        if none
-        else beside(*(torch.zeros_like(x.parameters) if x.never is None else x.never for x in (first, second))),
-    )
+    base = first.base if second.base is None else second.base if first.base is None else first.base + second.base
+    never = None
+    if first.never is not None or second.never is not None:
+        never = beside(*(torch.zeros_like(x.parameters) if x.never is None else x.never for x in (first, second)))
+    statistics, parameters = beside(first.statistics, second.statistics), beside(first.parameters, second.parameters)
+    return Factor(statistics, parameters, first.bias + second.bias, base, first.squares + second.squares, never)
 
 
 def log_joint(factor: Factor, log_prior: LogPrior | None = None) -> Attention:

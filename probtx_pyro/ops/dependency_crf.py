@@ -161,7 +161,7 @@ def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | No
         A dictionary with the keys that `State` names.
     """
     choices = potentials.choices() if choices is None else choices
-    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    unary = potentials.unary_scores()
     logits = unary.new_ones(()).expand(len(unary), potentials.channels, *choices.bias.shape[2:])
     state = {
         "label_logits": unary,
@@ -381,7 +381,7 @@ def objective(
     """
     labels, heads, root = state["labels"], state["heads"], state.get("root")
     scores = head_scores(potentials, labels, root) if scores is None else scores
-    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    unary = potentials.unary_scores()
     expected = (labels * unary).sum((-2, -1)) + (heads * scores).sum((-3, -2, -1))
     uncertainty = _entropy(labels).sum(-1) + (0.0 if root is None else _entropy(root))
     return expected + label.temperature * uncertainty + head.temperature * _entropy(heads).sum((-2, -1))

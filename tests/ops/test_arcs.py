@@ -114,7 +114,7 @@ def test_memory_layout_changes_nothing(rank):
     assert_equal(other.messages(laid[1], torch.zeros_like(plain.q)), plain.messages(p, torch.zeros_like(plain.q)))
 
 
-def test_head_marginals_between_words_and_themselves_say_nothing():
+def test_head_marginals_of_a_word_and_itself_change_nothing():
     q, left, right, p = draw(3, 5, (2,), None)
     found = []
     for heads in (p, p + torch.eye(5)):
@@ -206,7 +206,7 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
         assert torch.equal(plain[2], arcs.messages(p, torch.zeros_like(q)))
 
 
-def test_arcs_made_without_gradients_say_that_they_give_none():
+def test_messages_with_gradients_need_arcs_made_with_gradients():
     q, left, right, p = draw(11, 4, (2,), None)
     with torch.no_grad():
         arcs = arcs_of((2,), q, left, right)

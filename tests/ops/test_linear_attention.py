@@ -134,7 +134,7 @@ def test_masked_units_are_absent_and_may_hold_nan(causal, device):
 
 
 @forms
-def test_nobody_to_attend_to_gives_zero(causal):
+def test_a_query_without_units_gives_zero(causal):
     queries, keys, values, mixing, weights = draw(11)
     weights = weights * (torch.arange(7, device=weights.device) >= (3 if causal else 7))
     leaves = [x.requires_grad_() for x in (queries, keys, values, mixing, weights)]

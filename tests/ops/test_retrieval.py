@@ -26,7 +26,7 @@ def problem(rows):
 @pytest.mark.parametrize("rows", [0, 1, Q])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("chunk", [2**19, 2 * N, N])
-def test_it_is_the_explicit_matrix(name, rows, causal, chunk, monkeypatch):
+def test_pooling_equals_the_explicit_matrix(name, rows, causal, chunk, monkeypatch):
     monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", chunk)
     states, patterns, values, log_prior = problem(rows)
     scores = states @ patterns.mT + (0.0 if log_prior is None else log_prior)

@@ -57,7 +57,7 @@ def test_a_masked_unit_is_never_drawn_at_either_end(uniform):
         assert (log_prior.gather(-1, units.unsqueeze(-1)) > -torch.inf).all()
 
 
-def test_a_row_that_is_masked_everywhere_counts_for_nobody():
+def test_a_fully_masked_row_counts_for_no_unit():
     mixture, queries = problem()
     factor, log_prior = mixture.lowered(queries)
     log_prior = log_prior.clone()

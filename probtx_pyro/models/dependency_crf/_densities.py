@@ -59,8 +59,7 @@ def log_density(
     summed out. A word without any choice makes none, and labels and heads that are not the known ones have no density.
     """
     words = potentials.words
-    unary = potentials.unary.masked_fill(~words.unsqueeze(-1), 0.0)
-    unary = unary.expand(*common_shape(labels.shape, words.shape), -1)
+    unary = potentials.unary_scores().expand(*common_shape(labels.shape, words.shape), -1)
     slots = labels.clamp(min=0).expand(unary.shape[:-1])  # -1 is padding
     total = unary.gather(-1, slots.unsqueeze(-1)).squeeze(-1).sum(-1) + log_told(potentials, scores, *chosen).sum(-1)
     if potentials.labels is not None:
@@ -115,11 +114,10 @@ def marginals(potentials: Potentials, buckets: list[Bucket] | None = None) -> Ma
         weights = table.log.softmax(0)  # (M, b)
         one_hot = F.one_hot(table.labels, crf.unary.shape[-1]).to(weights.dtype)
         heads = torch.cat([safe_softmax(x)[0] for x in table.scores.split(crf.parts, -1)], -1)
-        root = F.one_hot(table.root, roots).to(weights.dtype)
+        root = F.one_hot(table.root, crf.roots).to(weights.dtype)
         labels, heads, root = (_mean(weights, x) for x in (one_hot, heads, root))
         return labels * crf.words.unsqueeze(-1), heads, root
 
-    roots = 1 if potentials.root is None else potentials.root.shape[-1]
     labels, heads, root = _over_buckets(potentials, buckets, of)
     return Marginals(labels, heads, None if potentials.root is None else root)
 
@@ -139,8 +137,7 @@ def alike(words: Tensor, free: Tensor) -> list[Bucket]:
 
 def table_size(potentials: Potentials, free: list[bool]) -> tuple[int, int]:
     """Numbers of labellings of a sentence with so many free places, and of entries in their table."""
-    roots = 1 if potentials.root is None else potentials.root.shape[-1]
-    labellings = potentials.unary.shape[-1] ** sum(free) * roots
+    labellings = potentials.unary.shape[-1] ** sum(free) * potentials.roots
     return labellings, labellings * potentials.channels * potentials.unary.shape[-2] * sum(potentials.parts)
 
 
@@ -178,7 +175,7 @@ def _table(potentials: Potentials, free: list[bool]) -> _Table:
     """Return the table of a bucket, all of whose sentences are in ``potentials``."""
     device, places = potentials.unary.device, len(free)
     every = torch.arange(potentials.unary.shape[-1], device=device)
-    roots = torch.arange(1 if potentials.root is None else potentials.root.shape[-1], device=device)
+    roots = torch.arange(potentials.roots, device=device)
     axes = [every if word else every[:1] for word in free]
     rows = torch.cartesian_prod(*axes, roots).reshape(-1, places + 1).unsqueeze(1)
     labels, root, own = rows[..., :-1], rows[..., -1], potentials
@@ -241,15 +238,11 @@ def pseudo(potentials: Potentials, known: Known) -> Evidence:
     A sentence without a known label counts 0.
     """
     labels, count = known.labels.clamp(min=0), potentials.unary.shape[-1]
-    rows, root = labels.unsqueeze(0), None
-    if potentials.root is not None:  # one row for each label that the root may have
-        root = torch.arange(potentials.root.shape[-1], device=labels.device).unsqueeze(-1).expand(-1, len(labels))
-        rows = rows.expand(len(root), -1, -1)
+    rows, root = _by_root(potentials, labels)
     scores = potentials.slot_scores(rows, root)  # (K, B, C, N, S)
     each = torch.arange(count, device=labels.device)[:, None, None, None].expand(-1, *rows.shape)
     own = log_told(potentials, potentials.slot_scores(rows, root, of=each))  # (L, K, B, N)
-    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
-    logits = unary.movedim(-1, 0).unsqueeze(1) + own + _heard(potentials, scores, rows, each)
+    logits = potentials.unary_scores().movedim(-1, 0).unsqueeze(1) + own + _heard(potentials, scores, rows, each)
     conditional = logits.logsumexp(1).log_softmax(0)  # (L, B, N)
     read = potentials.words & (known.labels >= 0)
     of_labels = conditional.gather(0, labels.unsqueeze(0)).squeeze(0).masked_fill(~read, 0.0).sum(-1)
@@ -260,6 +253,14 @@ def pseudo(potentials: Potentials, known: Known) -> Evidence:
     return Evidence(of_labels, (told - summed).masked_fill(~read.any(-1), 0.0))
 
 
+def _by_root(potentials: Potentials, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Labels (K, B, N), a row for each label that the root may have, and these labels (K, B); None without a root."""
+    if potentials.root is None:
+        return labels.unsqueeze(0), None
+    every = torch.arange(potentials.roots, device=labels.device).unsqueeze(-1)
+    return labels.expand(len(every), -1, -1), every.expand(-1, len(labels))
+
+
 def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor) -> Tensor:
     """Terms of ``log φ`` from the choices of all other words if word i has label a, (L, K, B, N)."""
     heads = scores.split(potentials.parts, -1)[0]
@@ -267,9 +268,8 @@ def _heard(potentials: Potentials, scores: Tensor, labels: Tensor, each: Tensor)
     place = torch.arange(first, first + places, device=labels.device)
     itself = torch.arange(heads.shape[-1], device=labels.device) == place.unsqueeze(-1)
     unread = torch.zeros_like(labels[..., 0])  # the root's label, whose slot is not among those of words
-    told = potentials.slot_scores(each, unread, of=labels.expand_as(each))[
-        ..., first : first + places
-    ]  # (L, K, B, C, k, i)
+    every = potentials.slot_scores(each, unread, of=labels.expand_as(each))
+    told = every[..., first : first + places]  # (L, K, B, C, k, i)
     # the slots of word k but for word i, (K, B, C, k, i): summed anew, because a difference of sums loses its digits
     others = log_sum(heads.unsqueeze(-2).masked_fill(itself, -torch.inf)).expand_as(told)
     return log_sum(torch.stack([others, told], -1)).masked_fill(told == -torch.inf, 0.0).sum((-3, -2))
@@ -284,12 +284,11 @@ def largest(potentials: Potentials, known: Known, likelihood: str) -> int:
         sizes = [(*table_size(potentials, x.free), len(x.rows)) for x in known.every]
         return max(max(m * rows, n if known.heads is None else n * rows) for m, n, rows in sizes)
     sentences, places, count = potentials.unary.shape
-    roots = 1 if potentials.root is None else potentials.root.shape[-1]
-    return roots * sentences * potentials.channels * places * sum(potentials.parts) * max(places, count)
+    return potentials.roots * sentences * potentials.channels * places * sum(potentials.parts) * max(places, count)
 
 
 def draw_labels(potentials: Potentials, known: Known) -> tuple[Tensor]:
-    """Labels of all sentences, (B, N), an exact draw by the table of all labellings and the global generator; -1 for padding."""
+    """Labels of all sentences, (B, N), an exact draw by the table of all labellings; -1 for padding."""
 
     def of(crf: Potentials, table: _Table) -> tuple[Tensor, ...]:
         chosen = (table.log + gumbel(table.log.shape, table.log, None)).argmax(0)
@@ -301,11 +300,10 @@ def draw_labels(potentials: Potentials, known: Known) -> tuple[Tensor]:
 
 def draw_heads(potentials: Potentials, known: Known) -> tuple[Tensor]:
     """Heads given all labels, (B, C, N) slots, an exact draw; -1 where there is none to choose."""
-    labels, root = known.labels.clamp(min=0), None
-    if potentials.root is not None:
-        every = torch.arange(potentials.root.shape[-1], device=labels.device).unsqueeze(-1).expand(-1, len(labels))
-        rows = labels.expand(len(every), -1, -1)
-        log = log_density(potentials, rows, every, potentials.slot_scores(rows, every))
+    labels = known.labels.clamp(min=0)
+    rows, root = _by_root(potentials, labels)
+    if root is not None:
+        log = log_density(potentials, rows, root, potentials.slot_scores(rows, root))
         root = (log + gumbel(log.shape, log, None)).argmax(0)
     heads = potentials.slot_scores(labels, root).split(potentials.parts, -1)[0]
     drawn = (heads + gumbel(heads.shape, heads, None)).argmax(-1)
@@ -342,7 +340,7 @@ class Latents:
     def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
         """An exact draw at β = 0 for every chain: labels from ``softmax(S)``."""
         crf = self.potentials
-        logits = crf.unary.masked_fill(~crf.words.unsqueeze(-1), 0.0) + crf.label_choices().bias
+        logits = crf.unary_scores() + crf.label_choices().bias
         labels = (logits + gumbel((num_chains, *logits.shape), logits, generator)).argmax(-1)
         if crf.root is None:
             return self._state(labels, None)
@@ -375,7 +373,7 @@ class Latents:
     def log_partition(self) -> Tensor:
         """``log Z`` at β = 0, (...): every allowed head counts alike."""
         crf = self.potentials
-        unary = crf.unary.masked_fill(~crf.words.unsqueeze(-1), 0.0) + crf.label_choices().bias
+        unary = crf.unary_scores() + crf.label_choices().bias
         total = unary.logsumexp(-1).masked_fill(~crf.words, 0.0).sum(-1)
         for slots in crf.allowed().expand(-1, crf.channels, -1, -1).split(crf.parts, -1):
             total = total + slots.sum(-1).clamp(min=1).to(total.dtype).log().sum((-2, -1))
