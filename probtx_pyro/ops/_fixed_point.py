@@ -8,6 +8,7 @@ steps.
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -91,16 +92,9 @@ def fixed_point(
         In the backward pass of an ``implicit`` iteration whose equations are singular.
     """
     if implicit:
-        how: Any = {
-            "problems": problems,
-            "num_steps": num_steps,
-            "tol": tol,
-            "progress": progress,
-            "label": label,
-            "origins": origins,
-        }
+        iterated = partial(fixed_point, step, state, problems=problems, num_steps=num_steps, tol=tol)
         with torch.no_grad():
-            found = fixed_point(step, state, objective=objective, **how)
+            found = iterated(objective=objective, progress=progress, label=label, origins=origins)
         return _differentiable(step, found, objective)
     state, before, some = dict(state), None, next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-exporting = getattr(
-    torch.compiler, "is_exporting", torch.compiler.is_compiling
-)  # before torch 2.7 there is no telling them apart
+# before torch 2.7 there is no telling them apart
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def single(x: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class MeanField:
 
 
 def structured(crf: Any, latents: Latents, num_steps: int, num_draws: int, seed: int) -> MeanField:
-    """Sweep over all words ``num_steps`` times, from labels that do not depend on each other, and average over draws."""
+    """Sweep over all words ``num_steps`` times, from independent labels, and average over the draws."""
     own, batch = latents.potentials, latents.batch
     generator = torch.Generator(own.unary.device).manual_seed(seed)
     state = latents.start(num_draws, generator)

@@ -1,5 +1,5 @@
-"""What the Pyro programs of a dependency CRF are made of: choices in plates, a site for every choice of one sentence, and
-annotations as one site.
+"""The Pyro programs of a dependency CRF: choices in plates, a site for every choice of one sentence,
+and annotations as one site.
 """
 
 from collections.abc import Callable

@@ -145,10 +145,9 @@ def sums(p: Tensor, features: Features, purpose: str | None = None) -> Features:
             found.group(end, place).copy_(told[..., :length])
     if groups.runs:
         index, kept = features.pairs()
-        weights = (
-            p.flatten().index_select(0, index.flatten()).view(index.shape).split([r.length for r in groups.runs], 1)
-        )
-        kept = kept.split([run.length for run in groups.runs], 1)
+        lengths = [run.length for run in groups.runs]
+        weights = p.flatten().index_select(0, index.flatten()).view(index.shape).split(lengths, 1)
+        kept = kept.split(lengths, 1)
         for run, weight, bits in zip(groups.runs, weights, kept, strict=True):
             for end, moved in ((0, 1), (1, -1)):
                 told = torch.mul(features.run(1 - end, run, moved), weight[end], out=found.run(end, run))
