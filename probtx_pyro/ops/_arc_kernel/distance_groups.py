@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Context(FunctionCtx):
-    """What the backward pass of a kernel finds of its forward pass."""
+    """Context of a kernel: its distance groups, and the tensors saved for the backward pass."""
 
     groups: "Groups"
     saved_tensors: tuple[Tensor, ...]
