@@ -30,7 +30,7 @@ class Metric(NamedTuple):
         return single(points) * self.root.unsqueeze(-2) if self.diagonal else single(points) @ self.root
 
     def wide(self) -> Tensor:
-        """The root as `ops._gaussian_attention.key_factor` takes it: (..., D, D), or (..., 1, D) of a diagonal."""
+        """The root as `ops.attention.key_factor` takes it: (..., D, D), or (..., 1, D) of a diagonal."""
         return self.root.unsqueeze(-2) if self.diagonal else self.root
 
     def flat(self) -> Tensor:

@@ -53,7 +53,7 @@ from probtx_pyro.models.gaussian_mixture import (
 )
 from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, answers_of, attention_of
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
-from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
+from probtx_pyro.ops._chunks import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
 
 

@@ -62,9 +62,8 @@ from probtx_pyro.ops import (
 )
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import beside
-from probtx_pyro.ops._gaussian_attention import key_factor
 from probtx_pyro.ops._numerics import HALF, center_of, common_shape, exporting, known, transformed
-from probtx_pyro.ops.attention import require_reached
+from probtx_pyro.ops.attention import key_factor, require_reached
 
 DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 OF_KEYS = ("keys", "shift", "key_precision", "metric")  # parameters that queries inform, whatever is known of answers
@@ -241,7 +240,7 @@ class GaussianUnits(Mixture):
         return Metric.of(self.metric, bool(self.diagonal_metric))
 
     def wide_root(self) -> Maybe:
-        """The root of the metric as `ops._gaussian_attention.key_factor` takes it: (..., D, D), (..., 1,
+        """The root of the metric as `ops.attention.key_factor` takes it: (..., D, D), (..., 1,
         D) of a diagonal, None where there is none.
         """
         return None if self.metric is None else self._root().wide()

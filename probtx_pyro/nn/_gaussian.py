@@ -17,10 +17,9 @@ from probtx_pyro.nn._masks import Masks
 from probtx_pyro.nn.attention import Answers, Attention, Units
 from probtx_pyro.nn.softmax import explicit
 from probtx_pyro.ops import Factor, attend, log_joint
-from probtx_pyro.ops._assignment import Reduction, assigned_outputs, log_sum
-from probtx_pyro.ops._gaussian_attention import key_factor
+from probtx_pyro.ops._chunks import Reduction, assigned_outputs, log_sum
 from probtx_pyro.ops._numerics import single
-from probtx_pyro.ops.attention import dot_product_attention
+from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 WIDE = 0.25  # precision of a background beside that of the other units where it starts: twice as wide
 ABSENT = ("metric", "shift", "values", "value_precision", "answer_probs")  # but in a GaussianMixtureAttention

@@ -12,7 +12,7 @@ from probtx_pyro.models.dependency_crf import MeanField
 from probtx_pyro.nn._options import arguments_of, printed
 from probtx_pyro.nn._priors import Priors, WithPriors
 from probtx_pyro.ops import _arc_kernel as kernel
-from probtx_pyro.ops._crf_rules import softmax
+from probtx_pyro.ops._crf_potentials import softmax
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
 NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}

@@ -11,7 +11,7 @@ from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of
 from probtx_pyro.nn._priors import Priors
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops._assignment import Reduction, log_sum, reduction
+from probtx_pyro.ops._chunks import Reduction, log_sum, reduction
 
 
 class GaussianKeysAttention(SeveralKeys, GaussianAttention):

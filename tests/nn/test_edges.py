@@ -12,7 +12,7 @@ from tolerances import assert_equal
 from torch.func import functional_call, grad, vmap
 
 from probtx_pyro import inspection, models, nn, ops
-from probtx_pyro.ops._gaussian_attention import _half_factor, key_factor
+from probtx_pyro.ops.attention import _half_factor, key_factor
 
 E, H = 8, 2
 LAYERS = {
