@@ -189,7 +189,7 @@ def write(path: Path | None, content: str) -> None:
     if path is None:
         sys.stdout.write(content)
         return
-    from probtx_pyro.data._fetch import write_bytes
+    from probtx_pyro.data.files import write_bytes
 
     write_bytes(path, content.encode())
     print(path)

@@ -129,7 +129,7 @@ def named_rows(path: Path, kind: str = "line") -> Iterator[None]:
         What a row is in the file.
     """
     from probtx_pyro.apps._batches import BadRow
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.data.files import named
 
     try:
         yield
@@ -196,7 +196,7 @@ def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words"
     what
         Tokens that are counted.
     """
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.data.files import named
 
     share = run.vocabulary.unknown_share(words)
     print(f"unknown {what}: {share:.1%}", file=sys.stderr)

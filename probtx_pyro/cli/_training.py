@@ -91,7 +91,7 @@ def remember(arguments: argparse.Namespace) -> None:
         if Path(kept[name]).is_file():  # and no corpus by name: it is found from another folder, too
             kept[name] = str(Path(kept[name]).resolve())
     arguments.out.mkdir(parents=True, exist_ok=True)
-    from probtx_pyro.data._fetch import write_bytes
+    from probtx_pyro.data.files import write_bytes
 
     write_bytes(arguments.out / COMMAND, (json.dumps(kept, indent=1) + "\n").encode())
 

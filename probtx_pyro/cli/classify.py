@@ -166,7 +166,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _require_rows(path: Path, rows: Any, numbers: Any, labels: Any, features: Any, whole: Any) -> None:
     """Refuse labelled rows that no memory can be made of, and new ones of which none can be classified."""
     from probtx_pyro.apps.memory._checks import check_spread
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.data.files import named
 
     counts = Counter(labels.tolist())
     if max(counts.values(), default=0) < 2:

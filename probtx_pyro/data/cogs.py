@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probtx_pyro.data._fetch import fetch, on_github, read_lines
+from probtx_pyro.data.files import fetch, on_github, read_lines
 
 NONE = "_"
 _NOUN = re.compile(r"(\* )?(\w+) \( x _ (\d+) \)")

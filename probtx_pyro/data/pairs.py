@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import GITHUB, download, own_file, read_lines
-from probtx_pyro.data._splits import Splits, part_paths
+from probtx_pyro.data.files import GITHUB, Splits, download, own_file, part_paths, read_lines
 
 TATOEBA = "tatoeba_en_de/pairs.tsv"
 SHA256 = "fd7636e4f85ae5414c7f0c2dcb5992a1fcb110404fd7e2526b746553273d0510"

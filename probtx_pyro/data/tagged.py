@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import BadLine, Block, on_github, read_blocks
-from probtx_pyro.data._splits import Published, Splits, load_splits
+from probtx_pyro.data.files import BadLine, Block, Published, Splits, load_splits, on_github, read_blocks
 from probtx_pyro.metrics import BIO_TAG
 
 PUBLISHED: Published = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import batches, channels_of, require_room
-from probtx_pyro.data._fetch import write_bytes
+from probtx_pyro.data.files import write_bytes
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers

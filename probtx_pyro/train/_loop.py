@@ -23,7 +23,7 @@ from torch import Tensor
 
 from probtx_pyro._lazy import install_advice
 from probtx_pyro.apps._batches import BUDGET, channels_of
-from probtx_pyro.data._fetch import write_bytes
+from probtx_pyro.data.files import write_bytes
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train._task import Task
 

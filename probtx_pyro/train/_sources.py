@@ -4,15 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probtx_pyro.data._splits import load_splits
 from probtx_pyro.data.cogs import NONE, CogsExample, Tags, load_cogs
-from probtx_pyro.data.conllu import read_conllu
-from probtx_pyro.data.labelled import load_labelled, tokenize
-from probtx_pyro.data.listops import is_listops, load_listops
+from probtx_pyro.data.conllu import PUBLISHED as TREEBANKS
+from probtx_pyro.data.conllu import load_treebank, read_conllu
+from probtx_pyro.data.files import load_splits
+from probtx_pyro.data.labelled import is_listops, load_labelled, load_listops, tokenize
 from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
 from probtx_pyro.data.tagged import read_tagged
-from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
-from probtx_pyro.data.treebank import load_treebank
 from probtx_pyro.metrics import span_f1
 from probtx_pyro.train._labelling import Example, Metric, Parts, Texts
 

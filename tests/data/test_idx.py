@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from probtx_pyro import data
-from probtx_pyro.data import idx
+from probtx_pyro.data import images as pictures
 
 # Two images of 1 x 3 pixels, byte by byte: the format's own example of a header, three axes of unsigned bytes.
 SMALL = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 128, 255, 7, 8, 9])
@@ -100,14 +100,14 @@ def downloads(tmp_path, monkeypatch):
 def test_tiles_of_a_picture_are_cut_row_by_row(mode, inverted, downloads, monkeypatch):
     path, asked = downloads
     images = np.random.default_rng(0).integers(0, 256, (900, 28, 28), dtype=np.uint8)
-    monkeypatch.setitem(idx.SHA256, "pixels", hashlib.sha256(images.tobytes()).hexdigest())
+    monkeypatch.setitem(pictures.SHA256, "pixels", hashlib.sha256(images.tobytes()).hexdigest())
     sprite_of(255 - images if inverted else images, path)
     Image.open(path).convert(mode).save(path)
     found = data.load_fashion()
     assert np.array_equal(found.images, images / 255) and found.labels.tolist() == [
         c for c in range(10) for _ in range(90)
     ]
-    assert asked == [(idx.SPRITE, None)] and found.names[9] == "ankle boot"
+    assert asked == [(pictures.SPRITE, None)] and found.names[9] == "ankle boot"
 
 
 def test_other_pictures_are_refused(downloads):
@@ -145,4 +145,4 @@ def test_the_published_images_and_the_picture_made_of_them(tmp_path):
     assert found.images.shape == (900, 28, 28) and found.images.min() == 0 and found.images.max() == 1
     assert found.labels.dtype == np.int64 and found.labels.tolist() == [c for c in range(10) for _ in range(90)]
     sprite_of((found.images * 255).round().astype(np.uint8), tmp_path / "sprite.png")
-    assert np.array_equal(idx.cut_sprite(tmp_path / "sprite.png") / 255, found.images)
+    assert np.array_equal(pictures.cut_sprite(tmp_path / "sprite.png") / 255, found.images)

@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from probtx_pyro.data import Labelled, load_listops, read_listops
-from probtx_pyro.data import listops as module
-from probtx_pyro.data.listops import is_listops
+from probtx_pyro.data import labelled as module
+from probtx_pyro.data.labelled import is_listops
 from probtx_pyro.train import classified_texts
 
 ROWS = [Labelled("[MAX 2 [SM 9 4 ] 1 ]", "3"), Labelled("7", "7")]

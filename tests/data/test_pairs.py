@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from probtx_pyro.data import Pair, Tokenizer, _fetch, load_pairs, pairs, read_pairs
+from probtx_pyro.data import Pair, Tokenizer, files, load_pairs, pairs, read_pairs
 
 LINES = [f"sentence {i // 2}\tSatz {i}" for i in range(200)]  # two translations of each
 
@@ -72,7 +72,7 @@ def test_the_publisher_s_file_is_the_one_of_the_data_folder_in_other_clothes(tmp
     theirs.write_bytes(theirs.read_bytes().replace(b"Satz 7", b"Satz 8"))
     with pytest.raises(ValueError, match="does not hold the published pairs"):
         load_pairs()
-    assert pairs.ADDRESS.startswith(_fetch.GITHUB)
+    assert pairs.ADDRESS.startswith(files.GITHUB)
 
 
 @pytest.mark.parametrize("level", ["subword", "word"])

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from probtx_pyro.data._fetch import Remote, fetch, read_lines
-from probtx_pyro.data._splits import Splits, held_out, load_splits, part_paths
+from probtx_pyro.data.files import Remote, Splits, fetch, held_out, load_splits, part_paths, read_lines
 
 
 def letters(path):
