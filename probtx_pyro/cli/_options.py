@@ -4,8 +4,8 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     fill
         Adds the options; it may import what is heavy, as the help of other commands does not call it.
     earlier
-        Returns values of an earlier command, from the words of this one: they take the place of the defaults.
+        Returns options of an earlier command from those of this one: they take the place of the defaults.
     options
         As in ``argparse.ArgumentParser``.
     """
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         self,
         *,
         fill: Callable[[argparse.ArgumentParser], None] | None = None,
-        earlier: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+        earlier: Callable[[argparse.Namespace], Mapping[str, object]] | None = None,
         **options: Any,
     ):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -44,9 +44,11 @@ class Parser(argparse.ArgumentParser):
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)
-        if self._earlier is not None and namespace is None:
-            namespace = argparse.Namespace(**self._earlier(args))
-        return super().parse_known_args(args, namespace)
+        found = super().parse_known_args(args, namespace)
+        if self._earlier is not None and (had := self._earlier(found[0])):
+            self.set_defaults(**had)
+            return super().parse_known_args(args, namespace)
+        return found
 
     def error(self, message: str) -> Any:
         """Exit with code 2 after one line on stderr."""
@@ -247,39 +249,13 @@ def device(name: str) -> str:
     return str(found)
 
 
-# multiplications of a product from which threads are worth it: some 5 ms of a core, as long as a thread may wait for
-# its turn on a core that another program uses; smaller products, of which there are many, wait as long each
-WORTH_THREADS = 2**28
-
-
-def threads_for(number: int | None, multiplications: float) -> AbstractContextManager[None]:
-    """Compute with ``number`` threads inside the block, or, if it is None,
-    with one where the largest product is too small for more.
-
-    Parameters
-    ----------
-    number
-        Number that ``--threads`` gives, or None.
-    multiplications
-        Of the largest matrix product that is made again and again.
-    """
-    return threads(1 if number is None and multiplications < WORTH_THREADS else number)
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
+def threads(number: int | None) -> AbstractContextManager[None]:
     """Compute with so many CPU threads inside the block; None leaves torch's choice, and does not import torch."""
     if number is None:
-        yield
-        return
-    import torch
+        return nullcontext()
+    from probtx_pyro.ops._progress import computed_with
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return computed_with(number)
 
 
 def with_options(message: str, names: Mapping[str, str]) -> str:

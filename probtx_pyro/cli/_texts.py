@@ -5,7 +5,6 @@ a blank line has an empty one; where they are not (``fill``, ``parse``) they hav
 line has none.
 """
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -169,14 +168,10 @@ def say_unfinished(folder: Path, run: Any) -> None:
     folder, run
         Of `load`.
     """
-    from probtx_pyro.train import RESULTS
-
     steps = run.settings.num_steps
-    try:
-        done = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8")).get("steps", steps)
-    except (OSError, ValueError):
-        done = 0  # killed before it could write them
-    if done < steps:
+    if (
+        not run.results or run.results.get("steps", steps) < steps
+    ):  # none where it was killed before it could write them
         how = f"{KINDS[type(run.model).__name__]} --resume --out {folder} goes on"
         options.warn(f"warning: {folder} is a run that stopped before its {steps} steps were done; {how}")
 

@@ -72,8 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"moved: {moved}; {found['sentences']} sentences, {found['new_words']} new words, {found['seconds']:.0f} s")
     if not found["converged"]:
         options.warn("warning: the mode was not reached; give a smaller --spread")
-    runs: dict[str, Any] = {"before": before, "after": after}
-    for name, tagger in runs.items() if test else ():
+    for name, tagger in {"before": before, "after": after}.items() if test else ():
         scores = train.score_tagger(tagger, test)
         print(f"test {name}: accuracy {scores.right.double().mean():.4f}, {scores.nats.double().mean():.4f} nats a tag")
     print(out / train.RESULTS)

@@ -125,6 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     from probtx_pyro.apps import AttentionParser
     from probtx_pyro.data import write_conllu
     from probtx_pyro.metrics import attachment_score, baseline_scores
+    from probtx_pyro.train.loop import threads_for
 
     keep = "head" in arguments.keep
     read = texts.sentences(arguments.sentences, check_tree=not keep)
@@ -139,9 +140,9 @@ def run(arguments: argparse.Namespace) -> None:
     parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
     require_no_tags(arguments.keep, loaded.model)
     known = known_heads(sentences, arguments.sentences) if keep else None
-    length, settings = fmean(len(sentence.words) for sentence in sentences), loaded.settings
+    length = fmean(len(sentence.words) for sentence in sentences)
     with (
-        options.threads_for(arguments.threads, BATCH * length * settings.width * settings.columns()),
+        options.threads(threads_for(arguments.threads, loaded.settings, loaded.model, length, BATCH)),
         texts.named_rows(arguments.sentences, read.kind),
     ):
         heads = parser.parse(read.words, known)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from probtx_pyro import cli, nn, train
-from probtx_pyro.train._loop import CHECKPOINT
+from probtx_pyro import cli, train
+from probtx_pyro.train import CHECKPOINT
 
 TOKENS, TAGS = ("�", "the", "cat", "sleeps"), ("DET", "NOUN", "VERB")
 ROWS = (("the", "DET"), ("dog", "NOUN"), ("sleeps", "VERB"))
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for encoder, options in OPTIONS.items():
         settings = train.LabellingSettings(encoder=encoder, options=options, width=4)
-        model = settings.model(nn.WordTagger, len(TOKENS), num_tags=(len(TAGS),))
+        model = settings.model(len(TOKENS), (len(TAGS),))
         (tmp_path / encoder).mkdir()
         state = {"settings": asdict(settings), "kept": None, "model": model.state_dict()}
         torch.save({**state, "tokens": TOKENS, "labels": (TAGS,)}, tmp_path / encoder / CHECKPOINT)

@@ -103,7 +103,7 @@ def test_runs_of_every_kind_load(tmp_path, capsys):
     settings = train.LabellingSettings(options=CRF, width=4, num_steps=2, batch=2, validate_every=1)
     done = train.train_tagger(settings, {"train": rows, "dev": rows}, tmp_path / "tagger", progress=False)
     loaded = train.load_run(tmp_path / "tagger")
-    assert loaded.labels == done.tags and loaded.vocabulary == done.vocabulary and loaded.settings.width == 4
+    assert loaded.labels == done.labels and loaded.vocabulary == done.vocabulary and loaded.settings.width == 4
     for name, weight in done.model.state_dict().items():
         torch.testing.assert_close(loaded.model.state_dict()[name], weight, rtol=0, atol=0)
     texts = [(("a", "b"), "good"), (("b",), "bad")] * 2
@@ -127,11 +127,11 @@ def untrained(tmp_path, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     tokens = ["<unk>", "I", "can", "n't", "sleep", "."]
-    for name, settings, build, labels in (
-        ("masked", train.MaskedSettings(options=CRF, width=8), nn.MaskedLanguageModel, []),
-        ("tagger", train.LabellingSettings(options=CRF, width=8), nn.WordTagger, [["PRON", "VERB"]]),
+    for name, settings, labels in (
+        ("masked", train.MaskedSettings(options=CRF, width=8), []),
+        ("tagger", train.LabellingSettings(options=CRF, width=8), [["PRON", "VERB"]]),
     ):
-        model = settings.model(build, len(tokens), **({"num_tags": (2,)} if labels else {}))
+        model = settings.model(len(tokens), list(map(len, labels)))
         state = {
             "settings": asdict(settings),
             "kept": None,

@@ -7,7 +7,6 @@ import torch
 from commands import calls
 
 from probtx_pyro import cli
-from probtx_pyro.cli import _training as training
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -29,7 +28,8 @@ def folder(tmp_path_factory):
             cli.main(["train", *f"translation --data pairs.tsv --attention gaussian-keys {SMALL} --out run".split()])
             == 0
         )
-        assert cli.main(["train", *"mlm --text pairs.tsv --encoder transformer --heads 2 --layers 1 --width 8 --steps 1 --batch 1 --no-progress --out masked".split()]) == 0  # fmt: skip
+        small = "--encoder transformer --heads 2 --layers 1 --width 8 --steps 1 --batch 1 --no-progress"
+        assert cli.main(f"train mlm --text pairs.tsv {small} --out masked".split()) == 0
     return made
 
 
@@ -100,18 +100,3 @@ def test_bad_input_is_one_line(call, folder, words, message):
     (folder / "new.txt").write_text("the cat\n")
     code, _, err = call(words)
     assert code == 2 and message in err and err.count("\n") == 1
-
-
-def test_a_preset_takes_the_place_of_the_defaults_and_what_is_given_goes_before(monkeypatch, tmp_path):
-    seen = {}
-    monkeypatch.setattr(
-        "probtx_pyro.train.train_translation", lambda settings, pairs, **how: seen.update(made=settings) or 1 / 0
-    )
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pairs.tsv").write_text(PAIRS)
-    for words, heads in (("", 4), ("--heads 8", 8)):
-        with pytest.raises(ZeroDivisionError):
-            cli.main(f"train translation {words} --preset iwslt --data pairs.tsv --out {tmp_path}/run{heads}".split())
-        expected = {**training.PRESETS["iwslt"], "heads": heads}
-        assert {name: getattr(seen["made"], name) for name in expected} == expected
-        assert seen["made"].smoothing == 0.1
