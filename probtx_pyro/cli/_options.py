@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from probtx_pyro._lazy import install_advice
 
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         return found
 
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         """Exit with code 2 after one line on stderr."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from probtx_pyro.cli import _choices as choices
 from probtx_pyro.cli import _options as options
@@ -97,7 +97,7 @@ def add_data(parser: argparse.ArgumentParser, option: str, default: str, files: 
     parser.add_argument(option, default=default, metavar="FILE", help=f"{files} (default {default}; {found})")
 
 
-def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
+def add_settings(parser: argparse.ArgumentParser, kind: "type[LoopSettings]") -> None:
     """Add an option for each number of the settings, and what every run has.
 
     Parameters
@@ -121,7 +121,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
     options.add_shared(parser, "--seed", "--no-progress", "--device", "--threads")
 
 
-def add_words(parser: argparse.ArgumentParser, kind: Any) -> None:
+def add_words(parser: argparse.ArgumentParser, kind: "type[LoopSettings]") -> None:
     """Add ``--encoder``, a name of `nn.ENCODERS`, ``--attention``, of `nn.ATTENTIONS`, their options,
     and those of the settings.
 

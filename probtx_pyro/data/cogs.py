@@ -120,9 +120,7 @@ def tags_of(words: Sequence[str], logical_form: str) -> Tags:
 
     tags = Tags(column("parents", 0), *(column(name, NONE) for name in Tags._fields[1:]))
     if (back := logical_form_of(words, tags)) != logical_form:
-        raise ValueError(
-            f"the tags of this logical form give {back!r}; it has an order, noun or arc that no tags express"
-        )
+        raise ValueError(f"the tags of this logical form give {back!r}: it has what no tags express")
     return tags
 
 

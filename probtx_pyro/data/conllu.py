@@ -186,16 +186,12 @@ def _sentence(block: Block, check_tree: bool) -> Sentence:
             raise BadLine(number, f"ID {fields[0]}, but {what} {expected}; number the words 1, 2, 3, ...")
         if mark == "-":
             if last < expected or expected <= span_end:
-                raise BadLine(
-                    number, f"multiword token {fields[0]} runs backwards or overlaps the one before; mend its range"
-                )
+                raise BadLine(number, f"multiword token {fields[0]} runs backwards or overlaps; mend its range")
             span_end, span_line = last, number
         elif mark == ".":
             empty_nodes += 1
             if last != empty_nodes:
-                raise BadLine(
-                    number, f"ID {fields[0]}, but the next empty node here is {first}.{empty_nodes}; number them so"
-                )
+                raise BadLine(number, f"ID {fields[0]}, but the next empty node is {first}.{empty_nodes}; number it so")
         else:
             words.append((number, fields))
             empty_nodes = 0
@@ -251,9 +247,7 @@ def _check_tree(heads: tuple[Any, ...], numbers: Sequence[int]) -> None:
     """Refuse heads of some words only, and cycles."""
     if None in heads and set(heads) != {None}:
         missing = heads.index(None)
-        raise BadLine(
-            numbers[missing], "no HEAD, but other words of the sentence have one; give it, or check_tree=False"
-        )
+        raise BadLine(numbers[missing], "no HEAD, but other words have one; give it, or check_tree=False")
     safe = {0, None}
     for word in range(1, len(heads) + 1):
         path: list[int] = []

@@ -115,7 +115,7 @@ def download(url: str, names: str, sha256: str | None) -> Path:
         return Path(pooch.retrieve(url, sha256 and f"sha256:{sha256}", path=pooch.os_cache("probtx_pyro")))
     except OSError as error:
         raise ValueError(
-            f"{url} cannot be downloaded ({type(error).__name__}); connect, or set PROBTX_DATA to a folder that has {names}"
+            f"{url} cannot be downloaded ({type(error).__name__}); set PROBTX_DATA to a folder with {names}"
         ) from None
 
 
@@ -376,9 +376,7 @@ def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[
     """
     number = round(len(items) * share)
     if not 0 < number < len(items):
-        raise ValueError(
-            f"dev_share {share} of {len(items)} items leaves a part empty; give a dev file, more items or another share"
-        )
+        raise ValueError(f"dev_share {share} of {len(items)} items leaves a part empty; give a dev file")
     order = list(range(len(items)))
     if seed is not None:
         random.Random(seed).shuffle(order)

@@ -81,9 +81,7 @@ def _sklearn_datasets():
     try:
         from sklearn import datasets
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"these pictures come with scikit-learn, which is not installed: {install_advice('tour')}"
-        ) from None
+        raise ModuleNotFoundError(f"these pictures come with scikit-learn: {install_advice('tour')}") from None
     return datasets
 
 
@@ -108,13 +106,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     except (struct.error, KeyError):
         zeros = 1
     if zeros:
-        raise ValueError(
-            f"{path} is no IDX file (it begins with {content[:4].hex(' ') or 'nothing'}); give one, or convert it"
-        )
+        raise ValueError(f"{path} is no IDX file: it begins with {content[:4].hex(' ') or 'nothing'}")
     start = 4 + 4 * axes
     if len(content) != start + number.itemsize * math.prod(shape):
         raise ValueError(
-            f"{path} has {len(content) - start} bytes after its header, which announces {shape} numbers of {number.itemsize}; fetch or write it again"
+            f"{path} has {len(content) - start} bytes; its header says {shape} numbers of {number.itemsize}"
         )
     return np.frombuffer(content, number, offset=start).reshape(shape).astype(number.newbyteorder("="))
 
@@ -178,6 +174,4 @@ def cut_sprite(path: Path) -> np.ndarray:
         for tried in (images, 255 - images):  # such pictures are often printed dark on white; the checksum knows
             if hashlib.sha256(tried.tobytes()).hexdigest() == SHA256["pixels"]:
                 return tried
-    raise ValueError(
-        f"{path} does not hold the published images (other pixels, {pixels.shape}); delete it to fetch it again, or set PROBTX_DATA"
-    )
+    raise ValueError(f"{path} does not hold the published images (other pixels, {pixels.shape}); delete it")

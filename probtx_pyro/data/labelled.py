@@ -70,8 +70,7 @@ def read_labelled(
     def reader_of(header: list[str]) -> Callable[[list[str]], Labelled]:
         if missing := {text, label} - set(header):
             raise ValueError(
-                f"the header is {', '.join(header)}, without {' and '.join(sorted(missing))}; name the column of the texts {text} "
-                f"and that of their labels {label}"
+                f"the header is {', '.join(header)}, without {' and '.join(sorted(missing))}; name the columns so"
             )
         if twice := [name for name in (text, label) if header.count(name) > 1]:
             raise ValueError(f"the header has the column {twice[0]} twice; rename one of them")
@@ -183,9 +182,7 @@ def _answer(text: str) -> str:
 def _expression(text: str) -> str:
     tokens = [token for token in text.split() if token not in ("(", ")")]
     if wrong := [token for token in tokens if token not in _TOKENS]:
-        raise ValueError(
-            f"{wrong[0]!r} is no token; those are {', '.join(OPERATORS)}, {END} and digits, between spaces"
-        )
+        raise ValueError(f"{wrong[0]!r} is no token: {', '.join(OPERATORS)}, {END} or a digit")
     depth, i = 0, -1
     for i, token in enumerate(tokens, 1):
         depth += (token in OPERATORS) - (token == END)

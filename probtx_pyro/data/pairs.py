@@ -97,7 +97,7 @@ def _held_out(pairs: list[Pair], shares: dict[str, float], seed: int) -> dict[st
         start, number = len(part_of), round(len(sources) * share)
         if not 0 <= share < 1 or (part == "dev" and not number) or start + number >= len(sources):
             raise ValueError(
-                f"{part}_share {share} of {len(sources)} distinct sentences leaves a part empty; give {part} and train files, more pairs or another share"
+                f"{part}_share {share} of {len(sources)} sentences leaves a part empty; give a {part} file"
             )
         part_of |= dict.fromkeys(sources[start : start + number], part)
     parts: dict[str, list[Pair]] = {part: [] for part in ("train", *shares)}

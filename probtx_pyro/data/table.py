@@ -66,15 +66,12 @@ def read_columns(
                 header = [name.strip() for name in row]
                 if len(header) == 1 and (other := [mark for mark in ";\t,|" if mark in header[0]]):
                     raise ValueError(
-                        f"the header has no {how['delimiter']!r} but {other[0]!r}; write {how['delimiter']!r} between columns, "
-                        f"or say what stands there (delimiter {other[0]!r})"
+                        f"the header has no {how['delimiter']!r} but {other[0]!r}; mend it (delimiter {other[0]!r})"
                     )
                 read = reader_of(header)
             elif row:
                 if len(row) != len(header):
-                    raise ValueError(
-                        f"{len(row)} columns instead of {len(header)}; quote a text that has the delimiter"
-                    )
+                    raise ValueError(f"{len(row)} columns instead of {len(header)}; quote texts with delimiters")
                 found.append(read(row))
             number = reader.line_num + 1
     except (csv.Error, ValueError) as error:
@@ -144,9 +141,7 @@ def read_table(
         if missing := [name for name in wanted if name and name not in header]:
             raise ValueError(f"the header has no column {', '.join(missing)}; name one of {header}")
         if "" in names:
-            raise ValueError(
-                f"column {header.index('') + 1} of the header has no name; name it, or remove it (a delimiter at the end of a line makes one)"
-            )
+            raise ValueError(f"column {header.index('') + 1} of the header has no name; name it, or remove it")
         if twice := [name for name in (*names, label) if header.count(name or "") > 1]:
             raise ValueError(f"the header has the column {twice[0]} twice; rename one of them")
         if not names:
@@ -175,9 +170,7 @@ def read_table(
                 repairs.append("pass over all such lines (incomplete)")
             if features is None:
                 repairs.append(f"leave out the column (skip {name})")
-            raise ValueError(
-                f"{name} is {text!r}, which is no finite number; {', '.join(repairs[:-1])} or {repairs[-1]}"
-            )
+            raise ValueError(f"{name} is {text!r}, no finite number; {', '.join(repairs[:-1])} or {repairs[-1]}")
         return found
 
     rows = read_columns(path, reader_of, delimiter)

@@ -218,9 +218,7 @@ def _choices(tagger: WordTagger, move: Sequence[str] | None, spread: float | Non
     if move is not None and (not move or not set(move) <= set(parts)):
         raise ValueError(f"move must name some of {', '.join(parts)}, not {', '.join(move) or 'nothing'}")
     if move is None and not isinstance(tagger.encoder, DependencyCRFEncoder):
-        raise ValueError(
-            f"move must be given, some of {', '.join(parts)}: a {type(tagger.encoder).__name__} has no potentials to put priors on"
-        )
+        raise ValueError(f"move must be given, some of {', '.join(parts)}: there are no potentials to put priors on")
     potentials = tuple(name for name in parts if name not in ("words", "tags"))
     moves = [potentials, tuple(parts)] if move is None else [tuple(move)]
     spreads = SPREADS if spread is None else (spread,)
@@ -235,9 +233,7 @@ def _spreads(tagger: WordTagger, choice: Choice) -> dict[str, float]:
 def _parts(number: int, folds: int, seed: int) -> list[list[int]]:
     """Parts of the sentences, each to be held out once."""
     if not 2 <= folds <= number:
-        raise ValueError(
-            f"folds must be from 2 to the number of sentences, {number}, not {folds}; or give both move and spread"
-        )
+        raise ValueError(f"folds must be from 2 to {number} (sentences), not {folds}; or give both move and spread")
     order = torch.randperm(number, generator=torch.Generator().manual_seed(seed)).tolist()
     return [order[i::folds] for i in range(folds)]
 

@@ -129,9 +129,7 @@ def potential_priors(encoder: nn.Module, spread: float) -> dict[str, Normal]:
         Another encoder.
     """
     if not isinstance(encoder, DependencyCRFEncoder):
-        raise ValueError(
-            f"prior_spread is of potentials, and a {type(encoder).__name__} has none; leave it out, or take encoder crf"
-        )
+        raise ValueError("prior_spread is of potentials, which the encoder crf alone has; leave it out")
     return {name: Normal(0.0, spread) for name in encoder.constrained() if name in DependencyCRF.PARAMETERS}
 
 
@@ -240,9 +238,7 @@ def _columns(parts: Parts) -> int:
     for name, part in parts.items():
         for i, row in enumerate(part):
             if not columns or not row.labels or any(len(labels) != columns for labels in row.labels):
-                raise ValueError(
-                    f"row {i + 1} of the {name} part lacks the {columns} columns of labels of the first; mend it"
-                )
+                raise ValueError(f"row {i + 1} of the {name} part has not {columns} columns of labels; mend it")
     return columns
 
 
@@ -289,9 +285,7 @@ def train_tagger(
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):
             if len(words) != len(tags):
-                raise ValueError(
-                    f"sentence {i + 1} of the {name} part has {len(words)} words and tags for {len(tags)}; mend it"
-                )
+                raise ValueError(f"sentence {i + 1} of the {name} part has tags for {len(tags)} of {len(words)} words")
     return train_task(labelling(settings, parts, lambda logits: logits, COUNTED, metrics), out, **run)
 
 

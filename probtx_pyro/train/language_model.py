@@ -86,9 +86,7 @@ def train_language_model(
     tokens_of = {name: vocabulary.encode(part) for name, part in text._asdict().items() if part or name != "test"}
     for name, tokens in tokens_of.items():
         if len(tokens) <= settings.context:
-            raise ValueError(
-                f"the {name} text has {len(tokens)} tokens; a row needs {settings.context + 1} (context + 1)"
-            )
+            raise ValueError(f"the {name} text has {len(tokens)} tokens; a row needs context + 1")
     return loop.train_task(task(settings, text, vocabulary, tokens_of), out, **run)
 
 

@@ -325,9 +325,7 @@ def train_task(
         raise ValueError(f"checkpoint_every must be 1 or more, not {checkpoint_every}")
     fabric, settings = _fabric(device, precision), task.settings
     if settings.batch % fabric.world_size:
-        raise ValueError(
-            f"batch {settings.batch} does not divide among {fabric.world_size} processes; choose a multiple"
-        )
+        raise ValueError(f"batch {settings.batch} does not divide among {fabric.world_size} processes")
     adam = torch.optim.AdamW(task.model.parameters(), settings.lr, (0.9, 0.98), weight_decay=settings.weight_decay)
     model, optimizer = fabric.setup(task.model, adam)
     task.ready(model.module)

@@ -104,9 +104,7 @@ def train_masked_language_model(
     model = settings.model(len(vocabulary.tokens))
     longest = max(len(row) for part in (training, *rows_of.values()) for row in part)
     if longest > (most := room_of(model)):
-        raise ValueError(
-            f"context must be at most {most}, for which there is room, not {settings.context}: a row has {longest} words"
-        )
+        raise ValueError(f"context must be at most {most}, for which there is room: a row has {longest} words")
 
     def masked(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         where = hidden(words, settings.mask, draw)

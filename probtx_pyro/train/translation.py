@@ -99,7 +99,7 @@ def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) 
     if max(lengths) > context:
         i = lengths.index(max(lengths))
         raise ValueError(
-            f"context must be {lengths[i]} or more for the longest pair of the {part} part (pair {i + 1}, {pairs[i].source[:40]!r}), not {context}; or remove it"
+            f"context must be {lengths[i]} or more for pair {i + 1} of the {part} part, or remove the pair"
         )
     return rows
 

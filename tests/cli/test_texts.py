@@ -171,14 +171,19 @@ CONLLU = "# text = the cat\n1\tthe\t_\t_\t_\t_\t_\t_\t_\t_\n2\tcat\t_\t_\t_\t_\t
         ("A.TXT", "the cat\n", ["the", "cat"], ""),
         ("a.txt", CONLLU, None, ""),  # the name decides
         ("A.CoNLLU", CONLLU, ["the", "cat"], ""),
-        ("notes.md", "the cat\n", ["the", "cat"], "notes.md is read as plain text, a sentence a line: its first line of words is none of CoNLL-U"),
+        (
+            "notes.md",
+            "the cat\n",
+            ["the", "cat"],
+            "notes.md is read as plain text, a sentence a line: its first line of words is none of CoNLL-U",
+        ),
         ("bare", "the\tcat\n", ["the", "cat"], "bare is read as plain text"),
         ("bare", CONLLU, ["the", "cat"], "bare is read as CoNLL-U: its first line of words begins with 1 and a tab"),
         ("tree.conll", CONLLU, ["the", "cat"], "tree.conll is read as CoNLL-U"),
         ("-", CONLLU, ["the", "cat"], "standard input is read as CoNLL-U"),
         ("-", "the cat\n", ["the", "cat"], ""),
     ],
-)  # fmt: skip
+)
 def test_the_kind_of_a_file_is_printed_where_its_name_does_not_tell(name, content, words, said, runs, call):
     if name != "-":
         (runs / name).write_text(content)

@@ -39,7 +39,7 @@ def call(folder, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_training_says_its_scores_and_what_to_do_next_and_goes_on(call, folder):
+def test_training_prints_scores_and_next_steps_and_goes_on(call, folder):
     code, out, _ = call("train translation --out run --resume --steps 6")
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith("gaussian-keys: dev BLEU ") and " after 6 steps" in lines[0]
@@ -83,19 +83,34 @@ def test_translate_gives_a_line_for_a_line_from_a_file_or_standard_input(call, f
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("translate new.txt --model masked", "masked is a run of probtx train mlm; give one of probtx train translation"),
+        (
+            "translate new.txt --model masked",
+            "masked is a run of probtx train mlm; give one of probtx train translation",
+        ),
         ("tag new.txt --model run", "run is a run of probtx train translation; give one of probtx train tagger"),
         ("translate - --model run", "standard input has no text"),
         ("translate new.txt --model nowhere", "there is no nowhere/checkpoint.pt; give the folder of a run"),
         ("translate new.txt --model run --length-penalty -1", "--length-penalty must not be negative"),
         ("translate new.txt --model run --out new.txt", "new.txt is the file to read; choose another name"),
-        ("train translation --attention softmax --components 2 --out new", "--components means nothing to --attention softmax"),
-        ("train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new", "--adapt-steps must be 0 in a decoder"),
-        ("train translation --data nowhere.tsv --out new", "there is no file or folder nowhere.tsv; give one, or one of tatoeba"),
-        ("train translation --vocabulary 20 --data pairs.tsv --out new", "--vocabulary must be 259 or more for the level subword, not 20"),
+        (
+            "train translation --attention softmax --components 2 --out new",
+            "--components means nothing to --attention softmax",
+        ),
+        (
+            "train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new",
+            "--adapt-steps must be 0 in a decoder",
+        ),
+        (
+            "train translation --data nowhere.tsv --out new",
+            "there is no file or folder nowhere.tsv; give one, or one of tatoeba",
+        ),
+        (
+            "train translation --vocabulary 20 --data pairs.tsv --out new",
+            "--vocabulary must be 259 or more for the level subword, not 20",
+        ),
         ("train translation --context 3 --data pairs.tsv --out new", "--context must be"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(call, folder, words, message):
     (folder / "new.txt").write_text("the cat\n")
     code, _, err = call(words)

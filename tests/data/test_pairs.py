@@ -40,9 +40,9 @@ def test_parts_share_no_source_sentence(tmp_path):
     assert parts == load_pairs(path, dev_share=0.1, test_share=0.2)
     assert parts != load_pairs(path, dev_share=0.1, test_share=0.2, seed=1)
     assert parts.test != sorted(parts.test)[:40] and not load_pairs(path, test_share=0.0).test
-    with pytest.raises(ValueError, match=r"dev_share 0.004 of 100 distinct sentences leaves a part empty"):
+    with pytest.raises(ValueError, match=r"dev_share 0.004 of 100 sentences leaves a part empty"):
         load_pairs(path, dev_share=0.004)
-    with pytest.raises(ValueError, match=r"test_share 0.95 of 100 distinct sentences leaves a part empty"):
+    with pytest.raises(ValueError, match=r"test_share 0.95 of 100 sentences leaves a part empty"):
         load_pairs(path, test_share=0.95)
 
 

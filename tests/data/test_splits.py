@@ -89,5 +89,5 @@ def test_a_download_without_a_connection(monkeypatch):
 
     monkeypatch.delenv("PROBTX_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "pooch", SimpleNamespace(retrieve=retrieve, os_cache=lambda name: name))
-    with pytest.raises(ValueError, match=r"https://example.org/a cannot be downloaded .* PROBTX_DATA .* has a"):
+    with pytest.raises(ValueError, match=r"https://example.org/a cannot be downloaded .* PROBTX_DATA .* with a"):
         fetch(Remote("a", "https://example.org/a", ""))

@@ -201,14 +201,14 @@ def test_a_transformer_moves_words_and_tags_when_told():
 WRONG = {
     "encoder": (
         lambda: train.adapt_tagger(tagger_run("transformer"), SENTENCES),
-        "move must be given, some of words, tags: a TransformerEncoder has no potentials to put priors on",
+        "move must be given, some of words, tags: there are no potentials to put priors on",
     ),
     "name": (lambda: adapt(move=["ternery"]), "move must name some of ternary, words, tags, not ternery"),
     "no name": (lambda: adapt(move=[]), "move must name some of ternary, words, tags, not nothing"),
     "spread": (lambda: adapt(spread=0.0), "spread must be positive and finite, not 0.0"),
     "folds": (
         lambda: adapt(),
-        "folds must be from 2 to the number of sentences, 4, not 5; or give both move and spread",
+        r"folds must be from 2 to 4 \(sentences\), not 5; or give both move and spread",
     ),
     "tag": (lambda: adapt([sentence("a b", "A Z")]), "sentence 1 has the tag 'Z'; the tagger has A, B, C"),
     "no tags": (lambda: adapt([sentence("a b", "_ _")]), "the sentences have no tags; annotate some of their words"),

@@ -265,7 +265,7 @@ def test_bad_settings_and_text_are_one_clear_error(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             replace(SMALL, **change)
-    with pytest.raises(ValueError, match=r"validation text has 5 tokens; a row needs 17"):
+    with pytest.raises(ValueError, match=r"validation text has 5 tokens; a row needs context \+ 1"):
         train.train_language_model(SMALL, Text(TEXT.training, "a dog"))
     monkeypatch.setattr(loop, "_fabric", lambda *_: TwoProcesses)
     with pytest.raises(ValueError, match=r"batch 5 does not divide among 2 processes"):

@@ -157,7 +157,7 @@ def test_the_prior_of_potentials_is_that_of_a_training_word(options):
     seen = [task_of(settings), task_of(replace(settings, prior_spread=None))]
     model = seen[0].model
     with pytest.raises(
-        ValueError, match="prior_spread is of potentials, and a TransformerEncoder has none; leave it out"
+        ValueError, match="prior_spread is of potentials, which the encoder crf alone has; leave it out"
     ):
         task_of(settings_of(LabellingSettings, "transformer", prior_spread=0.3))
     values = model.encoder.potential()
@@ -311,12 +311,12 @@ def test_bad_settings_and_data_are_one_clear_error():
             r"in the train part, sentence 6 has 8 words, and there is room for 7 \(context\); divide it, or train with more",
         ),
         ({}, {**parts, "dev": []}, "the dev part is empty; give at least one row"),
-        ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part lacks the 1 columns of labels"),
-        ({}, {**parts, "train": [Example((), ())]}, "row 1 of the train part lacks the 0 columns of labels"),
+        ({}, {**parts, "dev": parts_of(1, 0)["dev"]}, "row 1 of the dev part has not 1 columns of labels"),
+        ({}, {**parts, "train": [Example((), ())]}, "row 1 of the train part has not 0 columns of labels"),
         (
             {},
             {**parts, "dev": [Example(("a", "b"), (("x",),))]},
-            "sentence 1 of the dev part has 2 words and tags for 1",
+            "sentence 1 of the dev part has tags for 1 of 2 words",
         ),
     ):
         with pytest.raises(ValueError, match=message):
