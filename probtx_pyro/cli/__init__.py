@@ -42,8 +42,8 @@ Dependency trees of sentences, read out of such a model's attention:
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
-# A command is a file of this folder, named in COMMANDS: its docstring is the description in its help, and it has SUMMARY,
-# add_arguments(parser) and run(arguments) -> None or an exit code. What is heavy is imported inside these functions.
+# A command is a file of this folder, named in COMMANDS: its docstring is the description in its help, and it has
+# SUMMARY, add_arguments(parser) and run(arguments) -> None or an exit code. Heavy imports stand inside these functions.
 # Exit codes: 0 done, 1 done in part, 2 wrong usage or input, 130 interrupted, 141 where the reader of the output stops.
 
 import os

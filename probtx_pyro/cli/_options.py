@@ -109,8 +109,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--threads": {
         "type": count,
         "metavar": "N",
-        "help": "CPU threads (default: one if all matrix products are small, else as many as torch chooses). Give 1 when other "
-        "programs use the same cores: threads that wait for each other can cost ten times the time",
+        "help": "CPU threads (default: one if all matrix products are small, else as many as torch chooses). Give 1 "
+        "when other programs use the same cores: threads that wait for each other can cost ten times the time",
     },
 }
 
@@ -300,6 +300,6 @@ def warn_unknown(share: float, where: str, what: str = "words") -> None:
     """
     if share > MANY_UNKNOWN:
         warn(
-            f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same one; "
-            "it was trained on other text, or on too little"
+            f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same "
+            "one; it was trained on other text, or on too little"
         )

@@ -175,8 +175,8 @@ def _by_colour(path: Path, picture: "Image.Image") -> "tuple[np.ndarray, np.ndar
     colours, counts = np.unique(values, return_counts=True)
     if len(colours) > MOST_COLOURS:
         raise ValueError(
-            f"{path} has {len(colours):,} colours; marks have at most {MOST_COLOURS}, one for each label, or are grey or palette: "
-            "paint with a pencil, whose edges are sharp"
+            f"{path} has {len(colours):,} colours; marks have at most {MOST_COLOURS}, one for each label, or are grey "
+            "or palette: paint with a pencil, whose edges are sharp"
         )
     unmarked = 0 if colours[0] == 0 else int(counts.argmax())
     order = [unmarked, *(number for number in range(len(colours)) if number != unmarked)]

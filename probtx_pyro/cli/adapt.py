@@ -56,15 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Adapt a trained tagger with a few annotated sentences:
     the mode of its parameters under Normal priors centred on them.
 
-      probtx adapt tagger runs/tags ten.conllu --out runs/adapted                     cross-validation on ten.conllu chooses
-      probtx adapt tagger runs/tags ten.conllu --out runs/adapted --test more.conllu  and says what it gains on other sentences
+      probtx adapt tagger runs/tags ten.conllu --out runs/adapted     cross-validation on ten.conllu chooses
+      probtx adapt tagger runs/tags ten.conllu --out runs/adapted --test more.conllu   and tests
       probtx adapt tagger runs/tags ten.tsv --out runs/adapted --move ternary,words,tags --spread 0.1
 
-    What may move: the potentials of the dependency CRF (ternary; of low rank left and right), words (their unary scores;
-    words that the tagger does not know get scores of their own) and tags (the readout). The spread is the standard
-    deviation of the priors: the smaller, the nearer to what was trained. What is not named is chosen by cross-validation on
-    the sentences, and the tagger as it is competes: it may win. A word with the tag _ is context without a tag. The folder
-    is one as probtx train makes it; probtx parse reads it, too.
+    What may move: the potentials of the dependency CRF (ternary; of low rank left and right), words (their unary
+    scores; words that the tagger does not know get scores of their own) and tags (the readout). The spread is the
+    standard deviation of the priors: the smaller, the nearer to what was trained. What is not named is chosen by
+    cross-validation on the sentences, and the tagger as it is competes: it may win. A word with the tag _ is context
+    without a tag. The folder is one as probtx train makes it; probtx parse reads it, too.
     """
     out = options.folder(arguments.out)
 

@@ -10,8 +10,8 @@ classifiers and translation models whose attention is a probability model.
 
 On one core or many machines: torchrun --nproc-per-node 2 -m probtx_pyro train TASK --out runs/two ... With --resume a
 run goes on from the checkpoint in --out, with the options that it had; --steps may be more than they were. Written to
---out: checkpoint.pt (with the options), and results.json with the settings, the loss of every step, the validations, and
-the machine. Needs Lightning: pip install -e '.[train]' in the folder of the repository
+--out: checkpoint.pt (with the options), and results.json with the settings, the loss of every step, the validations,
+and the machine. Needs Lightning: pip install -e '.[train]' in the folder of the repository
 """
 
 import argparse
@@ -187,13 +187,13 @@ def train_lm(arguments: argparse.Namespace, how: "RunOptions") -> "Run":
 
       probtx train lm --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
       probtx train lm --text novel.txt --level word --steps 5000 --out runs/novel
-      probtx train lm --out runs/mgk --resume                goes on from the checkpoint, with the options that the run had
+      probtx train lm --out runs/mgk --resume             goes on from the checkpoint, with the options that the run had
       probtx train lm --out runs/mgk --resume --steps 5000   and makes it longer
       torchrun --nproc-per-node 2 -m probtx_pyro train lm --out runs/two ...
 
     Written to --out: checkpoint.pt, and results.json with the settings, the loss of every step, the validation
-    perplexities, and the machine. The text is the help that comes with Python unless --text names another. Needs Lightning:
-    pip install -e '.[train]' in the folder of the repository
+    perplexities, and the machine. The text is the help that comes with Python unless --text names another. Needs
+    Lightning: pip install -e '.[train]' in the folder of the repository
     """
     from probtx_pyro import data, train
 
@@ -214,15 +214,15 @@ def add_tagger(parser: argparse.ArgumentParser) -> None:
 def train_tagger(arguments: argparse.Namespace, how: "RunOptions") -> "Run":
     """Train a tagger: a tag for every word of a sentence, from a dependency CRF, or a transformer with any attention.
 
-      probtx train tagger --data treebank.conllu --column upos --out runs/tags    a CoNLL-U file or folder
-      probtx train tagger --data entities.tsv --out runs/names                    a word and its BIO tag a line
-      probtx train tagger --data conll2003 --characters 16384 --out runs/ner      a folder of files of columns; unknown words have a spelling
+      probtx train tagger --data treebank.conllu --column upos --out runs/tags  a CoNLL-U file or folder
+      probtx train tagger --data entities.tsv --out runs/names                  a word and its BIO tag a line
+      probtx train tagger --data conll2003 --characters 16384 --out runs/ner     a folder of files of columns
       probtx train tagger --data ewt --column xpos --channels 8 --distances 2,3,4 --out runs/ewt
       probtx train tagger --data ewt --encoder transformer --attention gaussian-keys --components 3 --out runs/mgk
-      probtx train tagger --data cogs --rank 16 --out runs/cogs                   five tags a word; the whole sentence must be right
+      probtx train tagger --data cogs --rank 16 --out runs/cogs                 five tags a word
 
-    The parameters with the best validation are kept (by accuracy; by span F1 for entities, by whole sentences for cogs),
-    and tested where there is a test part. Resume, several processes and results as in `probtx train --help`.
+    The parameters with the best validation are kept (by accuracy; by span F1 for entities, by whole sentences for
+    cogs), and tested where there is a test part. Resume, several processes and results as in `probtx train --help`.
     """
     from probtx_pyro import train
 
@@ -276,12 +276,12 @@ def train_classifier(arguments: argparse.Namespace, how: "RunOptions") -> "Run":
     """Train a classifier of texts: from the mean word of a dependency CRF or of a transformer with any attention,
     or from the root of a CRF.
 
-      probtx train classifier --data texts.csv --out runs/texts              a CSV or TSV file with the header text,category
+      probtx train classifier --data texts.csv --out runs/texts          a CSV or TSV file with the header text,category
       probtx train classifier --data banking77 --channels 8 --steps 4000 --out runs/banking
       probtx train classifier --data banking77 --summary root --head-temperature 1 --out runs/root
       probtx train classifier --data folder --encoder transformer --heads 4 --out runs/transformer
-      probtx train classifier --data folder --encoder transformer --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
-      probtx train classifier --data listops --encoder transformer --attention linear-keys --context 1000 --out runs/listops
+      probtx train classifier --data folder --encoder transformer --attention gaussian-keys --out runs/mgk
+      probtx train classifier --data listops --encoder transformer --context 1000 --out runs/listops
 
     The parameters with the best validation accuracy are kept, and tested where there is a test part. Resume, several
     processes and results as in `probtx train --help`.
@@ -307,15 +307,15 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
 def train_translation(arguments: argparse.Namespace, how: "RunOptions") -> "Run":
     """Train a translation model, an encoder-decoder with any of the attention layers, on pairs of sentences.
 
-      probtx train translation --data pairs.tsv --out runs/de           a sentence, a tab and its translation on each line
+      probtx train translation --data pairs.tsv --out runs/de         a sentence, a tab and its translation on each line
       probtx train translation --attention gaussian-keys --heads 4 --head-dim 16 --out runs/mgk
-      probtx train translation --out runs/mgk --resume --steps 5000     goes on from the checkpoint, and makes the run longer
+      probtx train translation --out runs/mgk --resume --steps 5000   goes on, and makes the run longer
 
     --data is a file, of which one twentieth of the distinct sentences becomes dev and one test; a folder with files for
-    train, dev and test; or tatoeba, 50,001 short English-German pairs. Written to --out: checkpoint.pt, and results.json
-    with the settings, the loss of every step, the validation perplexities, and in the end perplexity and BLEU (sacreBLEU,
-    with its signature) of dev and test. Needs Lightning, tokenizers and sacreBLEU: pip install -e '.[train]' in the folder of
-    the repository
+    train, dev and test; or tatoeba, 50,001 short English-German pairs. Written to --out: checkpoint.pt, and
+    results.json with the settings, the loss of every step, the validation perplexities, and in the end perplexity and
+    BLEU (sacreBLEU, with its signature) of dev and test. Needs Lightning, tokenizers and sacreBLEU: pip install -e
+    '.[train]' in the folder of the repository
     """
     from probtx_pyro import data, train
 

@@ -22,7 +22,7 @@ FASHION = "fashion_mnist_900"  # the folder under $PROBTX_DATA
 SHA256 = {
     "images-idx3-ubyte": "57c4a84fd2688e0b2895a23663d04d1a2c0642125c7a45195efd411508088f9e",
     "labels-idx1-ubyte": "cd380a3a164f55d47b4e4f3a38c51267303f7a457383aebab439c4a6bdd35742",
-    "pixels": "86efcd8ae29baccc34638f6a479365dfbb1b54fe1c3cac41a71a694b9d4cd220",  # the images' bytes, in the order of the labels
+    "pixels": "86efcd8ae29baccc34638f6a479365dfbb1b54fe1c3cac41a71a694b9d4cd220",  # the images, by label
 }
 CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 TILES, SIDE = 30, 28  # tiles a row and a column of the sprite, and pixels a row and a column of a tile

@@ -153,8 +153,9 @@ def adapt_tagger(
     Raises
     ------
     ValueError
-        A run that is no tagger's; an encoder without potentials where ``move`` is not given; no such part or tag; a spread that is not positive; too few sentences; a sentence with more words
-        than there is room for; a folder with a checkpoint.
+        A run that is no tagger's; an encoder without potentials where ``move`` is not given; no such part or tag; a
+        spread that is not positive; too few sentences; a sentence with more words than there is room for; a folder with
+        a checkpoint.
     """
     tagger = _tagger(run)
     if out is not None and (Path(out) / CHECKPOINT).exists():

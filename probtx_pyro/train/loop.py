@@ -208,8 +208,8 @@ class Task:
     score: in the place of ``evaluate`` when the run is done, where it has metrics that take too long to validate by.
     ready: called with the model when it is on its device.
     log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
-    unknown: share of the words of each other part of the data that the training part does not have; the metrics of these
-    parts under the kept parameters go to the results when the run is done.
+    unknown: share of the words of each other part of the data that the training part does not have; the metrics of
+    these parts under the kept parameters go to the results when the run is done.
     """
 
     label: str

@@ -78,8 +78,8 @@ def train_masked_language_model(
 
     Returns
     -------
-    The run; losses are nats a hidden word, ``perplexity`` is of the hidden words of the validation part, which are chosen
-    once for a seed, as are those of the test part.
+    The run; losses are nats a hidden word, ``perplexity`` is of the hidden words of the validation part, which are
+    chosen once for a seed, as are those of the test part.
 
     Raises
     ------
