@@ -202,9 +202,7 @@ def table(data: str, rows: list[str], seeds: list[int]) -> list[dict[str, Any]]:
 
 def built(row: str, tokens: int) -> torch.nn.Module:
     """A model with room for so many tokens, the same every time."""
-    return settings_of("listops", row, 0, 1.0, context=tokens, dropout=0.0).model(
-        nn.TextClassifier, 16, num_categories=10
-    )
+    return settings_of("listops", row, 0, 1.0, context=tokens, dropout=0.0).model(16, (10,))
 
 
 def step(row: str, tokens: int) -> Any:

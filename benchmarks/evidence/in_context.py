@@ -74,20 +74,11 @@ TEXTS = ("validation", "own", "other")
 CACHE = Path("~/.cache/probtx_pyro/in_context").expanduser()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings(LanguageModelSettings):
     """Settings of a run, with the layers of this benchmark."""
 
     RULES = {**LanguageModelSettings.RULES, "attention": LAYERS}
-
-    def model(self, vocabulary: int) -> nn.TransformerLM:
-        """The untrained model, the same for the same seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return nn.TransformerLM(
-                vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=LAYERS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
-            )  # fmt: skip
 
 
 @dataclass(frozen=True)

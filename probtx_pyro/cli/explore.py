@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(text)
         return
     else:
-        from probtx_pyro.data._fetch import write_bytes
+        from probtx_pyro.data.files import write_bytes
 
         write_bytes(out, text.encode())
         written = out

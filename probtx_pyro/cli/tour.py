@@ -12,7 +12,6 @@ from probtx_pyro.cli import _options as options
 
 SUMMARY = "the guided run: figures, an InferenceData file and an HTML report"
 OUT = Path("tour_output")
-LARGEST_PRODUCT = 2**24  # multiplications; most products of the tour are far smaller
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     from probtx_pyro import tour
 
     matplotlib.use("agg")  # no window, no display needed
-    with options.threads_for(arguments.threads, LARGEST_PRODUCT):
+    with options.threads(arguments.threads or 1):
         written = tour.run(out, seed=arguments.seed, device=device, progress=False if arguments.no_progress else None)
     print(
         f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"

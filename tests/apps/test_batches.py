@@ -8,9 +8,8 @@ import torch
 from probtx_pyro import apps, data, nn, train
 from probtx_pyro.apps import _batches
 from probtx_pyro.data import Tokenizer, Vocabulary
-from probtx_pyro.train import _adaptation, _mode
-from probtx_pyro.train._loop import ONE_PROCESS
-from probtx_pyro.train._rows import WordRows, answers
+from probtx_pyro.train.loop import ONE_PROCESS
+from probtx_pyro.train.rows import WordRows, answers
 
 WORDS = Vocabulary("word", ("?", "a", "b", "c"))
 CHANNELS, BUDGET = 3, 600
@@ -163,7 +162,7 @@ def test_translations_are_within_the_budget_and_in_the_order_of_the_lines():
 
 def tagger():
     settings = train.LabellingSettings(options={"num_channels": CHANNELS, "num_steps": 1}, width=4)
-    return train.LoadedRun(settings.model(nn.WordTagger, 4, num_tags=(2,)), WORDS, (("x", "y"),), settings)
+    return train.Run(settings.model(4, (2,)), WORDS, (("x", "y"),), settings, {})
 
 
 def annotated(sentences):
@@ -186,15 +185,19 @@ def test_scores_of_a_tagger_are_within_the_budget_and_in_the_order_of_the_senten
 @pytest.mark.slow
 def test_adaptation_is_within_the_budget_and_finds_the_same_mode(monkeypatch):
     run, examples = tagger(), annotated(SENTENCES)
-    rows = _adaptation._rows(run.labels, WORDS, examples)
-    spreads = {"tags.weight": 0.3, "encoder.ternary": 0.1}
-    seen = watched(run.model.encoder, CHANNELS)
-    parts = _mode.find_mode(run.model, rows, spreads, 0)
-    assert within(seen) and parts.converged
+    seen, forward = [], nn.DependencyCRFEncoder.forward
+
+    def counted(self, x, *more, **named):  # of the copy that is adapted, too
+        seen.append((len(x), len(x) * x.shape[1] ** 2 * CHANNELS))
+        return forward(self, x, *more, **named)
+
+    monkeypatch.setattr(nn.DependencyCRFEncoder, "forward", counted)
+    parts = train.adapt_tagger(run, examples, move=["tags", "ternary"], spread=0.1).results
+    assert within(seen) and parts["converged"]
     monkeypatch.setattr(_batches, "BUDGET", 10**9)
-    whole = _mode.find_mode(run.model, rows, spreads, 0)
+    whole = train.adapt_tagger(run, examples, move=["tags", "ternary"], spread=0.1).results
     # both stop where no gradient is above 1e-2 spreads, after the same steps but for rounding
-    assert abs(parts.nats - whole.nats) < 1e-6 * whole.nats
+    assert abs(parts["after"] - whole["after"]) < 1e-6 * whole["after"]
     with pytest.raises(ValueError, match="sentence 1 has 21 words, and there is room for 20; divide it"):
         train.adapt_tagger(run, annotated([["b"] * 21, ["a"]]), move=["tags"], spread=1.0)
 

@@ -97,7 +97,7 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
         assert (done.stderr.read(), done.wait()) == (b"", 141)
 
 
-def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
+def test_every_command_that_computes_has_threads_and_help_on_one(capsys):
     commands = [
         ["tour"],
         ["segment"],
@@ -115,14 +115,29 @@ def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys
 @pytest.mark.parametrize(
     ("words", "module", "message"),
     [
-        ("tour", "sklearn", "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder"),
-        ("classify a.csv b.csv --label x --out out", "sklearn", "MemoryClassifier needs scikit-learn, which is not installed: pip install -e '.[tour]'"),
-        *((f"train {task} --out out", "lightning", "training needs Lightning, which is not installed: pip install -e '.[train]'") for task in TASKS),
+        (
+            "tour",
+            "sklearn",
+            "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder",
+        ),
+        (
+            "classify a.csv b.csv --label x --out out",
+            "sklearn",
+            "MemoryClassifier needs scikit-learn, which is not installed: pip install -e '.[tour]'",
+        ),
+        *(
+            (
+                f"train {task} --out out",
+                "lightning",
+                "training needs Lightning, which is not installed: pip install -e '.[train]'",
+            )
+            for task in TASKS
+        ),
         ("train translation --out out", "tokenizers", "training needs tokenizers, which is not installed"),
         ("train translation --out out", "sacrebleu", "training needs sacreBLEU, which is not installed"),
     ],
-)  # fmt: skip
-def test_a_missing_extra_is_said_before_anything_is_begun(words, module, message, tmp_path, monkeypatch, capsys):
+)
+def test_a_missing_extra_stops_before_anything_is_begun(words, module, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
@@ -135,7 +150,7 @@ def test_a_missing_extra_is_said_before_anything_is_begun(words, module, message
 
 
 @pytest.mark.parametrize("words", [["tour"], ["classify"], *(["train", task] for task in ("lm", "translation"))])
-def test_help_says_which_extra_a_command_needs(words, capsys):
+def test_help_names_the_extra_that_a_command_needs(words, capsys):
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
     extra = "train" if words[0] == "train" else "tour"
@@ -182,7 +197,7 @@ def test_threads_are_those_asked_for_and_set_back(number, tmp_path, monkeypatch)
     assert seen == [number, 1] and torch.get_num_threads() == before
 
 
-def test_a_tour_without_out_says_where_it_goes_and_what_comes_next(tmp_path, monkeypatch, capsys):
+def test_a_tour_without_out_prints_its_folder_and_what_comes_next(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tour, "run", lambda out, **_: asked.append(out) or WRITTEN)
