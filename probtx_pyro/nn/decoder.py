@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn._heads import Remembered
-from probtx_pyro.nn.attention import Attention
-from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn.attention import Attention, SoftmaxAttention
 from probtx_pyro.nn.transformer import SelfAttentionBlock, TransformerBlock
 
 
@@ -62,7 +61,7 @@ class TransformerDecoderBlock(SelfAttentionBlock):
     Raises
     ------
     ValueError
-        A layer that does not derive from `Attention`, or whose units adapt to all queries of a call (``adapt_steps``):
+        A layer that does not derive from `Attention`, or whose units adapt to all queries of a call (``adapt``):
         in cross-attention earlier words would learn from later ones.
 
     Shapes: x (B, L, width), memory (B, S, width) -> (B, L, width).
@@ -78,13 +77,11 @@ class TransformerDecoderBlock(SelfAttentionBlock):
     ):
         super().__init__(width, num_heads, attention, dropout, **options)
         if not isinstance(self.attention, Attention):
-            raise ValueError(
-                f"attention must be a layer of probtx_pyro.nn or derive from nn.Attention, not {type(self.attention).__name__}; its units are kept between tokens"
-            )
-        if getattr(self.attention, "adapt_steps", 0):
-            raise ValueError(
-                "adapt_steps must be 0 in a decoder: units of the source that adapt to all target words would tell earlier words of later ones"
-            )
+            found = type(self.attention).__name__
+            raise ValueError(f"attention must be a layer of probtx_pyro.nn or derive from nn.Attention, not {found}")
+        if getattr(self.attention, "adapt", None):
+            reason = "units that adapt to all target words would tell earlier words of later ones"
+            raise ValueError(f"adapt must be left out in a decoder: {reason}")
         self.cross_norm = nn.LayerNorm(width)
         self.cross = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
 

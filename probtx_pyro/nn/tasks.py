@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn._options import printed
-from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn._module import printed
+from probtx_pyro.nn.attention import SoftmaxAttention
 
 
 class TransformerEncoder(nn.Module):
@@ -59,9 +59,17 @@ class TransformerEncoder(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0,
-        max_offset: int | None = None, attention: Callable[..., nn.Module] = SoftmaxAttention, **options: Any,
-    ):  # fmt: skip
+        self,
+        width: int,
+        *,
+        context: int,
+        num_heads: int = 8,
+        num_layers: int = 4,
+        dropout: float = 0.0,
+        max_offset: int | None = None,
+        attention: Callable[..., nn.Module] = SoftmaxAttention,
+        **options: Any,
+    ):
         super().__init__()
         if max_offset is not None and max_offset < 1:
             raise ValueError(f"max_offset must be positive, not {max_offset}")
@@ -163,9 +171,8 @@ class WordModel(nn.Module):
         nn.init.normal_(self.words.weight, std=start)
         self.spellings = nn.Embedding(spellings, width) if spellings else None
         if self.spellings is not None:
-            nn.init.normal_(
-                self.spellings.weight, std=0.3 * start
-            )  # a word has about ten, whose sum starts like its own row
+            # a word has about ten, whose sum starts like its own row
+            nn.init.normal_(self.spellings.weight, std=0.3 * start)
 
     def embedded(self, words: Tensor) -> Tensor:
         """Return the embedded words, (B, N, width), which the encoder reads.

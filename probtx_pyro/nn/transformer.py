@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn.attention import SoftmaxAttention
 
 
 class SelfAttentionBlock(nn.Module):

@@ -90,7 +90,7 @@ def test_translate_gives_a_line_for_a_line_from_a_file_or_standard_input(call, f
         ("translate new.txt --model run --length-penalty -1", "--length-penalty must not be negative"),
         ("translate new.txt --model run --out new.txt", "new.txt is the file to read; choose another name"),
         ("train translation --attention softmax --components 2 --out new", "--components means nothing to --attention softmax"),
-        ("train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new", "--adapt-steps must be 0 in a decoder"),
+        ("train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new", "--adapt-steps must be left out in a decoder"),
         ("train translation --data nowhere.tsv --out new", "there is no file or folder nowhere.tsv; give one, or one of tatoeba"),
         ("train translation --vocabulary 20 --data pairs.tsv --out new", "--vocabulary must be 259 or more for the level subword, not 20"),
         ("train translation --context 3 --data pairs.tsv --out new", "--context must be"),

@@ -18,7 +18,7 @@ E, H = 8, 2
 LAYERS = {
     "softmax": (nn.SoftmaxAttention, {}),
     "gaussian": (nn.GaussianMixtureAttention, {}),
-    "distances": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    "distances": (nn.GaussianMixtureAttention, {"linked": False}),
     "metric": (nn.GaussianMixtureAttention, {"metric": "full", "shift": True}),
     "keys": (nn.GaussianKeysAttention, {}),
     "hard keys": (nn.GaussianKeysAttention, {"assignment": "hard"}),
@@ -27,7 +27,7 @@ LAYERS = {
     "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 3, "tol": 1e-4}),
     "sparse hopfield": (nn.HopfieldAttention, {"num_steps": 2, "transformation": "entmax15"}),
     "map": (nn.GaussianMixtureAttention, {"map_steps": 1}),
-    "adapted": (nn.GaussianMixtureAttention, {"adapt_steps": 1}),
+    "adapted": (nn.GaussianMixtureAttention, {"adapt": nn.Adapt()}),
 }
 layers = pytest.mark.parametrize("name", LAYERS)
 

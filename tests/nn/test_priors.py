@@ -29,7 +29,7 @@ ENCODERS = {
     "full": ({}, ["ternary"]),
     "low rank": ({"rank": 2}, ["left", "right"]),
     "shared": ({"rank": 2, "shared": True}, ["left", "right", "channels"]),
-    "root and nodes": ({"root_labels": 3, "num_nodes": 2}, ["ternary", "root_ternary", "memory"]),
+    "root and nodes": ({"root_labels": 3, "nodes": {"number": 2}}, ["ternary", "root_ternary", "memory"]),
 }
 
 
@@ -156,7 +156,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("name", MISFITS)
 def test_a_prior_of_another_shape_is_refused(name):
-    with pytest.raises(ValueError, match=r"the prior on 'key_precision' has shape .* that of the parameter, \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"the prior on 'key_precision' has shape .* does not broadcast to \(2, 1\)"):
         nn.log_prior_density(gaussian(key_precision=MISFITS[name]))
 
 
