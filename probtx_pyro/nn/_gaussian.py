@@ -100,7 +100,7 @@ def _dirichlet(value: Tensor, strength: Tensor) -> TorchDistribution:
     return Dirichlet(1 + _beside(strength, value) * value)
 
 
-#: the prior of a conjugate family whose mode is the present value (B, H, ...), the stronger the larger its strength (H,)
+#: the prior of a conjugate family: its mode is the present value (B, H, ...), its strength (H,)
 OWN: Mapping[type | None, Callable[[Tensor, Tensor], TorchDistribution]] = {
     Normal: _normal,
     Gamma: _gamma,
@@ -120,7 +120,7 @@ class GaussianAttention(Attention):
     num_components = 1
     reduce: Reduction = staticmethod(log_sum)
 
-    def _start(self, linked: bool, adapt: Adapt | Mapping[str, Any] | None, background: str | None) -> None:
+    def _start(self, linked: bool, adapt: Adapt | Mapping[str, object] | None, background: str | None) -> None:
         """Check the arguments of both layers, and make their parameters."""
         if background not in BACKGROUNDS:
             raise ValueError(f"background must be one of {', '.join(map(repr, BACKGROUNDS))}, not {background!r}")
@@ -255,7 +255,7 @@ class GaussianAttention(Attention):
         """True if a call goes through the probability model itself, False if the fused kernels serve it."""
         return self.adapt is not None
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
+    def ask(self, model: Model, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return the answers, and the weights if asked for, of the probability model of every head;
         given ``known`` answers.
         """

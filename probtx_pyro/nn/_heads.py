@@ -182,7 +182,7 @@ def attended(
         x = x[:0, :, :1]  # no number of the input, which may be anything
         return F.pad(x, [side for n in reversed(x.shape) for side in (0, int(n == 0))])
 
-    units = Units(*(None if x is None else at_least_one(x) for x in units))  # type: ignore[arg-type]
+    units = Units(at_least_one(units.keys), *(None if x is None else at_least_one(x) for x in units[1:]))
     masks = Masks(queries.new_full((1, 1, 1, 1), -torch.inf))
     answers, weights = attend(at_least_one(queries), units, at_least_one(values), masks, need_weights)
     weights = None if weights is None else weights.expand(batch, -1, length, number)
@@ -202,18 +202,19 @@ class Remembered(NamedTuple):
 
     def joined(self, more: "Remembered") -> "Remembered":
         """Return these units with those of ``more`` behind them."""
-        pairs = zip(self.units, more.units, strict=True)
-        units = Units(*(None if a is None or b is None else torch.cat([a, b], 2) for a, b in pairs))  # type: ignore[arg-type]
+        rest = zip(self.units[1:], more.units[1:], strict=True)
+        joined = (None if a is None or b is None else torch.cat([a, b], 2) for a, b in rest)
+        units = Units(torch.cat([self.units.keys, more.units.keys], 2), *joined)
         return Remembered(units, torch.cat([self.values, more.values], 2), torch.cat([self.padding, more.padding], 1))
 
     def rows(self, index: Tensor) -> "Remembered":
         """Return the rows of the batch at ``index``, in its order."""
-        units = Units(*(None if x is None else x[index] for x in self.units))  # type: ignore[arg-type]
+        units = Units(self.units.keys[index], *(None if x is None else x[index] for x in self.units[1:]))
         return Remembered(units, self.values[index], self.padding[index])
 
 
 class Made(TypedDict, total=False):
-    """Where and of which numbers parameters are made."""
+    """Device and dtype that parameters are made with."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None

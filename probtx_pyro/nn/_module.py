@@ -1,4 +1,4 @@
-"""What the modules have in common: options, as constructors take and ``extra_repr`` prints them, and priors over what
+"""Common parts of the modules: options, as constructors take and ``extra_repr`` prints them, and priors over what
 they learn, whose density MAP training adds to its objective.
 """
 
@@ -36,7 +36,7 @@ def options(module: nn.Module, constructor: Callable[..., object]) -> dict[str, 
 
 
 def printed(module: nn.Module, sizes: Mapping[str, object], options: Mapping[str, object]) -> str:
-    """Return what ``extra_repr`` prints: all ``sizes``, and the ``options`` that differ from the constructor's defaults."""
+    """Return what ``extra_repr`` prints: all ``sizes``, and the ``options`` that differ from their defaults."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(type(module)).parameters.items()}
     changed = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
     return ", ".join(

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from probtx_pyro.models import Formulation, GaussianMixture
 from probtx_pyro.nn._heads import Heads, Masks, Remembered, Units, attended
 from probtx_pyro.nn._module import options, printed
+from probtx_pyro.ops._assignment import Reduction
 from probtx_pyro.ops._numerics import single, unrounded
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import softmax
@@ -99,7 +100,7 @@ class Attention(Heads):
         return self.formulation(queries, units, values, masks)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """Arguments beyond the queries by which the formulation's ``attention`` is the layer's."""
         return {}
 
@@ -256,7 +257,8 @@ class Attention(Heads):
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
         output = self.forward(padded, padded, padded, padding, False, None, average)[0]
         if query.layout == torch.jagged:
-            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
+            jagged = torch.nested.nested_tensor_from_jagged
+            return jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
             return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None
@@ -361,8 +363,8 @@ class SoftmaxAttention(Attention):
         queries = (single(queries) if need_weights else queries) * self.head_dim**-0.5
         if need_weights:
             return explicit(products(queries, units.keys), values, masks, self._rate)
-        how: Any = {"causal": masks.causal, "dropout": self._rate}
-        return dot_product_attention(queries, units.keys, values, masks.log_prior, **how), None
+        causal, rate = masks.causal, self._rate
+        return dot_product_attention(queries, units.keys, values, masks.log_prior, causal=causal, dropout=rate), None
 
     def formulation(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks

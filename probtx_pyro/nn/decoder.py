@@ -9,7 +9,7 @@ tokens before it.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -73,7 +73,7 @@ class TransformerDecoderBlock(SelfAttentionBlock):
         num_heads: int,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        **options: Any,
+        **options: object,
     ):
         super().__init__(width, num_heads, attention, dropout, **options)
         if not isinstance(self.attention, Attention):
@@ -105,8 +105,9 @@ class TransformerDecoderBlock(SelfAttentionBlock):
             it.
         """
         x = self.attended(x, key_padding_mask=key_padding_mask, is_causal=True)
-        how: Any = {"key_padding_mask": memory_key_padding_mask, "need_weights": False}
-        return self.fed(x + self.dropout(self.cross(self.cross_norm(x), memory, memory, **how)[0]))
+        asked = self.cross_norm(x)
+        heard = self.cross(asked, memory, memory, key_padding_mask=memory_key_padding_mask, need_weights=False)[0]
+        return self.fed(x + self.dropout(heard))
 
     def remember(self, memory: Tensor, memory_key_padding_mask: Tensor | None = None) -> BlockCache:
         """Return the cache before the first token; memory (B, S, width), mask (B, S) with True at padding."""
@@ -161,7 +162,7 @@ class TransformerDecoder(nn.Module):
         num_layers: int,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        **options: Any,
+        **options: object,
     ):
         super().__init__()
         blocks = (TransformerDecoderBlock(width, num_heads, attention, dropout, **options) for _ in range(num_layers))
@@ -238,7 +239,7 @@ class EncoderDecoder(nn.Module):
         num_layers: int = 3,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        **options: Any,
+        **options: object,
     ):
         super().__init__()
         self.context = context

@@ -21,7 +21,7 @@ NORMALIZERS = {"softmax": softmax, "relu": relu_normalized}
 
 @dataclass(frozen=True)
 class MeanFieldOptions:
-    """How the sweeps of a `DependencyCRFEncoder` update labels and heads.
+    """Rules by which the sweeps of a `DependencyCRFEncoder` update labels and heads.
 
     Parameters
     ----------

@@ -135,7 +135,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         share: str | None = None,
         assignment: str | Reduction = "soft",
         linked: bool = False,
-        adapt: Adapt | Mapping[str, Any] | None = None,
+        adapt: Adapt | Mapping[str, object] | None = None,
         background: str | None = None,
         **shared: Unpack[Shared],
     ):
@@ -152,7 +152,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """The assignment of components, where it is not the sum over them."""
         return {} if self.num_components == 1 or self.reduce is log_sum else {"assignment": self.reduce}
 

@@ -96,7 +96,7 @@ class GaussianMixtureAttention(GaussianAttention):
         self,
         *torch: Any,
         linked: bool = True,
-        adapt: Adapt | Mapping[str, Any] | None = None,
+        adapt: Adapt | Mapping[str, object] | None = None,
         background: str | None = None,
         map_steps: int = 0,
         metric: str | None = None,
@@ -169,8 +169,8 @@ class GaussianMixtureAttention(GaussianAttention):
         own = {"shift": self.key_shift, "metric": None if self.metric is None else self._lambda()}
         own["value_precision"] = None if self.log_value_precision is None else single(self.log_value_precision).exp()
         of_heads = {name: x.to(keys.dtype) for name, x in own.items() if x is not None}
-        laid: dict[str, Any] = {name: x.expand(*keys.shape[:2], *x.shape[1:]) for name, x in of_heads.items()}
-        return laid if self.metric is None else laid | {"diagonal_metric": self.metric == "diagonal"}
+        laid = {name: x.expand(*keys.shape[:2], *x.shape[1:]) for name, x in of_heads.items()}
+        return {**laid, "diagonal_metric": self.metric == "diagonal"} if self.metric else laid
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return the most probable answers where ``map_steps`` asks for them, else the mean;

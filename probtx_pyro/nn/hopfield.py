@@ -14,6 +14,7 @@ from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._heads import Made, Masks, Shared, attended, combine
 from probtx_pyro.nn._module import Priors, WithPriors, options, printed
 from probtx_pyro.nn.attention import Answers, Attention, Units, explicit, products
+from probtx_pyro.ops._assignment import Reduction
 from probtx_pyro.ops._numerics import single
 from probtx_pyro.ops._retrieval import POOLING, iterate
 
@@ -411,7 +412,7 @@ class HopfieldRetrieval(WithPriors):
         return self.update.formulation(queries, units.keys, values, masks)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """Arguments beyond the states by which the memory's ``attention`` is the layer's: none."""
         return {}
 

@@ -2,7 +2,6 @@
 
 import weakref
 from inspect import signature
-from typing import Any
 
 from torch import nn
 
@@ -12,7 +11,7 @@ from probtx_pyro.nn.attention import Attention
 HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
 
 
-def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> list[str]:
+def swap_attention(model: nn.Module, layer: type[Attention], **options: object) -> list[str]:
     """Replace every ``torch.nn.MultiheadAttention`` in a model, in place, by a layer with the same weights.
 
     A layer that stands in several places of the model stays one layer, in all of them. The new layers hold the very

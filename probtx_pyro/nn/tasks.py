@@ -68,7 +68,7 @@ class TransformerEncoder(nn.Module):
         dropout: float = 0.0,
         max_offset: int | None = None,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
-        **options: Any,
+        **options: object,
     ):
         super().__init__()
         if max_offset is not None and max_offset < 1:
@@ -261,7 +261,7 @@ class MaskedLanguageModel(WordModel):
         return F.linear(h if at is None else h[at], self.words.weight[: self.mask], self.bias)
 
 
-def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+def mean_word(encoder: nn.Module, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
     """Return the mean of the encoder's words without padding, (B, width); x (B, N, width), key_padding_mask (B, N)."""
     h = encoder(x, key_padding_mask)
     if key_padding_mask is None:

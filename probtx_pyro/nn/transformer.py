@@ -3,7 +3,7 @@ and a causal language model of them. Its decoder is in ``decoder.py``.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class SelfAttentionBlock(nn.Module):
         num_heads: int,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        **options: Any,
+        **options: object,
     ):
         super().__init__()
         self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -31,7 +31,7 @@ class SelfAttentionBlock(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
-    def attended(self, x: Tensor, **masks: Any) -> Tensor:
+    def attended(self, x: Tensor, **masks: object) -> Tensor:
         """Return ``x`` (B, L, width) after self-attention."""
         h = self.attention_norm(x)
         return x + self.dropout(self.attention(h, h, h, need_weights=False, **masks)[0])
@@ -88,7 +88,8 @@ class TransformerLM(nn.Module):
     Examples
     --------
     >>> from probtx_pyro import nn as layers
-    >>> model = TransformerLM(20, 16, width=8, num_heads=2, num_layers=1, attention=layers.GaussianKeysAttention, head_dim=2)
+    >>> keys = layers.GaussianKeysAttention
+    >>> model = TransformerLM(20, 16, width=8, num_heads=2, num_layers=1, attention=keys, head_dim=2)
     >>> model(torch.zeros(3, 16, dtype=torch.long)).shape
     torch.Size([3, 16, 20])
     """
@@ -103,7 +104,7 @@ class TransformerLM(nn.Module):
         num_layers: int = 4,
         attention: Callable[..., nn.Module] = SoftmaxAttention,
         dropout: float = 0.0,
-        **options: Any,
+        **options: object,
     ):
         super().__init__()
         self.context = context
