@@ -50,11 +50,6 @@ class Option(NamedTuple):
         """The argument itself."""
         return self.argument.partition(".")[0]
 
-    @property
-    def inner(self) -> str:
-        """The name that errors have: of the field, where there is one."""
-        return self.argument.rpartition(".")[2]
-
 
 ATTENTION_OPTIONS = {
     "components": Option("num_components", options.count, "keys a unit"),
@@ -167,8 +162,6 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
             if value is not None:
                 if option.outer not in able:
                     raise ValueError(f"--{name} means nothing to {chosen}; leave it out")
-                if option.inner == option.outer:
-                    found[option.outer] = value
-                else:
-                    found.setdefault(option.outer, {})[option.inner] = value
+                outer, _, field = option.argument.partition(".")
+                found[outer] = {**found.get(outer, {}), field: value} if field else value
     return found

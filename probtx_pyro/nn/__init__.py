@@ -6,7 +6,6 @@ from probtx_pyro.nn._gaussian import Adapt
 from probtx_pyro.nn._module import log_prior_density
 from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, SUMMARIES, Encoder, Summary
 from probtx_pyro.nn.attention import Attention, SoftmaxAttention
-from probtx_pyro.nn.decoder import DecoderCache, EncoderDecoder, TransformerDecoder, TransformerDecoderBlock
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder, GlobalNodes, MeanFieldOptions
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
@@ -21,7 +20,14 @@ from probtx_pyro.nn.tasks import (
     mean_word,
     root_label,
 )
-from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
+from probtx_pyro.nn.transformer import (
+    DecoderCache,
+    EncoderDecoder,
+    TransformerBlock,
+    TransformerDecoder,
+    TransformerDecoderBlock,
+    TransformerLM,
+)
 
 __all__ = ["Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention"]
 __all__ += ["HopfieldAttention", "HopfieldRetrieval", "Adapt", "ATTENTIONS"]

@@ -309,7 +309,7 @@ class GaussianAttention(Attention):
         return present.expand(queries.shape[:-1])
 
     def _model(self, units: Units, values: Tensor, masks: Masks, num_queries: int) -> Model:
-        units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
+        units = units.mapped(single)
         keys, values, precision, weights = units.keys, single(values), self.precision(units), self.log_weights(units)
         precision, weights = precision.to(keys), keys.new_zeros(()) if weights is None else weights.to(keys)
         if self.num_components > 1:

@@ -42,10 +42,9 @@ class Units(NamedTuple):
             rest.append(own)
         return Units(torch.cat([keys, key.to(keys.dtype)], 2), *rest)
 
-    def rolled(self, number: int) -> "Units":
-        """Return the units with the last ``number`` of them in front."""
-        rest = (None if x is None else x.roll(number, 2) for x in self[1:])
-        return Units(self.keys.roll(number, 2), *rest)
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Units":
+        """Return the units with ``function`` of every tensor in its place."""
+        return Units(function(self.keys), *(None if x is None else function(x) for x in self[1:]))
 
 
 class Masks(NamedTuple):
@@ -182,9 +181,9 @@ def attended(
         x = x[:0, :, :1]  # no number of the input, which may be anything
         return F.pad(x, [side for n in reversed(x.shape) for side in (0, int(n == 0))])
 
-    units = Units(at_least_one(units.keys), *(None if x is None else at_least_one(x) for x in units[1:]))
     masks = Masks(queries.new_full((1, 1, 1, 1), -torch.inf))
-    answers, weights = attend(at_least_one(queries), units, at_least_one(values), masks, need_weights)
+    asked = at_least_one(queries), units.mapped(at_least_one), at_least_one(values)
+    answers, weights = attend(*asked, masks, need_weights)
     weights = None if weights is None else weights.expand(batch, -1, length, number)
     return answers.expand(batch, -1, length, -1), weights
 
@@ -209,8 +208,7 @@ class Remembered(NamedTuple):
 
     def rows(self, index: Tensor) -> "Remembered":
         """Return the rows of the batch at ``index``, in its order."""
-        units = Units(self.units.keys[index], *(None if x is None else x[index] for x in self.units[1:]))
-        return Remembered(units, self.values[index], self.padding[index])
+        return Remembered(self.units.mapped(lambda x: x[index]), self.values[index], self.padding[index])
 
 
 class Made(TypedDict, total=False):

@@ -85,8 +85,5 @@ ENCODERS: dict[str, Encoder] = {
 """Encoders of words by the name that ``probtx train`` takes. A transformer takes a name of `ATTENTIONS`,
 ``attention``, and its options."""
 
-SUMMARIES: dict[str, Summary] = {
-    "mean": Summary(mean_word),
-    "root": Summary(root_label, root=True),
-}
+SUMMARIES: dict[str, Summary] = {"mean": Summary(mean_word), "root": Summary(root_label, root=True)}
 """Summaries of a text, an encoder's states to one vector, by name."""

@@ -229,7 +229,9 @@ class Attention(Heads):
             return self.attend(queries, units, values, masks, need_weights)
         rows = None if masks.log_prior is None else masks.log_prior.roll(extra, -1)
         queries, masks = F.pad(queries, (0, 0, extra, 0)), masks._replace(log_prior=rows, extra=0)
-        answers, _ = self.attend(queries, units.rolled(extra), values.roll(extra, 2), masks, need_weights)
+        answers, _ = self.attend(
+            queries, units.mapped(lambda x: x.roll(extra, 2)), values.roll(extra, 2), masks, need_weights
+        )
         return answers[..., extra:, :], None
 
     def posterior_model(

@@ -1,11 +1,9 @@
 """Swap the attention layers of a whole model."""
 
 import weakref
-from inspect import signature
 
 from torch import nn
 
-from probtx_pyro.nn._module import printed
 from probtx_pyro.nn.attention import Attention
 
 HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
@@ -57,12 +55,8 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: object) 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(layer, Attention):
-        theirs = signature(nn.MultiheadAttention).parameters
-        own = {name: x for name, x in layer._options().items() if name not in theirs}
-        call = ", ".join(filter(None, ["model", type(layer).__name__, printed(layer, {}, own)]))
-        raise TypeError(
-            f"layer must be a class, not an instance: every place gets its own; call swap_attention({call})"
-        )
+        call = f"swap_attention(model, {type(layer).__name__}, ...)"
+        raise TypeError(f"layer must be a class, not an instance; call {call} with its options")
     if not (isinstance(layer, type) and issubclass(layer, Attention)) or layer.attend is Attention.attend:
         raise TypeError(f"layer must be a class of attention layers, such as SoftmaxAttention, not {layer!r}")
     if isinstance(model, nn.MultiheadAttention):

@@ -310,13 +310,13 @@ def test_implicit_gradients_are_those_of_steps_that_settled():
         ({"observed": OBSERVED[:, :-1]}, r"observed must be a boolean tensor \(2, 5\)"),
     ],
 )  # fmt: skip
-def test_bad_answers_are_one_clear_error(change, message):
+def test_error_of_bad_answers_names_the_argument(change, message):
     layer, x, known = make(adapt=nn.Adapt(answers=True))
     with pytest.raises(ValueError, match=message):
         layer(x, x, x, **{"answers": known, **change})
 
 
-def test_a_function_that_returns_no_prior_is_one_clear_error():
+def test_a_function_that_returns_no_prior_is_refused():
     layer, x, _ = make(adapt=nn.Adapt(1, {"keys": lambda keys: keys}))
     with pytest.raises(ValueError, match=r"^adapt: the function for keys returned a Tensor, not a distribution$"):
         layer(x, x, x)
@@ -345,7 +345,7 @@ def test_single_and_sequence_first_inputs_and_unknown_answers_that_are_nan():
 
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @torch.no_grad()
-def test_what_is_captured_has_heard_the_known_answers(causal):
+def test_captured_attention_includes_the_known_answers(causal):
     layer, x, known = make(adapt=nn.Adapt(2, ("keys", "shift"), answers=True), shift=True)
     layer.float()
     how = {"is_causal": causal, "answers": known.float(), "observed": OBSERVED}

@@ -274,7 +274,7 @@ def test_inputs_of_another_shape_are_refused(shape):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("symmetric")])
-def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind):
+def test_symmetric_potentials_score_an_arc_alike_in_both_directions(kind):
     """By the scores of the readable form, of labels that are not symmetric in any other way."""
     encoder, x, _ = draw(kind)
     scores = head_scores(encoder.crf(x).potentials(), x.softmax(-1))
@@ -286,7 +286,7 @@ def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind
 
 
 @pytest.mark.parametrize(("width", "rank", "shape"), [(32, None, (32, 32)), (64, None, (64, 8)), (64, "full", (64, 64)), (32, 5, (32, 5))])  # fmt: skip
-def test_potentials_have_the_rank_of_the_rule_unless_told(width, rank, shape):
+def test_default_rank_is_an_eighth_of_the_width(width, rank, shape):
     found = DependencyCRFEncoder(width, 2, rank=rank)
     (potential, *_) = found.parameters()
     assert potential.shape[-2:] == shape and found.rank == (shape[1] if shape[1] < width else "full")

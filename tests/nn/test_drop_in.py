@@ -363,7 +363,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_error(name):
+def test_error_of_bad_input_names_the_argument(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

@@ -361,7 +361,7 @@ for masks, how in (
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"adapted", "map"}))  # whose model looks at numbers
-def test_exported_with_a_batch_and_a_length_that_vary(name, strict):
+def test_export_with_dynamic_batch_and_length(name, strict):
     """In a process of its own: the shape checks of the tests would stand in the way. Float32, numbers of order 1."""
     kind, options = LAYERS[name]
     command = [sys.executable, "-W", "ignore", "-c", EXPORTED, kind.__name__, repr(options), str(strict)]

@@ -157,7 +157,7 @@ def test_adaptation_is_inference_adapt_head_by_head(kind, adapted):
 
 
 @adapting
-def test_causal_adaptation_hears_nothing_of_the_future(kind):
+def test_causal_adaptation_ignores_later_queries(kind):
     layer, x = make(kind, adapt=nn.Adapt(2, ("keys", "key_precision")))
     changed = x.clone()
     changed[:, -1] += 2.0

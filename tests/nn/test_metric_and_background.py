@@ -148,7 +148,7 @@ def test_the_posterior_model_and_what_is_captured_are_the_layer(geometry, linked
         assert best.log_evidence().sum() >= log_joint.sum()
 
 
-def test_priors_speak_of_the_metric_and_the_shift():
+def test_metric_and_shift_can_have_priors():
     wishart, normal = Wishart(torch.tensor(5.0), torch.eye(D)), Normal(0.0, 0.5)
     layer, _ = make(metric="full", shift=True, priors={"metric": wishart, "shift": normal})
     by_hand = torch.stack([metric_by_hand(layer, h).detach() for h in range(H)])
@@ -200,7 +200,7 @@ def test_a_swapped_layer_learns_a_metric_beside_frozen_weights():
 
 
 @pytest.mark.parametrize("masks", MASKS, ids=["", "causal", "padded", "both"])
-def test_it_is_the_softmax_off_by_one(masks):
+def test_background_is_the_softmax_off_by_one(masks):
     layer, x = make(background="zero")
     with torch.no_grad():
         layer.background_log_weight.zero_()
@@ -217,7 +217,7 @@ def test_it_is_the_softmax_off_by_one(masks):
     assert_equal(layer(x, x, x, need_weights=False, **masks)[0], answer)
 
 
-def test_it_starts_as_zero_attention():
+def test_background_starts_as_zero_attention():
     torch.manual_seed(0)
     theirs = torch.nn.MultiheadAttention(E, H, batch_first=True, add_zero_attn=True)
     layer, x = make(background="learned", move=False)
@@ -228,7 +228,7 @@ def test_it_starts_as_zero_attention():
 
 @linking
 @pytest.mark.parametrize("background", ["zero", "learned"])
-def test_it_is_with_background_of_the_model(linked, background):
+def test_background_is_that_of_the_model(linked, background):
     layer, x = make(linked=linked, background=background)
     without, _ = make(linked=linked, move=False)
     without.load_state_dict({n: p for n, p in layer.state_dict().items() if "background" not in n})
@@ -288,7 +288,7 @@ def test_fused_extra_units_are_those_of_the_matrix(kind, masks):
         (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, {"keys": Normal})), r"parameters: keys=.* is no prior"),
     ],
 )  # fmt: skip
-def test_bad_options_are_one_clear_error(make_layer, message):
+def test_error_of_bad_options_names_the_option(make_layer, message):
     with pytest.raises(ValueError, match=message):
         make_layer()
 

@@ -139,7 +139,7 @@ TAKING = {
 
 @pytest.mark.parametrize("taking", TAKING)
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_distribution_is_refused_at_once(taking, wrong):
+def test_priors_that_are_no_distributions_are_refused(taking, wrong):
     priors, message = WRONG[wrong]
     with pytest.raises(TypeError, match=message) as error:
         TAKING[taking](priors)

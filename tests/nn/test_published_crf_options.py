@@ -105,7 +105,7 @@ def test_every_option_of_theirs_has_an_equivalent(case):
 
 
 @pytest.mark.parametrize("kind", ["uv", "norm"])
-def test_use_td_global_and_use_root_td_are_values(kind):
+def test_use_td_global_and_use_root_td_are_tensors_of_the_model(kind):
     torch.manual_seed(1)
     x, ternary = torch.randn(N, L), torch.randn(C, 2, L, L)
     u, v, root = torch.randn(5, 2, C), torch.randn(L, 2, C), torch.einsum("adc,bdc->abc", *torch.randn(2, L, 2, C))
@@ -170,7 +170,7 @@ def test_the_oldest_encoder_has_a_node_of_score_zero_for_the_diagonal(schedule, 
         assert_equal(field.head_marginals[..., :N], torch.as_tensor(found.heads), scale)
 
 
-def test_blocked_messages_are_not_ours():
+def test_blocked_messages_give_other_labels():
     """What a head hears from its dependents is half of the derivative; without it other labels come out."""
     torch.manual_seed(4)
     x, ternary, words = torch.randn(N, L), torch.randn(C, 2, L, L), np.ones(N, dtype=bool)
