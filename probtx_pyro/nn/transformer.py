@@ -1,4 +1,4 @@
-"""Transformers that take any attention layer: a causal language model; a decoder; and an encoder-decoder, trained in one
+"""Transformers that take any attention layer: a causal language model, a decoder, an encoder-decoder: trained in one
 pass, decoded token by token.
 
 A decoder block attends to the target tokens so far, then to the memory, the encoder's output: the units of its
