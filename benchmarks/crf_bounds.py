@@ -88,7 +88,7 @@ def trained(channels: int, heads: str, seed: int) -> Path:
             "rank": "full",
         }
         if (temperature := HEADS[heads]) is not None:
-            options["head_temperature"] = temperature
+            options["mean_field"] = {"head_temperature": temperature}
         data = train.tagged_sentences("ewt")
         settings = train.LabellingSettings(
             options=options, width=WIDTH, num_steps=500, validate_every=250, seed=seed, select=data.select

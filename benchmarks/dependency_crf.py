@@ -39,7 +39,7 @@ def problem(backward: bool) -> tuple[Tensor, Tensor]:
 def encoder(rank: int | str = "full", compiled: bool = False) -> nn.DependencyCRFEncoder:
     """The encoder, whose potentials the problem gives."""
     found = nn.DependencyCRFEncoder(
-        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=rank
+        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, mean_field={"head_temperature": 1.0}, rank=rank
     )
     if compiled:
         found.compile()

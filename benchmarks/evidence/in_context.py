@@ -66,8 +66,8 @@ UNLINKED: dict[str, Any] = {"linked": False}
 MODELS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
     "Gaussian": {"attention": "gaussian", "options": UNLINKED},
-    "keys": {"attention": "gaussian", "options": UNLINKED | {"adapt_steps": 1, "adapted": ["keys"]}},
-    "shift": {"attention": "gaussian", "options": UNLINKED | {"shift": True, "adapt_steps": 1, "adapted": ["shift"]}},
+    "keys": {"attention": "gaussian", "options": UNLINKED | {"adapt": {"steps": 1}}},
+    "shift": {"attention": "gaussian", "options": UNLINKED | {"shift": True, "adapt": {"parameters": ["shift"]}}},
 }
 STEPS = ("keys", "shift")  # the models that adapt, named by what adapts
 TEXTS = ("validation", "own", "other")
@@ -172,7 +172,7 @@ def chosen_rate(name: str, size: Size, texts: Corpus, cache: Path) -> tuple[floa
 
 def without_step(model: nn.TransformerLM, name: str, size: Size) -> nn.TransformerLM:
     """The trained model read without its step; a shift that it learned stays."""
-    options = {key: x for key, x in MODELS[name]["options"].items() if key not in ("adapt_steps", "adapted")}
+    options = {key: x for key, x in MODELS[name]["options"].items() if key != "adapt"}
     return _with_weights(replace(size.settings, attention="gaussian", options=options), model)
 
 

@@ -15,7 +15,7 @@ WANTED = {("the", "cat"): 9.0, ("cat", "sleeps"): 9.0}  # dependent, head
 def made(root=False, **options):
     """One label a word; channel 0 wants the arcs of `WANTED` (and the verb at the root), channel 1 the left neighbour."""
     encoder = nn.DependencyCRFEncoder(
-        4, 2, num_steps=1, head_temperature=1.0, root_labels=2 if root else 0, distances=(2,), **options
+        4, 2, num_steps=1, mean_field={"head_temperature": 1.0}, root_labels=2 if root else 0, distances=(2,), **options
     )
     model = WordTagger(len(WORDS.tokens), encoder, 4, num_tags=(2,))
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_channels_differ_and_average():
 
 
 def test_a_batch_is_its_sentences_and_global_nodes_are_no_heads():
-    parser = AttentionParser(made(num_nodes=3), WORDS, "word", channel=0)
+    parser = AttentionParser(made(nodes={"number": 3}), WORDS, "word", channel=0)
     sentences = [["the", "cat", "sleeps"], ["dog"], ["cat", "the"], ["sleeps", "cat", "the", "cat"]]
     together = parser.head_marginals(sentences, batch=3)
     for words, found in zip(sentences, together, strict=True):
@@ -61,7 +61,7 @@ def test_a_batch_is_its_sentences_and_global_nodes_are_no_heads():
 
 def test_known_heads_stay_and_are_evidence_in_the_channels_that_are_read():
     torch.manual_seed(3)
-    encoder = nn.DependencyCRFEncoder(4, 2, num_steps=3, head_temperature=1.0, root_labels=2)
+    encoder = nn.DependencyCRFEncoder(4, 2, num_steps=3, mean_field={"head_temperature": 1.0}, root_labels=2)
     model = WordTagger(len(WORDS.tokens), encoder, 4, num_tags=(2,), start=1.0)
     sentences, known = [["the", "cat", "sleeps", "the"], ["cat", "sleeps"]], [(3, None, None, None), (None, 0)]
     for channel in (None, 1):

@@ -77,7 +77,7 @@ def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
     for task in ("lm", "mlm"):
         for choice, takes, table in cli.parser().parse_args(["train", task, "--out", "x"]).choices:
             for name, option in table.items():
-                able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+                able = [chosen for chosen, arguments in takes.items() if option.outer in arguments]
                 assert able, name
                 for chosen in able:
                     value = [values.get(name, "2")] if option.kind else []
@@ -85,7 +85,8 @@ def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
                     if (task, choice) == ("mlm", "attention"):
                         words += ["--encoder", "transformer"]
                     set_to = choices.given(cli.parser().parse_args(words))
-                    assert option.argument in set_to
+                    outer, _, field = option.argument.partition(".")
+                    assert field in set_to[outer] if field else outer in set_to
                     tried.add((task, choice, name))
                     if task == "lm":
                         nn.ATTENTIONS[chosen](8, 2, **set_to)

@@ -98,7 +98,7 @@ def test_translate_gives_a_line_for_a_line_from_a_file_or_standard_input(call, f
         ),
         (
             "train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new",
-            "--adapt-steps must be 0 in a decoder",
+            "--adapt-steps must be left out in a decoder",
         ),
         (
             "train translation --data nowhere.tsv --out new",

@@ -280,16 +280,26 @@ def test_it_does_not_depend_on_how_the_same_attention_is_written():
         np.testing.assert_allclose(first.log_evidence(), second.log_evidence() + 3 * math.log(4.0), atol=FOUND)
 
 
+class OwnPrecisions(layers.GaussianMixtureAttention):
+    """A layer whose units have weights and precisions that their inputs decide."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.unit_precision, self.unit_weights = (torch.nn.Linear(8, 2, bias=False) for _ in range(2))
+
+    def units_of(self, keys, source):
+        weights, precision = (linear(source).mT for linear in (self.unit_weights, self.unit_precision))
+        return super().units_of(keys, source)._replace(log_weights=weights, log_precision=precision)
+
+
 def test_units_with_precisions_of_their_own():
     """Attention by Gaussian distance, the precision of each unit its own: equivalents add one number to all of them."""
     torch.manual_seed(0)
-    layer = layers.GaussianMixtureAttention(
-        8, 2, batch_first=True, linked=False, unit_precision=True, unit_weights=True
-    )
+    layer = OwnPrecisions(8, 2, batch_first=True, linked=False)
     for linear in (layer.unit_precision, layer.unit_weights):
         torch.nn.init.normal_(linear.weight, std=0.3)
     x = torch.randn(3, 12, 8)
-    found = inspection.capture(layer.double(), x, x, x, is_causal=True)["GaussianMixtureAttention"]
+    found = inspection.capture(layer.double(), x, x, x, is_causal=True)["OwnPrecisions"]
     best = inspection.best_equivalent(found)
     assert (best.mixture.attention(best.queries) - found.attention()).abs().max() < HELD
     assert (best.log_evidence().sum((0, 2)) > found.raw.log_evidence().sum((0, 2)) + 1).all()

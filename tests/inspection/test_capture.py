@@ -191,7 +191,7 @@ def test_a_layer_called_twice_is_there_twice():
 
 OURS = {
     "softmax": layers.SoftmaxAttention(WIDTH, HEADS, head_dim=3, batch_first=True),
-    "mixture": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, unit_weights=True),
+    "mixture": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True),
     "map": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, map_steps=2),
     "hopfield": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, beta=1.3),
     "hopfield with its own beta": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, learn_beta=True),

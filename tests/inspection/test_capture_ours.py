@@ -17,13 +17,13 @@ def padding(units, *lengths):
 
 
 OTHERS = {
-    "unlinked": (layers.GaussianMixtureAttention, {"linked": False, "unit_precision": True, "unit_weights": True}),
-    "keys": (layers.GaussianKeysAttention, {"unit_precision": True}),
+    "unlinked": (layers.GaussianMixtureAttention, {"linked": False}),
+    "keys": (layers.GaussianKeysAttention, {}),
     "linked keys": (layers.GaussianKeysAttention, {"linked": True, "share": "shift"}),
     "hard keys": (layers.GaussianKeysAttention, {"assignment": "hard"}),
-    "adapting": (layers.GaussianMixtureAttention, {"adapt_steps": 2, "adapted": ("keys", "key_precision")}),
-    "adapting unlinked": (layers.GaussianMixtureAttention, {"adapt_steps": 1, "linked": False}),
-    "adapting keys": (layers.GaussianKeysAttention, {"adapt_steps": 2}),
+    "adapting": (layers.GaussianMixtureAttention, {"adapt": layers.Adapt(2, ("keys", "key_precision"))}),
+    "adapting unlinked": (layers.GaussianMixtureAttention, {"adapt": layers.Adapt(), "linked": False}),
+    "adapting keys": (layers.GaussianKeysAttention, {"adapt": layers.Adapt(2)}),
     "linear": (layers.LinearKeysAttention, {}),
     "linear, one key": (layers.LinearKeysAttention, {"num_components": 1, "share": "shift"}),
     "hopfield steps": (layers.HopfieldAttention, {"num_steps": 3, "learn_beta": True, "beta": 0.8}),

@@ -28,7 +28,7 @@ OPTIONS = {
     "crf": {"num_channels": 2, "num_steps": 2, "distances": (2, 3, 4)},
     "transformer": {"num_heads": 4, "num_layers": 1},
 }
-FOR_ROOT = {"head_temperature": 1.0}  # soft heads: the root must be found among many words
+FOR_ROOT = {"mean_field": {"head_temperature": 1.0}}  # soft heads: the root must be found among many words
 RATES = {"crf": 2e-2, "transformer": 1e-2}
 COMMON = {"width": 32, "batch": 16, "context": 16, "validate_every": 100}
 LETTERS = "abcdefgh"
@@ -145,7 +145,7 @@ def test_perplexity_is_that_of_the_model_s_own_probabilities():
     assert min(abs(found - x) for x in possible) <= 64 * EPS32 * max(possible)
 
 
-@pytest.mark.parametrize("options", [{}, {"rank": 2}, {"num_nodes": 2}], ids=["full", "low rank", "nodes"])
+@pytest.mark.parametrize("options", [{}, {"rank": 2}, {"nodes": {"number": 2}}], ids=["full", "low rank", "nodes"])
 def test_the_prior_of_potentials_is_that_of_a_training_word(options):
     parts = parts_of(1, 0)
     settings = settings_of(LabellingSettings, "crf", num_steps=1, prior_spread=0.3, width=4)
@@ -164,7 +164,7 @@ def test_the_prior_of_potentials_is_that_of_a_training_word(options):
     values = torch.cat(
         [
             (values.full() if options.get("rank") else values).flatten(),
-            *([model.encoder.memory.flatten()] if options.get("num_nodes") else []),
+            *([model.encoder.memory.flatten()] if options.get("nodes") else []),
         ]
     )
     expected = sum(-0.5 * (x / 0.3) ** 2 - math.log(0.3 * math.sqrt(2 * math.pi)) for x in values.tolist())

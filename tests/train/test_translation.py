@@ -177,8 +177,8 @@ def test_bad_settings_and_pairs_are_one_clear_error(monkeypatch):
         train.train_translation(SMALL, long)
     with pytest.raises(ValueError, match="the dev part has no pairs; give some"):
         train.train_translation(SMALL, PAIRS._replace(dev=[]))
-    with pytest.raises(ValueError, match="adapt_steps must be 0 in a decoder"):
-        train.train_translation(replace(SMALL, attention="gaussian", options={"adapt_steps": 1}), PAIRS)
+    with pytest.raises(ValueError, match="adapt must be left out in a decoder"):
+        train.train_translation(replace(SMALL, attention="gaussian", options={"adapt": {"steps": 1}}), PAIRS)
     tokenizer, _, task = untrained()
     with pytest.raises(ValueError, match=r"sentence 2 has 9 tokens, and there is room for 8 \(context\); divide it"):
         apps.translate(task.model, tokenizer, ["one", "one " * 9])

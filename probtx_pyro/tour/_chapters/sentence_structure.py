@@ -100,7 +100,7 @@ def batch(context: Context, sentences: Sentences, lexicon: Lexicon, left_out: bo
 def fit(context: Context, known: Batch, num_labels: int) -> nn.DependencyCRFEncoder:
     """Scores of arcs by MAP: Adam on the log probability that mean field gives to tags and heads, standard Normal prior."""
     encoder = nn.DependencyCRFEncoder(
-        num_labels, 1, num_steps=4, distances=(2, 3, 5), rank="full", root_labels=1, head_temperature=1.0,
+        num_labels, 1, num_steps=4, distances=(2, 3, 5), rank="full", root_labels=1, mean_field={"head_temperature": 1.0},
         dtype=known.unary.dtype, device=known.unary.device,
     )  # fmt: skip
     scores = list(encoder.parameters())
