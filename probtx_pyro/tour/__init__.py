@@ -5,7 +5,7 @@ import platform
 import re
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from html import escape
 from importlib.metadata import distribution, version
@@ -36,14 +36,14 @@ CHAPTERS = {
     "10_diagnosing_the_posterior": "2. Runs that must not be believed",
 }
 """The notebooks of the tour, each with the heading before which the tour leaves it."""
-DATA = {"10_diagnosing_the_posterior": ("by_gibbs", "posterior.nc")}
-"""ArviZ data that a chapter leaves: the variable's name, and that of the file."""
+DATA = "posterior.nc"
 AFRESH = """%reset -f
 import pyro, torch
 torch.set_default_dtype(torch.float32)
 torch.manual_seed(0)
 pyro.clear_param_store()
 """
+SAVE = f"by_gibbs.to_netcdf({DATA!r})"  # the draws of the last chapter
 CODE_STYLE = HtmlFormatter(style="xcode")
 
 
@@ -87,12 +87,13 @@ def run(out: str | Path, *, threads: int = 1, progress: bool | None = True) -> W
     """
     out = Path(out)
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    data = [out / file for _, file in DATA.values()]
-    for file in data:
-        file.unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
+    (out / DATA).unlink(missing_ok=True)  # NetCDF cannot be written over a file that is still open elsewhere
     begin = time.perf_counter()
-    chapters = {name: opening(_notebook(name), heading) for name, heading in CHAPTERS.items()}
-    _execute(chapters, out, threads, progress)
+    chapters = {
+        name: opening(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4), heading)
+        for name, heading in CHAPTERS.items()
+    }
+    _execute(chapters.values(), out, threads, progress)
     pages = {name: page(name, cells, out) for name, cells in chapters.items()}
     figures = list[Path]()
     for name, text in pages.items():
@@ -100,20 +101,15 @@ def run(out: str | Path, *, threads: int = 1, progress: bool | None = True) -> W
             figures.append(out / "figures" / f"{name}_{number}.png")
             figures[-1].write_bytes(b64decode(image))
     (out / "report.html").write_text(_report(pages, time.perf_counter() - begin), encoding="utf-8")
-    return Written(out / "report.html", data, figures)
+    return Written(out / "report.html", [out / DATA], figures)
 
 
-def _notebook(name: str) -> NotebookNode:
-    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-
-
-def _execute(chapters: Mapping[str, Sequence[NotebookNode]], folder: Path, threads: int, progress: bool | None) -> None:
+def _execute(chapters: Iterable[Sequence[NotebookNode]], folder: Path, threads: int, progress: bool | None) -> None:
     """Execute the cells of all chapters in one process, which imports what they share once."""
     notebook = nbformat.v4.new_notebook()
-    for name, cells in chapters.items():
-        saved = [f"{variable}.to_netcdf({file!r})" for variable, file in [DATA[name]]] if name in DATA else []
+    for cells in chapters:
         notebook.cells += [nbformat.v4.new_code_cell(AFRESH), *(cell for cell in cells if cell.cell_type == "code")]
-        notebook.cells += map(nbformat.v4.new_code_cell, saved)
+    notebook.cells.append(nbformat.v4.new_code_cell(SAVE))
     # without what would choose other data than that of the wheel, or another place for figures than the notebook
     environment = {name: x for name, x in os.environ.items() if name not in ("PROBTX_DATA", "MPLBACKEND")}
     # widgets would need a kernel; what a text says need not hold to the last digit on another machine
