@@ -28,7 +28,7 @@ NOTEBOOKS = IN_THE_WHEEL if IN_THE_WHEEL.exists() else Path(__file__).parents[2]
 """Folder of the course's notebooks: in the wheel without their outputs."""
 CHAPTERS = {
     "01_attention_is_a_posterior": "Summary",
-    "02_from_k_means_to_attention": "Can γ be learned?",
+    "02_from_k_means_to_attention": "What happens to the centers as it gets warm?",
     "03_map_transformer": "4. Can there be more modes than units?",
     "07_mixture_of_gaussian_keys": "4. EM as printed",
     "08_log_normalizer_and_hopfield": "6. How much fits in?",
