@@ -1,11 +1,14 @@
 """The guided run behind ``probtx tour``: beginnings of the course's notebooks, executed, as one page with their figures."""
 
+import asyncio
 import os
 import platform
 import re
+import signal
 import time
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from html import escape
 from importlib.metadata import distribution, version
@@ -122,9 +125,16 @@ def _execute(chapters: Iterable[Sequence[NotebookNode]], folder: Path, threads: 
             coalesce_streams=True,
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
-            extra_arguments=["--log-level=ERROR"],
+            extra_arguments=["--log-level=CRITICAL"],
+            on_notebook_start=_interruptible,
             on_cell_complete=lambda **_: bar.update(),
         ).execute(env=environment)
+
+
+def _interruptible(**_: object) -> None:
+    """Make Ctrl-C a KeyboardInterrupt again; nbclient would stop the kernel and then stumble over its absence."""
+    with suppress(NotImplementedError):  # on Windows it is one
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
 
 def opening(notebook: NotebookNode, heading: str) -> list[NotebookNode]:

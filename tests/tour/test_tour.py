@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from base64 import b64decode
 from contextlib import redirect_stdout
 from io import StringIO
@@ -80,6 +82,17 @@ def test_inference_data_holds_the_draws(written):
     assert data["posterior"]["attention"].dims == ("chain", "draw", "query", "unit")
     assert list(data["posterior"]["unit"].values) == [0, 4, 7]
     np.testing.assert_allclose(data["posterior"]["attention"].sum("unit"), 1.0)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_tour_in_one_line(tmp_path):
+    code = (
+        "import sys\nfrom probtx_pyro import cli, tour\n"
+        "tour.AFRESH = 'import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)'\n"
+        f"sys.exit(cli.main(['tour', '--out', {str(tmp_path)!r}, '--no-progress']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "probtx: interrupted\n")
 
 
 def opened():
