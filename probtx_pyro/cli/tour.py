@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     written = tour.run(out, threads=arguments.threads or 1, progress=False if arguments.no_progress else None)
     print(
-        f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\nFigures: {len(written.figures)} in {out / 'figures'}\n"
+        f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\n"
+        f"Figures: {len(written.figures)} in {out / 'figures'}\n"
         "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"
     )
