@@ -73,7 +73,10 @@ def option_of(field: str) -> str:
 # option of each of the library's names; num_steps is the run's here: a layer's or an encoder's is checked by its own
 # option
 OPTION_NAMES = {
-    **{option.inner: f"--{name}" for name, option in {**choices.LAYER_OPTIONS, **choices.ENCODER_OPTIONS}.items()},
+    **{
+        option.argument.rpartition(".")[2]: f"--{name}"
+        for name, option in {**choices.LAYER_OPTIONS, **choices.ENCODER_OPTIONS}.items()
+    },
     **{field: option_of(field) for field in (*NUMBERS, "rows", "map_training")},
     **{"embed_dim": "--width", "checkpoint_every": "--checkpoint-every", "adapt": "--adapt-steps"},
 }

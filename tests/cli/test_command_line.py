@@ -50,8 +50,8 @@ def test_top_level_help_names_every_command(capsys):
     [
         (["turo"], "invalid choice: 'turo'"),
         (["segment"], "the following arguments are required: IMAGE"),
-        (["tour", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
-        (["tour", "--seed", "a"], "argument --seed: 'a' is not a seed"),
+        (["train", "lm", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
+        (["train", "lm", "--seed", "a"], "argument --seed: 'a' is not a seed"),
         (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),
         (["tour", "--threads", "\u0663"], "argument --threads: '\u0663' is not a whole number from 1"),
         *(
@@ -64,7 +64,7 @@ def test_top_level_help_names_every_command(capsys):
             )
             for number in ("1_0", "\uff11", "a")
         ),
-        (["tour", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
+        (["train", "lm", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
@@ -119,6 +119,11 @@ def test_every_command_that_computes_has_threads_and_help_on_one(capsys):
             "tour",
             "sklearn",
             "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder",
+        ),
+        (
+            "tour",
+            "nbconvert",
+            "the tour needs nbconvert, which is not installed: pip install -e '.[tour]' in the folder",
         ),
         (
             "classify a.csv b.csv --label x --out out",
@@ -191,10 +196,12 @@ def test_out_that_is_standard_output_is_no_folder(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize("number", [1, 3])
 def test_threads_are_those_asked_for_and_set_back(number, tmp_path, monkeypatch):
     seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(tour, "run", lambda *_, **__: seen.append(torch.get_num_threads()) or WRITTEN)
+    monkeypatch.setattr(
+        tour, "run", lambda *_, threads, **__: seen.append((threads, torch.get_num_threads())) or WRITTEN
+    )
     assert cli.main(["tour", "--out", str(tmp_path), "--threads", str(number)]) == 0
     assert cli.main(["tour", "--out", str(tmp_path)]) == 0
-    assert seen == [number, 1] and torch.get_num_threads() == before
+    assert seen == [(number, number), (1, before)] and torch.get_num_threads() == before
 
 
 def test_a_tour_without_out_prints_its_folder_and_what_comes_next(tmp_path, monkeypatch, capsys):
@@ -222,7 +229,7 @@ def test_names_of_the_library_become_options_and_english_words_stay():
 
 @pytest.mark.parametrize("device", ["warp", "cuda:99"])
 def test_a_device_that_is_not_there_is_one_line(device, tmp_path, capsys):
-    assert cli.main(["tour", "--out", str(tmp_path / "t"), "--device", device]) == 2
+    assert cli.main(["train", "lm", "--out", str(tmp_path / "t"), "--device", device]) == 2
     error = capsys.readouterr().err
     assert error == f"probtx: error: --device {device}: this torch cannot use it here; try --device cpu\n"
     assert not (tmp_path / "t").exists()
