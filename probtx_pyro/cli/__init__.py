@@ -56,6 +56,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli.explore import write_explorer_json
 
 COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "translate", "parse")
 """Names of the commands of ``probtx``."""
@@ -111,4 +112,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-__all__ = ["COMMANDS", "main", "parser"]
+__all__ = ["COMMANDS", "main", "parser", "write_explorer_json"]

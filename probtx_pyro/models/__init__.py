@@ -6,13 +6,9 @@ from torch.serialization import add_safe_globals
 
 from probtx_pyro._lazy import with_extra
 from probtx_pyro.models._bayesian import Bayesian, bayesian
-from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
-from probtx_pyro.models._explorer import write_explorer_json
 from probtx_pyro.models._from_points import from_points, held_out_evidence
-from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._plates import Plates
 from probtx_pyro.models._problem import Problem
-from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import (
     CONJUGATE,
@@ -22,6 +18,7 @@ from probtx_pyro.models.formulation import (
     DirichletTerms,
     Formulation,
     GammaTerms,
+    Latents,
     NormalTerms,
     Parameter,
     SufficientStatistics,
@@ -59,10 +56,9 @@ __all__ = [
     "GaussianKeys",
     "LinearKeys", "linear_key_attention",
     "DependencyCRF", "LowRank",
-    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
+    "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",
     "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
-    "bayesian", "Bayesian", "FLAT", "write_explorer_json",
+    "bayesian", "Bayesian", "FLAT",
     "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem", "SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
-    "FaceDirichlet", "MixtureDensity",
 ]  # fmt: skip

@@ -11,13 +11,12 @@ import torch
 from pyro.distributions import Gamma, Wishart
 from torch import Tensor
 
-from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._bayesian import bayesian
-from probtx_pyro.models._metric import Metric
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, Metric
 from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.models.priors import FLAT
+from probtx_pyro.models.soft_kmeans import check_weights, kmeans_plus_plus
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops._numerics import common_shape
 
@@ -185,7 +184,7 @@ class _Points(NamedTuple):
             leading["values"] = values.shape[:-2]
         weights = points.new_ones(points.shape[-2:-1])
         if point_weights is not None:
-            start.check_weights(points, point_weights)
+            check_weights(points, point_weights)
             weights, leading["point_weights"] = point_weights, point_weights.shape[:-1]
         batch = check.broadcastable(**leading)
         values = None if values is None else values.expand(*batch, *values.shape[-2:])
@@ -295,7 +294,7 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
     problems, features = common_shape(points.shape[:-2], weights.shape[:-1]), points.shape[-1]
     covariance = _covariance(points, weights) / num_units ** (2 / features)
     fields, priors, root = SPREADS[given.metric](covariance, num_units, given.prior_weight)
-    keys = start.plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)
+    keys = kmeans_plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)
     if root is not None:
         keys = (
             keys / root.root.unsqueeze(-2)

@@ -23,28 +23,33 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
 from pyro.distributions import (
+    Bernoulli,
     Categorical,
     Delta,
+    Gamma,
     MixtureSameFamily,
     MultivariateNormal,
     Normal,
+    OneHotCategorical,
+    Poisson,
     TorchDistribution,
 )
 from pyro.ops.indexing import Vindex
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import softplus
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
-from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
+from probtx_pyro.models.priors import as_pyro, bare
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
 from probtx_pyro.ops._factor import Squares, far_apart, squares_apart
 from probtx_pyro.ops._numerics import center_of, common_shape
@@ -250,7 +255,25 @@ class LogNormalizer(Formulation):
                 "priors: there is a prior on log_weights, but some of them are -inf, a mask that a prior cannot keep; leave those locations out"
             )
 
-    from_distribution = staticmethod(from_distribution)
+    @staticmethod
+    def from_distribution(distribution: Distribution) -> "TiltedFamily":
+        """A base measure that is a distribution of Pyro or torch: Normal, MultivariateNormal, Bernoulli,
+        Categorical, Poisson or Gamma.
+
+        Raises
+        ------
+        ValueError
+            Any other, with the reason.
+        """
+        base = bare(as_pyro(distribution))
+        if type(base) is Categorical:
+            base = OneHotCategorical(logits=base.logits)
+        if type(base) not in FAMILIES:
+            raise ValueError(
+                f"distribution: {type(base).__name__} has no tilt in closed form (of a Dirichlet or a Beta the "
+                f"sufficient statistic is log x, not x); choose from {', '.join(x.__name__ for x in FAMILIES)}"
+            )
+        return TiltedFamily(base)
 
     @property
     def base_covariance(self) -> Maybe:
@@ -546,3 +569,92 @@ class LogNormalizer(Formulation):
             spread = spread.expand(common_shape(spread.shape, mean.shape))
             return Normal(mean if eta is None else mean + spread * eta, spread.sqrt()).to_event(1)
         return Delta(mean, event_dim=1)
+
+
+class Tilt(NamedTuple):
+    """A family under a tilt.
+
+    tilted: the distribution with its natural parameter moved by η. log_normalizer: ``log E[exp(x'η)]``.
+    limit: η must be below it, None for no bound.
+    """
+
+    tilted: Callable[[Any, Tensor], Any]
+    log_normalizer: Callable[[Any, Tensor], Tensor]
+    limit: Callable[[Any], Tensor] | None = None
+
+
+def _categorical(d: Any, eta: Tensor) -> Tensor:
+    return (d.logits.log_softmax(-1) + eta).logsumexp(-1)
+
+
+FAMILIES: dict[type, Tilt] = {
+    Normal: Tilt(
+        lambda d, eta: Normal(d.loc + d.scale.square() * eta, d.scale.expand((d.loc + eta).shape)),
+        lambda d, eta: d.loc * eta + 0.5 * (d.scale * eta).square(),
+    ),
+    MultivariateNormal: Tilt(
+        lambda d, eta: MultivariateNormal(
+            d.loc + (d.covariance_matrix @ eta.unsqueeze(-1)).squeeze(-1), d.covariance_matrix
+        ),
+        lambda d, eta: (eta * (d.loc + 0.5 * (d.covariance_matrix @ eta.unsqueeze(-1)).squeeze(-1))).sum(-1),
+    ),
+    Bernoulli: Tilt(
+        lambda d, eta: Bernoulli(logits=d.logits + eta), lambda d, eta: softplus(d.logits + eta) - softplus(d.logits)
+    ),
+    OneHotCategorical: Tilt(lambda d, eta: OneHotCategorical(logits=d.logits + eta), _categorical),
+    Poisson: Tilt(lambda d, eta: Poisson(d.rate * eta.exp()), lambda d, eta: d.rate * eta.expm1()),
+    Gamma: Tilt(
+        lambda d, eta: Gamma(d.concentration.expand((d.rate - eta).shape), d.rate - eta),
+        lambda d, eta: -d.concentration * torch.log1p(-eta / d.rate),
+        lambda d: d.rate,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TiltedFamily:
+    """``p(x|η) ∝ h(x) exp(x'η)`` for a distribution h of `FAMILIES`; η has the shape of x, batch axes broadcast.
+
+    A Categorical stands for the one-hot vectors of its labels, so that η (..., K) has one entry for each.
+
+    >>> family = TiltedFamily(Gamma(2.0, 3.0))
+    >>> round(float(family.mean(torch.tensor(1.0))), 6)                   # Gamma(2, 3 - 1)
+    1.0
+    """
+
+    base: Any
+
+    def _tilt(self, eta: Tensor) -> Tilt:
+        tilt = FAMILIES[type(self.base)]
+        if tilt.limit is not None and (eta >= tilt.limit(self.base)).any():
+            raise ValueError(
+                f"eta must be below the rate of {type(self.base).__name__}, {tilt.limit(self.base).tolist()}; log Z is infinite beyond"
+            )
+        return tilt
+
+    def tilted(self, eta: Tensor) -> Any:
+        """The tilted distribution."""
+        return self._tilt(eta).tilted(self.base, eta)
+
+    def log_normalizer(self, eta: Tensor) -> Tensor:
+        """``log E_h[exp(x'η)]``, over the axes of x that are event."""
+        return self._tilt(eta).log_normalizer(self.base, eta)
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """``∇ log Z(η)``, of the shape of η."""
+        return self.tilted(eta).mean
+
+    def covariance(self, eta: Tensor) -> Tensor:
+        """``∇² log Z(η)``: the variance where x is a scalar, (..., D, D) where it is a vector."""
+        tilted = self.tilted(eta)
+        if isinstance(tilted, MultivariateNormal):
+            return tilted.covariance_matrix
+        if isinstance(tilted, OneHotCategorical):
+            p = tilted.probs
+            return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        return tilted.variance
+
+    def entropy(self, eta: Tensor) -> Tensor:
+        """``log Z(η) - η'∇log Z(η) = -KL(p || h)``."""
+        products = eta * self.mean(eta)
+        return self.log_normalizer(eta) - (products.sum(-1) if self.base.event_shape else products)

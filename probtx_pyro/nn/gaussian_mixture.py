@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probtx_pyro.models._metric import Metric
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
+from probtx_pyro.models._supports import CholeskyCoordinates
+from probtx_pyro.models.gaussian_mixture import Metric
 from probtx_pyro.nn._adaptation import Adapted
 from probtx_pyro.nn._gaussian import GaussianAttention
 from probtx_pyro.nn._options import arguments_of

@@ -12,8 +12,8 @@ from tolerances import assert_equal, assert_never_falls
 from torch.distributions import MultivariateNormal, biject_to, constraints
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.models._conditionals import draw
 from probtx_pyro.models._distributions import PlainWishart
+from probtx_pyro.models._problem import draw
 
 KINDS = pytest.mark.parametrize("kind", ["full", "diagonal"])
 MADE = {"units": problem, "keys": partial(keys_problem, answer="gaussian")}

@@ -12,7 +12,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from probtx_pyro.apps.memory._adapt import ANCHORS
-from probtx_pyro.models._spread import away_from_middle, check_squares, middle
+from probtx_pyro.models._soft_kmeans_estimator import away_from_middle, check_squares, middle
 
 _FAR = 1e6  # times the typical distance from the middle, from which a row is no other row's like
 

@@ -54,7 +54,7 @@ from probtx_pyro.apps.memory._learn import (
 )
 from probtx_pyro.inference import Draws
 from probtx_pyro.models import GaussianMixture
-from probtx_pyro.models._spread import within
+from probtx_pyro.models._soft_kmeans_estimator import within
 
 MOST_KEPT = 10_000  # points of partial_fit
 
