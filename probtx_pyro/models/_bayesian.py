@@ -138,10 +138,8 @@ class Bayesian(Generic[F]):
 
     def require_plain(self, what: str) -> None:
         """Refuse a hierarchy where ``what`` needs fixed priors."""
-        if self.hierarchical:
-            raise NotImplementedError(
-                f"priors: {self.hierarchical[0]} has hyperparameters, for which there is no {what}; draw with inference.nuts, or fit a guide with inference.variational"
-            )
+        for name in self.hierarchical:
+            raise NotImplementedError(f"priors: {name} has hyperparameters: no {what}; take inference.nuts")
 
     def described(self) -> str:
         """Return the priors in words: ``keys ~ Normal, weights ~ Dirichlet``."""
@@ -203,9 +201,7 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
     torch.Size([4, 2])
     """
     if not isinstance(formulation, Formulation):
-        raise ValueError(
-            f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}; any other Pyro program goes to inference.nuts or variational as it is"
-        )
+        raise ValueError(f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}")
     if likelihood is not None:
         formulation = cast(F, with_likelihood(formulation, likelihood))
     if not formulation.offers("log_evidence"):

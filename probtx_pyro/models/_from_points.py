@@ -134,9 +134,7 @@ def held_out_evidence(
     if not 2 <= num_folds <= size:
         raise ValueError(f"num_folds must be between 2 and the number of points, {size}, not {num_folds}")
     if max(candidates) > size - math.ceil(size / num_folds):
-        raise ValueError(
-            f"num_units goes to {max(candidates)}, but {size} points in {num_folds} folds leave {size - math.ceil(size / num_folds)} to train on; give fewer units or more folds"
-        )
+        raise ValueError(f"num_units goes to {max(candidates)}, more than the points that {num_folds} folds leave")
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu").to(points.device)
     held = order % num_folds == torch.arange(num_folds, device=points.device).unsqueeze(-1)
     own = held.reshape(num_folds, *(1,) * (given.points.dim() - 2), size)
@@ -174,9 +172,7 @@ class _Points(NamedTuple):
         if metric not in SPREADS:
             raise ValueError(f"metric must be None, 'scalar', 'diagonal' or 'full', not {metric!r}")
         if not (prior_weight > 0 and math.isfinite(prior_weight)):
-            raise ValueError(
-                f"prior_weight must be a positive number of points, not {prior_weight}; without a prior the likelihood is unbounded"
-            )
+            raise ValueError(f"prior_weight must be a positive number of points, not {prior_weight}")
         leading = {"points": points.shape[:-2]}
         if values is not None:
             check.same_size("values", values.shape[-2], "points", points.shape[-2], "rows")
@@ -255,9 +251,7 @@ def _full(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     scale = _positive(covariance.diagonal(dim1=-2, dim2=-1), "points, in some feature,").sqrt()
     correlation = covariance / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     if check.violated(torch.linalg.eigvalsh(correlation) <= 16 * features * torch.finfo(scale.dtype).eps):
-        raise ValueError(
-            f"points lie in a subspace of their {features} features, where no full metric exists; use metric='diagonal', fewer features or more points"
-        )
+        raise ValueError(f"points lie in a subspace of their {features} features; use metric='diagonal'")
     inverse = torch.linalg.inv(correlation) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     inverse = 0.5 * (inverse + inverse.mT)
     degrees = scale.new_full(scale.shape[:-1], features + 1 + prior_weight)

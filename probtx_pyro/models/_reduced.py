@@ -48,9 +48,7 @@ class ReducedMixture(Mixture):
     def _validate_sharpness(self) -> None:
         sharpness = getattr(self, self.SHARPNESS)
         if check.violated(~(sharpness > 0)):
-            raise ValueError(
-                f"{self.SHARPNESS} must be > 0, not {float(sharpness.min())}; inf takes the best match alone"
-            )
+            raise ValueError(f"{self.SHARPNESS} must be > 0, not {float(sharpness.min())}; inf takes the best match")
         if self.hard and not bool(sharpness.isinf().all()):
             raise ValueError(f"{self.SHARPNESS} is infinite for some problems only; keep hard and soft ones apart")
 

@@ -234,8 +234,8 @@ def check_squares(data: NDArray, given: str) -> None:
     low, high = (float(limits.tiny) * data.size) ** 0.5, (float(limits.max) / data.size) ** 0.5
     if widest > 0 and not low < widest < high:
         raise ValueError(
-            f"{given} varies by {widest:.1g}, whose square {data.dtype} does not hold; leave out what stands for missing values, or divide "
-            "all by a number of about this size"
+            f"{given} varies by {widest:.1g}, whose square {data.dtype} does not hold; leave out what stands for missing "
+            "values, or divide all by a number of about this size"
         )
 
 

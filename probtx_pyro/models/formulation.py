@@ -404,9 +404,7 @@ class Formulation:
         """Refuse to draw the first datum, or a number of them, where the model is conditional on it."""
         name = next(iter(cls.DATA))
         if first is None or sizes:
-            raise ValueError(
-                f"{name}: a {cls.__name__} is conditional on {name} and cannot draw them; give {name}, and leave num_queries out"
-            )
+            raise ValueError(f"{name}: a {cls.__name__} is conditional on {name}; give {name}, leave num_queries out")
 
     # -- what a formulation offers, or refuses -------------------------------------------------------------------------
 

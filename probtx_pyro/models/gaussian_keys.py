@@ -371,9 +371,7 @@ def _shifted(keys: Tensor, shifts: Tensor) -> Tensor:
     shifts = shifts if shifts.dim() > keys.dim() else shifts.unsqueeze(-3)
     check.same_size("keys", keys.shape[-1], "shifts", shifts.shape[-1], "features")
     if shifts.shape[-3] not in (1, keys.shape[-2]):
-        raise ValueError(
-            f"shifts have {shifts.shape[-3]} units but keys have {keys.shape[-2]}; with more axes than the keys, shifts are (..., U, R, D)"
-        )
+        raise ValueError(f"shifts have {shifts.shape[-3]} units but keys have {keys.shape[-2]}; give (..., U, R, D)")
     check.broadcastable(keys=keys.shape[:-2], shifts=shifts.shape[:-3])
     return shifts
 
@@ -381,7 +379,5 @@ def _shifted(keys: Tensor, shifts: Tensor) -> Tensor:
 def _common_precision(precision: Tensor) -> Tensor:
     """A precision that all units and components share, with axes (..., 1, 1), or an error."""
     if precision.dim() and (precision != precision[..., :1, :1]).any():
-        raise ValueError(
-            "key_precision differs between units or components, for which the linked prior is undefined; use one precision, or GaussianKeys with weights of your own"
-        )
+        raise ValueError("key_precision differs between units or components, where no prior is linked; use one")
     return precision[..., :1, :1] if precision.dim() else precision

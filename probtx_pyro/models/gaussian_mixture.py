@@ -162,9 +162,7 @@ class GaussianUnits(Mixture):
                 check.at_least(name, answer, 2, "(..., U, M)")
                 check.same_size("keys", self.num_units, name, answer.shape[-2], "units")
         if self.values is not None and self.answer_probs is not None:
-            raise ValueError(
-                "values and answer_probs are both given; an answer is either real (values) or a label (answer_probs)"
-            )
+            raise ValueError("values and answer_probs are both given; an answer is either real or a label")
         if self.answer_probs is not None:
             check.simplex("answer_probs", self.answer_probs)
         self._validate_each("value_precision")
@@ -172,17 +170,13 @@ class GaussianUnits(Mixture):
         if check.violated(self.value_precision < 0):
             raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
         if check.violated((self.value_precision == 0).any() & (self.value_precision > 0).any()):
-            raise ValueError(
-                "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
-            )
+            raise ValueError("value_precision mixes zero and positive entries; use 0 for all units or > 0 for all")
 
     def _validate_each(self, name: str) -> None:
         """Refuse a precision that is neither one number nor one for each unit."""
         precision = getattr(self, name)
         if precision.dim() and precision.shape[-1] not in (1, self.num_units):
-            raise ValueError(
-                f"{name} has {precision.shape[-1]} entries but there are {self.num_units} units (keys {tuple(self.keys.shape)}); give one for each unit or a scalar"
-            )
+            check.same_size("keys", self.num_units, name, precision.shape[-1], "units")
 
     def _validate_metric(self) -> None:
         features = self.keys.shape[-1]
@@ -255,9 +249,7 @@ class GaussianUnits(Mixture):
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Tensor | None) -> None:
         """Refuse answers that the mixture has no density for, or that do not fit the queries."""
         if not self.answer_density:
-            raise ValueError(
-                "outputs are given, but the answers of this mixture have no density (values is None or value_precision is 0); give value_precision > 0"
-            )
+            raise ValueError("outputs are given, but answers of this mixture have no density; give value_precision > 0")
         rank = len(self.axes("outputs"))
         check.at_least("outputs", outputs, rank, "(..., Q)" if rank == 1 else "(..., Q, M)")
         check.same_size("outputs", outputs.shape[-rank], "queries", queries.shape[-2], "rows")
@@ -265,13 +257,9 @@ class GaussianUnits(Mixture):
             classes = self.answer_probs.shape[-1]
             seen = outputs if observed is None else torch.where(observed, outputs, 0)
             if outputs.is_floating_point():
-                raise ValueError(
-                    f"outputs of a categorical mixture must be integer labels, not {outputs.dtype}; convert them with .long()"
-                )
+                raise ValueError(f"outputs must be integer labels, not {outputs.dtype}; convert them with .long()")
             if check.violated((seen < 0) | (seen >= classes)):
-                raise ValueError(
-                    f"outputs contain a label outside 0..{classes - 1}; mark it unobserved or add the class to answer_probs"
-                )
+                raise ValueError(f"outputs contain a label outside 0..{classes - 1}; mark it unobserved")
         elif self.values is not None:
             check.same_size("outputs", outputs.shape[-1], "values", self.values.shape[-1], "answer coordinates")
             check.same_dtype(outputs=outputs, keys=self.keys)
@@ -294,9 +282,7 @@ class GaussianUnits(Mixture):
         answers = self.values if self.answer_probs is None else self.answer_probs
         if answers is None:
             kind = type(self).__name__
-            raise ValueError(
-                f"values is None, so this {kind} has no answers; build it with values=, or with {kind}.categorical"
-            )
+            raise ValueError(f"values is None, so this {kind} has no answers; build it with values=")
         return answers
 
     def conditional(self, name: str, seen: Seen) -> Terms:
@@ -415,9 +401,7 @@ class GaussianMixture(GaussianUnits):
         for name, precision in (("key_precision", key_precision), ("value_precision", value_precision)):
             precision = torch.as_tensor(precision, dtype=keys.dtype, device=keys.device)
             if precision.dim() and (precision != precision[..., :1]).any():
-                raise ValueError(
-                    f"{name} differs between units, for which the linked prior is undefined; use one precision, or GaussianMixture with a log_prior of your own"
-                )
+                raise ValueError(f"{name} differs between units, where the linked prior is undefined; use one")
             precisions.append(precision[..., :1] if precision.dim() else precision)
         plain = cls(keys, values, *precisions)
         if log_prior is not None:
@@ -587,9 +571,7 @@ class GaussianMixture(GaussianUnits):
             At value precision 0, or without values: answers have no density there.
         """
         if not self.answer_density:
-            raise ValueError(
-                "output_distribution needs answers with a density; give value_precision > 0 or answer_probs"
-            )
+            raise ValueError("output_distribution needs answers with a density; give value_precision > 0")
         if self.answer_probs is not None:
             return Categorical(probs=self.expected_outputs(queries))
         log_joint = self.log_joint(queries)
@@ -636,7 +618,7 @@ class GaussianMixture(GaussianUnits):
         """
         if self.values is None:
             raise ValueError(
-                "map_outputs needs real-valued answers, but values is None; for labels take expected_outputs(queries).argmax(-1)"
+                "map_outputs needs real-valued answers; for labels take expected_outputs(queries).argmax(-1)"
             )
         _check_num_steps(num_steps)
         if init is None or not self.answer_density:
@@ -645,9 +627,7 @@ class GaussianMixture(GaussianUnits):
             check.finite(init=init)
             shape = (queries.shape[-2], self.values.shape[-1])
             if init.shape[-2:] != shape:
-                raise ValueError(
-                    f"init has shape {tuple(init.shape)} but the answers end in {shape}; give one start for each query"
-                )
+                raise ValueError(f"init has shape {tuple(init.shape)} but the answers end in {shape}")
             start = init.expand(common_shape(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
         if not self.answer_density:
             return start
@@ -723,9 +703,7 @@ class GaussianMixture(GaussianUnits):
         Needs a positive value precision. Points closer than ``sqrt(tol)`` times the spread of the values count as one.
         """
         if self.values is None or not self.answer_density:
-            raise ValueError(
-                "output_modes needs values with value_precision > 0; without a density there are no modes, only expected_outputs(queries)"
-            )
+            raise ValueError("output_modes needs values with value_precision > 0; else take expected_outputs")
         mean = self.expected_outputs(queries)
         each = self.with_parameters({})  # every start is its own query: (..., Q, D) -> (..., Q, S, D)
         for name in ("keys", "values", "key_precision", "value_precision", "metric", "shift"):
@@ -755,9 +733,7 @@ class GaussianMixture(GaussianUnits):
             At value precision 0: the covariance is infinite there.
         """
         if not self.answer_density:
-            raise ValueError(
-                "output_covariance is infinite at value_precision 0 and undefined without values; give value_precision > 0"
-            )
+            raise ValueError("output_covariance is infinite at value_precision 0; give value_precision > 0, and values")
         if self.answer_probs is not None:
             mean = self.expected_outputs(queries)
             return torch.diag_embed(mean) - mean.unsqueeze(-1) * mean.unsqueeze(-2)

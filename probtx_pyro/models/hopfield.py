@@ -138,9 +138,7 @@ class Hopfield(ReducedMixture):
             check.same_size("patterns", self.num_units, "values", self.values.shape[-2], "units")
         if self.mask is not None:
             if self.mask.dtype != torch.bool or self.mask.shape[-1:] != self.patterns.shape[-2:-1]:
-                raise ValueError(
-                    f"mask must be boolean (..., {self.patterns.shape[-2]}), True for a stored pattern, not {self.mask.dtype} {tuple(self.mask.shape)}"
-                )
+                raise ValueError(f"mask must be boolean (..., {self.num_units}), True for a stored pattern")
             if not self.mask.any(-1).all():
                 raise ValueError("mask forbids every pattern; store at least one")
         if self.transformation not in POOLING:
@@ -160,7 +158,8 @@ class Hopfield(ReducedMixture):
         """Why there is no density: a sparse transformation is not the attention of a mixture."""
         if self.transformation == "softmax":
             return None
-        return f"transformation is {self.transformation!r}, which is the attention of no mixture, so that there is no density; take replace(transformation='softmax')"
+        kind = self.transformation
+        return f"transformation is {kind!r}, which has no density; take replace(transformation='softmax')"
 
     @property
     def batch_shape(self) -> torch.Size:

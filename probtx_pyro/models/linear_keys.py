@@ -375,9 +375,7 @@ def checked(feature_map: FeatureMap, x: Tensor) -> Tensor:
     """Features of keys or queries that keep their axes, are finite and not negative."""
     features = feature_map(x)
     if features.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; it must keep all axes but the last"
-        )
+        raise ValueError(f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; only the last may change")
     check.finite(feature_map=features)
     if check.violated(features < 0):
         raise ValueError("feature_map gives negative features; make them positive, for instance by softplus")
@@ -409,9 +407,7 @@ def validate_inputs(
     check.same_dtype(**{name: x for name, (x, _) in given.items()})
     check.broadcastable(**{name: x.shape[: x.dim() - len(axes)] for name, (x, axes) in given.items()})
     if causal and queries is not None and queries.shape[-2] != keys.shape[-3]:
-        raise ValueError(
-            f"causal attention needs as many units as queries, not {keys.shape[-3]} units for {queries.shape[-2]} queries; mask units with unit_weights instead"
-        )
+        raise ValueError(f"causal attention needs as many units as queries, not {keys.shape[-3]}")
     if component_weights is not None:
         check.simplex("component_weights", component_weights)
     if unit_weights is None:
@@ -430,9 +426,7 @@ def _validate_unit_weights(unit_weights: Tensor, causal: bool) -> None:
     if (unit_weights == 0).all(-1).any():
         raise ValueError("unit_weights mask every unit; allow at least one, or drop that problem")
     if causal and (unit_weights[..., 0] == 0).any():
-        raise ValueError(
-            "unit_weights mask the first unit, so that the first causal query has nobody to attend to; drop the leading masked positions"
-        )
+        raise ValueError("unit_weights mask the first unit, all that the first causal query may see; drop it")
 
 
 def validate_precision(precision: Tensor, values: Maybe, num_units: int) -> None:
@@ -440,9 +434,7 @@ def validate_precision(precision: Tensor, values: Maybe, num_units: int) -> None
     if values is None:
         raise ValueError("value_precision is that of the answers, but values is None; give values, or leave it out")
     if precision.dim() and precision.shape[-1] not in (1, num_units):
-        raise ValueError(
-            f"value_precision must be a number or (..., {num_units}), one for each unit, not {tuple(precision.shape)}"
-        )
+        raise ValueError(f"value_precision must be a number or (..., {num_units}), not {tuple(precision.shape)}")
     check.finite(value_precision=precision)
     check.positive("value_precision", precision)
 

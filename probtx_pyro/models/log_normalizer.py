@@ -115,21 +115,15 @@ def validate_measure(base: Any) -> None:
     if covariance is not None:
         check.positive_definite("covariance", covariance, features)
         if covariance.shape[-3] not in (1, number):
-            raise ValueError(
-                f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
-            )
+            raise ValueError(f"covariance has {covariance.shape[-3]} matrices for {number} locations; give one each")
     if variance is not None:
         check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
         if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):
-            raise ValueError(
-                f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(variance.shape)}"
-            )
+            raise ValueError(f"variance must end in (1 or {number}, 1 or {features}), not {tuple(variance.shape)}")
         check.positive("variance", variance)
     if base.log_weights is not None:
         if base.log_weights.shape[-1:] != (number,):
-            raise ValueError(
-                f"log_weights must have shape (..., {number}), one for each location, not {tuple(base.log_weights.shape)}"
-            )
+            raise ValueError(f"log_weights must have shape (..., {number}), not {tuple(base.log_weights.shape)}")
         if check.violated(~torch.isfinite(base.log_weights.detach().logsumexp(-1))):
             raise ValueError("log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only")
     _ = base.batch_shape
@@ -269,10 +263,8 @@ class LogNormalizer(Formulation):
         if type(base) is Categorical:
             base = OneHotCategorical(logits=base.logits)
         if type(base) not in FAMILIES:
-            raise ValueError(
-                f"distribution: {type(base).__name__} has no tilt in closed form (of a Dirichlet or a Beta the "
-                f"sufficient statistic is log x, not x); choose from {', '.join(x.__name__ for x in FAMILIES)}"
-            )
+            known = ", ".join(kind.__name__ for kind in FAMILIES)
+            raise ValueError(f"distribution: {type(base).__name__} has no tilt in closed form; take {known}")
         return TiltedFamily(base)
 
     @property
@@ -346,9 +338,7 @@ class LogNormalizer(Formulation):
             if spread is not None:
                 top = top + 0.5 * eta.shape[-1] ** 2 * largest * (largest * spread.abs().amax())
         if check.violated(~top.isfinite()):
-            raise ValueError(
-                f"eta: scores of queries as large as {float(largest):.3g} overflow {eta.dtype}; divide eta, or the locations, by their scale"
-            )
+            raise ValueError(f"eta: scores of {float(largest):.3g} overflow {eta.dtype}; divide eta by its scale")
 
     # -- log Z, its gradient and its Hessian ---------------------------------------------------------------------------
 
@@ -447,9 +437,7 @@ class LogNormalizer(Formulation):
         x less the mean location.
         """
         if points is None:
-            raise ValueError(
-                "points are None, but the log evidence is their density given eta; give points (..., Q, D), or take log_normalizer(eta)"
-            )
+            raise ValueError("points are None, but the log evidence is their density; give points (..., Q, D)")
         center, features = center_of(self.locations), self.locations.shape[-1]
         x, means = points - center, self.locations - center
         if self.covariances is not None:
@@ -627,9 +615,7 @@ class TiltedFamily:
     def _tilt(self, eta: Tensor) -> Tilt:
         tilt = FAMILIES[type(self.base)]
         if tilt.limit is not None and (eta >= tilt.limit(self.base)).any():
-            raise ValueError(
-                f"eta must be below the rate of {type(self.base).__name__}, {tilt.limit(self.base).tolist()}; log Z is infinite beyond"
-            )
+            raise ValueError(f"eta must be below the rate, {tilt.limit(self.base).tolist()}; log Z is infinite beyond")
         return tilt
 
     def tilted(self, eta: Tensor) -> Any:

@@ -354,9 +354,7 @@ def lloyd(
         if not learn_gamma:
             return {"centers": moved}, energy
         if check.is_validation_enabled() and not (around > rounding).all():
-            raise ValueError(
-                "learn_gamma: the points lie on the centers, where gamma grows without bound; use fewer centers, or keep gamma fixed"
-            )
+            raise ValueError("learn_gamma: the points lie on the centers, where gamma has no bound; use fewer centers")
         learned = 0.5 * x.shape[-1] * total / around
         return {"centers": moved, "gamma": learned}, likelihood(energy, sharpness)
 
@@ -439,9 +437,7 @@ def named(objective: str | Objective) -> Objective:
     if callable(objective):
         return objective
     if objective not in OBJECTIVES:
-        raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)}, or a callable of (model, points), not {objective!r}"
-        )
+        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, or a callable, not {objective!r}")
     return OBJECTIVES[objective]
 
 
@@ -473,13 +469,9 @@ def descend(
     if not 1 <= batch_size <= x.shape[-2]:
         raise ValueError(f"batch_size must be from 1 to the number of points, {x.shape[-2]}, not {batch_size}")
     if num_steps < 1 or (learning_rate is not None and not learning_rate > 0):
-        raise ValueError(
-            f"num_steps must be 1 or more and learning_rate positive, not num_steps={num_steps}, learning_rate={learning_rate}"
-        )
+        raise ValueError(f"num_steps must be 1 or more and learning_rate positive, not {num_steps} and {learning_rate}")
     if learning_rate is None and objective != "free_energy":
-        raise ValueError(
-            "learning_rate=None makes centers running means, which descends the free energy only; give a number"
-        )
+        raise ValueError("learning_rate=None descends the free energy only; give a number")
     function, generator = named(objective), torch.Generator().manual_seed(seed)
     batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     centers, trace = model.centers.detach().expand(*batch, -1, -1), []
@@ -547,9 +539,7 @@ def kmeans_plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Mayb
 def check_weights(x: Tensor, point_weights: Tensor) -> None:
     """Refuse weights that do not fit the points."""
     if point_weights.shape[-1:] != x.shape[-2:-1] or point_weights.dtype != x.dtype:
-        raise ValueError(
-            f"point_weights must be {x.dtype} of shape (..., {x.shape[-2]}), one for each point, not {point_weights.dtype} {tuple(point_weights.shape)}"
-        )
+        raise ValueError(f"point_weights must be {x.dtype} of shape (..., {x.shape[-2]}), one for each point")
     check.finite(point_weights=point_weights)
     if check.is_validation_enabled() and ((point_weights < 0).any() or (point_weights == 0).all(-1).any()):
         raise ValueError("point_weights must be non-negative and positive somewhere; 0 leaves a point out")
