@@ -51,14 +51,10 @@ add_safe_globals([Bayesian, Saved, LowRank, Clustering])  # for torch.load(weigh
 _ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
-__all__ = [
-    "GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
-    "GaussianKeys",
-    "LinearKeys", "linear_key_attention",
-    "DependencyCRF", "LowRank",
-    "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints", "Movement",
-    "SoftKMeans", "Clustering", "SoftHashTable",
-    "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
-    "bayesian", "Bayesian", "FLAT",
-    "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem", "SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
-]  # fmt: skip
+__all__ = ["GaussianMixture", "OutputModes", "from_points", "held_out_evidence", "GaussianKeys", "LinearKeys"]
+__all__ += ["linear_key_attention", "DependencyCRF", "LowRank", "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints"]
+__all__ += ["Movement", "SoftKMeans", "Clustering", "SoftHashTable", "offsets", "uniform_log_prior"]
+__all__ += ["laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior"]
+__all__ += ["bayesian", "Bayesian", "FLAT", "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem"]
+__all__ += ["SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms"]
+__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE"]

@@ -230,9 +230,8 @@ def _precisions(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     features = covariance.shape[-1]
     square = _positive(covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True), "points")
     square = square.expand(*square.shape[:-1], units)
-    return _Spread(
-        {"key_precision": square.reciprocal()}, {"key_precision": _gamma(square, prior_weight, features)}, None
-    )
+    prior = _gamma(square, prior_weight, features)
+    return _Spread({"key_precision": square.reciprocal()}, {"key_precision": prior}, None)
 
 
 def _shared_precision(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
@@ -259,9 +258,8 @@ def _full(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     return _Spread({"metric": inverse, "diagonal_metric": False}, {"metric": prior}, Metric.of(inverse, diagonal=False))
 
 
-SPREADS: Mapping[str | None, Callable[[Tensor, int, float], _Spread]] = {
-    None: _precisions, "scalar": _shared_precision, "diagonal": _diagonal, "full": _full,
-}  # fmt: skip
+SPREADS: Mapping[str | None, Callable[[Tensor, int, float], _Spread]]
+SPREADS = {None: _precisions, "scalar": _shared_precision, "diagonal": _diagonal, "full": _full}
 
 
 def _positive(square: Tensor, what: str) -> Tensor:
@@ -289,12 +287,10 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
     covariance = _covariance(points, weights) / num_units ** (2 / features)
     fields, priors, root = SPREADS[given.metric](covariance, num_units, given.prior_weight)
     keys = kmeans_plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)
-    if root is not None:
-        keys = (
-            keys / root.root.unsqueeze(-2)
-            if root.diagonal
-            else torch.linalg.solve_triangular(root.root, keys, upper=False, left=False)
-        )
+    if root is not None and root.diagonal:
+        keys = keys / root.root.unsqueeze(-2)
+    elif root is not None:
+        keys = torch.linalg.solve_triangular(root.root, keys, upper=False, left=False)
     flat: dict[str, Any] = {"keys": FLAT, "weights": FLAT}
     if outputs is not None:
         square = _covariance(outputs, weights).diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
@@ -309,8 +305,6 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
     how: dict[str, Any] = {"problems": problems, "progress": False, "label": "EM", "origins": {"keys": middle}}
     found = fixed_point(problem.ecm_step, problem.start, num_steps=num_steps, tol=tol, **how)
     if tol is not None and num_steps and not bool(found.converged.all()):
-        warnings.warn(
-            f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them",
-            stacklevel=3,
-        )
+        late = f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them"
+        warnings.warn(late, stacklevel=3)
     return mixture.with_parameters(found.state)

@@ -141,7 +141,7 @@ def draw(generator: torch.Generator) -> Take:
 
 
 def update(
-    sites: Mapping[str, Site], formulation: Formulation, state: Mapping[str, Tensor], statistics: Any, take: Take
+    sites: Mapping[str, Site], formulation: Formulation, state: Mapping[str, Tensor], statistics: object, take: Take
 ) -> dict[str, Tensor]:
     """Return the state with every parameter of ``sites`` taken anew, each given the new values of those before it.
 
@@ -223,7 +223,7 @@ def _root(matrix: Tensor) -> Tensor:
     return lower.masked_fill((failed > 0)[..., None, None], torch.nan)
 
 
-def _shared(x: Tensor, terms: Sequence[Any], old: Tensor) -> Tensor:
+def _shared(x: Tensor, terms: Sequence[object], old: Tensor) -> Tensor:
     """A term summed over the axes along which the parameter is shared."""
     wide = common_shape(old.shape, *(term.shape for term in terms if isinstance(term, Tensor)))
     return sum_to(x.expand(wide), old.shape)

@@ -65,10 +65,6 @@ class ReducedMixture(Mixture):
         """Refuse a prior on a parameter that is not there, or that the data say nothing of."""
         self.require_density()
         super().check_prior(name)
-        if name == "values":
-            raise ValueError(
-                f"priors: there is a prior on values, but the answers of a {type(self).__name__} have no density, so that nothing would inform them; put it on the mixture itself, formulation.mixture.replace(value_precision=...)"
-            )
 
     # -- what the mixture says -----------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
         n_init: int = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.gamma = gamma
@@ -239,7 +239,7 @@ def check_squares(data: NDArray, given: str) -> None:
         )
 
 
-def within(data: NDArray, dtype: Any) -> NDArray:
+def within(data: NDArray, dtype: np.dtype | type[np.floating]) -> NDArray:
     """Return finite numbers in another precision, the largest that it has in the place of larger ones."""
     if data.dtype == dtype:
         return data

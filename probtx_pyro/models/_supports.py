@@ -9,16 +9,16 @@ import torch
 from pyro.distributions import TransformedDistribution, constraints
 from torch import Tensor
 from torch.distributions import Transform, biject_to
+from torch.distributions.constraints import Constraint
 
-Bounds = tuple[Any, Any]  # numbers or tensors
+Bounds = tuple[Tensor | float, Tensor | float]
 NAMED = {  # by type of the constraint: in words, and a family that lies there
     type(constraints.simplex): ("the simplex", "Dirichlet"),
     type(constraints.positive_definite): ("positive definite matrices", "Wishart"),
     type(constraints.corr_cholesky): ("Cholesky factors of correlation matrices", "LKJCholesky"),
 }
-ORDERED = {  # least entry of vectors that lie anywhere in R^n but for their order
-    type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0,
-}  # fmt: skip
+# least entry of vectors that lie anywhere in R^n but for their order
+ORDERED = {type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0}
 
 
 class CholeskyCoordinates(Transform):
@@ -85,19 +85,19 @@ def _coordinates_of_a_mixture(support: Any) -> Any:
 
 
 @biject_to.register(constraints.positive_definite)
-def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
+def _coordinates_of_a_matrix(support: Constraint) -> CholeskyCoordinates:
     """Coordinates of a positive definite matrix, which torch can make but not take apart."""
     return CholeskyCoordinates()
 
 
-def inner(support: Any) -> Any:
+def inner(support: Constraint) -> Constraint:
     """Return what a support asks of one event, without the axes that ``to_event`` and mixtures add."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support
 
 
-def bounds(support: Any) -> Bounds | None:
+def bounds(support: Constraint) -> Bounds | None:
     """Return the interval in which each number lies on its own; None of a set of another kind, and of whole numbers."""
     support = inner(support)
     if support.is_discrete:
@@ -113,7 +113,7 @@ def bounds(support: Any) -> Bounds | None:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
-def lies_inside(support: Any, outer: Any) -> bool:
+def lies_inside(support: Constraint, outer: Constraint) -> bool:
     """Return True if every point of a support lies in another one; a bound that is not a number is none."""
     if inner(support).is_discrete:
         return False
@@ -123,7 +123,7 @@ def lies_inside(support: Any, outer: Any) -> bool:
     return _at_most(wide[0], own[0]) and _at_most(own[1], wide[1])
 
 
-def _at_most(x: Any, y: Any) -> bool:
+def _at_most(x: Tensor | float, y: Tensor | float) -> bool:
     """Compare bounds; a number in the dtype of the tensor beside it, to which the same number was rounded."""
     kinds = [bound.dtype for bound in (x, y) if isinstance(bound, torch.Tensor) and bound.is_floating_point()]
     dtype = min(kinds, key=lambda kind: torch.finfo(kind).bits) if kinds else torch.float64
@@ -141,7 +141,7 @@ def is_declared(prior: Any) -> bool:
     return begun is None or bounds(domain) is None or lies_inside(domain, prior.base_dist.support)
 
 
-def is_proper_when_flat(support: Any) -> bool:
+def is_proper_when_flat(support: Constraint) -> bool:
     """Return True if the set is bounded, so that a constant density on it is a distribution."""
     limits = bounds(support)
     if limits is None:
@@ -149,7 +149,7 @@ def is_proper_when_flat(support: Any) -> bool:
     return all(bool(torch.isfinite(torch.as_tensor(x)).all()) for x in limits)
 
 
-def described(support: Any) -> tuple[str, str]:
+def described(support: Constraint) -> tuple[str, str]:
     """Return the set in words, and the name of a family of priors on it."""
     for kind, words in NAMED.items():
         if isinstance(inner(support), kind):

@@ -1,7 +1,7 @@
 """Bad input gets one clear error that names the argument and the repair. Off with ``pyro.enable_validation(False)``."""
 
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from pyro.distributions import is_validation_enabled
@@ -12,7 +12,7 @@ from probtx_pyro.ops._numerics import common_shape, known
 T = TypeVar("T")
 
 
-def unchecked(kind: type[T], **arguments: Any) -> T:
+def unchecked(kind: type[T], **arguments: object) -> T:
     """A frozen dataclass made without its validation, from arguments that were computed from valid ones."""
     new = object.__new__(kind)
     vars(new).update(arguments)

@@ -44,6 +44,8 @@ class Parameter:
         True if units are compared by the logarithm of it, as of a precision.
     plate
         True if the first axis is a plate of the Pyro program; the others belong to the event. False for one event.
+    mask
+        The value of an entry that is masked, which a prior could not keep; None where there are none.
     """
 
     axes: str
@@ -52,6 +54,7 @@ class Parameter:
     field: str | None = None
     logarithmic: bool = False
     plate: bool = True
+    mask: float | None = None
 
     @property
     def event_rank(self) -> int:
@@ -195,7 +198,7 @@ class Field(Protocol):
     num_steps: Tensor
 
     @property
-    def formulation(self) -> Any:
+    def formulation(self) -> "Formulation":
         """The formulation whose latent choices these are."""
 
     def marginals(self) -> dict[str, Tensor]:
@@ -280,10 +283,14 @@ class Formulation:
         return check.unchecked(type(self), **{**vars(self), **moved, **masks})
 
     def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the formulation does not have."""
-        if self.parameter(name) is None:
+        """Refuse a prior on a parameter that the formulation does not have, or some of which is masked."""
+        row, present = self.row(name), self.parameter(name)
+        if present is None:
+            kind = type(self).__name__
+            raise ValueError(f"priors: there is a prior on {name}, but the {kind} has no {name}; give it {name}")
+        if row.mask is not None and bool((present == row.mask).any()):
             raise ValueError(
-                f"priors: there is a prior on {name}, but the {type(self).__name__} has no {name}; give it {name} or drop the prior"
+                f"priors: some of {name} are {row.mask:g}, a mask that a prior cannot keep; leave them out"
             )
 
     def allowed(self, name: str) -> Tensor | None:
@@ -333,7 +340,7 @@ class Formulation:
             return self.row(name).names
         return tuple((self.DATA[name].axes if name in self.DATA else self.RESULTS[name]).split())
 
-    def sizes(self, *data: Any) -> dict[str, int]:
+    def sizes(self, *data: Tensor | None) -> dict[str, int]:
         """Number of entries of each axis, as far as parameters and data tell."""
         found: dict[str, int] = {}
         tensors = {name: self.held(name) for name in self.PARAMETERS}
@@ -348,7 +355,7 @@ class Formulation:
     # -- data ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def bind(cls, *data: Any, **named: Any) -> Data:
+    def bind(cls, *data: object, **named: object) -> Data:
         """The data in the order of the table, None for what is not given.
 
         Raises
@@ -400,7 +407,7 @@ class Formulation:
         return any(row.role == "explained" and x is not None for row, x in rows)
 
     @classmethod
-    def require_given(cls, first: Any, sizes: Mapping[str, Any]) -> None:
+    def require_given(cls, first: object, sizes: Mapping[str, object]) -> None:
         """Refuse to draw the first datum, or a number of them, where the model is conditional on it."""
         name = next(iter(cls.DATA))
         if first is None or sizes:

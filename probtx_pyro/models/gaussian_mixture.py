@@ -228,18 +228,6 @@ class GaussianUnits(Mixture):
         """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
         return DIAGONAL if name == "metric" and self.diagonal_metric else super().row(name)
 
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the mixture does not have."""
-        super().check_prior(name)
-        if name == "value_precision" and self.values is None:
-            raise ValueError(
-                f"priors: there is a prior on value_precision, but the {type(self).__name__} has no values whose precision it is; give it values or drop the prior"
-            )
-        if name in ("values", "value_precision") and not self.answer_density:
-            raise ValueError(
-                f"priors: there is a prior on {name}, but value_precision is 0 (answers without a density), so that nothing would inform it; start from a positive one"
-            )
-
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the own axes; answers that are labels have no coordinates."""
         if self.answer_probs is not None and name in ("outputs", "expected_outputs"):
@@ -575,12 +563,8 @@ class GaussianMixture(GaussianUnits):
         if self.answer_probs is not None:
             return Categorical(probs=self.expected_outputs(queries))
         log_joint = self.log_joint(queries)
-        evidence = log_joint.logsumexp(-1, keepdim=True)
-        answers = check.unchecked(
-            GaussianMixture, keys=self.values, values=None, key_precision=self.value_precision,
-            value_precision=self.keys.new_zeros(()), log_prior=log_joint - evidence, answer_probs=None,
-        )  # fmt: skip
-        return MixtureDensity(answers, queries.shape[-2])
+        weights = log_joint - log_joint.logsumexp(-1, keepdim=True)
+        return MixtureDensity(plain_units(self.unit_answers(), self.value_precision, weights), queries.shape[-2])
 
     # -- answers: a mixture of those of the units, weighted by attention; its mean is attention's output ---------------
 
@@ -766,6 +750,15 @@ def _with_row(rows: Tensor, row: Maybe) -> Tensor:
     return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)
 
 
+def plain_units(
+    keys: Tensor, key_precision: Tensor, log_prior: Maybe = None, values: Maybe = None, value_precision: Maybe = None
+) -> GaussianMixture:
+    """A mixture of arguments that are known to be valid; answers have no density where their precision is None."""
+    none = keys.new_zeros(()) if value_precision is None else value_precision
+    given = {"keys": keys, "values": values, "key_precision": key_precision, "value_precision": none}
+    return check.unchecked(GaussianMixture, **given, log_prior=log_prior, answer_probs=None)
+
+
 def linked_units(
     keys: Tensor, values: Maybe, key_precision: Tensor, value_precision: Tensor | None = None, log_weights: Maybe = None
 ) -> GaussianMixture:
@@ -776,9 +769,7 @@ def linked_units(
     if values is not None and value_precision is not None:
         link = link + 0.5 * value_precision * _relative_squares(values)
     weights = link.unsqueeze(-2) if log_weights is None else log_weights + link.unsqueeze(-2)
-    precision = keys.new_zeros(()) if value_precision is None else value_precision
-    return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=key_precision, value_precision=precision,
-                           log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip
+    return plain_units(keys, key_precision, weights.log_softmax(-1), values, value_precision)
 
 
 def _relative_squares(x: Tensor) -> Tensor:
@@ -807,7 +798,7 @@ def gaussian_terms(
 
 
 def key_terms(
-    name: str, keys: Tensor, shift: Tensor | None, precision: Tensor, metric: Metric | None, seen: Any, sums: Tensor
+    name: str, keys: Tensor, shift: Tensor | None, precision: Tensor, metric: Metric | None, seen: Seen, sums: Tensor
 ) -> Terms:
     """Terms of ``keys``, ``shift``, ``key_precision`` or ``metric`` of units ``N(ξ_j + δ, (α_j Λ)⁻¹)``.
 
@@ -848,7 +839,7 @@ def key_terms(
     return WishartTerms(counts.sum(-1), scatter, metric.root)
 
 
-def about_one_center(seen: Any, name: str, block: slice) -> Any:
+def about_one_center(seen: Seen, name: str, block: slice) -> Any:
     """Return what an E-step left with a unit's sums about one center, the mean of those of its components, (..., U,
     R, T).
 

@@ -21,6 +21,7 @@ and β have no conjugate prior (erratum 8).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -276,10 +277,8 @@ class Hopfield(ReducedMixture):
     def _iterate(self, state: Tensor, num_steps: int, tol: float | None, traced: bool = False) -> FixedPoint:
         batch = check.broadcastable(memory=self.batch_shape, state=state.shape[:-2])
         state = state.expand(*batch, *state.shape[-2:])
-        return iterate(
-            lambda now: self._pool(now, self.patterns), state, problems=state.shape[:-1], num_steps=num_steps, tol=tol,
-            trace=self.energy if traced else None,
-        )  # fmt: skip
+        move, trace = partial(self._pool, values=self.patterns), self.energy if traced else None
+        return iterate(move, state, problems=state.shape[:-1], num_steps=num_steps, tol=tol, trace=trace)
 
     def move(self, num_steps: int = 1, tol: float | None = None) -> Movement:
         """Patterns that move: all are the states, too, and step at once, ``X <- attention(X) X``,

@@ -70,7 +70,7 @@ class Conjugate(NamedTuple):
     converged: Tensor
 
 
-def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
+def conjugate(base: "LogNormalizer", mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
     """`LogNormalizer.conjugate` of a measure with ``log_normalizer``, ``mean`` and ``covariance``, for means (...,
     Q, D).
     """
@@ -100,7 +100,7 @@ def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Con
     return Conjugate((eta * mean).sum(-1) - base.log_normalizer(eta), eta, reached <= tol**0.5 * size)
 
 
-def validate_measure(base: Any) -> None:
+def validate_measure(base: "LogNormalizer") -> None:
     """Refuse parameters of a `LogNormalizer` that do not fit together."""
     covariance, variance = base.covariances, base.variance
     check.at_least("locations", base.locations, 2, "(..., N, D)")
@@ -129,7 +129,7 @@ def validate_measure(base: Any) -> None:
     _ = base.batch_shape
 
 
-def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
+def validate_queries(base: "LogNormalizer", eta: Tensor, name: str = "eta") -> None:
     """Refuse queries, or points, that do not fit the locations."""
     check.floating(name, eta)
     check.at_least(name, eta, 2, "(..., Q, D)")
@@ -138,7 +138,7 @@ def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
     check.finite(**{name: eta})
 
 
-def validate_data(base: Any, eta: Tensor, points: Tensor | None) -> torch.Size:
+def validate_data(base: "LogNormalizer", eta: Tensor, points: Tensor | None) -> torch.Size:
     """Return the problems that queries and points make together; refuse those that do not fit,
     and points without a density.
     """
@@ -196,7 +196,7 @@ class LogNormalizer(Formulation):
         "locations": Parameter("unit feature", constraints.real),
         "covariance": Parameter("unit feature other_feature", constraints.positive_definite, field="covariances"),
         "variance": Parameter("unit feature", constraints.positive, logarithmic=True),
-        "log_weights": Parameter("unit", constraints.real),
+        "log_weights": Parameter("unit", constraints.real, mask=-math.inf),
     }
     DATA: ClassVar[Mapping[str, Datum]] = {"eta": Datum("query feature", "given"), "points": Datum("query feature")}
     RESULTS: ClassVar[Mapping[str, str]] = {
@@ -240,14 +240,6 @@ class LogNormalizer(Formulation):
     def lacks(self) -> Collection[str]:
         """Densities, of a measure that sits on points."""
         return () if self.dense else ("log_evidence", "output_distribution")
-
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that is not there, or on weights that are masked."""
-        super().check_prior(name)
-        if name == "log_weights" and self.log_weights is not None and bool((self.log_weights == -math.inf).any()):
-            raise ValueError(
-                "priors: there is a prior on log_weights, but some of them are -inf, a mask that a prior cannot keep; leave those locations out"
-            )
 
     @staticmethod
     def from_distribution(distribution: Distribution) -> "TiltedFamily":

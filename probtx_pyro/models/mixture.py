@@ -216,6 +216,13 @@ class Mixture(Formulation):
             changes["log_prior"] = None if weights is None else safe_log(weights)
         return super().with_parameters(changes)
 
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that is not there, or on answers without a density, which inform nothing."""
+        super().check_prior(name)
+        without = not self.answer_density or getattr(self, "values", None) is None
+        if name in ("values", "value_precision") and without:
+            raise ValueError(f"priors: nothing informs {name}, as answers have no density; give value_precision > 0")
+
     def allowed(self, name: str) -> Maybe:
         """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
         return None if name != "weights" or self.log_prior is None else self.log_prior > -torch.inf

@@ -14,7 +14,7 @@ from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution, Wi
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.ops.gaussian import Gaussian
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MixtureSameFamily, Transform, biject_to, constraints
+from torch.distributions import Distribution, Independent, Transform, biject_to, constraints
 from torch.distributions.transforms import _InverseTransform
 
 from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
@@ -48,7 +48,7 @@ class Site(NamedTuple):
     initial: Tensor
 
 
-def as_pyro(prior: Any) -> TorchDistribution:
+def as_pyro(prior: Distribution) -> TorchDistribution:
     """Return a distribution of torch as its namesake in Pyro, with the same arguments.
 
     Raises
@@ -98,7 +98,7 @@ def _parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind.__init__).parameters
 
 
-def _made(family: Any, arguments: Mapping[str, Any]) -> Any:
+def _made(family: Any, arguments: Mapping[str, object]) -> Any:
     """A distribution made without its checks, from arguments that were those of a valid one."""
     known = "validate_args" in _parameters(family)
     return family(**arguments, **({"validate_args": False} if known else {}))
@@ -108,10 +108,10 @@ class Saved(NamedTuple):
     """A prior as a file keeps it: the name of its family in Pyro, and its arguments; `FLAT` has none."""
 
     family: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
-def saved(prior: Any) -> Any:
+def saved(prior: object) -> object:
     """Return a distribution as tensors and text; what is no family of Pyro, or holds code, as it is."""
     if prior is FLAT:
         return Saved("FLAT", {})
@@ -124,7 +124,7 @@ def saved(prior: Any) -> Any:
     return Saved(kind.__name__, arguments) if arguments and plain else prior
 
 
-def restored(kept: Any) -> Any:
+def restored(kept: object) -> object:
     """Return the prior that `saved` kept."""
     if not isinstance(kept, Saved):
         return kept
@@ -233,8 +233,8 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
         fitting = row.conjugate.__name__ if row.conjugate else family
         needs = f"{name} needs a distribution on {words}" + (f", such as {fitting}" if fitting else "")
         raise ValueError(f"priors: {kind} on {name} has the wrong support; {needs}")
-    mixtures = [part for part in _parts(own) if isinstance(part, MixtureSameFamily)]
-    if any(isinstance(x, Tensor) for part in mixtures for x in bounds(part.component_distribution.support) or ()):
+    mixed = [part.component_distribution for part in _parts(own) if hasattr(part, "component_distribution")]
+    if any(isinstance(x, Tensor) for part in mixed for x in bounds(part.support) or ()):
         raise ValueError(
             f"priors: the components of the mixture on {name} have bounds of their own; give them one support"
         )
@@ -257,7 +257,7 @@ def bare(prior: TorchDistribution) -> TorchDistribution:
     return prior
 
 
-def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
+def is_conjugate(formulation: Formulation, name: str, prior: object) -> bool:
     """Return True if the prior has a closed-form conditional: the family of the table, or flat."""
     family = formulation.row(name).conjugate
     return family is not None and (
@@ -265,7 +265,7 @@ def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
     )
 
 
-def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, sizes: Mapping[str, int]) -> Site:
+def lay_out(formulation: Formulation, name: str, prior: object, batch: torch.Size, sizes: Mapping[str, int]) -> Site:
     """Return a prior expanded to its parameter, for problems of shape ``batch``.
 
     Parameters

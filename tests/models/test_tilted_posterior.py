@@ -172,7 +172,7 @@ REFUSED = {
         lambda: results.calibrate(POSTERIOR, (12, 1), (12, 1), sampler=inference.nuts, num_simulations=1, seed=0),
         r"eta: only the shape \(12, 1\) is given, but the model is conditional on eta; give the tensor",
     ),
-    "a prior on masked weights": (lambda: models.bayesian(MASKED, log_weights=Normal(0.0, 1.0)), "some of them are -inf, a mask"),
+    "a prior on masked weights": (lambda: models.bayesian(MASKED, log_weights=Normal(0.0, 1.0)), "some of log_weights are -inf, a mask"),
     "a flat covariance": (
         lambda: models.bayesian(measure("each")[0], covariance=models.FLAT), r"cannot be flat; give it Wishart\(D \+ 1",
     ),
