@@ -156,7 +156,7 @@ def test_units_that_are_alike_are_relabelled():
     assert float(arviz.rhat(data["posterior"]["rate"].values[..., 0, 0])) < 1.05
 
 
-def test_other_priors_go_to_gradients_and_gibbs_says_so():
+def test_other_priors_go_to_gradients_and_gibbs_refuses_them():
     program = posterior(rate=LogNormal(0.5, 1.0))
     with pytest.warns(UserWarning, match="rate ~ LogNormal"):
         fit = inference.adapt(program, COUNTS, num_steps=50, tol=1e-8)

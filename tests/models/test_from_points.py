@@ -246,6 +246,6 @@ def test_bad_input_gets_one_clear_error(given, message):
         from_points(**({"points": POINTS, "num_units": 2, "seed": 0} | given))
 
 
-def test_em_that_stops_early_says_so():
+def test_em_that_stops_early_warns():
     with pytest.warns(UserWarning, match="EM of 2 units has not met tol=1e-09 after num_steps=2"):
         from_points(POINTS, 2, tol=1e-9, num_steps=2, seed=0)

@@ -48,7 +48,7 @@ def test_what_is_not_normalised_has_z_times_the_density_as_its_evidence(kind):
     assert_equal(torch.tensor(elbo), both.sum(), operations=1024)
 
 
-def test_what_a_point_says_of_its_location_does_not_depend_on_the_query():
+def test_evidence_of_a_point_about_its_location_does_not_depend_on_the_query():
     base, eta = measure("each")
     points = torch.randn(Q, 2, generator=generator(5))
     assert_equal(base.attention(eta, points), base.attention(torch.zeros_like(eta), points), operations=1024)
