@@ -53,6 +53,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli.explore import write_explorer_json
 
 COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "translate", "parse")
 """Names of the commands of ``probtx``."""
@@ -108,4 +109,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-__all__ = ["COMMANDS", "main", "parser"]
+__all__ = ["COMMANDS", "main", "parser", "write_explorer_json"]

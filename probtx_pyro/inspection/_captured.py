@@ -21,7 +21,8 @@ from torch import Tensor
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.inspection._gauge import METRICS, Gauge, Head, Prior, Priors, fit
-from probtx_pyro.models import Formulation, GaussianMixture, Mixture, MixtureDensity
+from probtx_pyro.models import Formulation, GaussianMixture, Mixture
+from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import plate_names
 from probtx_pyro.models._validation import broadcastable, finite, positive_definite
 from probtx_pyro.ops._numerics import common_shape

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, Unpack
 
 from torch import Tensor
 
-from probtx_pyro.models._metric import Metric
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
+from probtx_pyro.models._supports import CholeskyCoordinates
+from probtx_pyro.models.gaussian_mixture import Metric
 from probtx_pyro.nn._gaussian import Adapt, GaussianAttention
 from probtx_pyro.nn._heads import Shared
 from probtx_pyro.nn.attention import Answers

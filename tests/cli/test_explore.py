@@ -22,7 +22,7 @@ def opened(monkeypatch):
 @pytest.fixture
 def own(tmp_path):
     mixture = models.GaussianMixture(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[-1.0], [1.0]]), 2.0, 9.0)
-    return models.write_explorer_json(tmp_path / "own.json", mixture, torch.tensor([0.5, 0.25]))
+    return cli.write_explorer_json(tmp_path / "own.json", mixture, torch.tensor([0.5, 0.25]))
 
 
 def held(text):

@@ -34,7 +34,7 @@ from probtx_pyro import models
 from probtx_pyro.apps.memory._held_out import class_shares, expected_answers, log_evidence, root_of, tempered
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
-from probtx_pyro.models._conditionals import draw
+from probtx_pyro.models._problem import draw
 
 _NUM_STEPS, _TOL = 50, 1e-3
 _STAGES = (("shift", "scale"), ("metric",))  # among which evidence chooses

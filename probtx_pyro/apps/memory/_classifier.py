@@ -30,7 +30,7 @@ from probtx_pyro.apps.memory._held_out import HeldOut, expected_answers, log_evi
 from probtx_pyro.apps.memory._learn import Examples, Settings, Sums
 from probtx_pyro.inference import Draws
 from probtx_pyro.models import GaussianMixture
-from probtx_pyro.models._spread import away_from_middle, check_squares, middle, within
+from probtx_pyro.models._soft_kmeans_estimator import away_from_middle, check_squares, middle, within
 
 MOST_KEPT = 10_000  # points of partial_fit
 _FAR = 1e6  # times the typical distance from the middle, from which a row is no other row's like
