@@ -110,7 +110,10 @@ def capture(
         stack.enter_context(_FusedCalls(call))
         module(*inputs, **kwargs)
     if not found and any(isinstance(layer, DependencyCRFEncoder) for layer in module.modules()):
-        raise ValueError("module: a DependencyCRFEncoder has no queries and keys; take encoder.crf(x), the formulation")
+        raise ValueError(
+            "module: a DependencyCRFEncoder has no queries and keys to catch; "
+            "take encoder.field(x).head_marginals, its attention, or encoder.crf(x), the formulation"
+        )
     if not found and any(hasattr(layer, "set_attn_implementation") for layer in module.modules()):
         raise ValueError('module writes its attention out; call model.set_attn_implementation("sdpa") first')
     if not found:

@@ -139,7 +139,7 @@ class Bayesian(Generic[F]):
     def require_plain(self, what: str) -> None:
         """Refuse a hierarchy where ``what`` needs fixed priors."""
         for name in self.hierarchical:
-            raise NotImplementedError(f"priors: {name} has hyperparameters: no {what}; take inference.nuts")
+            raise NotImplementedError(f"priors: {name} has hyperparameters, so there is no {what}; take inference.nuts")
 
     def described(self) -> str:
         """Return the priors in words: ``keys ~ Normal, weights ~ Dirichlet``."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from probtx_pyro.models import Formulation, GaussianMixture
 from probtx_pyro.nn._heads import Heads, Masks, Remembered, Units, attended
 from probtx_pyro.nn._module import options, printed
-from probtx_pyro.ops._assignment import Reduction
+from probtx_pyro.ops._chunks import Reduction
 from probtx_pyro.ops._numerics import single, unrounded
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import softmax

@@ -14,7 +14,7 @@ from probtx_pyro.models import GaussianMixture, Hopfield
 from probtx_pyro.nn._heads import Made, Masks, Shared, attended, combine
 from probtx_pyro.nn._module import Priors, WithPriors, options, printed
 from probtx_pyro.nn.attention import Answers, Attention, Units, explicit, products
-from probtx_pyro.ops._assignment import Reduction
+from probtx_pyro.ops._chunks import Reduction
 from probtx_pyro.ops._numerics import single
 from probtx_pyro.ops._retrieval import POOLING, iterate
 

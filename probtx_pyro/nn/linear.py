@@ -43,6 +43,7 @@ class LinearKeysAttention(SeveralKeys):
 
     Examples
     --------
+    >>> import torch
     >>> layer = LinearKeysAttention(8, 2, batch_first=True)
     >>> x = torch.randn(3, 5, 8)
     >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
