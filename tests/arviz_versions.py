@@ -3,7 +3,25 @@
 import arviz
 import numpy as np
 
-from probtx_pyro.results._arviz import dataset
+from probtx_pyro.results._arviz import dataset, group_names
+
+__all__ = [
+    "OLD",
+    "axes",
+    "compare",
+    "dataset",
+    "elpd",
+    "group_names",
+    "loo_pit",
+    "plot_loo_pit",
+    "plot_pair",
+    "plot_ppc",
+    "plot_prior_posterior",
+    "plot_trace",
+    "pointwise_elpd",
+    "posterior_from",
+    "rhat",
+]
 
 OLD = int(arviz.__version__.split(".")[0]) < 1
 

@@ -16,7 +16,7 @@ from segment_commands import CLICKS, run, scribbles
 
 from probtx_pyro import cli
 from probtx_pyro.apps import segmentation
-from probtx_pyro.cli import _pictures, _segment_file
+from probtx_pyro.cli import _pictures
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_of_several_pictures_the_first_is_taken_with_a_warning(tmp_path, capsys)
 def test_a_large_picture_warns_how_long_it_takes(photo, tmp_path, capsys, monkeypatch):
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(_segment_file, "_LARGE", SHAPE[0] * SHAPE[1])
+    monkeypatch.setattr("probtx_pyro.cli._segment_file._LARGE", SHAPE[0] * SHAPE[1])
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     shown = capsys.readouterr().err
     assert (

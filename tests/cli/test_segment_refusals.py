@@ -9,7 +9,6 @@ from PIL import Image
 from segment_commands import CLICKS, refused, run, scribbles
 
 from probtx_pyro import cli
-from probtx_pyro.cli import _pictures
 
 
 def test_marks_need_a_place_for_the_mask(photo, capsys):
@@ -134,7 +133,7 @@ def test_one_pixel_cannot_hold_two_classes(tmp_path, capsys):
 
 
 def test_too_large_pictures_are_refused_before_decoding(photo, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(_pictures, "MAX_PIXELS", 1000)
+    monkeypatch.setattr("probtx_pyro.cli._pictures.MAX_PIXELS", 1000)
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 2
     refused(capsys, "60 x 40")
 

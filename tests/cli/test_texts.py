@@ -16,7 +16,6 @@ import torch
 from commands import calls
 
 from probtx_pyro import train
-from probtx_pyro.apps import _batches
 from probtx_pyro.cli import _texts as texts
 from probtx_pyro.data import Tokenizer, read_conllu
 
@@ -146,7 +145,7 @@ def test_blank_input_is_refused(command, runs, call):
 
 @each_command
 def test_a_line_that_there_is_no_room_for_is_named(command, runs, call, monkeypatch):
-    monkeypatch.setattr(_batches, "LONGEST", 2 * 30**2)  # 30 words in two channels
+    monkeypatch.setattr("probtx_pyro.apps._batches.LONGEST", 2 * 30**2)  # 30 words in two channels
     long = "[MASK] " * 31
     code, out, err = call(COMMANDS[command].replace("FILE", "-"), given=f"[MASK]\n\n{long}\n")
     assert (code, out) == (2, "") and err.count("\n") == 1

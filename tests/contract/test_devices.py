@@ -9,11 +9,11 @@ import functools
 import pytest
 import torch
 from formulations import ROWS, priors_of
+from samplers import Checkpoint
 from strategies import crf_problem, generator
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, nn, ops, results
-from probtx_pyro.inference import _checkpoint, _gibbs, _nuts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICE = "cuda"
@@ -126,15 +126,15 @@ def test_an_interrupted_run_goes_on_there(verb, tmp_path, monkeypatch):
     run = functools.partial(getattr(inference, verb), there, *others, **DRAWS, **more)
     whole, saved = run(), []
 
-    def killed(self, state, save=_checkpoint.Checkpoint.save):
+    def killed(self, state, save=Checkpoint.save):
         save(self, state)
         saved.append(1)
         if len(saved) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_checkpoint.Checkpoint, "save", killed)
-    monkeypatch.setattr(_gibbs, "SAVED_EVERY", -1.0)
-    monkeypatch.setattr(_nuts, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(Checkpoint, "save", killed)
+    monkeypatch.setattr("probtx_pyro.inference._gibbs.SAVED_EVERY", -1.0)
+    monkeypatch.setattr("probtx_pyro.inference._nuts.SAVE_SECONDS", -1.0)
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=tmp_path / "run")
     resumed = run(checkpoint=tmp_path / "run")

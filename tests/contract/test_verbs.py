@@ -8,13 +8,11 @@ import torch
 from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
 from pyro import poutine
 from pyro.distributions import Gamma, Normal
+from samplers import Lanes, parameters, starts
 from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference._nuts import Lanes
-from probtx_pyro.inference._program import parameters
-from probtx_pyro.inference._start import starts
 
 DENSITIES = {name: row for name, row in ROWS.items() if row.density}
 OTHERS = {name: row for name, row in ROWS.items() if not row.density}

@@ -10,7 +10,7 @@ from strategies import generator, keys_problem, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference import Approximation, AttentionGuide, ParameterGuide, _variational
+from probtx_pyro.inference import Approximation, AttentionGuide, ParameterGuide
 
 
 def fit(posterior, *data, guide, steps=2, rate=0.05, samples=2, **options):
@@ -187,7 +187,7 @@ def test_a_module_is_copied_and_a_seed_fixes_its_training():
 
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     posterior, many, queries = one_unit()
-    monkeypatch.setattr(_variational, "SAVED_EVERY", -1.0)
+    monkeypatch.setattr("probtx_pyro.inference._variational.SAVED_EVERY", -1.0)
 
     class Killed(torch.nn.Module):
         def __init__(self):

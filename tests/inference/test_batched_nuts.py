@@ -8,15 +8,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import Gamma, LogNormal, Normal
+from samplers import Adaptation, BatchedNUTS, Lanes, Streams, parameters, starts, windows
 from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference._adaptation import Adaptation, windows
-from probtx_pyro.inference._batched_nuts import BatchedNUTS, Streams
-from probtx_pyro.inference._nuts import Lanes
-from probtx_pyro.inference._program import parameters
-from probtx_pyro.inference._start import starts
 
 SIGMAS = 5.2  # chance 2e-7 for each of at most 50 numbers: FALSE_ALARM_RATE for all of a test
 

@@ -8,13 +8,11 @@ import pyro
 import pytest
 import torch
 from pyro.distributions import LogNormal, Normal
+from samplers import Lanes, parameters, starts
 from strategies import crf_problem, generator, labelled_sentences
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.inference._nuts import Lanes
-from probtx_pyro.inference._program import parameters
-from probtx_pyro.inference._start import starts
 
 KINDS = pytest.mark.parametrize("kind", ["exact", "pseudo"])
 MOSTLY = pytest.mark.parametrize("kind", [pytest.param("exact", marks=pytest.mark.slow), "pseudo"])

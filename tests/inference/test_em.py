@@ -315,12 +315,10 @@ def test_fractional_query_weights_multiply_the_log_density():
 
 
 def test_chunks_change_nothing(monkeypatch):
-    from probtx_pyro.ops import _chunks
-
     mixture, *args = problem(generator(15), queries=9)
     priors = some_priors(mixture, "keys key_precision values value_precision weights")
     whole = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], num_steps=3)
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", 8)
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", 8)
     pieces = inference.adapt(models.bayesian(mixture, **priors), args[0], *args[1:], num_steps=3)
     assert_equal(pieces.formulation.keys, whole.formulation.keys, operations=256)
     assert_equal(pieces.objective, whole.objective)

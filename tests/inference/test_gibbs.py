@@ -7,11 +7,11 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Laplace, Normal
+from samplers import Checkpoint
 from strategies import generator
 from torch import Tensor
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference import _checkpoint as checkpoint
 
 QUERIES = [[-1.2, 0.3], [-0.4, -0.1], [0.2, 0.9], [1.3, 0.2], [0.9, -0.8]]
 ANSWERS = [[0.5], [-0.7], [0.1], [1.4], [0.6]]
@@ -318,4 +318,4 @@ def test_bad_input_is_refused(changes, message):
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):
     (tmp_path / "run").write_text("no checkpoint")
     with pytest.raises(ValueError, match="no checkpoint"):
-        checkpoint.Checkpoint(tmp_path / "run", "x").load()
+        Checkpoint(tmp_path / "run", "x").load()

@@ -6,13 +6,10 @@ import pytest
 import torch
 from bernoulli import BernoulliMixture
 from pyro.distributions import Categorical, Gamma, HalfNormal, MixtureSameFamily, Normal, StudentT, Uniform
+from samplers import Adaptation, BatchedNUTS, Streams, _turns, fingerprint, identity
 from strategies import generator
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference._adaptation import Adaptation
-from probtx_pyro.inference._batched_nuts import BatchedNUTS, Streams, _turns
-from probtx_pyro.inference._checkpoint import fingerprint
-from probtx_pyro.inference._program import identity
 from probtx_pyro.inference.em import require_inside
 from probtx_pyro.models.priors import Site
 from probtx_pyro.ops import fixed_point

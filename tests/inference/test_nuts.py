@@ -6,13 +6,12 @@ import pyro
 import pytest
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
+from samplers import BatchedNUTS, parameters
 from strategies import generator, keys_problem, problem
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference import _nuts
-from probtx_pyro.inference._batched_nuts import BatchedNUTS
-from probtx_pyro.inference._program import parameters
 
 
 def standard_normal(size):

@@ -4,13 +4,12 @@ import pyro
 import pytest
 import torch
 from pyro.distributions import Dirichlet, Exponential, Gamma, LogNormal, Normal
+from samplers import parameters, seeds, starts
 from scipy import stats
 from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from probtx_pyro import inference, models
-from probtx_pyro.inference._program import parameters
-from probtx_pyro.inference._start import seeds, starts
 
 
 def priors(mixture, concentration=3.0, precision=None):

@@ -15,7 +15,6 @@ from strategies import generator, keys_problem, lists
 from tolerances import assert_equal, assert_frequency, rounding
 
 from probtx_pyro import inference, models
-from probtx_pyro.ops import _chunks
 
 VARIANTS = [
     {},
@@ -71,7 +70,7 @@ def test_chunks_change_nothing_and_stay_small(train, batch, monkeypatch):
     model, queries = keys_problem(generator(3), batch=batch, queries=9, rows=9)
     queries = queries.requires_grad_(train)
     whole = model.explicit_outputs(queries, "hard")
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", 24)
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", 24)
     seen = []
 
     def largest(scores):

@@ -10,7 +10,6 @@ from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from benchmarks.timing import Largest
 from probtx_pyro import models
-from probtx_pyro.ops import _chunks
 from probtx_pyro.ops.entmax import ENTMAX
 
 
@@ -70,7 +69,7 @@ WATCHED = {
 @pytest.mark.parametrize("name", WATCHED)
 def test_no_tensor_of_states_times_patterns(name, transformation, masked, monkeypatch):
     """Forward and backward; in chunks small enough that a chunk is no matrix. The watch sees it where it is asked for."""
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", CHUNK)
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", CHUNK)
     memory, state = hopfield_problem(count=COUNT, features=4, states=COUNT, transformation=transformation)
     if masked:
         memory = memory.replace(mask=torch.arange(COUNT) % 7 > 0)

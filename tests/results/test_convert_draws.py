@@ -9,6 +9,7 @@ import oracles
 import pyro
 import pytest
 import torch
+from arviz_versions import group_names
 from draws_by_hand import DTYPE, bayesian, data, make, normal, samples
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Normal
@@ -17,8 +18,6 @@ from strategies import generator, keys_problem, lists
 from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.results import _evaluation as at_draws
-from probtx_pyro.results._arviz import group_names
 
 CLOSE = {"rtol": 0, "atol": 1e-12}  # 64 operations on logarithms below 100 in double precision
 
@@ -79,7 +78,7 @@ def test_groups_and_dims(batch):
 @pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize("chunk", [2**26, 40])
 def test_attention_and_log_likelihood_at_every_draw(batch, chunk, monkeypatch):
-    monkeypatch.setattr(at_draws, "CHUNK", chunk)
+    monkeypatch.setattr("probtx_pyro.results._evaluation.CHUNK", chunk)
     arguments = data(batch)
     draws = make(bayesian(batch), samples(batch, chains=2, draws=7), arguments)
     found = results.to_inference_data(draws, relabel=False)

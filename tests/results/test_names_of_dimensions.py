@@ -8,10 +8,11 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from arviz_versions import dataset
 from pyro.distributions import Normal
 
 from probtx_pyro import inference, models
-from probtx_pyro.results import _arviz, diagnose, from_arrays, to_inference_data
+from probtx_pyro.results import diagnose, from_arrays, to_inference_data
 
 QUERIES = torch.arange(8.0).reshape(4, 2)
 MIXTURE = models.GaussianMixture(torch.arange(6.0).reshape(3, 2))
@@ -95,7 +96,7 @@ def test_odd_names_and_labels_and_empty_axes_come_back_from_a_file(name, tmp_pat
     data = to_inference_data(MIXTURE, QUERIES, dims={"keys": [name, "feature"]}, coords={name: labels})
     data.to_netcdf(tmp_path / "odd.nc")
     found = arviz.from_netcdf(tmp_path / "odd.nc")
-    assert _arviz.dataset(found, "point_estimate")["keys"].sel({name: "日本"}).values.tolist() == [4.0, 5.0]
+    assert dataset(found, "point_estimate")["keys"].sel({name: "日本"}).values.tolist() == [4.0, 5.0]
     empty = from_arrays({"point_estimate": {"a": ((name, "unit"), np.zeros((0, 2)))}})
     empty.to_netcdf(tmp_path / "empty.nc")
-    assert _arviz.dataset(arviz.from_netcdf(tmp_path / "empty.nc"), "point_estimate").sizes[name] == 0
+    assert dataset(arviz.from_netcdf(tmp_path / "empty.nc"), "point_estimate").sizes[name] == 0

@@ -44,10 +44,8 @@ def test_draws_with_nan_do_not_pass(check, given):
 def test_an_observation_whose_tail_has_no_shape_is_the_worst(monkeypatch):
     import xarray
 
-    from probtx_pyro.results import _diagnose
-
     unknown = xarray.DataArray(np.full(3, NAN), dims="query", coords={"query": [0, 1, 2]})
-    monkeypatch.setattr(_diagnose, "leave_one_out_k", lambda *_: (unknown, 0.7))
+    monkeypatch.setattr("probtx_pyro.results._diagnose.leave_one_out_k", lambda *_: (unknown, 0.7))
     assert not results.diagnose(data(log_likelihood=("x", POINTS))).ok
 
 

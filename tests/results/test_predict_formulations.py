@@ -14,7 +14,6 @@ from strategies import generator
 from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
-from probtx_pyro.results import _evaluation, _predict
 
 DENSITIES = {name: row for name, row in ROWS.items() if row.density}
 NAMES = ("attention", "log_evidence", "expected_outputs")
@@ -74,8 +73,8 @@ def check(said, expected, index=()):
 @pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize("held", [2**22, pytest.param(150, marks=pytest.mark.slow), 1])
 def test_averages_are_those_of_a_loop_in_blocks_of_any_size(batch, held, monkeypatch):
-    monkeypatch.setattr(_predict, "HELD", held)
-    monkeypatch.setattr(_evaluation, "CHUNK", 4 * held)
+    monkeypatch.setattr("probtx_pyro.results._predict.HELD", held)
+    monkeypatch.setattr("probtx_pyro.results._evaluation.CHUNK", 4 * held)
     queries, outputs, observed, weights = data(batch)
     draws = make(bayesian(batch), samples(batch, chains=2, draws=6), (queries, outputs, observed, weights))
     own = results.predict(draws, relabel=False)
@@ -88,7 +87,7 @@ def test_averages_are_those_of_a_loop_in_blocks_of_any_size(batch, held, monkeyp
         check(shared, looped(draws, queries[0] if batch else queries, index=index), index)
     for name in NAMES:  # while the blocks are small
         own.band(name), own.error(name)
-    monkeypatch.setattr(_predict, "HELD", 2**22)
+    monkeypatch.setattr("probtx_pyro.results._predict.HELD", 2**22)
     whole = results.predict(draws, relabel=False)
     for name in NAMES:
         band = own.band(name)
@@ -107,7 +106,7 @@ def test_no_more_is_held_than_said(monkeypatch):
         return found
 
     monkeypatch.setattr(models.GaussianMixture, "attention", attention)
-    monkeypatch.setattr(_predict, "HELD", 24 * 3 * 4)  # four queries of three units at 24 draws
+    monkeypatch.setattr("probtx_pyro.results._predict.HELD", 24 * 3 * 4)  # four queries of three units at 24 draws
     draws = make(bayesian(), samples(chains=2, draws=12), data())
     said = results.predict(draws, normal(3, 50, 2), relabel=False)
     said.attention  # noqa: B018
@@ -272,7 +271,7 @@ def test_samples_do_not_depend_on_the_blocks(monkeypatch):
     draws, queries = scalar_case()
     torch.manual_seed(1)
     whole = results.predict(draws, queries).output_distribution.sample((400,))
-    monkeypatch.setattr(_predict, "HELD", 30)
+    monkeypatch.setattr("probtx_pyro.results._predict.HELD", 30)
     parts = results.predict(draws, queries).output_distribution.sample((400,))
     for i in range(2):
         assert stats.ks_2samp(whole[:, i, 0].numpy(), parts[:, i, 0].numpy()).pvalue > 1e-5
