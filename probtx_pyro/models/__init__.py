@@ -43,6 +43,7 @@ from probtx_pyro.models.positions import (
     uniform_log_prior,
 )
 from probtx_pyro.models.priors import FLAT, Saved
+from probtx_pyro.models.regression_memory import Discount, PullBack, RegressionMemory, Reset, Static, Walk
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ __all__ = [
     "GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
     "GaussianKeys",
     "LinearKeys", "linear_key_attention",
+    "RegressionMemory", "Static", "Discount", "PullBack", "Walk", "Reset",
     "DependencyCRF", "LowRank",
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",
