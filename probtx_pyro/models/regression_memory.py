@@ -136,7 +136,7 @@ class Static(Drift):
         """Filter in chunks, or step by step by orthogonal transformations."""
         squares = torch.where(pairs.present, pairs.precision * pairs.features.square().sum(-1), 0.0).sum(-1)
         condition = 1 + squares / torch.linalg.eigvalsh(prior.precision.detach())[..., 0]
-        return _careful(pairs, None, prior, queries, size, condition.detach(), self)
+        return _careful(pairs, None, prior, queries, size, condition.detach())
 
     def gain(self, before: Tensor, predicted: Tensor, prior: Prior, moves: Tensor) -> Tensor:
         """The identity."""
@@ -186,7 +186,7 @@ class Discount(Drift):
 
     def filter(self, pairs: Pairs, prior: Prior, moves: Tensor, queries: Maybe, size: int) -> Filtered:
         """Filter in chunks, or step by step by orthogonal transformations."""
-        return _careful(pairs, self.log_factor(moves), prior, queries, size, None, self)
+        return _careful(pairs, self.log_factor(moves), prior, queries, size)
 
     def gain(self, before: Tensor, predicted: Tensor, prior: Prior, moves: Tensor) -> Tensor:
         """``γ I``."""
@@ -225,12 +225,7 @@ class PullBack(Discount):
 
     def filter(self, pairs: Pairs, prior: Prior, moves: Tensor, queries: Maybe, size: int) -> Filtered:
         """Filter with a Cholesky factor at every step, or by orthogonal transformations."""
-        gamma = self.log_factor(moves)
-        found = filters.pull_back(pairs, gamma, prior.mean, prior.precision, queries, size)
-        if not _loses(found.condition):
-            return found
-        root = torch.linalg.cholesky(prior.precision).mT
-        return _trusted(filters.orthogonal(pairs, gamma, prior.mean, root, queries, True), self)
+        return _careful(pairs, self.log_factor(moves), prior, queries, size, pulled=True)
 
     def transition(self, before: Tensor, prior: Prior, moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``γ R P``, with noise of covariance ``(1 - γ) R (γ P + Λ) R`` about ``(I - A) W_0``, R = P̂⁻¹."""
@@ -295,7 +290,8 @@ class Walk(Drift):
     def filter(self, pairs: Pairs, prior: Prior, moves: Tensor, queries: Maybe, size: int) -> Filtered:
         """Filter step by step."""
         found = super().filter(pairs, prior, moves, queries, size)
-        return _trusted(found, self, LOST / torch.finfo(torch.float64).eps)
+        lost = found.condition * torch.finfo(torch.float64).eps > LOST  # there is no other form
+        return found._replace(condition=found.condition.masked_fill(lost, math.inf))
 
     def gain(self, before: Tensor, predicted: Tensor, prior: Prior, moves: Tensor) -> Tensor:
         """``C A Ĉ⁻¹``, the identity where time stands still."""
@@ -382,14 +378,56 @@ class Reset(Drift):
         return kept * _eye(before), prior.mean.new_zeros(()), 0.5 * (noise + noise.mT)
 
 
-def _loses(condition: Tensor) -> bool:
-    """True where a chunk's rounding errors may be above `LOST`."""
-    return known(~(condition.detach() * torch.finfo(torch.float64).eps <= LOST).all(), otherwise=False)
+def _careful(
+    pairs: Pairs,
+    gamma: Maybe,
+    prior: Prior,
+    queries: Maybe,
+    size: int,
+    condition: Maybe = None,
+    pulled: bool = False,
+) -> Filtered:
+    """Filter in chunks, and those problems whose rounding errors may pass `LOST` by orthogonal transformations.
+
+    ``condition``: a bound of theirs, where it is known before. Each problem decides for itself.
+    """
+
+    def chunked(pairs: Pairs, gamma: Maybe, prior: Prior, queries: Maybe) -> Filtered:
+        if pulled and gamma is not None:
+            return filters.pull_back(pairs, gamma, prior.mean, prior.precision, queries, min(size, 32))
+        return filters.chunks(pairs, gamma, prior.mean, prior.covariance, queries, size)
+
+    found = chunked(pairs, gamma, prior, queries)
+    condition = found.condition if condition is None else torch.maximum(condition, found.condition)
+    found = found._replace(condition=condition.detach())
+    lost = ~(found.condition * torch.finfo(torch.float64).eps <= LOST)
+    if not known(lost.any(), otherwise=False):
+        return found
+    batch, flat = lost.shape, lost.flatten()
+    tensors = [*pairs, *prior] + [x for x in (gamma, queries) if x is not None]
+    ranks = [2, 2, 1, 1, 2, 2, 2] + [1] * (gamma is not None) + [2] * (queries is not None)
+    rows = [x.expand(*batch, *x.shape[x.dim() - k :]).flatten(0, -1 - k) for x, k in zip(tensors, ranks, strict=True)]
+    rows = [x if batch else x.unsqueeze(0) for x in rows]
+    parts = []
+    for which, exact in ((~flat, False), (flat, True)):
+        own = [x[which] for x in rows]
+        some, start, rest = Pairs(*own[:4]), Prior(*own[4:7]), own[7:]
+        decay, asked = rest.pop(0) if gamma is not None else None, rest.pop(0) if queries is not None else None
+        root = torch.linalg.cholesky(start.precision).mT
+        if exact:
+            parts.append(filters.orthogonal(some, decay, start.mean, root, asked, pulled))
+        else:
+            parts.append(chunked(some, decay, start, asked))
+    order = torch.cat([(~flat).nonzero(), flat.nonzero()]).squeeze(-1).argsort()
+    merged = [
+        None if x is None else torch.cat([x, y])[order].unflatten(0, batch or (1,)) for x, y in zip(*parts, strict=True)
+    ]
+    return Filtered(*(x if batch or x is None else x.squeeze(0) for x in merged))
 
 
-def _trusted(found: Filtered, drift: Drift, most: float = WORST) -> Filtered:
+def _trusted(found: Filtered, drift: Drift) -> Filtered:
     """Refuse a filter that has lost its digits."""
-    if known(~(found.condition.detach() <= most).all(), otherwise=False):
+    if known(~(found.condition <= WORST).all(), otherwise=False):
         repair = "raise prior_precision or lower noise_precision"
         repair += "; or use PullBack, which does not forget the prior" if type(drift) is Discount else ""
         raise ValueError(
@@ -397,18 +435,6 @@ def _trusted(found: Filtered, drift: Drift, most: float = WORST) -> Filtered:
             f"{float(found.condition.max()):.2g}; {repair}"
         )
     return found
-
-
-def _careful(
-    pairs: Pairs, gamma: Maybe, prior: Prior, queries: Maybe, size: int, condition: Maybe, drift: Drift
-) -> Filtered:
-    """Filter in chunks; by orthogonal transformations where these lose digits."""
-    if condition is None or not _loses(condition):
-        found = filters.chunks(pairs, gamma, prior.mean, prior.covariance, queries, size)
-        if not _loses(found.condition):
-            return found
-    root = torch.linalg.cholesky(prior.precision).mT
-    return _trusted(filters.orthogonal(pairs, gamma, prior.mean, root, queries, False), drift)
 
 
 # -- distributions -----------------------------------------------------------------------------------------------------
@@ -850,6 +876,10 @@ class RegressionMemory(Formulation):
     def _filtered(self, setting: Setting, queries: Maybe = None, size: int = 64) -> Filtered:
         return self.drift.filter(setting.pairs, setting.prior, setting.moves, queries, size)
 
+    def _found(self, setting: Setting, queries: Maybe = None) -> Filtered:
+        """The filter, refused where it has lost its digits."""
+        return _trusted(self._filtered(setting, queries), self.drift)
+
     # -- closed forms --------------------------------------------------------------------------------------------------
 
     def filter(
@@ -866,7 +896,7 @@ class RegressionMemory(Formulation):
         """
         self._checked(keys, values, observed, strength)
         setting = self._setting(keys, values, observed, strength, clock)
-        found = self._filtered(setting)
+        found = self._found(setting)
         precision, mean = self._precision(setting, found), found.mean.to(setting.dtype)
         density, shape, rate = self._density(setting, found)
         changed = {"prior_precision": None, "prior_matrix": precision.to(setting.dtype), "mean": mean}
@@ -914,12 +944,20 @@ class RegressionMemory(Formulation):
         density = density - (before + half) * torch.log1p(0.5 * found.distance / rate[..., :-1])
         return torch.where(pairs.present, density, 0.0), shape, rate
 
-    def log_density(
+    def log_evidence(
         self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None, clock: bool = True
     ) -> Tensor:
         """Log density of each value given the pairs before it, (..., T), 0 of absent ones; their sum is the evidence."""
+        self._checked(keys, values, observed, strength)
         setting = self._setting(keys, values, observed, strength, clock)
-        return self._density(setting, self._filtered(setting))[0].to(setting.dtype)
+        return self._density(setting, self._found(setting))[0].to(setting.dtype)
+
+    def log_density(self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None) -> Tensor:
+        """`log_evidence` of data that have been checked; NaN of a problem whose digits are lost, so that samplers turn back."""
+        setting = self._setting(keys, values, observed, strength)
+        found = self._filtered(setting)
+        density = self._density(setting, found)[0]
+        return density.masked_fill(~(found.condition <= WORST).unsqueeze(-1), math.nan).to(setting.dtype)
 
     def predictive(
         self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None, clock: bool = True
@@ -930,7 +968,7 @@ class RegressionMemory(Formulation):
         """
         self._checked(keys, values, observed, strength)
         setting = self._setting(keys, values, observed, strength, clock)
-        found = self._filtered(setting)
+        found = self._found(setting)
         _, shape, rate = self._density(setting, found) if self.noise_shape is not None else (None, None, None)
         return self._answers(found.predicted, found.variance, setting, shape, rate)
 
@@ -989,7 +1027,7 @@ class RegressionMemory(Formulation):
                 f"queries: {queries.shape[-2]} of them cannot each follow one of {keys.shape[-2]} pairs; "
                 "give as many, or causal=False"
             )
-        found = self._filtered(setting, asked if causal else None)
+        found = self._found(setting, asked if causal else None)
         if causal:
             assert found.reads is not None and found.spread is not None
             return found.reads, found.spread, setting, found
@@ -1022,7 +1060,7 @@ class RegressionMemory(Formulation):
         """Nats that each pair teaches about a row of the memory, known before its value is: ``½ log β_t S_t``, (..., T)."""
         self._checked(keys, None, observed, strength)
         setting = self._setting(keys, None, observed, strength, clock)
-        taught = 0.5 * (self._filtered(setting).variance * setting.pairs.precision).log()
+        taught = 0.5 * (self._found(setting).variance * setting.pairs.precision).log()
         return torch.where(setting.pairs.present, taught, 0.0).to(setting.dtype)
 
     def loo(self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None) -> Tensor:
@@ -1037,7 +1075,7 @@ class RegressionMemory(Formulation):
             raise ValueError(f"loo: of a memory with {self.drift!r} or a Gamma of the noise take log_evidence")
         self._checked(keys, values, observed, strength)
         setting = self._setting(keys, values, observed, strength)
-        pairs, found = setting.pairs, self._filtered(setting)
+        pairs, found = setting.pairs, self._found(setting)
         leverage = ((pairs.features @ found.covariance) * pairs.features).sum(-1) * pairs.precision
         left = 1 - torch.where(pairs.present, leverage, 0.0)
         error = torch.where(pairs.present.unsqueeze(-1), pairs.values - pairs.features @ found.mean.mT, 0.0)
@@ -1245,8 +1283,9 @@ class RegressionMemory(Formulation):
         else:
             scale = self._scale(setting)[..., None, None]
             drawn = (found.mean + noise @ (_root(found.covariance) / scale[..., 0].sqrt()).mT).unsqueeze(-3)
-        nothing = torch.zeros_like(setting.prior.covariance).unsqueeze(-3)
-        return self._summed(setting, found, drawn, nothing, nothing)
+        own = setting.prior.covariance
+        nothing = torch.zeros_like(own).unsqueeze(-3).expand(*own.shape[:-2], *(steps or (1,)), *own.shape[-2:])
+        return self._summed(setting, found, drawn, nothing, nothing[..., 1:, :, :])
 
     def _of_noise(self, setting: Setting) -> Moments:
         """What the noise alone needs where it scales everything: the memory is summed out."""

@@ -275,20 +275,20 @@ def orthogonal(
             kept = log_gamma[..., min(t, log_gamma.shape[-1] - 1), None, None].exp()
             state = kept.sqrt() * state
             if pulled:
-                state = _triangular(state, (1 - kept).sqrt() * prior)[..., :features, :]
+                state = _triangular(state, (1 - kept).sqrt() * prior)
         phi, beta, here = pairs.features[..., t, :], pairs.precision[..., t, None], pairs.present[..., t, None]
-        across = _solved(state[..., :features], phi)  # R⁻ᵀφ
-        answer = (across.unsqueeze(-2) @ state[..., features:]).squeeze(-2)
-        own = across.square().sum(-1, keepdim=True) + beta.reciprocal()
         row = beta.sqrt() * torch.cat([phi, pairs.values[..., t, :]], -1)
-        after = _triangular(state, torch.where(here, row, 0.0).unsqueeze(-2))
-        distance = after[..., features:, features:].square().sum((-2, -1)).unsqueeze(-1)
-        state = after[..., :features, :]
+        across = _solved(state[..., :features], row[..., :features])  # R⁻ᵀ√βφ
+        answer = (across.unsqueeze(-2) @ state[..., features:]).squeeze(-2)
+        grown = 1 + across.square().sum(-1, keepdim=True)  # βS
+        distance = (row[..., features:] - answer).square().sum(-1, keepdim=True) / grown
+        state = _triangular(state, torch.where(here, row, 0.0).unsqueeze(-2))
+        condition = torch.maximum(condition, grown.squeeze(-1))
         reads = None
         if queries is not None:
             along = _solved(state[..., :features], queries[..., t, :]).unsqueeze(-2)
             reads = along @ state[..., features:], along.square().sum(-1)
-        rows.add(answer.unsqueeze(-2), own, distance, reads)
+        rows.add((answer / beta.sqrt()).unsqueeze(-2), grown / beta, distance, reads)
     identity = torch.eye(features, dtype=root.dtype, device=root.device)
     inverse = torch.linalg.solve_triangular(state[..., :features], identity.expand_as(root), upper=True)
     return rows.filtered(pairs, (inverse @ state[..., features:]).mT, inverse @ inverse.mT, condition)
@@ -302,12 +302,9 @@ def _solved(root: Tensor, x: Tensor) -> Tensor:
 def _triangular(state: Tensor, rows: Tensor) -> Tensor:
     """The upper triangular factor of ``state`` with ``rows`` below it, columns beyond F carried along."""
     batch = torch.broadcast_shapes(state.shape[:-2], rows.shape[:-2])
-    both = [x.expand(*batch, *x.shape[-2:]) for x in (state, rows)]
-    whole = torch.cat(both, -2)
-    features = state.shape[-2]
-    # a column for each row, so that the part below F holds the residuals
-    orthogonal, triangle = torch.linalg.qr(whole[..., :features], mode="complete")
-    return torch.cat([triangle, orthogonal.mT @ whole[..., features:]], -1)
+    whole = torch.cat([x.expand(*batch, *x.shape[-2:]) for x in (state, rows)], -2)
+    orthogonal, triangle = torch.linalg.qr(whole[..., : state.shape[-2]])
+    return torch.cat([triangle, orthogonal.mT @ whole[..., state.shape[-2] :]], -1)
 
 
 class Rows:
