@@ -403,13 +403,14 @@ def _careful(
     lost = ~(found.condition * torch.finfo(torch.float64).eps <= LOST)
     if not known(lost.any(), otherwise=False):
         return found
-    batch, flat = lost.shape, lost.flatten()
+    batch, flat = lost.shape or (1,), lost.flatten()
     tensors = [*pairs, *prior] + [x for x in (gamma, queries) if x is not None]
     ranks = [2, 2, 1, 1, 2, 2, 2] + [1] * (gamma is not None) + [2] * (queries is not None)
     rows = [x.expand(*batch, *x.shape[x.dim() - k :]).flatten(0, -1 - k) for x, k in zip(tensors, ranks, strict=True)]
-    rows = [x if batch else x.unsqueeze(0) for x in rows]
     parts = []
     for which, exact in ((~flat, False), (flat, True)):
+        if not bool(which.any()):
+            continue
         own = [x[which] for x in rows]
         some, start, rest = Pairs(*own[:4]), Prior(*own[4:7]), own[7:]
         decay, asked = rest.pop(0) if gamma is not None else None, rest.pop(0) if queries is not None else None
@@ -419,10 +420,8 @@ def _careful(
         else:
             parts.append(chunked(some, decay, start, asked))
     order = torch.cat([(~flat).nonzero(), flat.nonzero()]).squeeze(-1).argsort()
-    merged = [
-        None if x is None else torch.cat([x, y])[order].unflatten(0, batch or (1,)) for x, y in zip(*parts, strict=True)
-    ]
-    return Filtered(*(x if batch or x is None else x.squeeze(0) for x in merged))
+    merged = [None if x[0] is None else torch.cat(x)[order].unflatten(0, batch) for x in zip(*parts, strict=True)]
+    return Filtered(*(x if lost.dim() or x is None else x.squeeze(0) for x in merged))
 
 
 def _trusted(found: Filtered, drift: Drift) -> Filtered:

@@ -325,3 +325,43 @@ class Rows:
         answers, doubt = reads or (None, None)
         distance = torch.where(pairs.present, distance, 0.0)
         return Filtered(predicted, variance, distance, mean, covariance, answers, doubt, condition)
+
+
+def conjugate_gradient(matrix: Tensor, right: Tensor, num_steps: int, tol: float = 1e-14) -> tuple[Tensor, Tensor]:
+    """Solve ``P x = q`` of positive definite matrices by at most so many steps of conjugate gradients, from 0.
+
+    Each problem stops by itself where ``|r| <= tol |q|``. ``q'x`` rises to ``q'P⁻¹q`` from below.
+
+    Parameters
+    ----------
+    matrix, right
+        P (..., F, F) and q (..., F).
+    num_steps
+        At most so many.
+    tol
+        Of the residual.
+
+    Returns
+    -------
+    (Tensor, Tensor)
+        x (..., F), and the steps that each took, (...).
+    """
+    residual = right.expand(torch.broadcast_shapes(right.shape, matrix.shape[:-1]))
+    x, direction = torch.zeros_like(residual), residual
+    energy = residual.square().sum(-1, keepdim=True)
+    least, taken = tol**2 * energy, torch.zeros_like(energy, dtype=torch.long)
+    for _ in range(num_steps):
+        going = energy > least
+        if not bool(going.any()):
+            break
+        along = (matrix @ direction.unsqueeze(-1)).squeeze(-1)
+        curvature = (direction * along).sum(-1, keepdim=True)
+        if bool((going & ~(curvature > 0)).any()):
+            raise ValueError("conjugate gradients met a matrix that is not positive definite; raise prior_precision")
+        step = torch.where(going, energy / torch.where(going, curvature, 1.0), 0.0)
+        x, residual = x + step * direction, residual - step * along
+        new = residual.square().sum(-1, keepdim=True)
+        ratio = torch.where(going, new / torch.where(going, energy, 1.0), 0.0)
+        direction, energy = residual + ratio * direction, torch.where(going, new, energy)
+        taken = taken + going
+    return x, taken.squeeze(-1)
