@@ -294,6 +294,7 @@ class Softmax(LayerMemory):
         places = torch.cat([v, torch.zeros_like(v[..., :1, :])], -2).unsqueeze(-3)
         spread = noise.expand(*noise.shape[:-2], 1, places.shape[-2]).clone()
         spread[..., -1] = spread[..., -1] + 1 / _wide(self.prior_precision, keys, 1)
+        weights = weights.expand(common_shape(weights.shape, places.shape[:-1]))
         shape = (*weights.shape, v.shape[-1])
         units = Normal(places.expand(shape), spread.sqrt().unsqueeze(-1).expand(shape)).to_event(1)
         return MixtureSameFamily(Categorical(weights), units)

@@ -476,3 +476,52 @@ def test_priors_on_the_drift_and_the_mean_are_part_of_the_program():
         normal(1, 5, 2), normal(2, 5, 1)
     )
     assert trace.nodes["forgetting"]["value"].shape == (5,)
+
+
+def grid_posterior(memory, keys, values, priors):
+    """Means and quantile grids of the two precisions under their priors, by a sum over a fine grid of logarithms."""
+    lines = [torch.linspace(math.log(1e-2), math.log(50.0), 241, dtype=torch.float64) for _ in priors]
+    prior, noise = torch.meshgrid(*lines, indexing="ij")
+    wide = memory.with_parameters({"prior_precision": prior.exp().unsqueeze(-1), "noise_precision": noise.exp()})
+    logs = wide.log_density(keys, values).sum(-1)
+    for x, own in zip((prior, noise), priors.values(), strict=True):
+        logs = logs + own.log_prob(x.exp()) + x
+    weights = (logs - logs.max()).exp()
+    weights = weights / weights.sum()
+    return {name: float((weights * x.exp()).sum()) for name, x in zip(priors, (prior, noise), strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drift", [Static(), Walk(0.9), Walk(0.9, 0.1)])
+@pytest.mark.parametrize("relative", [False, True])
+def test_gibbs_draws_have_the_means_of_the_exact_posterior(drift, relative):
+    keys, values = normal(1, T, F), normal(2, T, M)
+    memory = RegressionMemory(1.0, 4.0, drift, relative=relative)
+    two = torch.tensor([3.0, 2.0], dtype=torch.float64)
+    priors = {"prior_precision": Gamma(two[0], two[1]), "noise_precision": Gamma(two[0], two[1])}
+    draws = inference.gibbs(
+        models.bayesian(memory, **priors), keys, values, num_samples=100, num_chains=64, num_warmup=60, seed=0
+    )
+    exact = grid_posterior(memory, keys, values, priors)
+    for name, mean in exact.items():
+        chains = draws.samples[name].reshape(64, 100).mean(1)
+        assert abs(float(chains.mean()) - mean) < 4 * float(chains.std()) / 8, name
+
+
+@pytest.mark.slow
+def test_gibbs_of_the_noise_alone_draws_from_the_gamma_that_it_is():
+    stats = pytest.importorskip("scipy.stats")
+    keys, values = normal(1, T, F), normal(2, T, M)
+    for drift in (Discount(0.9), PullBack(0.8), Reset()):
+        memory = RegressionMemory(2.0, 4.0, drift, relative=True)
+        posterior = models.bayesian(
+            memory, noise_precision=Gamma(torch.tensor(3.0).double(), torch.tensor(2.0).double())
+        )
+        draws = inference.gibbs(posterior, keys, values, num_samples=40, num_chains=100, num_warmup=1, seed=1)
+        noise = Gamma(torch.tensor(3.0).double(), torch.tensor(2.0).double())
+        state = memory.replace(noise_precision=noise).filter(keys, values).memory
+        shape, rate = float(state.noise_shape), float(state.noise_rate)
+        assert (
+            stats.kstest(draws.samples["noise_precision"].flatten().numpy(), "gamma", (shape, 0, 1 / rate)).pvalue
+            > 0.01
+        )
