@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torch.serialization import add_safe_globals
 
 from probtx_pyro._lazy import with_extra
+from probtx_pyro.models import layers
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
 from probtx_pyro.models._explorer import write_explorer_json
@@ -59,7 +60,7 @@ __all__ = [
     "GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
     "GaussianKeys",
     "LinearKeys", "linear_key_attention",
-    "RegressionMemory", "Static", "Discount", "PullBack", "Walk", "Reset",
+    "RegressionMemory", "Static", "Discount", "PullBack", "Walk", "Reset", "layers",
     "DependencyCRF", "LowRank",
     "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
     "SoftKMeans", "Clustering", "SoftHashTable",

@@ -25,6 +25,7 @@ from pyro.distributions import Categorical, MixtureSameFamily, Normal, TorchDist
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models.regression_memory import RegressionMemory
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops.regression_memory import conjugate_gradient
 
@@ -38,13 +39,15 @@ class LayerMoments(NamedTuple):
 
     predicted: means of the values given the pairs before them, (..., T, M). variance: of each value, as the layer
     implies it, (..., T); None where it implies none. reads: answers to queries after each pair, (..., T, M), None
-    without queries. mean: the state after the last pair, (..., M, F); None of a layer without one.
+    without queries. mean, spread: the state after the last pair, (..., M, F), and the variances of a row's coordinates,
+    (..., 1 or F), as the layer implies them; None of a layer without.
     """
 
     predicted: Tensor
     variance: Maybe
     reads: Maybe
     mean: Maybe
+    spread: Maybe = None
 
 
 def _wide(x: Number, like: Tensor, rank: int = 0) -> Tensor:
@@ -124,13 +127,30 @@ class LayerMemory:
         """Log density of each value given the pairs before it, under a density as of `predictive`, (..., T)."""
         return self.predictive(keys, values, density, variance).log_prob(values.double()).to(keys.dtype)
 
+    def divergence(self, memory: RegressionMemory, keys: Tensor, values: Tensor) -> Maybe:
+        """Nats that the state lacks of the posterior of a memory, ``KL(state || posterior)`` over its M rows, (...).
+
+        None of a layer whose state has no density.
+        """
+        found, state = self.moments(keys, values), memory.filter(keys.double(), values.double())
+        if found.mean is None or found.spread is None:
+            return None
+        spread, precision = found.spread.expand(*found.spread.shape[:-1], keys.shape[-1]), state.precision
+        rows = (precision.diagonal(dim1=-2, dim2=-1) * spread).sum(-1) - keys.shape[-1]
+        rows = 0.5 * (rows - spread.log().sum(-1) - torch.logdet(precision))
+        moved = found.mean - state.mean
+        return values.shape[-1] * rows + 0.5 * ((moved @ precision) * moved).sum((-2, -1))
+
 
 class Gains(NamedTuple):
-    """How a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values."""
+    """How a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values; and
+    the variances of the last state, (..., 1 or F).
+    """
 
     gain: Tensor
     decay: Tensor
     variance: Maybe
+    spread: Maybe
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +167,7 @@ class Recursion(LayerMemory):
     def moments(self, keys: Tensor, values: Tensor, queries: Maybe = None) -> LayerMoments:
         """Run the recursion, step by step."""
         phi, v = keys.double(), values.double()
-        gain, decay, variance = self.gains(phi)
+        gain, decay, variance, spread = self.gains(phi)
         batch = common_shape(phi.shape[:-2], v.shape[:-2], gain.shape[:-2], decay.shape[:-2])
         mean = v.new_zeros(*batch, v.shape[-1], phi.shape[-1])
         predicted, reads = [], []
@@ -160,7 +180,7 @@ class Recursion(LayerMemory):
             if queries is not None:
                 reads.append((mean @ queries.double()[..., t, :, None]).squeeze(-1))
         stacked = torch.stack(predicted, -2) if predicted else v.expand(*batch, *v.shape[-2:])
-        return LayerMoments(stacked, variance, torch.stack(reads, -2) if reads else None, mean)
+        return LayerMoments(stacked, variance, torch.stack(reads, -2) if reads else None, mean, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +193,7 @@ class Linear(Recursion):
         """``c φ``."""
         scale, beta = _wide(self.scale, keys, 1), _wide(self.noise_precision, keys, 1)
         variance = (1 + scale * keys.square().sum(-1)) / beta
-        return Gains(scale.unsqueeze(-1) * keys, _decays(self.decay, keys), variance)
+        return Gains(scale.unsqueeze(-1) * keys, _decays(self.decay, keys), variance, scale / beta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +206,11 @@ class Delta(Recursion):
         """``b φ``; a density where ``b |φ|² < 1``."""
         step = _wide(self.step, keys, 0 if torch.as_tensor(self.step).shape[-1:] == keys.shape[-2:-1] else 1)
         left = 1 - step * keys.square().sum(-1)
-        variance = 1 / (_wide(self.noise_precision, keys, 1) * left) if bool((left > 0).all()) else None
-        return Gains(step.unsqueeze(-1) * keys, _decays(self.decay, keys), variance)
+        variance = spread = None
+        if bool((left > 0).all()):
+            variance = 1 / (_wide(self.noise_precision, keys, 1) * left)
+            spread = (step * variance)[..., -1:]  # 1/λ of the last step
+        return Gains(step.unsqueeze(-1) * keys, _decays(self.decay, keys), variance, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +242,7 @@ class Kalman(Recursion):
             spreads.append(total)
             seen = squares if self.diagonal else squares.mean(-1, keepdim=True)
             variance = 1 / (1 / variance + told * seen)
-        return Gains(torch.stack(gains, -2), decay, torch.cat(spreads, -1))
+        return Gains(torch.stack(gains, -2), decay, torch.cat(spreads, -1), variance)
 
 
 def _decays(decay: Number, keys: Tensor) -> Tensor:
