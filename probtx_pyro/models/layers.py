@@ -13,7 +13,7 @@ softmax                 attention over the pairs                                
 
 A layer keeps a mean; its density is a choice. ``"implied"`` is the column above; ``"constant"`` is one variance, fitted
 to prequential errors, as a user of a mean-only layer would. Keys are features here: normalise and scale them before.
-docs/mathematics.md, section 10.3, says for which drift each is exact.
+docs/mathematics.md, section 8.3, says for which drift each is exact.
 """
 
 import math

@@ -22,7 +22,7 @@ a, ω   ``decay, spread``    (..., 1 or F)       real, >= 0, of `Walk`
 
 Rows share one covariance C_t, which depends on keys and strengths and on no value. Leading axes are independent
 problems (batch, head) and broadcast. All is computed in double precision, in chunks or, where a bound of the condition
-number says that these would lose too many digits, by orthogonal transformations; docs/mathematics.md, section 10.
+number says that these would lose too many digits, by orthogonal transformations; docs/mathematics.md, section 8.
 """
 
 import math
@@ -655,7 +655,7 @@ class RegressionMemory(Formulation):
     References
     ----------
     Bishop 2006, section 3.5 (evidence); West & Harrison 1997 (discount); von Oswald et al. 2025, *MesaNet*;
-    docs/mathematics.md, section 10.
+    docs/mathematics.md, section 8.
     """
 
     prior_precision: Any = None

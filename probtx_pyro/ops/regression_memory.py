@@ -3,7 +3,7 @@
 A memory W (M, F) turns features φ_t into values, ``v_t ~ N(W φ_t, I/β_t)``, and its rows share one covariance C (F, F).
 Every function here takes pairs in the order of time and returns a `Filtered`. The chunk forms cost a small number of
 matrix products for each chunk of c pairs; the array forms orthogonalise roots, step by step, and keep half of the digits
-where the others lose all. docs/mathematics.md, section 10, has the recursions.
+where the others lose all. docs/mathematics.md, section 8, has the recursions.
 """
 
 import math
