@@ -37,7 +37,7 @@ import torch
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
 from probtx_pyro.data import Sentence, load_treebank
-from probtx_pyro.train import Example, TaggerRun
+from probtx_pyro.train import Example
 
 FOLDER, CACHE = RESULTS / "adaptation", Path(__file__).parent / "cache" / "adaptation"
 GENRES = ("reviews", "email")
@@ -62,7 +62,7 @@ def examples(part: Sequence[Sentence], keep: Any) -> list[Example]:
     return [Example(s.words, tuple((tag,) for tag in s.upos)) for s in part if keep(genre_of(s))]
 
 
-def base_tagger(genre: str, encoder: str) -> train.LoadedRun:
+def base_tagger(genre: str, encoder: str) -> train.Run:
     """The tagger of the other genres: loaded, or trained."""
     out = CACHE / f"{genre}-{encoder}"
     if not (out / "results.json").exists():
@@ -73,7 +73,7 @@ def base_tagger(genre: str, encoder: str) -> train.LoadedRun:
     return train.load_run(out)
 
 
-def fine_tuned(run: Any, sentences: Sequence[Example], rate: float, num_steps: Sequence[int]) -> dict[int, TaggerRun]:
+def fine_tuned(run: Any, sentences: Sequence[Example], rate: float, num_steps: Sequence[int]) -> dict[int, train.Run]:
     """Taggers after each number of steps of Adam on everything."""
     model, number = copy.deepcopy(run.model).eval(), {tag: i for i, tag in enumerate(run.labels[0])}
     words = torch.nn.utils.rnn.pad_sequence(
@@ -87,7 +87,7 @@ def fine_tuned(run: Any, sentences: Sequence[Example], rate: float, num_steps: S
         torch.nn.functional.cross_entropy(logits[words >= 0], tags).backward()
         optimizer.step()
         if step in num_steps:
-            found[step] = TaggerRun(copy.deepcopy(model), run.vocabulary, run.labels, {"rate": rate, "steps": step})
+            found[step] = run._replace(model=copy.deepcopy(model), results={"rate": rate, "steps": step})
     return found
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.timing import write
-from probtx_pyro import inference, models, nn, results
+from probtx_pyro import inference, models, results
 from probtx_pyro.models.dependency_crf import MeanField
 
 SENTENCES, LABELS, SEED = 4, 17, 0
@@ -88,7 +88,7 @@ def trained(channels: int, heads: str, seed: int) -> Path:
             "rank": "full",
         }
         if (temperature := HEADS[heads]) is not None:
-            options["head_temperature"] = temperature
+            options["mean_field"] = {"head_temperature": temperature}
         data = train.tagged_sentences("ewt")
         settings = train.LabellingSettings(
             options=options, width=WIDTH, num_steps=500, validate_every=250, seed=seed, select=data.select
@@ -106,9 +106,7 @@ def potentials(folder: Path, words: int, before: bool) -> models.DependencyCRF:
     run: Any = load_run(folder)
     model = run.model
     if before:
-        model = run.settings.model(
-            nn.WordTagger, len(run.vocabulary.tokens), num_tags=[len(tags) for tags in run.labels]
-        )
+        model = run.settings.model(len(run.vocabulary.tokens), [len(tags) for tags in run.labels])
     rows = [sentence.words for sentence in load_treebank("ewt").dev if len(sentence.words) == words][:SENTENCES]
     return model.encoder.crf(model.eval().embedded(torch.stack(run.vocabulary.numbers(rows))))
 

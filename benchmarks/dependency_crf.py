@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.timing import machine, peak_memory, ratio, rounds, write
 from probtx_pyro import nn
 from probtx_pyro.ops import dependency_crf
-from probtx_pyro.ops._arc_kernel import sums
+from probtx_pyro.ops._arc_kernel import full_rank
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Rows
 
 LABELS, CHANNELS, DISTANCES, SWEEPS, WORDS, BATCH = 256, 8, (2, 3, 4), 6, 64, 16
@@ -39,7 +39,7 @@ def problem(backward: bool) -> tuple[Tensor, Tensor]:
 def encoder(rank: int | str = "full", compiled: bool = False) -> nn.DependencyCRFEncoder:
     """The encoder, whose potentials the problem gives."""
     found = nn.DependencyCRFEncoder(
-        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, head_temperature=1.0, rank=rank
+        LABELS, CHANNELS, num_steps=SWEEPS, distances=DISTANCES, mean_field={"head_temperature": 1.0}, rank=rank
     )
     if compiled:
         found.compile()
@@ -81,9 +81,9 @@ def gemms_in_place(unary: Tensor, ternary: Tensor) -> Tensor:
         rows = groups.scratch(words, "sums").of_channels(1)
         rows[0].copy_(words.flat)  # memory never written would be pages of zeros
         for channel in ternary.split(1):
-            sums.stack(words, channel, groups, "stack")
-            for weights in sums.matrices(channel, groups):
-                sums.add_products(total.view(-1, LABELS), rows, weights)
+            full_rank.products(words, channel, groups, "stack")
+            for weights in full_rank.by_place(channel, groups):
+                full_rank.add_products(total.view(-1, LABELS), rows, weights)
         x = 1e-3 * total
     return x
 

@@ -51,7 +51,7 @@ def parser_of_heads(treebank: Any, seed: int) -> tuple[Any, data.Vocabulary]:
     vocabulary = data.Vocabulary("word", ("<unk>", *sorted({word for s in treebank.train for word in s.words})))
     tags = sorted({tag for s in treebank.train for tag in s.upos})
     encoder = nn.DependencyCRFEncoder(
-        32, 1, num_steps=4, distances=(2, 3, 5), rank="full", root_labels=1, head_temperature=1.0
+        32, 1, num_steps=4, distances=(2, 3, 5), rank="full", root_labels=1, mean_field={"head_temperature": 1.0}
     )
     model = nn.WordTagger(len(vocabulary.tokens), encoder, 32, (len(tags),), start=0.5)
     words = pad_sequence(vocabulary.numbers([s.words for s in treebank.train]), True, -1)

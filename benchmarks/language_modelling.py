@@ -24,7 +24,7 @@ from benchmarks.redundancy import redundancy
 from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro.data import load_text
-from probtx_pyro.train import LanguageModelRun, LanguageModelSettings, train_language_model
+from probtx_pyro.train import LanguageModelSettings, Run, train_language_model
 
 FOLDER, CACHE = RESULTS / "language_modelling", Path(__file__).parent / "cache"
 HALF = {"heads": 4, "head_dim": 16}  # of the 8 heads of 16 channels
@@ -59,7 +59,7 @@ def settings_of(name: str, base: LanguageModelSettings, seed: int) -> LanguageMo
     return LanguageModelSettings(**{**asdict(base), **MODELS[name], "seed": seed})
 
 
-def attention_of(done: LanguageModelRun, text: str) -> torch.Tensor:
+def attention_of(done: Run, text: str) -> torch.Tensor:
     """Attention (layer, row, head, query, unit) of a trained model on the first rows of the validation text."""
     tokens = done.vocabulary.encode(load_text(text).validation)
     context, device = done.model.context, next(done.model.parameters()).device

@@ -49,7 +49,7 @@ from probtx_pyro.train import classified_texts
 
 FOLDER, CACHE = RESULTS / "long_range", Path(__file__).parent / "cache"
 HALF = {"num_heads": 4, "head_dim": 8}  # of the 8 heads of 8 channels
-CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": 8, "head_temperature": 1.0}
+CRF = {"num_channels": 4, "num_steps": 3, "distances": (2, 3, 4), "rank": 8, "mean_field": {"head_temperature": 1.0}}
 ROWS: dict[str, dict[str, Any]] = {
     "softmax, 8 heads": {},
     "softmax, 4 heads": HALF,
@@ -202,9 +202,7 @@ def table(data: str, rows: list[str], seeds: list[int]) -> list[dict[str, Any]]:
 
 def built(row: str, tokens: int) -> torch.nn.Module:
     """A model with room for so many tokens, the same every time."""
-    return settings_of("listops", row, 0, 1.0, context=tokens, dropout=0.0).model(
-        nn.TextClassifier, 16, num_categories=10
-    )
+    return settings_of("listops", row, 0, 1.0, context=tokens, dropout=0.0).model(16, (10,))
 
 
 def step(row: str, tokens: int) -> Any:

@@ -7,7 +7,7 @@ Protocol, written before any held-out number of a calibrated answer was seen (th
 **Estimand.** The share of pixels that are pet among those said to be pet with probability p, over pictures, for p of `segment`: after 3, 5
 and 10 clicks with previous, and after scribbles. The mask never changes: the calibration keeps the most probable class.
 
-**Fitted** are ε (``region_error``) and κ (``review_gain``) of `apps.segmentation._calibration`, by the least log loss of the label of
+**Fitted** are ε (``region_error``) and κ (``review_gain``) of `SegmentationSettings`, by the least log loss of the label of
 the mask (right or wrong), on the tuning half alone: its 8 photographs and five altered crops of each (`altered`: 55 to 90 % of a side, contrast
 times .5 to 1.3, brightness ± 25, noise of up to 12 grey values, every second one mirrored). Games of 10 clicks with previous and
 all at once, scribbles few and more (five seeds; two on crops); each of these three kinds, each photograph and each answer to it counts alike. Crops

@@ -68,10 +68,8 @@ def run(data: str, encoder: str, seed: int, rate: float, steps: int | None = Non
     corpus, parts = CORPORA[data], dict(tagged_sentences(data).parts)
     parts["dev"] = parts["dev"][: corpus.judged]
     settings = settings_of(encoder, steps or corpus.steps, seed, rate, corpus.validate_every)
-    words = statistics.fmean(len(row.words) for row in parts["train"])
     start = time.process_time()
-    with options.threads_for(None, settings.batch * words * settings.width * settings.columns()):
-        found = train_tagger(settings, parts, progress=False).results
+    found = train_tagger(settings, parts, progress=False).results
     row = {"data": data, "encoder": encoder, "seed": seed, "rate": rate, "steps": settings.num_steps}
     row |= {"parameters": found["parameters"], "accuracy": round(found["accuracy"], 4), "seconds": found["seconds"]}
     row |= {"cpu seconds": round(time.process_time() - start, 1), "threads": found["machine"]["threads"]}

@@ -76,9 +76,9 @@ def cogs(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[
     return {**done.results, "forms": forms}
 
 
-def right_forms(done: train.TaggerRun, rows: list) -> list[bool]:
+def right_forms(done: train.Run, rows: list) -> list[bool]:
     """Whether the logical form that the predicted tags of a row spell is its own."""
-    tagged = tag_words(done.model, done.vocabulary, done.tags, [row.words for row in rows], batch=256)
+    tagged = tag_words(done.model, done.vocabulary, done.labels, [row.words for row in rows], batch=256)
     return [
         same_form(row, [tuple(guess.label for guess in word) for word in found])
         for row, found in zip(rows, tagged, strict=True)

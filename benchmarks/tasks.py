@@ -116,10 +116,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "transformer": {"encoder": "transformer", "options": TRANSFORMER, "lr": 2e-3},
     "relative": {"encoder": "transformer", "options": {**TRANSFORMER, "max_offset": 4}, "lr": 5e-3},
     "words": {"encoder": "words", "lr": 1e-2},
-    "rooted": {"encoder": "crf", "options": {**CRF, "head_temperature": 1.0}, "lr": 1e-2},
+    "rooted": {"encoder": "crf", "options": {**CRF, "mean_field": {"head_temperature": 1.0}}, "lr": 1e-2},
 }
 OWN: dict[tuple[str, str], dict[str, Any]] = {  # what a task needs of an encoder beyond the above
-    ("intents", "crf"): {"options": {**CRF, "head_temperature": 1.0}, "lr": 2e-2},
+    ("intents", "crf"): {"options": {**CRF, "mean_field": {"head_temperature": 1.0}}, "lr": 2e-2},
     ("intents", "words"): {"lr": 2e-2},
     ("intents", "relative"): {"num_steps": 1400},
     ("intents", "rooted"): {"summary": "root", "num_steps": 1400},

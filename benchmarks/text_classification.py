@@ -94,7 +94,7 @@ class Trial(NamedTuple):
     encoder: Encoder = ENCODERS["crf"]
 
 
-OLD = {"options": {**CRF, "head_temperature": 1.0}, "lr": 1e-2}
+OLD = {"options": {**CRF, "mean_field": {"head_temperature": 1.0}}, "lr": 1e-2}
 ROOT, MEAN = Trial(OLD, SUMMARIES["root"]), Trial(OLD)
 WIDE = ENCODERS["crf"]._replace(start=1.0)
 
@@ -118,10 +118,10 @@ TRIALS: dict[str, Trial] = {
     "root, 8 times the start": ROOT._replace(encoder=ENCODERS["crf"]._replace(build=scaled(8.0))),
     "root of all words": read(root_of_all, True),
     "root's marginal": read(root_marginal, True),
-    "root, heads at 1 / width": options(ROOT, head_temperature=None),
+    "root, heads at 1 / width": options(ROOT, mean_field={"head_temperature": None}),
     "root, words start at 1": ROOT._replace(encoder=WIDE),
     "root, rate 0.03": ROOT._replace(settings={**OLD, "lr": 3e-2}),
-    "mean, heads at 1 / width": options(MEAN, head_temperature=None),
+    "mean, heads at 1 / width": options(MEAN, mean_field={"head_temperature": None}),
     "mean, words start at 1": MEAN._replace(encoder=WIDE),
     "mean, rate 0.005": MEAN._replace(settings={**OLD, "lr": 5e-3}),
     "mean, rate 0.02": MEAN._replace(settings={**OLD, "lr": 2e-2}),

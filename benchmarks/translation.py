@@ -21,7 +21,7 @@ distinct test sentences, all German translations of a sentence in the test part 
 between two rows is called one where the three seeds agree in its sign.
 
 Not the paper's task (IWSLT'14 German-English, thirty times the text): a twentieth of its size, and sentences of four to ten words.
-``probtx train translation --preset iwslt`` has sizes for that one, and was never run.
+No run of that one was made.
 """
 
 import argparse

@@ -8,6 +8,7 @@ from mpmath import mpf
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 DIGITS = {"float64": 640, "float32": 110}  # squares of 1e-150 are 600 digits from those of 1e150
+LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149}  # above zero
 TINY = {"float64": 1e-300, "float32": 1e-37}  # above what underflows
 LARGEST = {"float64": 150, "float32": 18}  # powers of ten that are drawn
 

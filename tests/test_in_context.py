@@ -14,7 +14,7 @@ from benchmarks.evidence.in_context_scores import by_position, calibration_error
 from benchmarks.evidence.one_step import OneStepAttention
 from probtx_pyro import nn
 
-OPTIONS = {"keys": {"adapted": ("keys",)}, "shift": {"adapted": ("shift",), "shift": True}}
+OPTIONS = {"keys": {}, "shift": {"shift": True}}
 SMALL = in_context.Size(in_context.Settings(width=8, heads=2, layers=2, context=6, batch=1), worth=(1.0,))
 
 
@@ -22,7 +22,7 @@ def layers(name):
     """The library's layer and that of running sums, with the same weights."""
     made = []
     for kind in (nn.GaussianMixtureAttention, OneStepAttention):
-        layer = kind(6, 2, batch_first=True, linked=False, adapt_steps=1, **OPTIONS[name])
+        layer = kind(6, 2, batch_first=True, linked=False, adapt=nn.Adapt(1, (name,)), **OPTIONS[name])
         own = generator(1)
         with torch.no_grad():
             for parameter in layer.parameters():

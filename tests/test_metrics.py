@@ -183,7 +183,7 @@ def test_masks_that_cannot_be_compared():
         (lambda: metrics.attachment_score(GOLD[:2], GOLD), "predicted has 2 sentences but gold has 3"),
         (lambda: metrics.attachment_score(GOLD, GOLD, [[True]]), "counted has 1 sentences but gold has 3"),
         (lambda: metrics.attachment_score([[0, 1]], [[0]]), r"predicted\[0\] has 2 words but gold\[0\] has 1"),
-        (lambda: metrics.attachment_score([[0]], [[1]]), r"gold\[0\] has a head that is none of its 1 other words.*from 1"),
+        (lambda: metrics.attachment_score([[0]], [[1]]), r"gold\[0\] has a head that is no other word; count words from 1"),
         (lambda: metrics.attachment_score([[0], [0, 3]], [[0], [0, 1]]), r"predicted\[1\] has a head"),
         (lambda: metrics.attachment_score([[0.0]], [[0]]), r"predicted\[0\] must be whole numbers of shape \(N,\).*float64"),
         (lambda: metrics.attachment_score([[0]], [[[0]]]), r"gold\[0\] must be whole numbers of shape \(N,\).*\(1, 1\)"),

@@ -1,5 +1,6 @@
 """The wheel stands alone: built, unpacked elsewhere, its command and one attention run there."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -56,3 +57,13 @@ def test_command_and_attention_run_from_the_wheel(installed):
     where, attention = run(folder, "-c", code).split("\n")[:2]
     assert Path(where).is_relative_to(folder)
     assert attention == "[[0.5, 0.5]]"
+
+
+def test_notebooks_of_the_tour_are_in_the_wheel_without_their_outputs(installed):
+    folder, _ = installed
+    where, *names = run(folder, "-c", "from probtx_pyro import tour; print(tour.NOTEBOOKS, *tour.CHAPTERS)").split()
+    assert Path(where).is_relative_to(folder) and len(list(Path(where).iterdir())) >= len(names) >= 5
+    for name in names:
+        kept, own = (json.loads((root / f"{name}.ipynb").read_text()) for root in (ROOT / "notebooks", Path(where)))
+        assert [cell["source"] for cell in own["cells"]] == [cell["source"] for cell in kept["cells"]]
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in own["cells"])

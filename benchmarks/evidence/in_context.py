@@ -66,28 +66,19 @@ UNLINKED: dict[str, Any] = {"linked": False}
 MODELS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
     "Gaussian": {"attention": "gaussian", "options": UNLINKED},
-    "keys": {"attention": "gaussian", "options": UNLINKED | {"adapt_steps": 1, "adapted": ["keys"]}},
-    "shift": {"attention": "gaussian", "options": UNLINKED | {"shift": True, "adapt_steps": 1, "adapted": ["shift"]}},
+    "keys": {"attention": "gaussian", "options": UNLINKED | {"adapt": {"steps": 1}}},
+    "shift": {"attention": "gaussian", "options": UNLINKED | {"shift": True, "adapt": {"parameters": ["shift"]}}},
 }
 STEPS = ("keys", "shift")  # the models that adapt, named by what adapts
 TEXTS = ("validation", "own", "other")
 CACHE = Path("~/.cache/probtx_pyro/in_context").expanduser()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings(LanguageModelSettings):
     """Settings of a run, with the layers of this benchmark."""
 
     RULES = {**LanguageModelSettings.RULES, "attention": LAYERS}
-
-    def model(self, vocabulary: int) -> nn.TransformerLM:
-        """The untrained model, the same for the same seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return nn.TransformerLM(
-                vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=LAYERS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
-            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,7 +172,7 @@ def chosen_rate(name: str, size: Size, texts: Corpus, cache: Path) -> tuple[floa
 
 def without_step(model: nn.TransformerLM, name: str, size: Size) -> nn.TransformerLM:
     """The trained model read without its step; a shift that it learned stays."""
-    options = {key: x for key, x in MODELS[name]["options"].items() if key not in ("adapt_steps", "adapted")}
+    options = {key: x for key, x in MODELS[name]["options"].items() if key != "adapt"}
     return _with_weights(replace(size.settings, attention="gaussian", options=options), model)
 
 

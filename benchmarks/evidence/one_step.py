@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro import nn
-from probtx_pyro.nn._heads import Units
-from probtx_pyro.nn._masks import Masks
+from probtx_pyro.nn._heads import Masks, Units
 from probtx_pyro.nn.attention import Answers
 
 
@@ -68,7 +67,14 @@ class OneStepAttention(nn.GaussianMixtureAttention):
     def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         """Return the answers of every head; see `nn.Attention`."""
         own = all(prior is None for prior in self._given.values()) and tuple(self._given) in STEPS
-        layer = self.adapt_steps == 1 and own and not self.linked and self.metric is None and not self.map_steps
+        layer = (
+            self.adapt is not None
+            and self.adapt.steps == 1
+            and own
+            and not self.linked
+            and self.metric is None
+            and not self.map_steps
+        )
         plain = masks == Masks(causal=True) and units[1:] == (
             None,
             None,

@@ -24,7 +24,7 @@ from probtx_pyro.apps.segmentation import (
     play_clicks,
     suggest_click,
     uncertainty,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from probtx_pyro.apps.memory._classifier import MemoryClassifier as MemoryClassifier
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 _ESTIMATOR = {"MemoryClassifier": "probtx_pyro.apps.memory._classifier"}
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
-__all__ = [
-    "memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier",
-    "generate", "tag_words", "classify_texts", "fill_masked", "Guess", "HIDDEN",
-    "translate", "Translation",
-    "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
-    "Click", "marks_from_clicks", "suggest_click", "uncertainty", "LABEL_COLOURS", "overlay",
-    "ClickGame", "first_clicks", "next_click", "play_clicks",
-]  # fmt: skip
+__all__ = ["memory", "segmentation", "AttentionParser", "DECODERS", "MemoryClassifier"]
+__all__ += ["generate", "tag_words", "classify_texts", "fill_masked", "Guess", "HIDDEN", "translate", "Translation"]
+__all__ += ["InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours", "LABEL_COLOURS", "overlay"]
+__all__ += ["Click", "marks_from_clicks", "suggest_click", "uncertainty"]
+__all__ += ["ClickGame", "first_clicks", "next_click", "play_clicks"]

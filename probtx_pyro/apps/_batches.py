@@ -6,9 +6,11 @@ number for every pair. Rows are padded to the longest of their batch, so that a 
 ``R * longest² * channels``; it is kept within `BUDGET`, or is one row alone, which must be within `LONGEST`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isqrt
-from typing import Any
+
+from torch import nn
 
 from probtx_pyro.nn import DependencyCRFEncoder
 
@@ -36,7 +38,18 @@ class BadRow(ValueError):
         self.number, self.wrong = number, wrong
 
 
-def channels_of(model: Any) -> int:
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode for a while, and then back in the mode that it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def channels_of(model: nn.Module) -> int:
     """Return how many numbers a model keeps for each pair of words: one for each channel of a dependency CRF,
     or head with biases by offset.
 
@@ -45,10 +58,10 @@ def channels_of(model: Any) -> int:
     model
         A model of words.
     """
-    encoder: Any = getattr(model, "encoder", None)
+    encoder = getattr(model, "encoder", None)
     if isinstance(encoder, DependencyCRFEncoder):
         return encoder.num_channels
-    return encoder.num_heads if getattr(encoder, "max_offset", None) else 1
+    return getattr(encoder, "num_heads", 1) if getattr(encoder, "max_offset", None) else 1
 
 
 def batches(lengths: Sequence[int], rows: int, channels: int = 1) -> list[list[int]]:
@@ -86,7 +99,7 @@ def batches(lengths: Sequence[int], rows: int, channels: int = 1) -> list[list[i
     return found
 
 
-def room_of(model: Any) -> int:
+def room_of(model: nn.Module) -> int:
     """Return the words of the longest row that the machine has room for, or the model, if that is less.
 
     Parameters
@@ -97,7 +110,7 @@ def room_of(model: Any) -> int:
     return min(isqrt(LONGEST // channels_of(model)), getattr(getattr(model, "encoder", None), "context", LONGEST))
 
 
-def require_room(model: Any, lengths: Sequence[int], kind: str = "sentence") -> None:
+def require_room(model: nn.Module, lengths: Sequence[int], kind: str = "sentence") -> None:
     """Refuse the first row that is longer than a model takes, or than the machine has room for.
 
     Parameters

@@ -1,13 +1,13 @@
 """Use of trained models of words: text that goes on, words that are missing, tags of words, categories of texts."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from probtx_pyro.apps._batches import BadRow, batches, channels_of, require_room
+from probtx_pyro.apps._batches import BadRow, batches, channels_of, evaluating, require_room
 from probtx_pyro.data import Vocabulary, tokenize
 from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
 from probtx_pyro.nn.tasks import WordModel, is_padding
@@ -15,6 +15,8 @@ from probtx_pyro.nn.tasks import WordModel, is_padding
 HIDDEN = "[MASK]"
 """Stands for a word that `fill_masked` guesses."""
 
+Rows: TypeAlias = Sequence[Sequence[str]]
+Best: TypeAlias = torch.return_types.max | torch.return_types.sort | torch.return_types.topk
 BREAKS = {"char": "\n", "word": "<eos>"}  # the end of a line
 
 
@@ -30,9 +32,15 @@ class Guess(NamedTuple):
 
 
 def generate(
-    model: TransformerLM, vocabulary: Vocabulary, prompt: str = "", *, num_tokens: int = 200, temperature: float = 1.0,
-    top_p: float = 1.0, seed: int = 0,
-) -> Iterator[str]:  # fmt: skip
+    model: TransformerLM,
+    vocabulary: Vocabulary,
+    prompt: str = "",
+    *,
+    num_tokens: int = 200,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> Iterator[str]:
     """Yield the tokens with which a language model goes on, one after another, drawn from ``p(token | those before)``.
 
     The model sees the last ``context`` tokens. The token that stands for all unknown ones is never drawn. Joined by
@@ -72,25 +80,20 @@ def generate(
     known = vocabulary.encode(prompt or BREAKS[vocabulary.level])
     if not prompt and not known.any():
         raise ValueError("the model knows no end of a line to start from; give a prompt")
-    return _drawn(
-        model, vocabulary, known.tolist(), num_tokens, temperature, top_p, torch.Generator().manual_seed(seed)
-    )
+    tokens, draw = known.tolist(), torch.Generator().manual_seed(seed)
 
+    def drawn() -> Iterator[str]:
+        for _ in range(num_tokens):
+            logits = _called(model, torch.tensor([tokens[-model.context :]]))[0][0, -1]
+            logits[0] = -torch.inf  # unknown
+            if temperature == 0:
+                token = int(logits.argmax())
+            else:
+                token = int(torch.multinomial(_nucleus((logits / temperature).softmax(-1), top_p), 1, generator=draw))
+            tokens.append(token)
+            yield vocabulary.tokens[token]
 
-def _drawn(
-    model: TransformerLM, vocabulary: Vocabulary, tokens: list[int], count: int, temperature: float, top_p: float,
-    draw: torch.Generator,
-) -> Iterator[str]:  # fmt: skip
-    for _ in range(count):
-        row = torch.tensor([tokens[-model.context :]])
-        logits = _called(model, row)[0, -1]
-        logits[0] = -torch.inf  # unknown
-        if temperature == 0:
-            token = int(logits.argmax())
-        else:
-            token = int(torch.multinomial(_nucleus((logits / temperature).softmax(-1), top_p), 1, generator=draw))
-        tokens.append(token)
-        yield vocabulary.tokens[token]
+    return drawn()
 
 
 def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
@@ -103,11 +106,7 @@ def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
 
 
 def tag_words(
-    model: WordTagger,
-    vocabulary: Vocabulary,
-    labels: Sequence[Sequence[str]],
-    sentences: Sequence[Sequence[str]],
-    batch: int = 32,
+    model: WordTagger, vocabulary: Vocabulary, labels: Rows, sentences: Rows, batch: int = 32
 ) -> list[list[tuple[Guess, ...]]]:
     """Return the most probable tag of every word of every sentence, one `Guess` for each column of tags.
 
@@ -127,7 +126,7 @@ def tag_words(
     """
     found: list[list[tuple[Guess, ...]]] = [[] for _ in sentences]
     for index, words in _batches(model, vocabulary, sentences, batch):
-        columns = [_best(logits.softmax(-1), names) for logits, names in zip(_asked(model, words), labels, strict=True)]
+        columns = [_guesses(x.softmax(-1).max(-1), tags) for x, tags in zip(_asked(model, words), labels, strict=True)]
         for row, i in enumerate(index):
             found[i] = list(zip(*(column[row][: len(sentences[i])] for column in columns), strict=True))
     return found
@@ -156,15 +155,15 @@ def classify_texts(
     rows = [tokenize(text, known) for text in texts]
     found: list[list[Guess]] = [[] for _ in rows]
     for index, words in _batches(model, vocabulary, rows, batch, "text"):
-        ordered = _asked(model, words).softmax(-1).sort(dim=-1, descending=True, stable=True)
-        for i, chances, kinds in zip(index, ordered.values.tolist(), ordered.indices.tolist(), strict=True):
-            found[i] = [Guess(labels[kind], chance) for kind, chance in zip(kinds, chances, strict=True)]
+        ordered = _asked(model, words)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)
+        for i, guesses in zip(index, _guesses(ordered, labels), strict=True):
+            found[i] = guesses
     return found
 
 
 def fill_masked(
-    model: MaskedLanguageModel, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], top: int = 5, batch: int = 32
-) -> list[list[list[Guess]]]:  # fmt: skip
+    model: MaskedLanguageModel, vocabulary: Vocabulary, sentences: Rows, top: int = 5, batch: int = 32
+) -> list[list[list[Guess]]]:
     """Return the most probable words at each ``[MASK]`` of each sentence, the most probable first.
 
     Several hidden words of a sentence are guessed each by itself, all of them hidden. The token of unknown words is no
@@ -195,20 +194,17 @@ def fill_masked(
             hidden = [word == HIDDEN for word in sentences[i]]
             words[row, : len(hidden)].masked_fill_(torch.tensor(hidden), model.mask)
         at = words == model.mask
-        logits = _asked(model, words, at)
+        (logits,) = _asked(model, words, at)
         logits[:, 0] = -torch.inf
         best = logits.softmax(-1).topk(min(top, logits.shape[-1] - 1))
-        guesses = iter(
-            [Guess(vocabulary.tokens[token], chance) for token, chance in zip(*pair, strict=True)]
-            for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        )
+        guesses = iter(_guesses(best, vocabulary.tokens))
         for row, i in enumerate(index):
             found[i] = [next(guesses) for _ in range(int(at[row].sum()))]
     return found
 
 
 def _batches(
-    model: WordModel, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]], batch: int, kind: str = "sentence"
+    model: WordModel, vocabulary: Vocabulary, sentences: Rows, batch: int, kind: str = "sentence"
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of sentences of like length and their words (sentence, word), -1 behind the last."""
     lengths = [len(words) for words in sentences]
@@ -217,29 +213,21 @@ def _batches(
         yield index, pad_sequence(vocabulary.numbers(sentences[i] for i in index), batch_first=True, padding_value=-1)
 
 
-def _asked(model: torch.nn.Module, words: Tensor, at: Tensor | None = None) -> Any:
+def _asked(model: nn.Module, words: Tensor, *at: Tensor) -> list[Tensor]:
     """Call a model of words on (sentence, word) with -1 at padding, and on the places ``at``."""
-    return _called(model, words.clamp(min=0), is_padding(words), *([] if at is None else [at]))
+    return _called(model, words.clamp(min=0), is_padding(words), *at)
 
 
 @torch.no_grad()
-def _called(model: torch.nn.Module, *given: Tensor) -> Any:
-    """Return what a model says in evaluation mode, on the CPU, in float64;
-    afterwards it is in the mode that it was in.
-    """
-    device, training = next(model.parameters()).device, model.training
-    model.eval()
-    try:
+def _called(model: nn.Module, *given: Tensor) -> list[Tensor]:
+    """Return what a model says in evaluation mode, on the CPU, in float64."""
+    device = next(model.parameters()).device
+    with evaluating(model):
         said = model(*(x.to(device) for x in given))
-    finally:
-        model.train(training)
-    return tuple(x.double().cpu() for x in said) if isinstance(said, tuple) else said.double().cpu()
+    return [x.double().cpu() for x in (said if isinstance(said, tuple) else (said,))]
 
 
-def _best(probabilities: Tensor, names: Sequence[str]) -> list[list[Guess]]:
-    """Return the most probable of (sentence, word, label)."""
-    best = probabilities.max(-1)
-    return [
-        [Guess(names[label], chance) for label, chance in zip(*pair, strict=True)]
-        for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+def _guesses(best: Best, names: Sequence[str]) -> list[list[Guess]]:
+    """Name the labels of probabilities (row, rank)."""
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return [[Guess(names[label], chance) for chance, label in zip(*pair, strict=True)] for pair in pairs]

@@ -2,24 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probtx_pyro.apps._batches import batches, channels_of, require_room
+from probtx_pyro.apps._batches import batches, channels_of, evaluating, require_room
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.nn.tasks import WordModel, is_padding
 from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
 
-DECODERS: dict[str, Callable[..., Tensor]] = {
-    "tree": spanning_arborescence,
-    "projective": eisner,
-    "word": argmax_heads,
-}
+DECODERS: dict[str, Callable[..., Tensor]] = {"tree": spanning_arborescence, "projective": eisner, "word": argmax_heads}
 """Functions from arc scores to heads, by name."""
 
 
@@ -54,12 +50,9 @@ class AttentionParser:
     channel: int | None = None
 
     def __post_init__(self) -> None:
-        encoder: Any = getattr(self.model, "encoder", None)
-        if encoder is None:
-            raise ValueError(f"the model is a {type(self.model).__name__}; give one with a DependencyCRFEncoder")
+        encoder = getattr(self.model, "encoder", self.model)
         if not isinstance(encoder, DependencyCRFEncoder):
-            kind = type(encoder).__name__
-            raise ValueError(f"the model's encoder is a {kind}; only a DependencyCRFEncoder has heads of words")
+            raise ValueError(f"model is a {type(encoder).__name__}; only a DependencyCRFEncoder has heads of words")
         if self.decoder not in DECODERS:
             raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, not {self.decoder!r}")
         if self.channel is not None and not 0 <= self.channel < encoder.num_channels:
@@ -91,21 +84,19 @@ class AttentionParser:
         if heads is not None and len(heads) != len(sentences):
             raise ValueError(f"{len(heads)} rows of heads for {len(sentences)} sentences; give one a sentence")
         known = None if heads is None else [self._slots(i, heads[i], len(x)) for i, x in enumerate(numbers)]
-        device, encoder = next(self.model.parameters()).device, self.model.encoder
+        device = next(self.model.parameters()).device
         lengths, channels = [len(words) for words in sentences], channels_of(self.model)
         require_room(self.model, lengths)
-        found: list[Any] = [np.zeros((channels, 0, int(self._root)), np.float32)] * len(sentences)
-        training = self.model.training
-        self.model.eval()
-        for index in batches(lengths, batch, channels):
-            rows = [numbers[i] for i in index]
-            words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
-            x = self.model.embedded(words.clamp(min=0))
-            clamped = None if known is None else pad_sequence([known[i] for i in index], True, -1).mT.to(device)
-            marginals = encoder.field(x, is_padding(words), clamped).head_marginals.cpu().numpy()  # type: ignore[operator]
-            for i, row, own in zip(index, rows, marginals, strict=True):
-                found[i] = own[:, : len(row), : len(row) + self._root]
-        self.model.train(training)
+        found: list[np.ndarray] = [np.zeros((channels, 0, int(self._root)), np.float32)] * len(sentences)
+        with evaluating(self.model):
+            for index in batches(lengths, batch, channels):
+                rows = [numbers[i] for i in index]
+                words = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+                x = self.model.embedded(words.clamp(min=0))
+                clamped = None if known is None else pad_sequence([known[i] for i in index], True, -1).mT.to(device)
+                marginals = self._encoder.field(x, is_padding(words), clamped).head_marginals.cpu().numpy()
+                for i, row, own in zip(index, rows, marginals, strict=True):
+                    found[i] = own[:, : len(row), : len(row) + self._root]
         return found
 
     def parse(self, sentences: Sequence[Sequence[str]], heads: Sequence[Heads] | None = None) -> list[list[int]]:
@@ -124,19 +115,15 @@ class AttentionParser:
             As `head_marginals`; known heads that no tree of the decoder has.
         """
         marginals = self.head_marginals(sentences, heads=heads)
-        if heads is None:
-            return [self.heads(x).tolist() for x in marginals]
         found = []
-        for number, (x, known) in enumerate(zip(marginals, heads, strict=True), 1):
+        for number, (x, known) in enumerate(zip(marginals, repeat(None) if heads is None else heads, strict=False), 1):
             try:
                 found.append(self.heads(x, known).tolist())
             except ValueError:
-                if np.isnan(x).any():  # it is not the known heads' fault
+                if known is None or np.isnan(x).any():  # it is not the known heads' fault
                     raise
                 kind = "projective tree" if self.decoder == "projective" else "tree with a single root"
-                raise ValueError(
-                    f"sentence {number}: no {kind} has the known heads; mend them, or take another decoder"
-                ) from None
+                raise ValueError(f"sentence {number}: no {kind} has the known heads; take another decoder") from None
         return found
 
     def heads(self, marginals: np.ndarray, known: Heads | None = None) -> np.ndarray:
@@ -171,20 +158,20 @@ class AttentionParser:
     def _slots(self, number: int, given: Heads, length: int) -> Tensor:
         """Slots (N, C) of the known heads of a sentence in the channels that are read, -1 elsewhere."""
         if len(given) != length:
-            raise ValueError(
-                f"sentence {number + 1} has {length} words and {len(given)} heads; give one a word, or None"
-            )
+            raise ValueError(f"sentence {number + 1} has {length} words, {len(given)} heads; give one a word, or None")
         for word, head in enumerate(given, 1):
             if head is not None and (head == word or not 0 <= head <= length):
-                raise ValueError(
-                    f"sentence {number + 1}: word {word} has head {head}; give 0, the number of another word up to {length}, or None"
-                )
+                raise ValueError(f"sentence {number + 1}: word {word} has head {head}; give another word, 0, or None")
         own = torch.tensor([-1 if head is None else head - (not self._root) for head in given])
-        encoder: Any = self.model.encoder
-        channel = torch.arange(encoder.num_channels)
+        channel = torch.arange(self._encoder.num_channels)
         read = channel >= 0 if self.channel is None else channel == self.channel
         return torch.where(read, own.unsqueeze(-1), -1)
 
     @property
+    def _encoder(self) -> DependencyCRFEncoder:
+        assert isinstance(self.model.encoder, DependencyCRFEncoder)
+        return self.model.encoder
+
+    @property
     def _root(self) -> bool:
-        return getattr(self.model.encoder, "root_ternary", None) is not None
+        return self._encoder.root_ternary is not None

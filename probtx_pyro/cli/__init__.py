@@ -42,12 +42,9 @@ Dependency trees of sentences, read out of such a model's attention:
 In Python:  from probtx_pyro import models, inference, nn, results, plots
 """
 
-# A command is a file of this folder with SUMMARY, add_arguments(parser) and run(arguments) -> None or an exit code, its
-# docstring the description in its help, and one entry of COMMANDS; its default "names" has the options of names in
-# errors. Command files import what is heavy inside the two functions, and only the chosen command's are called, so that
-# probtx --help answers at once. Exit codes: 0 done, 1 done in part (segment names the pictures of a folder that
-# failed), 2 wrong usage (bare probtx, too, with its help) or input (one line on stderr), 130 interrupted, 141 if
-# whoever reads the output stops reading, as in probtx ... | head -1.
+# A command is a file of this folder, named in COMMANDS: its docstring is the description in its help, and it has
+# SUMMARY, add_arguments(parser) and run(arguments) -> None or an exit code. Heavy imports stand inside these functions.
+# Exit codes: 0 done, 1 done in part, 2 wrong usage or input, 130 interrupted, 141 where the reader of the output stops.
 
 import os
 import sys
@@ -56,6 +53,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from probtx_pyro.cli import _options as options
+from probtx_pyro.cli.explore import write_explorer_json
 
 COMMANDS = ("tour", "explore", "segment", "classify", "train", "adapt", "generate", "tag", "fill", "translate", "parse")
 """Names of the commands of ``probtx``."""
@@ -111,4 +109,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-__all__ = ["COMMANDS", "main", "parser"]
+__all__ = ["COMMANDS", "main", "parser", "write_explorer_json"]

@@ -34,7 +34,7 @@ def rank(text: str) -> int | str:
 class Option(NamedTuple):
     """Option of the layers or encoders that take an argument.
 
-    argument: the argument that it sets.
+    argument: the argument that it sets, or ``argument.field`` of one that is a mapping.
     kind: reads its value; None for an option that has none, and sets True.
     text: help, to which the names of those that take it are added.
     values: choices, if it has any.
@@ -45,11 +45,16 @@ class Option(NamedTuple):
     text: str
     values: tuple[str, ...] | None = None
 
+    @property
+    def outer(self) -> str:
+        """The argument itself."""
+        return self.argument.partition(".")[0]
+
 
 ATTENTION_OPTIONS = {
     "components": Option("num_components", options.count, "keys a unit"),
     "share": Option("share", str, "keys of a unit are shifts of one, not projections of their own", ("shift",)),
-    "adapt-steps": Option("adapt_steps", options.natural, "ECM steps of the keys at every call"),
+    "adapt-steps": Option("adapt.steps", options.count, "ECM steps of the keys at every call"),
     "retrieval-steps": Option("num_steps", options.count, "steps of a state among the keys"),
     "transformation": Option("transformation", str, "from scores to weights", ("softmax", "entmax15", "sparsemax")),
 }
@@ -61,10 +66,14 @@ ENCODER_OPTIONS = {
         "rank", rank, "rank of the ternary potentials, or full (default: width / 8 from a width of 64 on, else full)"
     ),
     "symmetric": Option("symmetric", None, "arcs score the same in both directions: half the potentials"),
-    "nodes": Option("num_nodes", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
-    "head-temperature": Option("head_temperature", options.real, "temperature of the heads (default 1 / width)"),
-    "head-step": Option("head_step", options.real, "step of the heads' marginals (default 1, a full step)"),
-    "label-step": Option("label_step", options.real, "step of the labels' marginals (default 1, a full step)"),
+    "nodes": Option("nodes.number", options.natural, "global nodes, the analogue of a feed-forward layer (default 0)"),
+    "head-temperature": Option(
+        "mean_field.head_temperature", options.real, "temperature of the heads (default 1 / width)"
+    ),
+    "head-step": Option("mean_field.head_step", options.real, "step of the heads' marginals (default 1, a full step)"),
+    "label-step": Option(
+        "mean_field.label_step", options.real, "step of the labels' marginals (default 1, a full step)"
+    ),
     "heads": Option("num_heads", options.count, "attention heads (default 8)"),
     "layers": Option("num_layers", options.count, "layers (default 4)"),
 }
@@ -120,7 +129,7 @@ def add_options(
     """
     takes = {name: set(inspect.signature(made).parameters) for name, made in names.items()}
     for name, option in table.items():
-        able = ", ".join(chosen for chosen, arguments in takes.items() if option.argument in arguments)
+        able = ", ".join(chosen for chosen, arguments in takes.items() if option.outer in arguments)
         takes_value = {"type": option.kind, "choices": option.values, "metavar": None if option.values else "N"}
         how: dict[str, Any] = takes_value if option.kind else {"action": "store_const", "const": True}
         parser.add_argument(f"--{name}", help=f"{option.text}; for {able}", **how)
@@ -140,7 +149,8 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
     ValueError
         An option that means nothing to what was chosen.
     """
-    found, chosen, able = {}, "", {arguments.choices[0].name}
+    chosen, able = "", {arguments.choices[0].name}
+    found: dict[str, Any] = {}
     for choice in arguments.choices:
         if choice.name in able:  # else there is nothing to choose: no layers in such an encoder
             name = getattr(arguments, choice.name) or next(iter(choice.takes))
@@ -150,7 +160,8 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, option in choice.table.items():
             value = getattr(arguments, name.replace("-", "_"))
             if value is not None:
-                if option.argument not in able:
+                if option.outer not in able:
                     raise ValueError(f"--{name} means nothing to {chosen}; leave it out")
-                found[option.argument] = value
+                outer, _, field = option.argument.partition(".")
+                found[outer] = {**found.get(outer, {}), field: value} if field else value
     return found

@@ -4,12 +4,12 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from probtx_pyro._lazy import install_advice
 
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     fill
         Adds the options; it may import what is heavy, as the help of other commands does not call it.
     earlier
-        Returns values of an earlier command, from the words of this one: they take the place of the defaults.
+        Returns options of an earlier command from those of this one: they take the place of the defaults.
     options
         As in ``argparse.ArgumentParser``.
     """
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         self,
         *,
         fill: Callable[[argparse.ArgumentParser], None] | None = None,
-        earlier: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+        earlier: Callable[[argparse.Namespace], Mapping[str, object]] | None = None,
         **options: Any,
     ):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -44,11 +44,13 @@ class Parser(argparse.ArgumentParser):
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)
-        if self._earlier is not None and namespace is None:
-            namespace = argparse.Namespace(**self._earlier(args))
-        return super().parse_known_args(args, namespace)
+        found = super().parse_known_args(args, namespace)
+        if self._earlier is not None and (had := self._earlier(found[0])):
+            self.set_defaults(**had)
+            return super().parse_known_args(args, namespace)
+        return found
 
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         """Exit with code 2 after one line on stderr."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
@@ -107,8 +109,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--threads": {
         "type": count,
         "metavar": "N",
-        "help": "CPU threads (default: one if all matrix products are small, else as many as torch chooses). Give 1 when other "
-        "programs use the same cores: threads that wait for each other can cost ten times the time",
+        "help": "CPU threads (default: one if all matrix products are small, else as many as torch chooses). Give 1 "
+        "when other programs use the same cores: threads that wait for each other can cost ten times the time",
     },
 }
 
@@ -189,7 +191,7 @@ def write(path: Path | None, content: str) -> None:
     if path is None:
         sys.stdout.write(content)
         return
-    from probtx_pyro.data._fetch import write_bytes
+    from probtx_pyro.data.files import write_bytes
 
     write_bytes(path, content.encode())
     print(path)
@@ -247,39 +249,13 @@ def device(name: str) -> str:
     return str(found)
 
 
-# multiplications of a product from which threads are worth it: some 5 ms of a core, as long as a thread may wait for
-# its turn on a core that another program uses; smaller products, of which there are many, wait as long each
-WORTH_THREADS = 2**28
-
-
-def threads_for(number: int | None, multiplications: float) -> AbstractContextManager[None]:
-    """Compute with ``number`` threads inside the block, or, if it is None,
-    with one where the largest product is too small for more.
-
-    Parameters
-    ----------
-    number
-        Number that ``--threads`` gives, or None.
-    multiplications
-        Of the largest matrix product that is made again and again.
-    """
-    return threads(1 if number is None and multiplications < WORTH_THREADS else number)
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
+def threads(number: int | None) -> AbstractContextManager[None]:
     """Compute with so many CPU threads inside the block; None leaves torch's choice, and does not import torch."""
     if number is None:
-        yield
-        return
-    import torch
+        return nullcontext()
+    from probtx_pyro.ops._progress import computed_with
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return computed_with(number)
 
 
 def with_options(message: str, names: Mapping[str, str]) -> str:
@@ -324,6 +300,6 @@ def warn_unknown(share: float, where: str, what: str = "words") -> None:
     """
     if share > MANY_UNKNOWN:
         warn(
-            f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same one; "
-            "it was trained on other text, or on too little"
+            f"warning: {share:.0%} of the {what} of {where} are unknown to the model, which reads them all as the same "
+            "one; it was trained on other text, or on too little"
         )

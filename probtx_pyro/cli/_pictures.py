@@ -100,7 +100,7 @@ def _instead(path: Path, formats: tuple[str, ...]) -> str:
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF:
         return f"a picture in {_HEIF[head[8:12]]}, not in {wanted}; save it as JPEG or PNG first"
     if "TIFF" in formats and head[:4] in (b"II*\0", b"MM\0*"):
-        return "a TIFF picture of a kind that is not read, such as colours of 32 bits; convert it to 8 or 16 bits a channel"
+        return "a TIFF picture of a kind that is not read; convert it to 8 or 16 bits a channel"
     return f"not a {wanted} picture"
 
 
@@ -116,9 +116,7 @@ def read_image(path: Path) -> "tuple[np.ndarray, np.ndarray]":
     if picture.mode.startswith(("I", "F")):
         values = np.asarray(picture)
         if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise ValueError(
-                f"{path} has values from {values.min():g} to {values.max():g}, which no viewer knows; convert it to 8 or 16 bits"
-            )
+            raise ValueError(f"{path} has values from {values.min():g} to {values.max():g}; convert it to 8 or 16 bits")
         _warn_if_flat(path, values)
         grey = values.astype(np.float32) / 65535
         return np.repeat((grey * 255).round().astype(np.uint8)[..., None], 3, -1), grey
@@ -155,7 +153,7 @@ def read_marks(path: Path | None, shape: tuple[int, ...]) -> "tuple[np.ndarray, 
     picture = _open(path, ("PNG",))
     if picture.size != (shape[1], shape[0]):
         raise ValueError(
-            f"{path} is {picture.width} x {picture.height} but the picture is {shape[1]} x {shape[0]} (width x height); marks must have the picture's size"
+            f"{path} is {picture.width} x {picture.height} but the picture is {shape[1]} x {shape[0]}; resize it"
         )
     if picture.mode not in ("L", "P", "1") and not picture.mode.startswith("I"):
         return _by_colour(path, picture)
@@ -177,8 +175,8 @@ def _by_colour(path: Path, picture: "Image.Image") -> "tuple[np.ndarray, np.ndar
     colours, counts = np.unique(values, return_counts=True)
     if len(colours) > MOST_COLOURS:
         raise ValueError(
-            f"{path} has {len(colours):,} colours; marks must be grey or palette, its values the labels (0 for unmarked), or have a colour for each "
-            f"label, {MOST_COLOURS} in all: paint with a pencil, whose edges are sharp, on a layer of its own"
+            f"{path} has {len(colours):,} colours; marks have at most {MOST_COLOURS}, one for each label, or are grey "
+            "or palette: paint with a pencil, whose edges are sharp"
         )
     unmarked = 0 if colours[0] == 0 else int(counts.argmax())
     order = [unmarked, *(number for number in range(len(colours)) if number != unmarked)]

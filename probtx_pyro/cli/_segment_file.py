@@ -97,8 +97,8 @@ def segment_picture(
     if marks.size >= _LARGE:
         millions = marks.size / 1e6
         options.warn(
-            f"{millions:.1f} million pixels take about {1.6 * millions:.0f} s on an idle machine, and {0.4 + 0.12 * millions:.1f} GB of memory; "
-            "half the width and height take a quarter"
+            f"{millions:.1f} million pixels take about {1.6 * millions:.0f} s on an idle machine, and "
+            f"{0.4 + 0.12 * millions:.1f} GB of memory; half the width and height take a quarter"
         )
     with options.threads(threads_for(threads, marks.size)):
         *_, answer = segment_in_turn(InteractiveSegmenter.from_image(exact), filter(several, steps))

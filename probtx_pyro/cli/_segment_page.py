@@ -16,11 +16,11 @@ import threading
 import webbrowser
 import zipfile
 from asyncio import get_running_loop
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import uvicorn
@@ -75,7 +75,7 @@ class Stroke(NamedTuple):
     points: list[tuple[int, int]]
 
 
-def read_strokes(given: Any, width: int, height: int) -> list[Stroke]:
+def read_strokes(given: object, width: int, height: int) -> list[Stroke]:
     """Check the marks of a request.
 
     Parameters
@@ -91,12 +91,13 @@ def read_strokes(given: Any, width: int, height: int) -> list[Stroke]:
         Anything but ``{"strokes": [{"label": 1, "points": [[x, y], ...]}, ...]}`` with points in the picture.
     """
 
-    def whole(value: Any, least: int, most: int) -> bool:
+    def whole(value: object, least: int, most: int) -> bool:
         return type(value) is int and least <= value <= most
 
-    def point(value: Any) -> bool:
-        two = isinstance(value, list) and len(value) == 2
-        return two and whole(value[0], 0, width - 1) and whole(value[1], 0, height - 1)
+    def point(value: object) -> bool:
+        if not isinstance(value, list) or len(value) != 2:
+            return False
+        return whole(value[0], 0, width - 1) and whole(value[1], 0, height - 1)
 
     strokes = given.get("strokes") if isinstance(given, dict) else None
     if not isinstance(strokes, list):
@@ -109,14 +110,14 @@ def read_strokes(given: Any, width: int, height: int) -> list[Stroke]:
     return [Stroke(stroke["label"], [(x, y) for x, y in stroke["points"]]) for stroke in strokes]
 
 
-def read_colours(given: Any) -> "np.ndarray":
+def read_colours(given: object) -> "np.ndarray":
     """Return the palette (256, 3) of a request's ``{"colours": {"1": "#0072b2", ...}}``;
     other labels keep the package's.
     """
     from probtx_pyro.apps.segmentation import LABEL_COLOURS
 
     palette = LABEL_COLOURS.copy()
-    named = given.get("colours", {})
+    named = given.get("colours", {}) if isinstance(given, dict) else None
     if not isinstance(named, dict):
         raise ValueError("colours must be an object of labels and #rrggbb")
     for label, colour in named.items():
@@ -191,7 +192,7 @@ class Photograph:
                 pen.line(scaled, fill=label, width=round(_BRUSH * across), joint="curve")
         return np.array(drawn)
 
-    def answer(self, given: Any) -> Response:
+    def answer(self, given: object) -> Response:
         """Return a line of JSON (shares of the classes, next click), then labels and uncertainty,
         a byte for each pixel.
         """
@@ -223,7 +224,7 @@ class Photograph:
                 self.answers = [*self.answers[1 - _KEPT :], (strokes[:count], answer)]
         return self.answers[-1][1]
 
-    def save_mask(self, given: Any) -> Response:
+    def save_mask(self, given: object) -> Response:
         """Write the files of ``--out``, or return them in a zip."""
         strokes, palette = read_strokes(given, *self.size), read_colours(given)
         steps = [self.marks(strokes[: count + 1], self.full) for count in range(len(strokes))] or [self._full(given)]
@@ -239,7 +240,7 @@ class Photograph:
                     archive.write(path, path.name)
         return self._download(packed, f"{self.path.stem}_mask.zip", "application/zip")
 
-    def save_marks(self, given: Any) -> Response:
+    def save_marks(self, given: object) -> Response:
         """Write the marks beside the mask of ``--out``, or return them: a palette PNG that ``--scribbles`` reads."""
         marks, palette = self._full(given), read_colours(given)
         if self.paths is not None:
@@ -251,7 +252,7 @@ class Photograph:
         pictures.write_labels(file, marks, palette)
         return self._download(file, f"{self.path.stem}_marks.png", "image/png")
 
-    def _full(self, given: Any) -> "np.ndarray":
+    def _full(self, given: object) -> "np.ndarray":
         """Return the marks of a request in the picture's full size."""
         return self.marks(read_strokes(given, *self.size), self.full)
 
@@ -271,7 +272,7 @@ def application(photograph: Photograph, token: str) -> Starlette:
         First part of every path.
     """
 
-    async def guard(request: Request, answer: Callable[[Request], Any]) -> Response:
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         given = request.url.path.lstrip("/").partition("/")[0]
         if secrets.compare_digest(given.encode(), token.encode()):
             response = await answer(request)
@@ -294,7 +295,7 @@ def application(photograph: Photograph, token: str) -> Starlette:
     async def picture(_: Request) -> Response:
         return Response(photograph.png, media_type="image/png")
 
-    def asked(deed: Callable[[Any], Response]) -> Callable[[Request], Any]:
+    def asked(deed: Callable[[object], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             given = await _json(request)
             return await get_running_loop().run_in_executor(photograph.worker, deed, given)
@@ -311,7 +312,7 @@ def application(photograph: Photograph, token: str) -> Starlette:
     )
 
 
-async def _json(request: Request) -> Any:
+async def _json(request: Request) -> object:
     """Return the JSON of a request; refused are other types, and bodies above `MOST_BYTES`, as soon as they are."""
     if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "marks must come as application/json")

@@ -5,15 +5,18 @@ a blank line has an empty one; where they are not (``fill``, ``parse``) they hav
 line has none.
 """
 
-import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from probtx_pyro.cli import _options as options
+
+if TYPE_CHECKING:
+    from probtx_pyro.data import Sentence
+    from probtx_pyro.train import Run
 
 KINDS = {
     "TransformerLM": "probtx train lm",
@@ -38,7 +41,7 @@ class Sentences(NamedTuple):
     kind: what an item is in the file, ``"line"`` of plain text or ``"sentence"`` of CoNLL-U.
     """
 
-    items: list[Any]
+    items: "Sequence[Sentence | None]"
     kind: str
 
     @property
@@ -129,7 +132,7 @@ def named_rows(path: Path, kind: str = "line") -> Iterator[None]:
         What a row is in the file.
     """
     from probtx_pyro.apps._batches import BadRow
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.data.files import named
 
     try:
         yield
@@ -137,7 +140,7 @@ def named_rows(path: Path, kind: str = "line") -> Iterator[None]:
         raise ValueError(f"{named(path)}, {kind} {error.number} {error.wrong}") from None
 
 
-def load(folder: Path, device: str, kind: str | None = None) -> Any:
+def load(folder: Path, device: str, kind: str | None = None) -> "Run":
     """Return the run in a folder.
 
     Parameters
@@ -161,7 +164,7 @@ def load(folder: Path, device: str, kind: str | None = None) -> Any:
     return run
 
 
-def say_unfinished(folder: Path, run: Any) -> None:
+def say_unfinished(folder: Path, run: "Run") -> None:
     """Warn on stderr where a run has stopped before its end.
 
     Parameters
@@ -169,19 +172,14 @@ def say_unfinished(folder: Path, run: Any) -> None:
     folder, run
         Of `load`.
     """
-    from probtx_pyro.train import RESULTS
-
     steps = run.settings.num_steps
-    try:
-        done = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8")).get("steps", steps)
-    except (OSError, ValueError):
-        done = 0  # killed before it could write them
+    done = run.results.get("steps", steps) if run.results else 0  # none where it was killed before it could write them
     if done < steps:
         how = f"{KINDS[type(run.model).__name__]} --resume --out {folder} goes on"
         options.warn(f"warning: {folder} is a run that stopped before its {steps} steps were done; {how}")
 
 
-def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words") -> None:
+def say_unknown(run: "Run", words: Iterable[str], where: Path, what: str = "words") -> None:
     """Print the share of words that the model of a run does not know on stderr,
     and warn where it is large and spellings say nothing.
 
@@ -196,7 +194,7 @@ def say_unknown(run: Any, words: Iterable[str], where: Path, what: str = "words"
     what
         Tokens that are counted.
     """
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.data.files import named
 
     share = run.vocabulary.unknown_share(words)
     print(f"unknown {what}: {share:.1%}", file=sys.stderr)

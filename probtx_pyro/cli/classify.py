@@ -25,12 +25,15 @@ import argparse
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _texts as texts
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SUMMARY = "classes of the rows of a table, by a memory of labelled rows, with evidence"
 METRICS = ("full", "diagonal", "scalar")
@@ -59,48 +62,38 @@ def delimiter(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx classify``."""
-    parser.add_argument(
-        "train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv, plain or .gz; or folder of a run"
-    )
-    parser.add_argument(
-        "new", type=Path, metavar="NEW", help="rows, or lines of text, to classify; - is standard input"
-    )
-    parser.add_argument("--label", metavar="COLUMN", help="column of the labels in TRAIN")
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="CSV with the classes; - is standard output"
-    )
-    parser.add_argument("--skip", action="append", default=[], metavar="COLUMN", help="a column that is no feature")
-    parser.add_argument(
+    add = parser.add_argument
+    add("train", type=Path, metavar="TRAIN", help="labelled rows, .csv or .tsv (plain or .gz); or folder of a run")
+    add("new", type=Path, metavar="NEW", help="rows, or lines of text, to classify; - is standard input")
+    add("--label", metavar="COLUMN", help="column of the labels in TRAIN")
+    add("--out", required=True, type=Path, metavar="FILE", help="CSV with the classes; - is standard output")
+    add("--skip", action="append", default=[], metavar="COLUMN", help="a column that is no feature")
+    add(
         "--incomplete",
         action="store_true",
         help="pass over rows without a number or label in TRAIN; those in NEW get no answer",
     )
-    parser.add_argument(
-        "--delimiter", type=delimiter, metavar="C", help="what stands between columns: , ; tab (default: by the ending)"
-    )
-    parser.add_argument("--decimal", choices=(".", ","), default=".", help="what stands before decimals (default .)")
-    parser.add_argument("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
-    parser.add_argument("--metric", choices=METRICS, default="full", help="what units share (default full)")
-    parser.add_argument("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
-    parser.add_argument(
+    add("--delimiter", type=delimiter, metavar="C", help="between columns: , ; tab (default: by the ending)")
+    add("--decimal", choices=(".", ","), default=".", help="what stands before decimals (default .)")
+    add("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
+    add("--metric", choices=METRICS, default="full", help="what units share (default full)")
+    add("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
+    add(
         "--false-alarm",
         type=options.real,
         default=0.05,
         metavar="RATE",
         help="rate of rows wrongly called unlike (0.05)",
     )
-    parser.add_argument(
+    add(
         "--adapt",
         metavar="NAMES",
-        help="what adapts to the new rows: prevalence,shift,scale,metric,keys, or auto, by their evidence (default nothing)",
+        help="what adapts to new rows: prevalence,shift,scale,metric,keys, or auto, by evidence",
     )
     options.add_shared(parser, "--seed", "--threads")
-    parser.set_defaults(
-        names={
-            "false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units",
-            **{name: f"--{name}" for name in ("skip", "incomplete", "delimiter", "decimal")},
-        }
-    )  # fmt: skip
+    names = {name: f"--{name}" for name in ("skip", "incomplete", "delimiter", "decimal")}
+    names |= {"false_alarm_rate": "--false-alarm", "move": "--adapt", "units_per_class": "--units"}
+    parser.set_defaults(names=names)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -163,16 +156,22 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"right: {(classes == new.labels[whole])[known].mean():.3f} of {int(known.sum())}", file=said)
 
 
-def _require_rows(path: Path, rows: Any, numbers: Any, labels: Any, features: Any, whole: Any) -> None:
+def _require_rows(
+    path: Path,
+    rows: "np.ndarray",
+    numbers: "np.ndarray",
+    labels: "np.ndarray",
+    features: tuple[str, ...],
+    whole: "np.ndarray",
+) -> None:
     """Refuse labelled rows that no memory can be made of, and new ones of which none can be classified."""
-    from probtx_pyro.apps.memory._checks import check_spread
-    from probtx_pyro.data._fetch import named
+    from probtx_pyro.apps.memory._classifier import check_spread
+    from probtx_pyro.data.files import named
 
     counts = Counter(labels.tolist())
     if max(counts.values(), default=0) < 2:
         raise ValueError(
-            f"{named(path)}: no class has two complete rows, as the spread of a class needs "
-            f"(rows: {sum(counts.values())}, classes: {len(counts)}); give more"
+            f"{named(path)}: no class has two complete rows ({counts.total()} rows, {len(counts)} classes); give more"
         )
     if (numbers == numbers[0]).all():
         raise ValueError(f"all rows of {named(path)} are equal; give two that differ, or more")
@@ -206,7 +205,7 @@ def _texts(arguments: argparse.Namespace, out: Path | None) -> None:
     texts.say_unknown(loaded, (word for line in lines for word in tokenize(line, known)), arguments.new)
 
 
-def table(header: list[str], rows: Iterable[list[Any]]) -> str:
+def table(header: list[str], rows: Iterable[Sequence[object]]) -> str:
     """Return CSV.
 
     Parameters

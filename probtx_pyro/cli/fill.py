@@ -21,9 +21,10 @@ SUMMARY = "words that are missing, by a trained masked language model"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx fill``."""
-    parser.add_argument("sentences", type=Path, metavar="FILE", help="text, plain or .gz; - is standard input")
-    parser.add_argument("--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm")
-    parser.add_argument("--top", type=options.count, default=5, metavar="N", help="guesses for each word (default 5)")
+    add = parser.add_argument
+    add("sentences", type=Path, metavar="FILE", help="text, plain or .gz; - is standard input")
+    add("--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm")
+    add("--top", type=options.count, default=5, metavar="N", help="guesses for each word (default 5)")
     options.add_shared(parser, "--device", "--threads")
 
 

@@ -20,22 +20,13 @@ SUMMARY = "text from a trained language model"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx generate``."""
-    parser.add_argument("model", type=Path, metavar="DIR", help="folder of a run of probtx train lm")
-    parser.add_argument(
-        "--prompt", default="", metavar="TEXT", help="text to go on from (default: the start of a line)"
-    )
-    parser.add_argument(
-        "--tokens", type=options.count, default=200, metavar="N", help="characters or words (default 200)"
-    )
-    parser.add_argument(
-        "--temperature", type=options.real, default=1.0, metavar="T", help="divides the logits (default 1)"
-    )
-    parser.add_argument(
-        "--top-p", type=options.real, default=1.0, metavar="P", help="draw from the fewest tokens that have P together (default 1: from all)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--number", type=options.count, default=1, metavar="N", help="texts, with seeds that follow each other"
-    )
+    add = parser.add_argument
+    add("model", type=Path, metavar="DIR", help="folder of a run of probtx train lm")
+    add("--prompt", default="", metavar="TEXT", help="text to go on from (default: the start of a line)")
+    add("--tokens", type=options.count, default=200, metavar="N", help="characters or words (default 200)")
+    add("--temperature", type=options.real, default=1.0, metavar="T", help="divides the logits (default 1)")
+    add("--top-p", type=options.real, default=1.0, metavar="P", help="draw from the fewest tokens that have P together")
+    add("--number", type=options.count, default=1, metavar="N", help="texts, with seeds that follow each other")
     options.add_shared(parser, "--seed", "--device", "--threads")
     parser.set_defaults(names={"top_p": "--top-p", "temperature": "--temperature"})
 
@@ -50,11 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
         tokens = arguments.prompt.split() if by_word else arguments.prompt
         unknown = loaded.vocabulary.unknown_share(tokens)
         options.warn_unknown(unknown, "the prompt", "words" if by_word else "characters")
+    how = {"temperature": arguments.temperature, "top_p": arguments.top_p}
     for number in range(arguments.number):
-        drawn = generate(
-            loaded.model, loaded.vocabulary, arguments.prompt, num_tokens=arguments.tokens,
-            temperature=arguments.temperature, top_p=arguments.top_p, seed=arguments.seed + number,
-        )  # fmt: skip
+        how["seed"] = arguments.seed + number
+        drawn = generate(loaded.model, loaded.vocabulary, arguments.prompt, num_tokens=arguments.tokens, **how)
         sys.stdout.write(arguments.prompt)
         for token in drawn:
             sys.stdout.write("\n" if token == "<eos>" else f" {token}" if by_word else token)

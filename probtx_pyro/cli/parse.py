@@ -20,10 +20,13 @@ whose HEAD is _. No known head is scored.
 import argparse
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _texts as texts
+
+if TYPE_CHECKING:
+    from probtx_pyro.data import Sentence
 
 SUMMARY = "dependency trees of sentences, from the attention of a trained dependency CRF"
 BATCH = 32  # sentences that are computed at once
@@ -33,27 +36,20 @@ COLUMNS = ("head", "upos")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx parse``."""
-    parser.add_argument(
-        "sentences", type=Path, metavar="FILE", help="CoNLL-U, or text in .txt, plain or .gz; - is standard input"
-    )
-    parser.add_argument(
-        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger"
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="CoNLL-U with the heads; - is standard output"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("sentences", type=Path, metavar="FILE", help="CoNLL-U, or text in .txt, plain or .gz; - is standard input")
+    add("--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train mlm or tagger")
+    add("--out", required=True, type=Path, metavar="FILE", help="CoNLL-U with the heads; - is standard output")
+    add(
         "--decoder",
         choices=DECODERS,
         default="tree",
-        help="tree (default): maximum spanning arborescence; projective: Eisner; word: each word by itself, no tree in general",
+        help="tree (default): maximum spanning arborescence; projective: Eisner; word: no tree",
     )
-    parser.add_argument("--channel", type=int, metavar="N", help="the channel to read, from 0 (default: their mean)")
-    parser.add_argument(
-        "--keep", type=kept, default=(), metavar="COLUMNS", help="columns that are known where they are not _: head"
-    )
-    parser.add_argument("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
-    parser.add_argument("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
+    add("--channel", type=int, metavar="N", help="the channel to read, from 0 (default: their mean)")
+    add("--keep", type=kept, default=(), metavar="COLUMNS", help="columns that are known where they are not _: head")
+    add("--draw", type=Path, metavar="PNG", help="picture of one sentence with its arcs")
+    add("--sentence", type=int, default=1, metavar="N", help="which one to draw, from 1 (default 1)")
     options.add_shared(parser, "--device", "--threads")
     parser.set_defaults(names={"channel": "--channel", "check_tree=False": "--keep head"})
 
@@ -70,7 +66,7 @@ def kept(text: str) -> tuple[str, ...]:
     return names
 
 
-def known_heads(sentences: Any, path: Path) -> list[tuple[int | None, ...]]:
+def known_heads(sentences: "list[Sentence]", path: Path) -> list[tuple[int | None, ...]]:
     """Return the heads in the file, None where it has none.
 
     Parameters
@@ -85,13 +81,11 @@ def known_heads(sentences: Any, path: Path) -> list[tuple[int | None, ...]]:
     """
     heads = [sentence.heads for sentence in sentences]
     if not any(head is not None for row in heads for head in row):
-        raise ValueError(
-            f"--keep head: column HEAD of {path} is _ throughout; write the heads you know, or leave it out"
-        )
+        raise ValueError(f"--keep head: column HEAD of {path} is _ throughout; leave it out")
     return heads
 
 
-def require_no_tags(keep: tuple[str, ...], model: Any) -> None:
+def require_no_tags(keep: tuple[str, ...], model: object) -> None:
     """Refuse tags as evidence: no run has a probability of a tag given a label (docs/mathematics.md, section 5.4).
 
     Parameters
@@ -125,6 +119,7 @@ def run(arguments: argparse.Namespace) -> None:
     from probtx_pyro.apps import AttentionParser
     from probtx_pyro.data import write_conllu
     from probtx_pyro.metrics import attachment_score, baseline_scores
+    from probtx_pyro.train.loop import threads_for
 
     keep = "head" in arguments.keep
     read = texts.sentences(arguments.sentences, check_tree=not keep)
@@ -132,16 +127,14 @@ def run(arguments: argparse.Namespace) -> None:
     if not sentences:
         raise ValueError(f"{arguments.sentences} has no sentences")
     if not 1 <= arguments.sentence <= len(read.items) or read.items[arguments.sentence - 1] is None:
-        raise ValueError(
-            f"--sentence {arguments.sentence}: the file has sentences 1 to {len(read.items)}, and none in blank lines"
-        )
-    loaded: Any = texts.load(arguments.model, device)
+        raise ValueError(f"--sentence {arguments.sentence} is none of 1 to {len(read.items)}, or a blank line")
+    loaded = texts.load(arguments.model, device)
     parser = AttentionParser(loaded.model, loaded.vocabulary, arguments.decoder, arguments.channel)
     require_no_tags(arguments.keep, loaded.model)
     known = known_heads(sentences, arguments.sentences) if keep else None
-    length, settings = fmean(len(sentence.words) for sentence in sentences), loaded.settings
+    length = fmean(len(sentence.words) for sentence in sentences)
     with (
-        options.threads_for(arguments.threads, BATCH * length * settings.width * settings.columns()),
+        options.threads(threads_for(arguments.threads, loaded.settings, loaded.model, length, BATCH)),
         texts.named_rows(arguments.sentences, read.kind),
     ):
         heads = parser.parse(read.words, known)
@@ -154,7 +147,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"unknown words: {unknown:.1%}", file=said)
     if not loaded.vocabulary.spellings:
         options.warn_unknown(unknown, str(arguments.sentences))
-    gold: Any = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
+    gold = [[-1 if head is None else head for head in sentence.heads] for sentence in sentences]
     if known is not None:
         number, words = sum(head is not None for row in known for head in row), sum(map(len, heads))
         print(f"heads kept: {number} of {words}, none is scored", file=said)

@@ -29,6 +29,7 @@ obeyed. Grey pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
 """
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,35 +41,30 @@ from probtx_pyro.cli._segment_file import segment_picture, several, shares
 if TYPE_CHECKING:
     import numpy as np
 
+# ends of the names of pictures, in small letters
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+_MARKS = "_marks"
 SUMMARY = "segment a picture from clicks or scribbles, in the browser or by name; or a folder of pictures"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx segment``."""
+    add = parser.add_argument
     formats = pictures.FORMATS
-    parser.add_argument(
-        "image", type=Path, metavar="IMAGE", help=f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them"
+    scribbles = (
+        "PNG of the picture's size, grey or palette: 0 is unmarked, every other value a class; or in a few colours, "
+        "each a class, on a transparent layer or a ground of one colour; of a folder, the folder of such pictures"
     )
-    parser.add_argument(
-        "--scribbles",
-        type=Path,
-        metavar="MARKS",
-        help="PNG of the picture's size, grey or palette: 0 is unmarked, every other value a class; or in a few colours, each a class, "
-        "on a transparent layer or a ground of one colour; of a folder, the folder of such pictures",
+    clicks = (
+        "a marked pixel of the upright picture, row and column from 0, label 1 to 255; repeat it; a click overrules "
+        "scribbles and earlier clicks"
     )
-    parser.add_argument(
-        "--click",
-        action="append",
-        default=[],
-        metavar="Y,X,LABEL",
-        help="a marked pixel of the upright picture, row and column from 0, label 1 to 255; repeat it; a click overrules "
-        "scribbles and earlier clicks",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="MASK", help="the mask, a .png file; of a folder, a folder of masks"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="of a folder: masks that are there are made again")
-    parser.add_argument("--no-browser", action="store_true", help="print the address of the page, and open no browser")
+    add("image", type=Path, metavar="IMAGE", help=f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them")
+    add("--scribbles", type=Path, metavar="MARKS", help=scribbles)
+    add("--click", action="append", default=[], metavar="Y,X,LABEL", help=clicks)
+    add("--out", type=Path, metavar="MASK", help="the mask, a .png file; of a folder, a folder of masks")
+    add("--overwrite", action="store_true", help="of a folder: masks that are there are made again")
+    add("--no-browser", action="store_true", help="print the address of the page, and open no browser")
     options.add_shared(parser, "--threads")
 
 
@@ -90,8 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _folder(arguments: argparse.Namespace) -> int:
     """Segment a folder."""
-    from probtx_pyro.cli._segment_folder import segment_folder
-
     if arguments.click or arguments.no_browser:
         raise ValueError(f"{arguments.image} is a folder, whose marks are files; name a picture for clicks or the page")
     if arguments.out is None:
@@ -101,6 +95,72 @@ def _folder(arguments: argparse.Namespace) -> int:
     )
 
 
+def pictures_of(folder: Path) -> list[Path]:
+    """Return the pictures of a folder in the order of their names; hidden files and marks are none."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in ENDINGS and not path.name.startswith(".") and not path.stem.endswith(_MARKS)
+    )
+
+
+def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool, threads: int | None) -> int:
+    """Segment every picture of a folder, a line for each; return 1 if one failed, else 0.
+
+    Parameters
+    ----------
+    folder
+        Pictures, the marks of ``cat.jpg`` in ``cat_marks.png`` unless ``marks`` is given.
+    marks
+        Folder with the marks of ``cat.jpg`` in ``cat.png``, or None.
+    out
+        Folder of the masks, ``cat.png``, and of what `_pictures.outputs` names beside; made where it is not there.
+    overwrite
+        True to make masks again that are there.
+    threads
+        Number of ``--threads``, or None.
+
+    Raises
+    ------
+    ValueError
+        No pictures; folders that are the same; pictures that would write the same files.
+    """
+    if marks is not None and not marks.is_dir():
+        raise ValueError(f"--scribbles {marks} is no folder; {folder} is one, so its marks are a folder of PNG files")
+    if out.resolve() in [path.resolve() for path in (folder, marks) if path is not None]:
+        raise ValueError(f"--out {out} holds the pictures or the marks; name another folder for the masks")
+    found = pictures_of(folder)
+    if not found:
+        raise ValueError(f"there are no pictures in {folder}; their names end in {', '.join(ENDINGS)}")
+    out.mkdir(parents=True, exist_ok=True)
+    targets = [pictures.outputs(out / f"{image.stem}.png") for image in found]
+    twice = [path for path, times in Counter(path for paths in targets for path in paths).items() if times > 1]
+    if twice:
+        raise ValueError(f"two pictures of {folder} would both write {twice[0].name}; rename one")
+    counts = Counter[str]()
+    for number, (image, paths) in enumerate(zip(found, targets, strict=True), 1):
+        place = f"{number} of {len(found)}"
+        given = image.with_name(f"{image.stem}{_MARKS}.png") if marks is None else marks / f"{image.stem}.png"
+        if not overwrite and all(path.exists() for path in paths):
+            counts["skipped"] += 1
+            print(f"{place}  {paths[0]}  is there, skipped", flush=True)
+            continue
+        try:
+            if not given.exists():
+                raise ValueError(f"{image} has no marks, {given}")
+            picture = pictures.read_image(image)
+            labels, palette = pictures.read_marks(given, picture[0].shape[:2])
+            answer = segment_picture(picture, [labels], palette, paths, threads)
+        except (ValueError, OSError, MemoryError) as error:
+            counts["failed"] += 1
+            options.warn(f"{place}: {image.name}: {' '.join(str(error).split())}")
+            continue
+        counts["written"] += 1
+        print(f"{place}  {paths[0]}  ({shares(answer)})", flush=True)
+    print(", ".join(f"{counts[what]} {what}" for what in ("written", "skipped", "failed")))
+    return 1 if counts["failed"] else 0
+
+
 def _page(arguments: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
     try:
@@ -108,13 +168,11 @@ def _page(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise ModuleNotFoundError(
-            f"no marks: to mark in the browser {install_advice('page')}; or give --click y,x,label (at least two "
-            "classes) or --scribbles MARKS"
-        ) from None
-    paths = None
-    if arguments.out is not None:
-        paths = pictures.outputs(arguments.out)
+        how = (
+            f"no marks: to mark in the browser {install_advice('page')}; or give --click y,x,label or --scribbles MARKS"
+        )
+        raise ModuleNotFoundError(how) from None
+    paths = None if arguments.out is None else pictures.outputs(arguments.out)
     return serve(arguments.image, paths, arguments.threads, browser=not arguments.no_browser)
 
 
@@ -148,9 +206,7 @@ def _check_clicks(clicks: list[tuple[int, int, int]], marks: "np.ndarray") -> No
     """Refuse marks of one class where a later click on the same pixel has overruled the only one of another."""
     lost = [f"{y},{x},{label}" for y, x, label in clicks if marks[y, x] != label]
     if lost and not several(marks):
-        raise ValueError(
-            f"the marks have 1 class(es), as --click {lost[0]} is overruled by a later click on its pixel; click beside it"
-        )
+        raise ValueError(f"the marks have 1 class(es): a later click overrules --click {lost[0]}; click beside it")
 
 
 def _click(text: str) -> tuple[int, int, int]:

@@ -21,13 +21,10 @@ SUMMARY = "tags of the words of sentences, by a trained tagger"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx tag``."""
-    parser.add_argument(
-        "sentences", type=Path, metavar="FILE", help="text or CoNLL-U, plain or .gz; - is standard input"
-    )
-    parser.add_argument(
-        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train tagger"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
+    add = parser.add_argument
+    add("sentences", type=Path, metavar="FILE", help="text or CoNLL-U, plain or .gz; - is standard input")
+    add("--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train tagger")
+    add("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
     options.add_shared(parser, "--device", "--threads")
 
 

@@ -19,19 +19,14 @@ SUMMARY = "translations of sentences, by a trained translation model"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``probtx translate``."""
-    parser.add_argument("sentences", type=Path, metavar="FILE", help="text, plain or .gz; - is standard input")
-    parser.add_argument(
-        "--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train translation"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
-    parser.add_argument("--log-probability", action="store_true", help="a second column with the log probability")
-    parser.add_argument(
-        "--beam", type=options.count, metavar="N", help="sequences followed at a time; 1 is greedy (default: as in the run)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--length-penalty", type=options.real, metavar="A", help="0 compares probabilities; more favours long translations (default: as in the run)"
-    )  # fmt: skip
-    parser.add_argument("--batch", type=options.count, default=64, metavar="N", help="sentences at once (default 64)")
+    add = parser.add_argument
+    add("sentences", type=Path, metavar="FILE", help="text, plain or .gz; - is standard input")
+    add("--model", required=True, type=Path, metavar="DIR", help="folder of a run of probtx train translation")
+    add("--out", type=Path, metavar="FILE", help="write here (default, and -: standard output)")
+    add("--log-probability", action="store_true", help="a second column with the log probability")
+    add("--beam", type=options.count, metavar="N", help="sequences at a time; 1 is greedy (default: the run's)")
+    add("--length-penalty", type=options.real, metavar="A", help="more favours long translations (default: the run's)")
+    add("--batch", type=options.count, default=64, metavar="N", help="sentences at once (default 64)")
     options.add_shared(parser, "--device", "--threads")
     parser.set_defaults(names={"length_penalty": "--length-penalty"})
 

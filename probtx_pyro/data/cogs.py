@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probtx_pyro.data._fetch import fetch, on_github, read_lines
+from probtx_pyro.data.files import fetch, on_github, read_lines
 
 NONE = "_"
 _NOUN = re.compile(r"(\* )?(\w+) \( x _ (\d+) \)")
@@ -120,9 +120,7 @@ def tags_of(words: Sequence[str], logical_form: str) -> Tags:
 
     tags = Tags(column("parents", 0), *(column(name, NONE) for name in Tags._fields[1:]))
     if (back := logical_form_of(words, tags)) != logical_form:
-        raise ValueError(
-            f"the tags of this logical form give {back!r}; it has an order, noun or arc that no tags express"
-        )
+        raise ValueError(f"the tags of this logical form give {back!r}: it has what no tags express")
     return tags
 
 

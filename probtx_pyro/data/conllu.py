@@ -1,4 +1,4 @@
-"""CoNLL-U: dependency treebanks read with the line of every error and written back to the byte.
+"""CoNLL-U: dependency treebanks by name or from files, read with the line of every error, written back to the byte.
 
 CoNLL-U (https://universaldependencies.org/format.html): a line a word with ten columns between tabs, ``#`` comments
 before the first word, a blank line after the last. The reader keeps every line as it is; what it decides where the
@@ -15,12 +15,24 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probtx_pyro.data._fetch import BadLine, Block, read_blocks, write_bytes
+from probtx_pyro.data.files import BadLine, Block, Published, Splits, load_splits, on_github, read_blocks, write_bytes
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _MAY_HAVE_SPACES = {"FORM", "LEMMA", "MISC"}
 _NUMBER = "(0|[1-9][0-9]*)"
 _ID = re.compile(f"{_NUMBER}(?:([-.]){_NUMBER})?")
+
+# Each address serves the part's CoNLL-U file of the repository at that commit, uncompressed, as text.
+PUBLISHED: Published = {
+    "small": {"train": Path(__file__).with_name("small_treebank.conllu")},
+    "ewt": on_github(
+        "ud_english_ewt",
+        "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb",
+        train=("en_ewt-ud-train.conllu", "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b"),
+        dev=("en_ewt-ud-dev.conllu", "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6"),
+        test=("en_ewt-ud-test.conllu", "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd"),
+    ),
+}
 
 
 class Sentence(NamedTuple):
@@ -132,6 +144,31 @@ def write_conllu(sentences: Sequence[Sentence], path: str | Path, heads: Sequenc
         write_bytes(path, gzip.compress(content.encode(), mtime=0) if path.suffix == ".gz" else content.encode())
 
 
+def load_treebank(source: str | Path = "small", dev_share: float = 0.2) -> Splits[Sentence]:
+    """A treebank by name, or the user's.
+
+    Parameters
+    ----------
+    source
+        ``"small"``, written for this project and installed with it; ``"ewt"``, the UD English Web Treebank (Silveira et
+        al. 2014, CC BY-SA 4.0), from ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see
+        `part_paths`.
+    dev_share
+        How much of the end of a treebank without a dev part becomes one.
+
+    Raises
+    ------
+    ValueError
+        Of `part_paths` and `read_conllu`.
+
+    Examples
+    --------
+    >>> load_treebank().train[0].words
+    ('The', 'cat', 'sleeps', '.')
+    """
+    return load_splits(source, PUBLISHED, read_conllu, dev_share)
+
+
 def _sentence(block: Block, check_tree: bool) -> Sentence:
     """A sentence from its numbered lines."""
     comments = tuple(takewhile(lambda line: line.startswith("#"), (line for _, line in block)))
@@ -149,16 +186,12 @@ def _sentence(block: Block, check_tree: bool) -> Sentence:
             raise BadLine(number, f"ID {fields[0]}, but {what} {expected}; number the words 1, 2, 3, ...")
         if mark == "-":
             if last < expected or expected <= span_end:
-                raise BadLine(
-                    number, f"multiword token {fields[0]} runs backwards or overlaps the one before; mend its range"
-                )
+                raise BadLine(number, f"multiword token {fields[0]} runs backwards or overlaps; mend its range")
             span_end, span_line = last, number
         elif mark == ".":
             empty_nodes += 1
             if last != empty_nodes:
-                raise BadLine(
-                    number, f"ID {fields[0]}, but the next empty node here is {first}.{empty_nodes}; number them so"
-                )
+                raise BadLine(number, f"ID {fields[0]}, but the next empty node is {first}.{empty_nodes}; number it so")
         else:
             words.append((number, fields))
             empty_nodes = 0
@@ -214,9 +247,7 @@ def _check_tree(heads: tuple[Any, ...], numbers: Sequence[int]) -> None:
     """Refuse heads of some words only, and cycles."""
     if None in heads and set(heads) != {None}:
         missing = heads.index(None)
-        raise BadLine(
-            numbers[missing], "no HEAD, but other words of the sentence have one; give it, or check_tree=False"
-        )
+        raise BadLine(numbers[missing], "no HEAD, but other words have one; give it, or check_tree=False")
     safe = {0, None}
     for word in range(1, len(heads) + 1):
         path: list[int] = []

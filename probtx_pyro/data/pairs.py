@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import GITHUB, download, own_file, read_lines
-from probtx_pyro.data._splits import Splits, part_paths
+from probtx_pyro.data.files import GITHUB, Splits, download, own_file, part_paths, read_lines
 
 TATOEBA = "tatoeba_en_de/pairs.tsv"
 SHA256 = "fd7636e4f85ae5414c7f0c2dcb5992a1fcb110404fd7e2526b746553273d0510"
@@ -98,7 +97,7 @@ def _held_out(pairs: list[Pair], shares: dict[str, float], seed: int) -> dict[st
         start, number = len(part_of), round(len(sources) * share)
         if not 0 <= share < 1 or (part == "dev" and not number) or start + number >= len(sources):
             raise ValueError(
-                f"{part}_share {share} of {len(sources)} distinct sentences leaves a part empty; give {part} and train files, more pairs or another share"
+                f"{part}_share {share} of {len(sources)} sentences leaves a part empty; give a {part} file"
             )
         part_of |= dict.fromkeys(sources[start : start + number], part)
     parts: dict[str, list[Pair]] = {part: [] for part in ("train", *shares)}

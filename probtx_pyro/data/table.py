@@ -1,21 +1,82 @@
-"""Tables of numbers: files with a header, a column for each feature and perhaps one with labels."""
+"""Files with a header and columns, ``.csv`` and ``.tsv``; and tables of numbers in such files."""
 
+import csv
+import io
 import math
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from probtx_pyro.data._columns import read_columns
-from probtx_pyro.data._fetch import named
+from probtx_pyro.data.files import named, read_text
 
+Item = TypeVar("Item")
+
+# How a file is cut into columns, by its ending; a TSV file knows no quotes (IANA, text/tab-separated-values).
+FORMATS = {
+    ".csv": {"delimiter": ",", "strict": True, "skipinitialspace": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
 # digits of ASCII alone: Python's float also reads 1_000 and the digits of every script
 _NUMBER = r"[+-]?(?:[0-9]+(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?"
 POINTS = {".": re.compile(_NUMBER.format(point=r"\.")), ",": re.compile(_NUMBER.format(point=","))}
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 """Marks of a number that is missing, in small or large letters, where those are let in."""
+
+
+def read_columns(
+    path: str | Path,
+    reader_of: Callable[[list[str]], Callable[[list[str]], Item]],
+    delimiter: str | None = None,
+) -> list[Item]:
+    """Return what is read from each row of a file, empty lines passed over.
+
+    Parameters
+    ----------
+    path
+        The file; ``-`` is standard input, read as CSV.
+    reader_of
+        From the names in the header, without spaces about them, to a function that reads a row of as many columns; a
+        ValueError of either gets the line.
+    delimiter
+        Character between columns, of a CSV file of any ending; None goes by the ending.
+
+    Raises
+    ------
+    ValueError
+        Another ending; ``FILE, line N: ...`` for a header with another delimiter, a row of another length than the
+        header, or broken quotes; a file that cannot be read.
+    """
+    path = Path(path)
+    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if delimiter is not None or str(path) == "-":
+        how = {**FORMATS[".csv"], "delimiter": delimiter or ","}
+    elif ending in FORMATS:
+        how = FORMATS[ending]
+    else:
+        raise ValueError(f"{path} ends in none of {', '.join(FORMATS)}; rename or convert it")
+    reader = csv.reader(io.StringIO(read_text(path, "CSV or TSV file"), newline=""), **how)  # type: ignore[arg-type]
+    found: list[Item] = []
+    header, number, read = None, 1, None
+    try:
+        for row in reader:
+            if read is None or header is None:
+                header = [name.strip() for name in row]
+                if len(header) == 1 and (other := [mark for mark in ";\t,|" if mark in header[0]]):
+                    raise ValueError(
+                        f"the header has no {how['delimiter']!r} but {other[0]!r}; mend it (delimiter {other[0]!r})"
+                    )
+                read = reader_of(header)
+            elif row:
+                if len(row) != len(header):
+                    raise ValueError(f"{len(row)} columns instead of {len(header)}; quote texts with delimiters")
+                found.append(read(row))
+            number = reader.line_num + 1
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{named(path)}, line {number}: {error}") from None
+    return found
 
 
 class Table(NamedTuple):
@@ -80,9 +141,7 @@ def read_table(
         if missing := [name for name in wanted if name and name not in header]:
             raise ValueError(f"the header has no column {', '.join(missing)}; name one of {header}")
         if "" in names:
-            raise ValueError(
-                f"column {header.index('') + 1} of the header has no name; name it, or remove it (a delimiter at the end of a line makes one)"
-            )
+            raise ValueError(f"column {header.index('') + 1} of the header has no name; name it, or remove it")
         if twice := [name for name in (*names, label) if header.count(name or "") > 1]:
             raise ValueError(f"the header has the column {twice[0]} twice; rename one of them")
         if not names:
@@ -111,9 +170,7 @@ def read_table(
                 repairs.append("pass over all such lines (incomplete)")
             if features is None:
                 repairs.append(f"leave out the column (skip {name})")
-            raise ValueError(
-                f"{name} is {text!r}, which is no finite number; {', '.join(repairs[:-1])} or {repairs[-1]}"
-            )
+            raise ValueError(f"{name} is {text!r}, no finite number; {', '.join(repairs[:-1])} or {repairs[-1]}")
         return found
 
     rows = read_columns(path, reader_of, delimiter)

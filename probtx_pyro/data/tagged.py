@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data._fetch import BadLine, Block, on_github, read_blocks
-from probtx_pyro.data._splits import Published, Splits, load_splits
+from probtx_pyro.data.files import BadLine, Block, Published, Splits, load_splits, on_github, read_blocks
 from probtx_pyro.metrics import BIO_TAG
 
 PUBLISHED: Published = {
@@ -66,9 +65,7 @@ def read_tagged(source: str | Path | Iterable[str], bio: bool = False) -> list[T
                 raise BadLine(number, f"{line!r} is not a word, a tab and its tag; write them so")
             counts.append(len(columns))
             if len(columns) != counts[0]:
-                raise BadLine(
-                    number, f"{line!r} has {len(columns)} columns, and lines before it {counts[0]}; give as many"
-                )
+                raise BadLine(number, f"{line!r} has {len(columns)} columns instead of {counts[0]}; give as many")
             if bio and not BIO_TAG.fullmatch(columns[-1]):
                 raise BadLine(number, f"{columns[-1]!r} is no BIO tag; give O, B-type or I-type")
             rows.append((columns[0], columns[-1]))

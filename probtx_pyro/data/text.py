@@ -3,31 +3,32 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from probtx_pyro.data._fetch import GITHUB, Remote, fetch, read_text
-from probtx_pyro.data.spelling import spelling_numbers
+from probtx_pyro.data.files import fetch, on_github, read_text
 
 UNKNOWN = "�"
 """What stands for a character that the vocabulary does not have."""
-_SHAKESPEARE = GITHUB + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-_WIKITEXT = GITHUB + "pytorch/examples/main/word_language_model/data/wikitext-2/"
-
-
 REMOTE = {
-    "tinyshakespeare": (
-        Remote("tinyshakespeare/input.txt", _SHAKESPEARE, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),
+    "tinyshakespeare": on_github(
+        "tinyshakespeare",
+        "karpathy/char-rnn/master/data/tinyshakespeare",
+        training=("input.txt", "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),
     ),
-    "wikitext2": (
-        Remote("wikitext2/train.txt", _WIKITEXT + "train.txt", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-        Remote("wikitext2/valid.txt", _WIKITEXT + "valid.txt", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-        Remote("wikitext2/test.txt", _WIKITEXT + "test.txt", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+    "wikitext2": on_github(
+        "wikitext2",
+        "pytorch/examples/main/word_language_model/data/wikitext-2",
+        training=("train.txt", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+        validation=("valid.txt", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+        test=("test.txt", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
     ),
-}  # fmt: skip
+}
 
 
 class Text(NamedTuple):
@@ -69,7 +70,7 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     True
     """
     if source in REMOTE:
-        parts = [read_text(fetch(remote)) for remote in REMOTE[str(source)]]
+        parts = [read_text(fetch(remote)) for remote in REMOTE[str(source)].values()]
     else:
         wanted = f"text file or one of topics, {', '.join(REMOTE)}"
         parts = [topics_text() if source == "topics" else read_text(Path(source), wanted)]
@@ -89,6 +90,56 @@ def _words(text: str) -> list[str]:
 
 
 LEVELS: dict[str, Callable[[str], Sequence[str]]] = {"char": list, "word": _words}
+
+
+LONGEST = 4
+"""Letters of the longest prefix or suffix that is a feature."""
+
+
+def word_shape(word: str) -> str:
+    """Return a word with ``A`` for every large letter, ``a`` for every other letter and ``0`` for every digit;
+    other marks stay.
+
+    >>> word_shape("McGraw-1990s")
+    'AaAaaa-0000a'
+    """
+    return "".join("A" if x.isupper() else "a" if x.isalpha() else "0" if x.isdigit() else x for x in word)
+
+
+def spelling_features(word: str) -> tuple[str, ...]:
+    """Return the features of a spelling, as many for every word: prefixes and suffixes, small letters,
+    and the shape in two ways.
+
+    Parameters
+    ----------
+    word
+        Any word.
+
+    Examples
+    --------
+    >>> spelling_features("Yes")[1:6]
+    ('prefix Ye', 'prefix Yes', 'prefix Yes', 'suffix s', 'suffix es')
+    >>> spelling_features("Yes")[8:]
+    ('small yes', 'shape Aaa', 'runs Aa')
+    """
+    shape, ends = word_shape(word), range(1, LONGEST + 1)
+    whole = f"small {word.lower()}", f"shape {shape}", "runs " + re.sub(r"(.)\1+", r"\1", shape)
+    return (*(f"prefix {word[:n]}" for n in ends), *(f"suffix {word[-n:]}" for n in ends), *whole)
+
+
+@lru_cache(maxsize=2**17)
+def spelling_numbers(word: str, rows: int) -> tuple[int, ...]:
+    """Return the rows that the features of a spelling have in a table, from 0, the same on every machine;
+    features may share one.
+
+    Parameters
+    ----------
+    word
+        Any word.
+    rows
+        Rows of the table.
+    """
+    return tuple(crc32(feature.encode()) % rows for feature in spelling_features(word))
 
 
 class Vocabulary(NamedTuple):

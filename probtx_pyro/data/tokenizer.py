@@ -1,7 +1,8 @@
 """Subwords and words as numbers, learned from text by the library ``tokenizers``, with nothing of the text lost."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ UNKNOWN_NUMBER, START, END = 0, 1, 2
 SPECIAL = ["<unknown>", "<start>", "<end>"]
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         import tokenizers
     except ModuleNotFoundError:
@@ -25,19 +26,19 @@ class Level(NamedTuple):
     and the smallest size.
     """
 
-    model: Callable[[Any], Any]
-    trainer: Callable[[Any, int], Any]
+    model: Callable[[ModuleType], object]
+    trainer: Callable[[ModuleType, int], object]
     least: int
 
 
-def _byte_pairs(library: Any, size: int) -> Any:
+def _byte_pairs(library: ModuleType, size: int) -> object:
     alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # all 256 bytes: nothing is unknown
     return library.trainers.BpeTrainer(
         vocab_size=size, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
 
 
-def _words(library: Any, size: int) -> Any:
+def _words(library: ModuleType, size: int) -> object:
     return library.trainers.WordLevelTrainer(vocab_size=size, special_tokens=SPECIAL, show_progress=False)
 
 

@@ -20,8 +20,7 @@ from probtx_pyro.inference._gibbs import begin
 from probtx_pyro.inference._importance import latents_of, log_mean
 from probtx_pyro.inference._program import require_counts, require_finite
 from probtx_pyro.inference._start import seeds
-from probtx_pyro.models._latent_choices import Latents
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Formulation, Latents
 from probtx_pyro.ops._progress import progress_bar
 
 PILOT = 20  # temperatures of the run that places the others

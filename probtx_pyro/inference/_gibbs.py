@@ -1,7 +1,7 @@
 """Gibbs sampling of a formulation's parameters: latents drawn from the attention,
 then each parameter from its conditional.
 
-The sums are those of an M-step, and Gibbs draws from the conditionals whose modes ECM takes (`_conditionals`). Without
+The sums are those of an M-step, and Gibbs draws from the conditionals whose modes ECM takes. Without
 priors, only the formulation's latent choices are drawn. Chains, like heads and examples, are axes of one batch, on the
 CPU or a GPU.
 """
@@ -23,9 +23,8 @@ from probtx_pyro.inference._program import identity, of_problem, require_counts,
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference.em import require_posterior
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._problem import Problem
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Formulation, Latents
 from probtx_pyro.models.priors import bare
 from probtx_pyro.ops._progress import progress_bar
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from probtx_pyro.inference._program import require_counts, require_finite
 from probtx_pyro.inference._start import seeds
-from probtx_pyro.models._latent_choices import Latents
-from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.models.formulation import Formulation, Latents
 
 CHUNK = 64  # draws whose densities are computed at once, as many as annealing has chains
 

@@ -7,13 +7,9 @@ from probtx_pyro._lazy import lazily
 
 _NAMES = {
     "_capture": ("capture",),
-    "_captured": ("Captured", "captured"),
-    "_stack": ("stack_layers", "capture_data"),
-    "_best_equivalent": ("BestEquivalent", "best_equivalent"),
+    "_captured": ("Captured", "captured", "stack_layers", "capture_data", "BestEquivalent", "best_equivalent"),
     "_query_check": ("QueryCheck", "QUERY_STATISTICS", "query_check"),
     "_cross_validate": ("CrossValidation", "softmax_alternatives", "cross_validate"),
-    "redundancy": (
-        "rank_spectrum", "attention_rank", "effective_rank", "effective_keys", "head_distances", "jensen_shannon",
-    ),
-}  # fmt: skip
+    "redundancy": "rank_spectrum attention_rank effective_rank effective_keys head_distances jensen_shannon".split(),
+}
 __all__, __getattr__, __dir__ = lazily(__name__, _NAMES)

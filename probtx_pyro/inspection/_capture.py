@@ -5,7 +5,8 @@ and layers that a function explains.
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +18,12 @@ from probtx_pyro.nn import DependencyCRFEncoder, HopfieldRetrieval, SoftmaxAtten
 from probtx_pyro.nn.attention import Attention
 
 Explain = Callable[..., Mapping[str, Any]]
+Ours: TypeAlias = nn.MultiheadAttention | Attention | HopfieldRetrieval
 
 
 @torch.no_grad()
 def capture(
-    module: nn.Module, *inputs: Any, attentions: Mapping[type[nn.Module], Explain] | None = None, **kwargs: Any
+    module: nn.Module, *inputs: object, attentions: Mapping[type[nn.Module], Explain] | None = None, **kwargs: object
 ) -> dict[str, Captured]:
     """Run ``module(*inputs, **kwargs)`` once and return what each of its attention layers computed.
 
@@ -65,15 +67,14 @@ def capture(
     Examples
     --------
     >>> _ = torch.manual_seed(0)
-    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2, enable_nested_tensor=False).eval()
+    >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     >>> layers = capture(encoder, torch.randn(3, 5, 8))
     >>> list(layers), tuple(layers["layers.0.self_attn"].attention().shape)
     (['layers.0.self_attn', 'layers.1.self_attn'], (3, 2, 5, 5))
     """
     if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"module must be a torch.nn.Module that attends, not a {type(module).__name__}; a formulation says its attention itself"
-        )
+        raise ValueError(f"module must be a torch.nn.Module that attends, not a {type(module).__name__}")
     found: dict[str, Captured] = {}
     explained = dict(attentions or {})
     running: list[tuple[str, bool]] = []  # modules inside each other, and whether one of them is explained already
@@ -82,15 +83,18 @@ def capture(
         again = sum(known == name or known.startswith(f"{name} (call ") for known in found)
         found[f"{name} (call {again + 1})" if again else name] = one
 
-    def enter(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(name: str, layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         read = next((function for kind, function in explained.items() if isinstance(layer, kind)), None)
-        ours = isinstance(layer, nn.MultiheadAttention | Attention | HopfieldRetrieval)
+        ours = isinstance(layer, Ours)
         within = bool(running) and running[-1][1]
         running.append((name, within or ours or read is not None))
         if not within and read is not None:
             add(name, _explained(name, read(layer, *args, **kwargs)))
-        elif not within and ours:
+        elif not within and isinstance(layer, Ours):
             add(name, _of_layer(name, layer, args, kwargs))
+
+    def leave(*_: object) -> None:
+        running.pop()
 
     def call(*args: Any, **kwargs: Any) -> None:
         if not running[-1][1]:
@@ -100,36 +104,21 @@ def capture(
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         for name, layer in module.named_modules():
-            before, after = _hooks(name or type(layer).__name__, enter, running)
+            before = partial(enter, name or type(layer).__name__)
             stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
-            stack.enter_context(layer.register_forward_hook(after, always_call=True))
+            stack.enter_context(layer.register_forward_hook(leave, always_call=True))
         stack.enter_context(_FusedCalls(call))
         module(*inputs, **kwargs)
     if not found and any(isinstance(layer, DependencyCRFEncoder) for layer in module.modules()):
         raise ValueError(
-            "module: a DependencyCRFEncoder has no queries and keys to catch; take encoder.field(x).head_marginals, its attention, or encoder.crf(x), the formulation"
+            "module: a DependencyCRFEncoder has no queries and keys to catch; "
+            "take encoder.field(x).head_marginals, its attention, or encoder.crf(x), the formulation"
         )
     if not found and any(hasattr(layer, "set_attn_implementation") for layer in module.modules()):
-        raise ValueError(
-            'module writes its attention out, as models of Hugging Face do that were loaded with attn_implementation="eager"; call model.set_attn_implementation("sdpa") first'
-        )
+        raise ValueError('module writes its attention out; call model.set_attn_implementation("sdpa") first')
     if not found:
-        raise ValueError(
-            "module computed no attention that is known: no torch.nn.MultiheadAttention, no layer of probtx_pyro.nn, no scaled_dot_product_attention; explain its own class by attentions=, or give the projected tensors to inspection.captured"
-        )
+        raise ValueError("module computed no attention that is known; explain its class by attentions= or use captured")
     return found
-
-
-def _hooks(name: str, enter: Callable[..., None], running: list[tuple[str, bool]]) -> tuple[Any, Any]:
-    """Hooks of a module, before and after it runs."""
-
-    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        enter(name, layer, args, kwargs)
-
-    def after(*_: Any) -> None:
-        running.pop()
-
-    return before, after
 
 
 class _FusedCalls(TorchFunctionMode):
@@ -139,7 +128,7 @@ class _FusedCalls(TorchFunctionMode):
         super().__init__()
         self.tell = tell
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None):
         if function is F.scaled_dot_product_attention:
             self.tell(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
@@ -171,13 +160,11 @@ def _explained(name: str, given: Mapping[str, Any]) -> Captured:
     allowed = inspect.signature(captured).parameters
     if not isinstance(given, Mapping) or not {"queries", "keys"} <= given.keys() <= allowed.keys():
         said = ", ".join(given) if isinstance(given, Mapping) else type(given).__name__
-        raise ValueError(
-            f"attentions: the function for {name} must return a mapping with queries and keys, and may add {', '.join(list(allowed)[2:])}, not {said}"
-        )
+        raise ValueError(f"attentions: the function for {name} must return arguments of captured, not {said}")
     return captured(**given)
 
 
-def _of_layer(name: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def _of_layer(name: str, layer: Ours, args: tuple[object, ...], kwargs: dict[str, object]) -> Captured:
     """A layer of torch or of `probtx_pyro.nn`, from the arguments of its call."""
     projecting = _own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
     call = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
@@ -198,13 +185,11 @@ def _of_layer(name: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return seen(asked, written, mask, padded, ("batch", "head"), options=projecting.attention_options)
 
 
-def _own(name: str, layer: Any) -> Attention:
+def _own(name: str, layer: nn.MultiheadAttention) -> Attention:
     """Our reference layer with the weights of torch's: the two project alike."""
     cuda = [layer.out_proj.weight.device.index] if layer.out_proj.weight.is_cuda else []
     with torch.random.fork_rng(devices=cuda):  # the start that the weights replace is drawn
         twin = SoftmaxAttention.from_torch(layer)
     if twin.state_dict().keys() != layer.state_dict().keys():
-        raise ValueError(
-            f"{name} keeps its weights under other names ({', '.join(layer.state_dict())}); remove its parametrizations first"
-        )
+        raise ValueError(f"{name} keeps its weights under other names; remove its parametrizations first")
     return twin

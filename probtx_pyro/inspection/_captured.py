@@ -13,17 +13,23 @@ mixture, that of the likeliest b and P, unless the one that the layer's weights 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.inspection._gauge import METRICS, Gauge, Head, Priors, fit
-from probtx_pyro.models import Formulation, GaussianMixture, Mixture, MixtureDensity
+from probtx_pyro.inspection._gauge import METRICS, Gauge, Head, Prior, Priors, fit
+from probtx_pyro.models import Formulation, GaussianMixture, Mixture
+from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import plate_names
 from probtx_pyro.models._validation import broadcastable, finite, positive_definite
+from probtx_pyro.ops._numerics import common_shape
+from probtx_pyro.results._arviz import Variable, from_arrays
+
+Coords: TypeAlias = Mapping[str, Sequence[object]]
+F = TypeVar("F", bound=Formulation)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,7 +55,7 @@ class Captured:
     mask: Tensor | None
     present: Tensor
     dims: tuple[str, ...]
-    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    coords: Coords = field(default_factory=dict)
     chosen: GaussianMixture | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,9 +123,7 @@ class Captured:
         written = self.written
         if not self.has_density or not isinstance(written, Mixture) or not isinstance(written.flat, GaussianMixture):
             kind = type(self.written).__name__
-            raise ValueError(
-                f"the attention of this {kind} is the posterior of no density of queries, so that it has no mixture and no evidence; ask for attention, entropy or effective_units"
-            )
+            raise ValueError(f"the attention of this {kind} is the posterior of no density of queries: no evidence")
         return written.flat
 
     @property
@@ -175,9 +179,7 @@ class Captured:
         tilt, precision = (x.to(self.queries) for x in (tilt, precision))
         kind = {1: "scalar", 0: "diagonal", -1: "full"}.get(tilt.dim() - precision.dim())
         if kind is None or tilt.dim() != heads + 1:
-            raise ValueError(
-                f"tilt has shape {tuple(tilt.shape)} and precision {tuple(precision.shape)}; with {heads} axes of heads ({', '.join(self._heads)}) tilt has {heads + 1} axes, precision {heads}, {heads + 1} or {heads + 2}"
-            )
+            raise ValueError("tilt must have shape (*heads, D), precision (*heads), (*heads, D) or (*heads, D, D)")
         slopes, logits, excess = self._natural(kind)
         pull = slopes + self._beside(tilt, 1).unsqueeze(-2)
         if kind == "scalar":
@@ -196,20 +198,15 @@ class Captured:
         own |= {"keys": keys, "shift": None, "diagonal_metric": kind == "diagonal"}
         return replace(self._plain(), chosen=self.as_written.replace(log_prior=weights.log_softmax(-1), **own))
 
-    def gauge(self, metric: str, tilt: Any = None, precision: Any = None) -> Gauge:
+    def gauge(self, metric: str, tilt: Prior = None, precision: Prior = None) -> Gauge:
         """The likeliest b and P of every head, with leading axes (*heads);
         arguments as those of `inspection.best_equivalent`.
         """
         if metric not in METRICS:
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
         (slopes, logits, excess), features = self._natural(metric), self.queries.shape[-1]
-        counted = self.present.unsqueeze(-1) if self._alone else self.present
-        parts = {
-            "queries": (self._asked, 2),
-            "counted": (counted.double(), 1),
-            "slopes": (slopes, 2),
-            "logits": (logits, 2),
-        }
+        count = (self.present.unsqueeze(-1) if self._alone else self.present).double()
+        parts = {"queries": (self._asked, 2), "counted": (count, 1), "slopes": (slopes, 2), "logits": (logits, 2)}
         parts |= {} if excess is None else {"excess": (excess, 1)}
         leading = self._asked.shape[:-2]  # queries with units of their own are examples
         first = [i for i, name in enumerate(self.dims) if not name.startswith("batch")]
@@ -225,9 +222,8 @@ class Captured:
         priors, found = Priors.of(metric, features, heads, tilt, precision), []
         for index in np.ndindex(*heads):
             label = ", ".join(f"{name} {i}" for name, i in zip(self._heads, index, strict=True)) or "the head"
-            found.append(
-                fit(Head(**{name: x[index] for name, x in tensors.items()}), metric, priors.head(index), label)
-            )
+            head = Head(**{name: x[index] for name, x in tensors.items()})
+            found.append(fit(head, metric, priors.head(index), label))
         columns = zip(*found, strict=True)
         gauge = [torch.stack([torch.as_tensor(x) for x in each]).unflatten(0, heads or (1,)) for each in columns]
         gauge = [(x if heads else x[0]).to(self.queries.device) for x in gauge]
@@ -283,14 +279,8 @@ class Captured:
         logits = flat.log_weights() + own.unsqueeze(-2)
         if not excess.any():
             return slopes, logits, None
-        if flat.metric is not None:
-            raise ValueError(
-                "units whose precisions differ, in a metric that is not the identity, have no equivalents to choose from here; ask for the mixture as written by name, captured.raw"
-            )
-        if metric != "scalar":
-            raise ValueError(
-                f"metric: units whose precisions differ are equivalent to others under a scalar metric only, not under a {metric} one; take metric='scalar'"
-            )
+        if flat.metric is not None or metric != "scalar":
+            raise ValueError("metric: units whose precisions differ have no equivalents in one; take captured.raw")
         return slopes, logits, excess
 
 
@@ -303,7 +293,7 @@ def captured(
     *,
     padded: Tensor | None = None,
     dims: Sequence[str] | None = None,
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Coords | None = None,
 ) -> Captured:
     """The mixture that softmax assumes, from the projected queries, keys and values of any attention.
 
@@ -376,7 +366,7 @@ def seen(
     mask: Tensor | None,
     padded: Tensor | None,
     dims: tuple[str, ...],
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Coords | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Captured:
     """Put queries beside the formulation that attended to them; queries that do not count may hold anything."""
@@ -390,14 +380,190 @@ def seen(
 
 def _mask(mask: Tensor, num_queries: int, num_units: int) -> Tensor:
     if not mask.is_floating_point():
-        raise ValueError(
-            f"mask must be what is added to the logits, not {mask.dtype}; from a boolean, torch.zeros(mask.shape).masked_fill(forbidden, -torch.inf)"
-        )
+        raise ValueError(f"mask must be what is added to the logits, 0 or -inf, not {mask.dtype}")
     if mask.dim() < 2 or mask.shape[-2] not in (1, num_queries) or mask.shape[-1] != num_units:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} but must end in (1, {num_units}) or ({num_queries}, {num_units}): queries by units"
-        )
+        raise ValueError(f"mask has shape {tuple(mask.shape)} but must end in (1 or {num_queries}, {num_units})")
     mask = mask.detach().double()
     if bool((mask.isnan() | (mask == torch.inf)).any()):
         raise ValueError("mask contains NaN or +infinity; use 0 and -inf, or finite position terms")
     return mask
+
+
+def stack_layers(layers: Mapping[str, Captured]) -> Captured:
+    """Layers of equal shapes as one, with a leading axis ``layer`` that carries their names.
+
+    Raises
+    ------
+    ValueError
+        No layer, or layers that differ in shape or in their leading axes.
+    """
+    every = list(layers.values())
+    shapes = {name: (x.dims, x.queries.shape, x.keys.shape, type(x.written)) for name, x in layers.items()}
+    chosen = [x.chosen for x in every if x.chosen is not None]
+    if len(set(shapes.values())) != 1 or len(chosen) not in (0, len(every)):
+        listed = ", ".join(f"{name} {tuple(q)} {tuple(k)} {kind.__name__}" for name, (_, q, k, kind) in shapes.items())
+        raise ValueError(f"layers differ in shape, kind or choice of mixture: {listed or 'none'}; take like layers")
+    leading = every[0].queries.shape[:-2]
+    masks = [x.mask for x in every if x.mask is not None]
+    if masks:  # 0 where a layer has none
+        masks = [torch.zeros_like(masks[0][..., :1, :]) if x.mask is None else x.mask for x in every]
+    return Captured(
+        torch.stack([x.queries for x in every]),
+        _stacked([x.written for x in every], every[0]._asked.shape[:-2]),
+        _aligned(masks, 2, leading) if masks else None,
+        torch.stack([x.present for x in every]),
+        ("layer", *every[0].dims),
+        {**every[0].coords, "layer": list(layers)},
+        _stacked(chosen, every[0]._asked.shape[:-2]) if chosen else None,
+        every[0].options,
+    )
+
+
+def _stacked(every: Sequence[F], leading: torch.Size) -> F:
+    """Formulations of one kind as one, with a leading axis more."""
+    first, fields = every[0], dict[str, Any]()
+    own = {row.field or name: len(first.row(name).names) for name, row in first.PARAMETERS.items()} | {"mask": 1}
+    for name in vars(first):
+        each = [vars(one)[name] for one in every]
+        if all(isinstance(x, Tensor) for x in each):
+            fields[name] = _aligned(each, own[name], leading)
+        elif name == "values":
+            fields[name] = None  # some layers have none
+        elif any(x is not each[0] and x != each[0] for x in each):
+            raise ValueError(f"layers differ in {name}, so that they are no one {type(first).__name__}; take like ones")
+        else:
+            fields[name] = each[0]
+    return type(first)(**fields)
+
+
+def _aligned(every: Sequence[Tensor], own: int, leading: torch.Size) -> Tensor:
+    """Tensors with so many own axes behind the leading ones, stacked."""
+    last = [(*(1,) * (own - x.dim()), *x.shape[max(x.dim() - own, 0) :]) for x in every]
+    shape = common_shape(*last)
+    return torch.stack([x.expand(*leading, *shape) for x in every])
+
+
+def capture_data(layers: Captured | Mapping[str, Captured], coords: Coords | None = None) -> Any:
+    """Lay out captured attention as labelled arrays:
+    the group ``captured`` of ``arviz.InferenceData`` (``xarray.DataTree`` in ArviZ 1.x).
+
+    Parameters
+    ----------
+    layers
+        One `Captured`, or what `inspection.capture` returned, if its layers have one shape.
+    coords
+        Labels of dimensions, such as ``{"query": tokens, "unit": tokens}``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        ``attention`` (.., query, unit), ``entropy``, ``effective_units`` and ``present`` (.., query), ``queries`` (..,
+        query, feature), ``values`` (.., unit, answer), and ``keys`` (.., unit, feature) or (.., unit, component,
+        feature) as written. Where attention is the posterior of a density, of the mixture (the best equivalent; as
+        written of ``captured.raw``): ``log_evidence`` (.., query) and ``weights`` (.., query, unit); and ``scale``, of
+        the dot products as written, where units share it. A query that may attend to nothing has attention and weights
+        0, log evidence -inf.
+
+    Raises
+    ------
+    ValueError
+        Layers that do not stack; too few queries for the best equivalent.
+    """
+    one = layers if isinstance(layers, Captured) else stack_layers(layers)
+    asked, attention = one._asked.shape[:-2], one.attention()
+    arrays: dict[str, tuple[Tensor, tuple[str, ...]]] = {
+        "attention": (attention, ("query", "unit")),
+        "entropy": (one.entropy(), ("query",)),
+        "effective_units": (one.effective_units(), ("query",)),
+        "present": (one.present, ("query",)),
+        "queries": (one.queries, ("query", "feature")),
+    }
+    alone = ("query",) * (len(asked) - len(one.dims))  # every query has units of its own
+    for name, x in (("keys", one.keys), ("values", one.values)):
+        if x is not None:
+            axes = one.written.axes(one.key_name if name == "keys" else name)
+            arrays[name] = (x.expand(*asked, *x.shape[-len(axes) :]), (*alone, *axes))
+    if one.has_density:
+        if torch.atleast_1d(one.scale).shape[-1] == 1 and not alone:
+            arrays["scale"] = (one.scale.reshape(one.scale.shape[:-1]).expand(one.queries.shape[:-2]), ())
+        weights = one._answered(one.mixture.log_weights().exp(), 1)
+        weights = weights.unflatten(-1, (attention.shape[-1], -1)).sum(-1).expand(attention.shape)
+        arrays["weights"] = (torch.where(one._alive().unsqueeze(-1), weights, 0.0), ("query", "unit"))
+        arrays["log_evidence"] = (one.log_evidence(), ("query",))
+    group: dict[str, Variable] = {name: ((*one.dims, *axes), x.cpu().numpy()) for name, (x, axes) in arrays.items()}
+    return from_arrays({"captured": group}, {**one.coords, **(coords or {})})
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BestEquivalent(Captured):
+    """A captured head as the mixture of the likeliest tilt b and precision P. See `best_equivalent`.
+
+    tilt: b, (*heads, D), heads the leading axes without those of the batch.
+    precision: P, (*heads), (*heads, D) or (*heads, D, D).
+    tilt_error, precision_error: their standard errors, from the observed information; of the posterior's Laplace
+    approximation
+        under priors.
+    num_steps: Newton steps, (*heads).
+    """
+
+    tilt: Tensor
+    precision: Tensor
+    tilt_error: Tensor
+    precision_error: Tensor
+    num_steps: Tensor
+
+
+def best_equivalent(
+    captured: Captured | Mapping[str, Captured], metric: str = "scalar", *, tilt: Prior = None, precision: Prior = None
+) -> BestEquivalent:
+    """Find the mixture with the captured attention under which the captured queries are likeliest.
+
+    Every mixture with keys ``P⁻¹(α k_j + b)``, precision P and the weights that go with them has the attention of
+    logits ``α k_j·q``. The likelihood is concave in b and P, so there is one maximum; there the mean of the queries,
+    and their mean squares as far as ``metric`` says, are those of the mixture. The mixture as written is one of them:
+    the evidence of a head never falls.
+
+    Parameters
+    ----------
+    captured
+        One `Captured`, or what `inspection.capture` returned, if its layers have one shape. Axes named ``batch`` share
+        b and P.
+    metric
+        ``"scalar"``, P a number; ``"diagonal"``, D numbers; ``"full"``, D(D + 1)/2 numbers. b has D more. The more
+        numbers, the more queries it takes to know them.
+    tilt
+        Prior on b: a Normal. None is maximum likelihood.
+    precision
+        Prior on P: a Gamma of shape 1 or more, or, for a full metric, a Wishart of D + 1 or more degrees of freedom.
+        None is maximum likelihood, which needs queries in general position: two for a scalar metric, D + 1 for a full
+        one, and more to be of use.
+
+    Returns
+    -------
+    BestEquivalent
+        A `Captured` that goes wherever one does.
+
+    Raises
+    ------
+    ValueError
+        Too few queries, or queries in a subspace, without a prior; a metric or a prior that is not known; an attention
+        that is the posterior of no density of queries.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from probtx_pyro.inspection import captured
+    >>> _ = torch.manual_seed(0)
+    >>> keys, queries = torch.randn(6, 2), 3 + torch.randn(200, 2)
+    >>> found = captured(queries, keys)
+    >>> best = best_equivalent(found)
+    >>> bool((best.mixture.attention(best.queries) - found.attention()).abs().max() < 1e-8)
+    True
+    >>> bool(best.log_evidence().sum() > found.raw.log_evidence().sum())
+    True
+    """
+    one = captured if isinstance(captured, Captured) else stack_layers(captured)
+    gauge = one.gauge(metric, tilt, precision)
+    told = one.equivalent(gauge.tilt, gauge.precision)
+    fields = {name: getattr(told, name) for name in Captured.__dataclass_fields__}
+    return BestEquivalent(**fields, **gauge._asdict())

@@ -7,22 +7,20 @@ log density of those held out. Vehtari & Ojanen 2012, *A survey of Bayesian pred
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pyro.distributions import Gamma, Normal
 from torch import Tensor
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.inference import adapt
 from probtx_pyro.inspection._captured import Captured
+from probtx_pyro.inspection.redundancy import Array
 from probtx_pyro.models import Bayesian, Formulation, GaussianMixture, bayesian
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops._progress import progress_bar
-
-Array = NDArray[np.floating[Any]]
 
 
 def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture | Bayesian]:
@@ -37,9 +35,7 @@ def softmax_alternatives(mixture: GaussianMixture) -> dict[str, GaussianMixture 
         A mixture whose units do not share their precision: softmax's do.
     """
     if not isinstance(mixture, GaussianMixture) or torch.atleast_1d(mixture.key_precision).shape[-1] > 1:
-        raise ValueError(
-            "candidates by default start from one key and one precision for all units, as softmax has; give a mapping of formulations instead"
-        )
+        raise ValueError("candidates by default share one precision, as softmax does; give a mapping of formulations")
     precision = torch.atleast_1d(mixture.key_precision).unsqueeze(-1)
     if mixture.metric is not None:
         metric = mixture.metric if mixture.diagonal_metric else mixture.metric.diagonal(dim1=-2, dim2=-1)
@@ -135,17 +131,15 @@ def cross_validate(
     assert queries is not None
 
     def of_fold(training: Tensor) -> Mapping[str, Formulation | Bayesian]:
-        if one is not None:
-            return softmax_alternatives(replace(one, present=training).mixture)
-        return candidates if isinstance(candidates, Mapping) else softmax_alternatives(candidates)  # type: ignore[arg-type]
+        if isinstance(candidates, Captured):
+            return softmax_alternatives(replace(candidates, present=training).mixture)
+        return candidates if isinstance(candidates, Mapping) else softmax_alternatives(candidates)
 
     num_queries = queries.shape[-2]
     counted = torch.ones(queries.shape[:-1], dtype=torch.bool, device=queries.device) if present is None else present
     named = of_fold(counted)
     if not 2 <= folds <= num_queries or not named:
-        raise ValueError(
-            f"folds must be between 2 and the number of queries, {num_queries}, and candidates not empty, not {folds} and {len(named)}"
-        )
+        raise ValueError(f"folds must be from 2 to {num_queries}, the queries, not {folds}, and candidates not empty")
     given = [x if isinstance(x, Formulation) else x.formulation for x in named.values()]
     batch = common_shape(*(formulation.plates(queries).batch for formulation in given))
     counts = counted.expand(*batch, num_queries)
@@ -157,10 +151,10 @@ def cross_validate(
         held_out = torch.as_tensor(fold_of == fold, device=queries.device)
         training = (counts & ~held_out).to(queries.dtype)
         for row, candidate in zip(pointwise, of_fold(counted & ~held_out).values(), strict=True):
-            fitted: Any = candidate
-            if not isinstance(candidate, Formulation):
-                options: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "progress": False}
-                fitted = adapt(candidate, queries, query_weights=training, **options).formulation
+            fitted = candidate.formulation if isinstance(candidate, Bayesian) else candidate
+            if isinstance(candidate, Bayesian):
+                found = adapt(candidate, queries, query_weights=training, num_steps=num_steps, tol=tol, progress=False)
+                fitted = found.formulation
             with torch.no_grad():
                 evidence = fitted.log_evidence(queries).expand(*batch, num_queries)
             row[...] = np.where((held_out & counts).cpu().numpy(), evidence.cpu().numpy(), row)

@@ -7,9 +7,8 @@ log weights ``m_ij + ½ ξ_j'Pξ_j``, whatever b and P are. Its log density is a
 maximum. docs/mathematics.md, section 2.10.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from pyro.distributions import Gamma, Normal, Wishart
@@ -20,7 +19,10 @@ from probtx_pyro.models.priors import FLAT, as_pyro, bare, in_dtype
 
 MOST_STEPS = 500
 LARGEST = 2**24  # numbers in the statistics of a chunk of examples
-SETTLED = 1e-14  # Newton decrement, per query: the square of the distance from the maximum in standard deviations of one query
+SETTLED = 1e-14  # Newton decrement per query: the squared distance from the maximum, in standard deviations of a query
+
+
+Prior: TypeAlias = Distribution | None
 
 
 class Shape(NamedTuple):
@@ -75,9 +77,11 @@ def _diagonal(features: int, tied: bool = False) -> Shape:
     return Shape(torch.arange(features), torch.arange(features), tied, Gamma)
 
 
-METRICS: Mapping[str, Any] = MappingProxyType({
-    "full": _full, "diagonal": _diagonal, "scalar": lambda features: _diagonal(features, True),
-})  # fmt: skip
+METRICS: Mapping[str, Callable[[int], Shape]] = {
+    "full": _full,
+    "diagonal": _diagonal,
+    "scalar": lambda features: _diagonal(features, True),
+}
 
 
 class Head(NamedTuple):
@@ -123,7 +127,7 @@ class Priors(NamedTuple):
     rate: Tensor
 
     @classmethod
-    def of(cls, metric: str, features: int, heads: torch.Size, tilt: Any, precision: Any) -> "Priors":
+    def of(cls, metric: str, features: int, heads: torch.Size, tilt: Prior, precision: Prior) -> "Priors":
         """Lay priors out on the heads, refusing those under which the maximum is not the one stationary point."""
         shape = METRICS[metric](features)
         full, own = shape.prior is Wishart, torch.Size([] if shape.tied else [features])
@@ -134,9 +138,8 @@ class Priors(NamedTuple):
             given = _expanded("tilt", tilt, Normal, torch.Size([*heads, features]))
             center, strength = given.loc, given.scale**-2
         if precision is not None:
-            given = _expanded(
-                "precision", precision, shape.prior, torch.Size([*heads, *own, *own] if full else [*heads, *own])
-            )
+            wide = torch.Size([*heads, *own, *own] if full else [*heads, *own])
+            given = _expanded("precision", precision, shape.prior, wide)
             if full:
                 power, inverse = 0.5 * (given.df - features - 1), given.precision_matrix
                 rate = 0.5 * shape.times * inverse[..., shape.rows, shape.columns]
@@ -145,9 +148,7 @@ class Priors(NamedTuple):
                 power, rate = (x.unsqueeze(-1) if shape.tied else x for x in (power, rate))
             if bool((power < 0).any()):
                 least = f"D + 1 = {features + 1} degrees of freedom" if full else "a concentration of 1"
-                raise ValueError(
-                    f"precision: the prior has less than {least}, so that its density has no mode; raise it"
-                )
+                raise ValueError(f"precision: a prior of less than {least} has no mode; raise it")
         return cls(center, strength, power, rate)
 
     def head(self, index: tuple[int, ...]) -> "Priors":
@@ -155,20 +156,16 @@ class Priors(NamedTuple):
         return Priors(*(x[index] for x in self))
 
 
-def _expanded(name: str, prior: Any, family: type, shape: torch.Size) -> Any:
+def _expanded(name: str, prior: Distribution, family: type, shape: torch.Size) -> Any:
     """A prior of the family, in double precision and of the shape, or an error."""
     given = bare(as_pyro(prior)) if isinstance(prior, Distribution) else prior
     if not isinstance(given, family):
-        raise ValueError(
-            f"{name}: the one maximum is known under a {family.__name__} prior, not under {given!r}; give a {family.__name__}, or draw b and P with a Pyro program of your own"
-        )
+        raise ValueError(f"{name}: the one maximum is known under a {family.__name__} prior, not under {given!r}")
     given = in_dtype(given, torch.float64)
     try:
         return given.expand(shape[: len(shape) - given.event_dim])
     except (RuntimeError, ValueError):
-        raise ValueError(
-            f"{name}: the prior has shape {tuple(given.batch_shape + given.event_shape)} but the {name} of the heads {tuple(shape)}; make them broadcast"
-        ) from None
+        raise ValueError(f"{name}: the prior has shape {tuple(given.shape())}; heads need {tuple(shape)}") from None
 
 
 class _Standard(NamedTuple):
@@ -286,17 +283,15 @@ def fit(head: Head, metric: str, priors: Priors, name: str) -> Gauge:
             break
         settled = bool(decrement <= SETTLED)  # the step from here ends in rounding: each squares the distance
         if num_steps == MOST_STEPS or failed:
-            raise ValueError(
-                f"best_equivalent: {name} did not settle ({num_steps} Newton steps); look for queries or keys of extreme scale in it"
-            )
+            raise ValueError(f"best_equivalent: {name} did not settle in {num_steps} steps; look for extreme numbers")
         rounding, size = 64 * torch.finfo(now.dtype).eps * (1 + now.abs()), 1.0
         while not (after := value(theta + size * direction)) >= now + 0.25 * size * decrement - rounding:
             size /= 2
         theta, now, num_steps = theta + size * direction, after, num_steps + 1
     found = jacobian @ theta
     error = (torch.linalg.solve_triangular(root, jacobian.mT, upper=False).square().sum(0) / total).sqrt()
-    return Gauge(found[:features], shape.laid(found[features:], features), error[:features],
-                 shape.laid(error[features:], features), num_steps)  # fmt: skip
+    precision, precision_error = (shape.laid(x[features:], features) for x in (found, error))
+    return Gauge(found[:features], precision, error[:features], precision_error, num_steps)
 
 
 def _spread(head: Head, shape: Shape, priors: Priors, metric: str, name: str) -> tuple[Tensor, Tensor]:
@@ -321,10 +316,7 @@ def _spread(head: Head, shape: Shape, priors: Priors, metric: str, name: str) ->
     if not flat.any():  # a direction without spread shows in the correlations
         flat = torch.linalg.eigvalsh(spread / scale.outer(scale)) <= features * rounding
     if flat.any():
-        number = int((head.counted > 0).sum())
-        raise ValueError(
-            f"best_equivalent: the queries of {name} ({number} that count) lie in a subspace, where the likelihood of a {metric} metric has no maximum; capture more, take a metric with fewer numbers, give a prior, precision={shape.prior.__name__}(...), or ask for the mixture as written by name, captured.raw"
-        )
+        raise ValueError(f"best_equivalent: queries of {name} lie in a subspace; give a prior, or take captured.raw")
     return center, spread
 
 
@@ -360,10 +352,8 @@ def _units(head: Head, shape: Shape, theta: Tensor) -> _Units | None:
     if head.excess is not None:
         factor = theta[features] / (theta[features] + head.excess)
     locations = factor.unsqueeze(-1) * (pull @ covariance)
-    log_root = root.diagonal().log().sum()
-    return _Units(
-        covariance, factor, locations, 0.5 * (pull * locations).sum(-1) + 0.5 * features * factor.log() - log_root
-    )
+    log_weights = 0.5 * (pull * locations).sum(-1) + 0.5 * features * factor.log() - root.diagonal().log().sum()
+    return _Units(covariance, factor, locations, log_weights)
 
 
 def _normaliser(head: Head, units: _Units) -> Tensor:

@@ -8,8 +8,7 @@ again, and test statistics of the real ones are compared with those of the repli
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +17,10 @@ from pyro import poutine
 from torch import Tensor
 
 from probtx_pyro._brief import in_brief
-from probtx_pyro.inspection._captured import Captured
-from probtx_pyro.inspection._stack import stack_layers
+from probtx_pyro.inspection._captured import Captured, Coords, stack_layers
+from probtx_pyro.inspection.redundancy import Array
 from probtx_pyro.ops._progress import progress_bar
 
-Array = NDArray[np.floating[Any]]
 Statistic = Callable[[Captured], Tensor]
 
 
@@ -48,13 +46,13 @@ def principal_coordinate(one: Captured) -> Tensor:
     return ((queries - center) @ direction).reshape(one.queries.shape[:-1])
 
 
-QUERY_STATISTICS: Mapping[str, Statistic] = MappingProxyType({
+QUERY_STATISTICS: Mapping[str, Statistic] = {
     "log evidence": Captured.log_evidence,
     "squared norm": squared_norm,
     "nearest key": nearest_key,
     "entropy": Captured.entropy,
     "principal coordinate": principal_coordinate,
-})  # fmt: skip
+}
 """Statistics of a set of queries that `query_check` compares with those of simulated queries, by name."""
 
 
@@ -85,7 +83,7 @@ class QueryCheck(NamedTuple):
     discrepancy: Array
     ranking: NDArray[np.int64]
     dims: tuple[str, ...]
-    coords: Mapping[str, Any]
+    coords: Coords
 
     def __repr__(self) -> str:
         return in_brief(self)
@@ -168,9 +166,7 @@ def query_check(
         for name, statistic in statistics.items():
             values = statistic(of).detach().cpu().numpy()
             if values.shape != present.shape:
-                raise ValueError(
-                    f"statistics: {name!r} gave shape {values.shape} but there are queries {present.shape}; return one number for each"
-                )
+                raise ValueError(f"statistics: {name!r} gave shape {values.shape}, queries have {present.shape}")
             every.append(np.where(present, values, 0.0))
         return np.stack(every)
 
@@ -198,8 +194,6 @@ def query_check(
     discrepancy = np.abs(z_scores).max(0)
     order = np.argsort(-discrepancy, axis=None, kind="stable")
     heads = tuple(name for name in one.dims if not name.startswith("batch"))
-    return QueryCheck(
-        tuple(statistics), observed, replicated, np.minimum(1.0, 2 * np.minimum(low, high)), z_scores, pit, discrepancy,
-        np.argwhere(np.ones_like(discrepancy))[order], heads,
-        {name: labels for name, labels in one.coords.items() if name in heads},
-    )  # fmt: skip
+    p_values, ranking = np.minimum(1.0, 2 * np.minimum(low, high)), np.argwhere(np.ones_like(discrepancy))[order]
+    found = observed, replicated, p_values, z_scores, pit, discrepancy, ranking
+    return QueryCheck(tuple(statistics), *found, heads, {name: x for name, x in one.coords.items() if name in heads})

@@ -5,12 +5,12 @@ query that may attend to nothing.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.floating[Any]]
+Array: TypeAlias = NDArray[np.floating]
 Distance = Callable[[Array, Array], Array]
 
 
@@ -149,7 +149,5 @@ def _rows(attention: ArrayLike, shape: str = "(..., query, unit)", rank: int = 2
         raise ValueError("attention contains NaN or infinity; mask units with -inf before the softmax, not after it")
     total = rows.sum(-1)
     if (rows < 0).any() or (np.minimum(np.abs(total - 1), np.abs(total)) > 16 * max(rows.shape[-1], 8) * eps).any():
-        raise ValueError(
-            "attention must have non-negative rows that sum to 1 (or to 0, of a query without units); normalise them"
-        )
+        raise ValueError("attention must have non-negative rows that sum to 1, or to 0 without units; normalise them")
     return rows

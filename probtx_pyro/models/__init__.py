@@ -7,13 +7,9 @@ from torch.serialization import add_safe_globals
 from probtx_pyro._lazy import with_extra
 from probtx_pyro.models import layers
 from probtx_pyro.models._bayesian import Bayesian, bayesian
-from probtx_pyro.models._distributions import FaceDirichlet, MixtureDensity
-from probtx_pyro.models._explorer import write_explorer_json
 from probtx_pyro.models._from_points import from_points, held_out_evidence
-from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._plates import Plates
 from probtx_pyro.models._problem import Problem
-from probtx_pyro.models._tilted_families import TiltedFamily
 from probtx_pyro.models.dependency_crf import DependencyCRF, LowRank
 from probtx_pyro.models.formulation import (
     CONJUGATE,
@@ -23,6 +19,7 @@ from probtx_pyro.models.formulation import (
     DirichletTerms,
     Formulation,
     GammaTerms,
+    Latents,
     NormalTerms,
     Parameter,
     SufficientStatistics,
@@ -56,16 +53,11 @@ add_safe_globals([Bayesian, Saved, LowRank, Clustering])  # for torch.load(weigh
 _ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}
 __getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
 
-__all__ = [
-    "GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
-    "GaussianKeys",
-    "LinearKeys", "linear_key_attention",
-    "RegressionMemory", "Static", "Discount", "PullBack", "Walk", "Reset", "layers",
-    "DependencyCRF", "LowRank",
-    "LogNormalizer", "TiltedFamily", "Hopfield", "Retrieval", "FixedPoints", "Movement",
-    "SoftKMeans", "Clustering", "SoftHashTable",
-    "offsets", "uniform_log_prior", "laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior",
-    "bayesian", "Bayesian", "FLAT", "write_explorer_json",
-    "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem", "SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms", "CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE",
-    "FaceDirichlet", "MixtureDensity",
-]  # fmt: skip
+__all__ = ["GaussianMixture", "OutputModes", "from_points", "held_out_evidence", "GaussianKeys", "LinearKeys"]
+__all__ += ["linear_key_attention", "DependencyCRF", "LowRank", "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints"]
+__all__ += ["Movement", "SoftKMeans", "Clustering", "SoftHashTable", "offsets", "uniform_log_prior"]
+__all__ += ["laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior"]
+__all__ += ["bayesian", "Bayesian", "FLAT", "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem"]
+__all__ += ["SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms"]
+__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE"]
+__all__ += ["RegressionMemory", "Static", "Discount", "PullBack", "Walk", "Reset", "layers"]

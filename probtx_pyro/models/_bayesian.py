@@ -37,7 +37,7 @@ class Bayesian(Generic[F]):
     priors: Mapping[str, Any]
     collapsed: bool = True
 
-    def __call__(self, *data: Any, num_queries: int | None = None, **named: Any) -> None:
+    def __call__(self, *data: object, num_queries: int | None = None, **named: object) -> None:
         """Sample the parameters from their priors, then the data from the formulation that they make.
 
         Parameters
@@ -71,7 +71,7 @@ class Bayesian(Generic[F]):
                 drawn[name] = pyro.sample(name, distribution)
         return drawn
 
-    def copies(self, count: int, *data: Any, **named: Any) -> "Bayesian[F]":
+    def copies(self, count: int, *data: object, **named: object) -> "Bayesian[F]":
         """Return the same priors for ``count`` problems, each with parameters of its own: one more leading axis.
 
         ``data`` are those of one problem, whose numbers do not matter.
@@ -100,17 +100,17 @@ class Bayesian(Generic[F]):
         said = "" if kind == "posterior" else f", {kind}"
         return f"Bayesian({type(self.formulation).__name__}{said}: {self.described() or 'no priors'})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "priors": {name: saved(prior) for name, prior in self.priors.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, priors={name: restored(prior) for name, prior in state["priors"].items()})
 
-    def bind(self, *data: Any, **named: Any) -> Data:
+    def bind(self, *data: object, **named: object) -> Data:
         """Return the data in the order of the formulation's table, None for what is not given."""
         return self.formulation.bind(*data, **named)
 
-    def problem(self, *data: Any, **named: Any) -> Problem:
+    def problem(self, *data: object, **named: object) -> Problem:
         """Check data, and lay each prior out on its parameter for them: what every verb of inference begins with.
 
         A prior that is a function is laid out at one draw of its hyperparameters, always the same.
@@ -138,10 +138,8 @@ class Bayesian(Generic[F]):
 
     def require_plain(self, what: str) -> None:
         """Refuse a hierarchy where ``what`` needs fixed priors."""
-        if self.hierarchical:
-            raise NotImplementedError(
-                f"priors: {self.hierarchical[0]} has hyperparameters, for which there is no {what}; draw with inference.nuts, or fit a guide with inference.variational"
-            )
+        for name in self.hierarchical:
+            raise NotImplementedError(f"priors: {name} has hyperparameters, so there is no {what}; take inference.nuts")
 
     def described(self) -> str:
         """Return the priors in words: ``keys ~ Normal, weights ~ Dirichlet``."""
@@ -203,9 +201,7 @@ def bayesian(formulation: F, /, *, collapsed: bool = True, likelihood: str | Non
     torch.Size([4, 2])
     """
     if not isinstance(formulation, Formulation):
-        raise ValueError(
-            f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}; any other Pyro program goes to inference.nuts or variational as it is"
-        )
+        raise ValueError(f"formulation must be a value of probtx_pyro.models, not a {type(formulation).__name__}")
     if likelihood is not None:
         formulation = cast(F, with_likelihood(formulation, likelihood))
     if not formulation.offers("log_evidence"):

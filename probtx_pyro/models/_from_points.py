@@ -11,13 +11,12 @@ import torch
 from pyro.distributions import Gamma, Wishart
 from torch import Tensor
 
-from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._bayesian import bayesian
-from probtx_pyro.models._metric import Metric
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, Metric
 from probtx_pyro.models.mixture import Maybe
 from probtx_pyro.models.priors import FLAT
+from probtx_pyro.models.soft_kmeans import check_weights, kmeans_plus_plus
 from probtx_pyro.ops import fixed_point
 from probtx_pyro.ops._numerics import common_shape
 
@@ -135,9 +134,7 @@ def held_out_evidence(
     if not 2 <= num_folds <= size:
         raise ValueError(f"num_folds must be between 2 and the number of points, {size}, not {num_folds}")
     if max(candidates) > size - math.ceil(size / num_folds):
-        raise ValueError(
-            f"num_units goes to {max(candidates)}, but {size} points in {num_folds} folds leave {size - math.ceil(size / num_folds)} to train on; give fewer units or more folds"
-        )
+        raise ValueError(f"num_units goes to {max(candidates)}, more than the points that {num_folds} folds leave")
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu").to(points.device)
     held = order % num_folds == torch.arange(num_folds, device=points.device).unsqueeze(-1)
     own = held.reshape(num_folds, *(1,) * (given.points.dim() - 2), size)
@@ -175,9 +172,7 @@ class _Points(NamedTuple):
         if metric not in SPREADS:
             raise ValueError(f"metric must be None, 'scalar', 'diagonal' or 'full', not {metric!r}")
         if not (prior_weight > 0 and math.isfinite(prior_weight)):
-            raise ValueError(
-                f"prior_weight must be a positive number of points, not {prior_weight}; without a prior the likelihood is unbounded"
-            )
+            raise ValueError(f"prior_weight must be a positive number of points, not {prior_weight}")
         leading = {"points": points.shape[:-2]}
         if values is not None:
             check.same_size("values", values.shape[-2], "points", points.shape[-2], "rows")
@@ -185,7 +180,7 @@ class _Points(NamedTuple):
             leading["values"] = values.shape[:-2]
         weights = points.new_ones(points.shape[-2:-1])
         if point_weights is not None:
-            start.check_weights(points, point_weights)
+            check_weights(points, point_weights)
             weights, leading["point_weights"] = point_weights, point_weights.shape[:-1]
         batch = check.broadcastable(**leading)
         values = None if values is None else values.expand(*batch, *values.shape[-2:])
@@ -235,9 +230,8 @@ def _precisions(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     features = covariance.shape[-1]
     square = _positive(covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True), "points")
     square = square.expand(*square.shape[:-1], units)
-    return _Spread(
-        {"key_precision": square.reciprocal()}, {"key_precision": _gamma(square, prior_weight, features)}, None
-    )
+    prior = _gamma(square, prior_weight, features)
+    return _Spread({"key_precision": square.reciprocal()}, {"key_precision": prior}, None)
 
 
 def _shared_precision(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
@@ -256,9 +250,7 @@ def _full(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     scale = _positive(covariance.diagonal(dim1=-2, dim2=-1), "points, in some feature,").sqrt()
     correlation = covariance / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     if check.violated(torch.linalg.eigvalsh(correlation) <= 16 * features * torch.finfo(scale.dtype).eps):
-        raise ValueError(
-            f"points lie in a subspace of their {features} features, where no full metric exists; use metric='diagonal', fewer features or more points"
-        )
+        raise ValueError(f"points lie in a subspace of their {features} features; use metric='diagonal'")
     inverse = torch.linalg.inv(correlation) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     inverse = 0.5 * (inverse + inverse.mT)
     degrees = scale.new_full(scale.shape[:-1], features + 1 + prior_weight)
@@ -266,9 +258,8 @@ def _full(covariance: Tensor, units: int, prior_weight: float) -> _Spread:
     return _Spread({"metric": inverse, "diagonal_metric": False}, {"metric": prior}, Metric.of(inverse, diagonal=False))
 
 
-SPREADS: Mapping[str | None, Callable[[Tensor, int, float], _Spread]] = {
-    None: _precisions, "scalar": _shared_precision, "diagonal": _diagonal, "full": _full,
-}  # fmt: skip
+SPREADS: Mapping[str | None, Callable[[Tensor, int, float], _Spread]]
+SPREADS = {None: _precisions, "scalar": _shared_precision, "diagonal": _diagonal, "full": _full}
 
 
 def _positive(square: Tensor, what: str) -> Tensor:
@@ -295,13 +286,11 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
     problems, features = common_shape(points.shape[:-2], weights.shape[:-1]), points.shape[-1]
     covariance = _covariance(points, weights) / num_units ** (2 / features)
     fields, priors, root = SPREADS[given.metric](covariance, num_units, given.prior_weight)
-    keys = start.plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)
-    if root is not None:
-        keys = (
-            keys / root.root.unsqueeze(-2)
-            if root.diagonal
-            else torch.linalg.solve_triangular(root.root, keys, upper=False, left=False)
-        )
+    keys = kmeans_plus_plus(points if root is None else root.whiten(points), num_units, seed, weights, None)
+    if root is not None and root.diagonal:
+        keys = keys / root.root.unsqueeze(-2)
+    elif root is not None:
+        keys = torch.linalg.solve_triangular(root.root, keys, upper=False, left=False)
     flat: dict[str, Any] = {"keys": FLAT, "weights": FLAT}
     if outputs is not None:
         square = _covariance(outputs, weights).diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
@@ -316,8 +305,6 @@ def _fit(given: _Points, num_units: int, *, seed: int, num_steps: int, tol: floa
     how: dict[str, Any] = {"problems": problems, "progress": False, "label": "EM", "origins": {"keys": middle}}
     found = fixed_point(problem.ecm_step, problem.start, num_steps=num_steps, tol=tol, **how)
     if tol is not None and num_steps and not bool(found.converged.all()):
-        warnings.warn(
-            f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them",
-            stacklevel=3,
-        )
+        late = f"EM of {num_units} units has not met tol={tol} after num_steps={num_steps}; raise one of them"
+        warnings.warn(late, stacklevel=3)
     return mixture.with_parameters(found.state)

@@ -48,9 +48,7 @@ class ReducedMixture(Mixture):
     def _validate_sharpness(self) -> None:
         sharpness = getattr(self, self.SHARPNESS)
         if check.violated(~(sharpness > 0)):
-            raise ValueError(
-                f"{self.SHARPNESS} must be > 0, not {float(sharpness.min())}; inf takes the best match alone"
-            )
+            raise ValueError(f"{self.SHARPNESS} must be > 0, not {float(sharpness.min())}; inf takes the best match")
         if self.hard and not bool(sharpness.isinf().all()):
             raise ValueError(f"{self.SHARPNESS} is infinite for some problems only; keep hard and soft ones apart")
 
@@ -67,10 +65,6 @@ class ReducedMixture(Mixture):
         """Refuse a prior on a parameter that is not there, or that the data say nothing of."""
         self.require_density()
         super().check_prior(name)
-        if name == "values":
-            raise ValueError(
-                f"priors: there is a prior on values, but the answers of a {type(self).__name__} have no density, so that nothing would inform them; put it on the mixture itself, formulation.mixture.replace(value_precision=...)"
-            )
 
     # -- what the mixture says -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from probtx_pyro.models._spread import check_squares, within
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 
@@ -84,7 +83,7 @@ class SoftKMeansEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
         n_init: int = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.gamma = gamma
@@ -201,3 +200,48 @@ def _scale(model: SoftKMeans, x: torch.Tensor, weights: torch.Tensor | None) -> 
     nearest = model.distances(x).amin(-1)
     mean = nearest.mean() if weights is None else (weights * nearest).sum() / weights.sum()
     return 0.5 * x.shape[1] / mean
+
+
+def middle(data: NDArray) -> NDArray:
+    """Return the median of each column of (N, D), of two in the middle the larger, (D,)."""
+    return np.partition(data, len(data) // 2, axis=0)[len(data) // 2]
+
+
+def away_from_middle(data: NDArray) -> NDArray:
+    """Return the largest distance of each row of (N, D) from the median in any column, (N,);
+    infinite where it overflows.
+    """
+    with np.errstate(over="ignore"):
+        return np.abs(data - middle(data)).max(1)
+
+
+def check_squares(data: NDArray, given: str) -> None:
+    """Refuse rows whose squared distances overflow, or vanish.
+
+    Parameters
+    ----------
+    data
+        (N, D), finite.
+    given
+        What they are called.
+
+    Raises
+    ------
+    ValueError
+        Numbers that differ by so much, or so little, that the sum of all squares is no normal number of their dtype.
+    """
+    widest, limits = float(away_from_middle(data).max()), np.finfo(data.dtype)
+    low, high = (float(limits.tiny) * data.size) ** 0.5, (float(limits.max) / data.size) ** 0.5
+    if widest > 0 and not low < widest < high:
+        raise ValueError(
+            f"{given} varies by {widest:.1g}, whose square {data.dtype} does not hold; leave out what stands for missing "
+            "values, or divide all by a number of about this size"
+        )
+
+
+def within(data: NDArray, dtype: np.dtype | type[np.floating]) -> NDArray:
+    """Return finite numbers in another precision, the largest that it has in the place of larger ones."""
+    if data.dtype == dtype:
+        return data
+    largest = np.finfo(dtype).max
+    return data.clip(-largest, largest).astype(dtype)

@@ -1,4 +1,4 @@
-"""Sets in which parameters and priors lie: which lies inside which, what each is called,
+"""Sets in which parameters and priors lie: which lies inside which, what each is called, its coordinates in R^n,
 and a family of priors that fits.
 """
 
@@ -7,19 +7,75 @@ from typing import Any
 
 import torch
 from pyro.distributions import TransformedDistribution, constraints
-from torch.distributions import biject_to
+from torch import Tensor
+from torch.distributions import Transform, biject_to
+from torch.distributions.constraints import Constraint
 
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
-
-Bounds = tuple[Any, Any]  # numbers or tensors
+Bounds = tuple[Tensor | float, Tensor | float]
 NAMED = {  # by type of the constraint: in words, and a family that lies there
     type(constraints.simplex): ("the simplex", "Dirichlet"),
     type(constraints.positive_definite): ("positive definite matrices", "Wishart"),
     type(constraints.corr_cholesky): ("Cholesky factors of correlation matrices", "LKJCholesky"),
 }
-ORDERED = {  # least entry of vectors that lie anywhere in R^n but for their order
-    type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0,
-}  # fmt: skip
+# least entry of vectors that lie anywhere in R^n but for their order
+ORDERED = {type(constraints.ordered_vector): -math.inf, type(constraints.positive_ordered_vector): 0.0}
+
+
+class CholeskyCoordinates(Transform):
+    """R^(D(D+1)/2) onto positive definite D x D matrices ``L L'``: the lower triangle of L by rows,
+    with the log of its diagonal.
+
+    Shapes: x (..., D(D+1)/2), y (..., D, D). References: Stan Reference Manual, "Covariance matrices"; Muirhead 1982,
+    *Aspects of Multivariate Statistical Theory*, theorem 2.1.9.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.positive_definite
+    bijective = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CholeskyCoordinates)
+
+    def _call(self, x: Tensor) -> Tensor:
+        root = self.root(x)
+        return root @ root.mT
+
+    def root(self, x: Tensor) -> Tensor:
+        """Return L, lower triangular (..., D, D)."""
+        size = _side(x.shape[-1])
+        rows, columns = torch.tril_indices(size, size, device=x.device)
+        entries = torch.where(rows == columns, x.exp(), x)
+        root = x.new_zeros(*x.shape[:-1], size * size)
+        return root.index_copy(-1, rows * size + columns, entries).unflatten(-1, (size, size))
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        rows, columns = torch.tril_indices(*y.shape[-2:], device=y.device)
+        entries = torch.linalg.cholesky(y)[..., rows, columns]
+        diagonal = rows == columns
+        return torch.where(diagonal, torch.where(diagonal, entries, 1.0).log(), entries)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        """``D log 2 + Σ_i (D - i + 2) log L_ii``, i from 1: that of L to LL',
+        and one more for each logarithm. Shape (...).
+        """
+        size = y.shape[-1]
+        rows, columns = torch.tril_indices(size, size, device=x.device)
+        logs = x[..., rows == columns]
+        powers = torch.arange(size + 1, 1, -1, dtype=x.dtype, device=x.device)
+        return size * math.log(2.0) + (powers * logs).sum(-1)
+
+    def forward_shape(self, shape):
+        """(..., D(D+1)/2) to (..., D, D)."""
+        return torch.Size((*shape[:-1], _side(shape[-1]), _side(shape[-1])))
+
+    def inverse_shape(self, shape):
+        """(..., D, D) to (..., D(D+1)/2)."""
+        return torch.Size((*shape[:-2], shape[-1] * (shape[-1] + 1) // 2))
+
+
+def _side(count: int) -> int:
+    """D, from D(D+1)/2."""
+    return (math.isqrt(8 * count + 1) - 1) // 2
 
 
 @biject_to.register(constraints.MixtureSameFamilyConstraint)
@@ -29,19 +85,19 @@ def _coordinates_of_a_mixture(support: Any) -> Any:
 
 
 @biject_to.register(constraints.positive_definite)
-def _coordinates_of_a_matrix(support: Any) -> CholeskyCoordinates:
+def _coordinates_of_a_matrix(support: Constraint) -> CholeskyCoordinates:
     """Coordinates of a positive definite matrix, which torch can make but not take apart."""
     return CholeskyCoordinates()
 
 
-def inner(support: Any) -> Any:
+def inner(support: Constraint) -> Constraint:
     """Return what a support asks of one event, without the axes that ``to_event`` and mixtures add."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support
 
 
-def bounds(support: Any) -> Bounds | None:
+def bounds(support: Constraint) -> Bounds | None:
     """Return the interval in which each number lies on its own; None of a set of another kind, and of whole numbers."""
     support = inner(support)
     if support.is_discrete:
@@ -57,7 +113,7 @@ def bounds(support: Any) -> Bounds | None:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
-def lies_inside(support: Any, outer: Any) -> bool:
+def lies_inside(support: Constraint, outer: Constraint) -> bool:
     """Return True if every point of a support lies in another one; a bound that is not a number is none."""
     if inner(support).is_discrete:
         return False
@@ -67,7 +123,7 @@ def lies_inside(support: Any, outer: Any) -> bool:
     return _at_most(wide[0], own[0]) and _at_most(own[1], wide[1])
 
 
-def _at_most(x: Any, y: Any) -> bool:
+def _at_most(x: Tensor | float, y: Tensor | float) -> bool:
     """Compare bounds; a number in the dtype of the tensor beside it, to which the same number was rounded."""
     kinds = [bound.dtype for bound in (x, y) if isinstance(bound, torch.Tensor) and bound.is_floating_point()]
     dtype = min(kinds, key=lambda kind: torch.finfo(kind).bits) if kinds else torch.float64
@@ -85,7 +141,7 @@ def is_declared(prior: Any) -> bool:
     return begun is None or bounds(domain) is None or lies_inside(domain, prior.base_dist.support)
 
 
-def is_proper_when_flat(support: Any) -> bool:
+def is_proper_when_flat(support: Constraint) -> bool:
     """Return True if the set is bounded, so that a constant density on it is a distribution."""
     limits = bounds(support)
     if limits is None:
@@ -93,7 +149,7 @@ def is_proper_when_flat(support: Any) -> bool:
     return all(bool(torch.isfinite(torch.as_tensor(x)).all()) for x in limits)
 
 
-def described(support: Any) -> tuple[str, str]:
+def described(support: Constraint) -> tuple[str, str]:
     """Return the set in words, and the name of a family of priors on it."""
     for kind, words in NAMED.items():
         if isinstance(inner(support), kind):

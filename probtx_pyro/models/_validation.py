@@ -1,7 +1,7 @@
 """Bad input gets one clear error that names the argument and the repair. Off with ``pyro.enable_validation(False)``."""
 
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from pyro.distributions import is_validation_enabled
@@ -12,7 +12,7 @@ from probtx_pyro.ops._numerics import common_shape, known
 T = TypeVar("T")
 
 
-def unchecked(kind: type[T], **arguments: Any) -> T:
+def unchecked(kind: type[T], **arguments: object) -> T:
     """A frozen dataclass made without its validation, from arguments that were computed from valid ones."""
     new = object.__new__(kind)
     vars(new).update(arguments)
@@ -39,9 +39,7 @@ def floating(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, not {type(x).__name__}; wrap it in torch.as_tensor")
     if not x.is_floating_point():
-        raise ValueError(
-            f"{name} must be a floating point tensor, not {x.dtype}; convert it with .float() or .double()"
-        )
+        raise ValueError(f"{name} must be a floating point tensor, not {x.dtype}; convert it with .float()")
 
 
 def at_least(name: str, x: Tensor, rank: int, axes: str) -> None:
@@ -109,9 +107,7 @@ def normalized_log(name: str, log_probs: Tensor) -> None:
     if violated(total == -math.inf):
         raise ValueError(f"{name} forbids every unit in some row; allow at least one, or drop that query")
     if violated(total.abs() > simplex_tolerance(log_probs)):
-        raise ValueError(
-            f"{name} is off the simplex (its rows have log-sum-exp {float(total.abs().max()):.3g}, not 0); normalize it with log_softmax(-1)"
-        )
+        raise ValueError(f"{name} is off the simplex by {float(total.abs().max()):.3g}; apply log_softmax(-1)")
 
 
 def simplex(name: str, probs: Tensor) -> None:

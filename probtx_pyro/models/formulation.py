@@ -7,7 +7,7 @@ of tensors. Leading axes of its tensors are independent problems (batch, head) a
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
 
 import torch
 from pyro.distributions import Beta, Dirichlet, Gamma, Normal, TorchDistribution, Wishart
@@ -17,7 +17,6 @@ from torch.serialization import add_safe_globals
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._latent_choices import Latents
 from probtx_pyro.models._plates import Plates, plate_names
 from probtx_pyro.models._supports import inner, lies_inside
 
@@ -45,6 +44,8 @@ class Parameter:
         True if units are compared by the logarithm of it, as of a precision.
     plate
         True if the first axis is a plate of the Pyro program; the others belong to the event. False for one event.
+    mask
+        The value of an entry that is masked, which a prior could not keep; None where there are none.
     """
 
     axes: str
@@ -53,6 +54,7 @@ class Parameter:
     field: str | None = None
     logarithmic: bool = False
     plate: bool = True
+    mask: float | None = None
 
     @property
     def event_rank(self) -> int:
@@ -155,6 +157,54 @@ class SufficientStatistics(Protocol):
         """The same with the sums added up over processes; ``total`` adds up each of the tensors it is given."""
 
 
+class Latents(Protocol):
+    """Latent choices of a formulation given data, as Gibbs sampling and annealing draw them.
+
+    A state is a mapping of tensors (chain, *problems, ...), by the names of Pyro's sites; those that have closed
+    conditionals of all others may be absent until `complete`. β between 0 and 1 tempers the density: at 0 it can be
+    drawn from exactly, 1 is the posterior.
+    """
+
+    def start(self, num_chains: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """An exact draw at β = 0 for every chain."""
+
+    def sweep(self, state: Mapping[str, Tensor], generator: torch.Generator, beta: float = 1.0) -> dict[str, Tensor]:
+        """The next state of every chain, by a step that leaves the density at β as it is."""
+
+    def log_density(self, state: Mapping[str, Tensor], *betas: float) -> Tensor:
+        """The unnormalised log density of every problem at some β, (len(betas), chain, *problems)."""
+
+    def log_partition(self) -> Tensor:
+        """The log normaliser at β = 0, (*problems)."""
+
+    def complete(self, state: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """The state with the choices drawn that sweeps sum out."""
+
+    def attention(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The posterior of the assignment given the state, (chain, *problems, ...)."""
+
+
+@runtime_checkable
+class Field(Protocol):
+    """A distribution of a formulation's latent choices that iterations have found: its marginals,
+    and how they were found.
+
+    objective: at the start and after every iteration, (iteration, *problems), or None. converged, num_steps:
+    (*problems).
+    """
+
+    objective: Tensor | None
+    converged: Tensor
+    num_steps: Tensor
+
+    @property
+    def formulation(self) -> "Formulation":
+        """The formulation whose latent choices these are."""
+
+    def marginals(self) -> dict[str, Tensor]:
+        """Marginals, by names of the formulation's ``RESULTS``."""
+
+
 class Formulation:
     """Base of all formulations: immutable values of tensors, with closed forms and Pyro programs.
 
@@ -233,10 +283,14 @@ class Formulation:
         return check.unchecked(type(self), **{**vars(self), **moved, **masks})
 
     def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the formulation does not have."""
-        if self.parameter(name) is None:
+        """Refuse a prior on a parameter that the formulation does not have, or some of which is masked."""
+        row, present = self.row(name), self.parameter(name)
+        if present is None:
+            kind = type(self).__name__
+            raise ValueError(f"priors: there is a prior on {name}, but the {kind} has no {name}; give it {name}")
+        if row.mask is not None and bool((present == row.mask).any()):
             raise ValueError(
-                f"priors: there is a prior on {name}, but the {type(self).__name__} has no {name}; give it {name} or drop the prior"
+                f"priors: some of {name} are {row.mask:g}, a mask that a prior cannot keep; leave them out"
             )
 
     def allowed(self, name: str) -> Tensor | None:
@@ -286,7 +340,7 @@ class Formulation:
             return self.row(name).names
         return tuple((self.DATA[name].axes if name in self.DATA else self.RESULTS[name]).split())
 
-    def sizes(self, *data: Any) -> dict[str, int]:
+    def sizes(self, *data: Tensor | None) -> dict[str, int]:
         """Number of entries of each axis, as far as parameters and data tell."""
         found: dict[str, int] = {}
         tensors = {name: self.held(name) for name in self.PARAMETERS}
@@ -301,7 +355,7 @@ class Formulation:
     # -- data ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def bind(cls, *data: Any, **named: Any) -> Data:
+    def bind(cls, *data: object, **named: object) -> Data:
         """The data in the order of the table, None for what is not given.
 
         Raises
@@ -353,13 +407,11 @@ class Formulation:
         return any(row.role == "explained" and x is not None for row, x in rows)
 
     @classmethod
-    def require_given(cls, first: Any, sizes: Mapping[str, Any]) -> None:
+    def require_given(cls, first: object, sizes: Mapping[str, object]) -> None:
         """Refuse to draw the first datum, or a number of them, where the model is conditional on it."""
         name = next(iter(cls.DATA))
         if first is None or sizes:
-            raise ValueError(
-                f"{name}: a {cls.__name__} is conditional on {name} and cannot draw them; give {name}, and leave num_queries out"
-            )
+            raise ValueError(f"{name}: a {cls.__name__} is conditional on {name}; give {name}, leave num_queries out")
 
     # -- what a formulation offers, or refuses -------------------------------------------------------------------------
 

@@ -45,15 +45,10 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import PARALLEL, given_unit
 from probtx_pyro.models.formulation import CorrelatedTerms, DirichletTerms, GammaTerms, NormalTerms, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import (
-    OF_KEYS,
-    GaussianMixture,
-    GaussianUnits,
-    about_one_center,
-)
+from probtx_pyro.models.gaussian_mixture import OF_KEYS, GaussianMixture, GaussianUnits, about_one_center
 from probtx_pyro.models.mixture import Centers, Maybe, Number, Seen, answers_of, attention_of
 from probtx_pyro.ops import Factor, gaussian_attention, safe_log, safe_softmax
-from probtx_pyro.ops._assignment import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
+from probtx_pyro.ops._chunks import Reduction, assigned_evidence, assigned_outputs, log_sum, reduction
 from probtx_pyro.ops._numerics import center_of
 
 
@@ -209,8 +204,8 @@ class GaussianKeys(GaussianUnits):
         if precision.dim():
             shared = precision.shape[-2:] == (1, 1)
             precision = (precision if shared else precision.expand(*precision.shape[:-2], *self.unit_shape)).flatten(-2)
-        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), key_precision=precision, metric=self.metric,
-                               shift=self.shift, diagonal_metric=self.diagonal_metric, **others)  # fmt: skip
+        others |= {name: getattr(self, name) for name in ("metric", "shift", "diagonal_metric")}
+        return check.unchecked(GaussianMixture, keys=self.keys.flatten(-3, -2), key_precision=precision, **others)
 
     def _repeated(self, name: str) -> Maybe:
         """A parameter of the answers, R times for each unit; None where there is none."""
@@ -238,9 +233,8 @@ class GaussianKeys(GaussianUnits):
         """Sample ``unit`` from ``attention``, and ``component`` given it from its exact posterior."""
         unit = super().guide_unit(attention, queries)
         within = Vindex(self.component_attention(queries))[..., unit, :]
-        return unit * self.num_components + pyro.sample(
-            "component", Categorical(logits=safe_log(within)), infer=PARALLEL
-        )
+        component = pyro.sample("component", Categorical(logits=safe_log(within)), infer=PARALLEL)
+        return unit * self.num_components + component
 
     # -- the closed form -----------------------------------------------------------------------------------------------
 
@@ -307,9 +301,8 @@ class GaussianKeys(GaussianUnits):
             self.check_data(queries)
             flat = self._flat_keys()
             weights = None if self.component_weights is None else self.component_log_weights().flatten(-2)
-            return answers_of(gaussian_attention(
-                queries, flat.locations, values, flat.key_precision, self.log_prior, weights, self.num_components, flat.wide_root(),
-            ))  # fmt: skip
+            units = flat.locations, values, flat.key_precision, self.log_prior
+            return answers_of(gaussian_attention(queries, *units, weights, self.num_components, flat.wide_root()))
         self.check_data(queries)
         factor, log_weights = self.lowered(queries)
         return assigned_outputs(factor, values, log_weights, self.num_components, reduce)
@@ -347,9 +340,8 @@ class GaussianKeys(GaussianUnits):
         """Terms of the units of the flat view with the axes of units and components, (..., U·R, ...) to (..., U,
         R, ...).
         """
-        after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[
-            type(terms)
-        ]  # axes of what one unit has
+        # axes of what one unit has
+        after = {GammaTerms: (0, 0), NormalTerms: (1, 1), CorrelatedTerms: (2, 1)}[type(terms)]
         laid = [x.unflatten(-1 - n, self.unit_shape) for x, n in zip(terms, after, strict=False)]
         centers = (x.unflatten(-2, (1, 1) if x.shape[-2] == 1 else self.unit_shape) for x in terms[2:])
         return type(terms)(*laid, *centers)
@@ -371,9 +363,7 @@ def _shifted(keys: Tensor, shifts: Tensor) -> Tensor:
     shifts = shifts if shifts.dim() > keys.dim() else shifts.unsqueeze(-3)
     check.same_size("keys", keys.shape[-1], "shifts", shifts.shape[-1], "features")
     if shifts.shape[-3] not in (1, keys.shape[-2]):
-        raise ValueError(
-            f"shifts have {shifts.shape[-3]} units but keys have {keys.shape[-2]}; with more axes than the keys, shifts are (..., U, R, D)"
-        )
+        raise ValueError(f"shifts have {shifts.shape[-3]} units but keys have {keys.shape[-2]}; give (..., U, R, D)")
     check.broadcastable(keys=keys.shape[:-2], shifts=shifts.shape[:-3])
     return shifts
 
@@ -381,7 +371,5 @@ def _shifted(keys: Tensor, shifts: Tensor) -> Tensor:
 def _common_precision(precision: Tensor) -> Tensor:
     """A precision that all units and components share, with axes (..., 1, 1), or an error."""
     if precision.dim() and (precision != precision[..., :1, :1]).any():
-        raise ValueError(
-            "key_precision differs between units or components, for which the linked prior is undefined; use one precision, or GaussianKeys with weights of your own"
-        )
+        raise ValueError("key_precision differs between units or components, where no prior is linked; use one")
     return precision[..., :1, :1] if precision.dim() else precision

@@ -37,7 +37,6 @@ from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
-from probtx_pyro.models._metric import Metric
 from probtx_pyro.models._plates import isotropic
 from probtx_pyro.models.formulation import (
     CorrelatedTerms,
@@ -62,12 +61,55 @@ from probtx_pyro.ops import (
 )
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import beside
-from probtx_pyro.ops._gaussian_attention import key_factor
-from probtx_pyro.ops._numerics import HALF, center_of, common_shape, exporting, known, transformed
-from probtx_pyro.ops.attention import require_reached
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, exporting, known, single, transformed
+from probtx_pyro.ops.attention import key_factor, require_reached
 
 DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
 OF_KEYS = ("keys", "shift", "key_precision", "metric")  # parameters that queries inform, whatever is known of answers
+
+
+class Metric(NamedTuple):
+    """``Λ = L L'``. root: L, lower triangular (..., D, D),
+    or of a diagonal metric the square root of its entries (..., D).
+    """
+
+    root: Tensor
+    diagonal: bool
+
+    @classmethod
+    def of(cls, metric: Tensor, diagonal: bool) -> "Metric":
+        """Take the root of a metric; NaN where a matrix is not positive definite."""
+        metric = single(metric)
+        if diagonal:
+            return cls(metric.sqrt(), True)
+        root, failed = torch.linalg.cholesky_ex(metric)
+        return cls(torch.where((failed > 0)[..., None, None], torch.nan, root), False)
+
+    def whiten(self, points: Tensor) -> Tensor:
+        """``L'x`` of points (..., n, D): their products are those of the metric."""
+        return single(points) * self.root.unsqueeze(-2) if self.diagonal else single(points) @ self.root
+
+    def wide(self) -> Tensor:
+        """The root as `ops.attention.key_factor` takes it: (..., D, D), or (..., 1, D) of a diagonal."""
+        return self.root.unsqueeze(-2) if self.diagonal else self.root
+
+    def flat(self) -> Tensor:
+        """The root as `ops` takes it: flat, (..., 1, D²), or (..., 1, D) of a diagonal."""
+        return (self.root if self.diagonal else self.root.flatten(-2)).unsqueeze(-2)
+
+    def restore(self, whitened: Tensor) -> Tensor:
+        """``L x`` of whitened points (..., n, D): ``Λ x`` of the points themselves."""
+        return whitened * self.root.unsqueeze(-2) if self.diagonal else whitened @ self.root.mT
+
+    def log_root(self) -> Tensor:
+        """``½ log|Λ|``, (...)."""
+        return (self.root if self.diagonal else self.root.diagonal(dim1=-2, dim2=-1)).log().sum(-1)
+
+    def times(self, strength: Tensor) -> Tensor:
+        """``strength Λ`` for strengths (..., n): matrices (..., n, D, D), or diagonals (..., n, D)."""
+        if self.diagonal:
+            return strength.unsqueeze(-1) * self.root.square().unsqueeze(-2)
+        return strength[..., None, None] * (self.root @ self.root.mT).unsqueeze(-3)
 
 
 class GaussianUnits(Mixture):
@@ -119,9 +161,7 @@ class GaussianUnits(Mixture):
                 check.at_least(name, answer, 2, "(..., U, M)")
                 check.same_size("keys", self.num_units, name, answer.shape[-2], "units")
         if self.values is not None and self.answer_probs is not None:
-            raise ValueError(
-                "values and answer_probs are both given; an answer is either real (values) or a label (answer_probs)"
-            )
+            raise ValueError("values and answer_probs are both given; an answer is either real or a label")
         if self.answer_probs is not None:
             check.simplex("answer_probs", self.answer_probs)
         self._validate_each("value_precision")
@@ -129,17 +169,13 @@ class GaussianUnits(Mixture):
         if check.violated(self.value_precision < 0):
             raise ValueError("value_precision must be >= 0; it is an inverse variance, 0 the standard-attention limit")
         if check.violated((self.value_precision == 0).any() & (self.value_precision > 0).any()):
-            raise ValueError(
-                "value_precision mixes zero and positive entries; use 0 for all units (standard attention) or > 0 for all"
-            )
+            raise ValueError("value_precision mixes zero and positive entries; use 0 for all units or > 0 for all")
 
     def _validate_each(self, name: str) -> None:
         """Refuse a precision that is neither one number nor one for each unit."""
         precision = getattr(self, name)
         if precision.dim() and precision.shape[-1] not in (1, self.num_units):
-            raise ValueError(
-                f"{name} has {precision.shape[-1]} entries but there are {self.num_units} units (keys {tuple(self.keys.shape)}); give one for each unit or a scalar"
-            )
+            check.same_size("keys", self.num_units, name, precision.shape[-1], "units")
 
     def _validate_metric(self) -> None:
         features = self.keys.shape[-1]
@@ -191,18 +227,6 @@ class GaussianUnits(Mixture):
         """The row of a parameter; that of a diagonal metric has one axis and a Gamma prior."""
         return DIAGONAL if name == "metric" and self.diagonal_metric else super().row(name)
 
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that the mixture does not have."""
-        super().check_prior(name)
-        if name == "value_precision" and self.values is None:
-            raise ValueError(
-                f"priors: there is a prior on value_precision, but the {type(self).__name__} has no values whose precision it is; give it values or drop the prior"
-            )
-        if name in ("values", "value_precision") and not self.answer_density:
-            raise ValueError(
-                f"priors: there is a prior on {name}, but value_precision is 0 (answers without a density), so that nothing would inform it; start from a positive one"
-            )
-
     def axes(self, name: str) -> tuple[str, ...]:
         """Names of the own axes; answers that are labels have no coordinates."""
         if self.answer_probs is not None and name in ("outputs", "expected_outputs"):
@@ -212,9 +236,7 @@ class GaussianUnits(Mixture):
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Tensor | None) -> None:
         """Refuse answers that the mixture has no density for, or that do not fit the queries."""
         if not self.answer_density:
-            raise ValueError(
-                "outputs are given, but the answers of this mixture have no density (values is None or value_precision is 0); give value_precision > 0"
-            )
+            raise ValueError("outputs are given, but answers of this mixture have no density; give value_precision > 0")
         rank = len(self.axes("outputs"))
         check.at_least("outputs", outputs, rank, "(..., Q)" if rank == 1 else "(..., Q, M)")
         check.same_size("outputs", outputs.shape[-rank], "queries", queries.shape[-2], "rows")
@@ -222,13 +244,9 @@ class GaussianUnits(Mixture):
             classes = self.answer_probs.shape[-1]
             seen = outputs if observed is None else torch.where(observed, outputs, 0)
             if outputs.is_floating_point():
-                raise ValueError(
-                    f"outputs of a categorical mixture must be integer labels, not {outputs.dtype}; convert them with .long()"
-                )
+                raise ValueError(f"outputs must be integer labels, not {outputs.dtype}; convert them with .long()")
             if check.violated((seen < 0) | (seen >= classes)):
-                raise ValueError(
-                    f"outputs contain a label outside 0..{classes - 1}; mark it unobserved or add the class to answer_probs"
-                )
+                raise ValueError(f"outputs contain a label outside 0..{classes - 1}; mark it unobserved")
         elif self.values is not None:
             check.same_size("outputs", outputs.shape[-1], "values", self.values.shape[-1], "answer coordinates")
             check.same_dtype(outputs=outputs, keys=self.keys)
@@ -241,7 +259,7 @@ class GaussianUnits(Mixture):
         return Metric.of(self.metric, bool(self.diagonal_metric))
 
     def wide_root(self) -> Maybe:
-        """The root of the metric as `ops._gaussian_attention.key_factor` takes it: (..., D, D), (..., 1,
+        """The root of the metric as `ops.attention.key_factor` takes it: (..., D, D), (..., 1,
         D) of a diagonal, None where there is none.
         """
         return None if self.metric is None else self._root().wide()
@@ -251,9 +269,7 @@ class GaussianUnits(Mixture):
         answers = self.values if self.answer_probs is None else self.answer_probs
         if answers is None:
             kind = type(self).__name__
-            raise ValueError(
-                f"values is None, so this {kind} has no answers; build it with values=, or with {kind}.categorical"
-            )
+            raise ValueError(f"values is None, so this {kind} has no answers; build it with values=")
         return answers
 
     def conditional(self, name: str, seen: Seen) -> Terms:
@@ -372,9 +388,7 @@ class GaussianMixture(GaussianUnits):
         for name, precision in (("key_precision", key_precision), ("value_precision", value_precision)):
             precision = torch.as_tensor(precision, dtype=keys.dtype, device=keys.device)
             if precision.dim() and (precision != precision[..., :1]).any():
-                raise ValueError(
-                    f"{name} differs between units, for which the linked prior is undefined; use one precision, or GaussianMixture with a log_prior of your own"
-                )
+                raise ValueError(f"{name} differs between units, where the linked prior is undefined; use one")
             precisions.append(precision[..., :1] if precision.dim() else precision)
         plain = cls(keys, values, *precisions)
         if log_prior is not None:
@@ -544,18 +558,12 @@ class GaussianMixture(GaussianUnits):
             At value precision 0, or without values: answers have no density there.
         """
         if not self.answer_density:
-            raise ValueError(
-                "output_distribution needs answers with a density; give value_precision > 0 or answer_probs"
-            )
+            raise ValueError("output_distribution needs answers with a density; give value_precision > 0")
         if self.answer_probs is not None:
             return Categorical(probs=self.expected_outputs(queries))
         log_joint = self.log_joint(queries)
-        evidence = log_joint.logsumexp(-1, keepdim=True)
-        answers = check.unchecked(
-            GaussianMixture, keys=self.values, values=None, key_precision=self.value_precision,
-            value_precision=self.keys.new_zeros(()), log_prior=log_joint - evidence, answer_probs=None,
-        )  # fmt: skip
-        return MixtureDensity(answers, queries.shape[-2])
+        weights = log_joint - log_joint.logsumexp(-1, keepdim=True)
+        return MixtureDensity(plain_units(self.unit_answers(), self.value_precision, weights), queries.shape[-2])
 
     # -- answers: a mixture of those of the units, weighted by attention; its mean is attention's output ---------------
 
@@ -593,7 +601,7 @@ class GaussianMixture(GaussianUnits):
         """
         if self.values is None:
             raise ValueError(
-                "map_outputs needs real-valued answers, but values is None; for labels take expected_outputs(queries).argmax(-1)"
+                "map_outputs needs real-valued answers; for labels take expected_outputs(queries).argmax(-1)"
             )
         _check_num_steps(num_steps)
         if init is None or not self.answer_density:
@@ -602,9 +610,7 @@ class GaussianMixture(GaussianUnits):
             check.finite(init=init)
             shape = (queries.shape[-2], self.values.shape[-1])
             if init.shape[-2:] != shape:
-                raise ValueError(
-                    f"init has shape {tuple(init.shape)} but the answers end in {shape}; give one start for each query"
-                )
+                raise ValueError(f"init has shape {tuple(init.shape)} but the answers end in {shape}")
             start = init.expand(common_shape(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
         if not self.answer_density:
             return start
@@ -680,9 +686,7 @@ class GaussianMixture(GaussianUnits):
         Needs a positive value precision. Points closer than ``sqrt(tol)`` times the spread of the values count as one.
         """
         if self.values is None or not self.answer_density:
-            raise ValueError(
-                "output_modes needs values with value_precision > 0; without a density there are no modes, only expected_outputs(queries)"
-            )
+            raise ValueError("output_modes needs values with value_precision > 0; else take expected_outputs")
         mean = self.expected_outputs(queries)
         each = self.with_parameters({})  # every start is its own query: (..., Q, D) -> (..., Q, S, D)
         for name in ("keys", "values", "key_precision", "value_precision", "metric", "shift"):
@@ -712,9 +716,7 @@ class GaussianMixture(GaussianUnits):
             At value precision 0: the covariance is infinite there.
         """
         if not self.answer_density:
-            raise ValueError(
-                "output_covariance is infinite at value_precision 0 and undefined without values; give value_precision > 0"
-            )
+            raise ValueError("output_covariance is infinite at value_precision 0; give value_precision > 0, and values")
         if self.answer_probs is not None:
             mean = self.expected_outputs(queries)
             return torch.diag_embed(mean) - mean.unsqueeze(-1) * mean.unsqueeze(-2)
@@ -747,6 +749,15 @@ def _with_row(rows: Tensor, row: Maybe) -> Tensor:
     return torch.cat([rows.expand(*shape, -1, -1), row.expand(*shape, -1).unsqueeze(-2)], -2)
 
 
+def plain_units(
+    keys: Tensor, key_precision: Tensor, log_prior: Maybe = None, values: Maybe = None, value_precision: Maybe = None
+) -> GaussianMixture:
+    """A mixture of arguments that are known to be valid; answers have no density where their precision is None."""
+    none = keys.new_zeros(()) if value_precision is None else value_precision
+    given = {"keys": keys, "values": values, "key_precision": key_precision, "value_precision": none}
+    return check.unchecked(GaussianMixture, **given, log_prior=log_prior, answer_probs=None)
+
+
 def linked_units(
     keys: Tensor, values: Maybe, key_precision: Tensor, value_precision: Tensor | None = None, log_weights: Maybe = None
 ) -> GaussianMixture:
@@ -757,9 +768,7 @@ def linked_units(
     if values is not None and value_precision is not None:
         link = link + 0.5 * value_precision * _relative_squares(values)
     weights = link.unsqueeze(-2) if log_weights is None else log_weights + link.unsqueeze(-2)
-    precision = keys.new_zeros(()) if value_precision is None else value_precision
-    return check.unchecked(GaussianMixture, keys=keys, values=values, key_precision=key_precision, value_precision=precision,
-                           log_prior=weights.log_softmax(-1), answer_probs=None)  # fmt: skip
+    return plain_units(keys, key_precision, weights.log_softmax(-1), values, value_precision)
 
 
 def _relative_squares(x: Tensor) -> Tensor:
@@ -788,7 +797,7 @@ def gaussian_terms(
 
 
 def key_terms(
-    name: str, keys: Tensor, shift: Tensor | None, precision: Tensor, metric: Metric | None, seen: Any, sums: Tensor
+    name: str, keys: Tensor, shift: Tensor | None, precision: Tensor, metric: Metric | None, seen: Seen, sums: Tensor
 ) -> Terms:
     """Terms of ``keys``, ``shift``, ``key_precision`` or ``metric`` of units ``N(ξ_j + δ, (α_j Λ)⁻¹)``.
 
@@ -829,7 +838,7 @@ def key_terms(
     return WishartTerms(counts.sum(-1), scatter, metric.root)
 
 
-def about_one_center(seen: Any, name: str, block: slice) -> Any:
+def about_one_center(seen: Seen, name: str, block: slice) -> Any:
     """Return what an E-step left with a unit's sums about one center, the mean of those of its components, (..., U,
     R, T).
 

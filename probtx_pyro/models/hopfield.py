@@ -21,6 +21,7 @@ and β have no conjugate prior (erratum 8).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -138,9 +139,7 @@ class Hopfield(ReducedMixture):
             check.same_size("patterns", self.num_units, "values", self.values.shape[-2], "units")
         if self.mask is not None:
             if self.mask.dtype != torch.bool or self.mask.shape[-1:] != self.patterns.shape[-2:-1]:
-                raise ValueError(
-                    f"mask must be boolean (..., {self.patterns.shape[-2]}), True for a stored pattern, not {self.mask.dtype} {tuple(self.mask.shape)}"
-                )
+                raise ValueError(f"mask must be boolean (..., {self.num_units}), True for a stored pattern")
             if not self.mask.any(-1).all():
                 raise ValueError("mask forbids every pattern; store at least one")
         if self.transformation not in POOLING:
@@ -160,7 +159,8 @@ class Hopfield(ReducedMixture):
         """Why there is no density: a sparse transformation is not the attention of a mixture."""
         if self.transformation == "softmax":
             return None
-        return f"transformation is {self.transformation!r}, which is the attention of no mixture, so that there is no density; take replace(transformation='softmax')"
+        kind = self.transformation
+        return f"transformation is {kind!r}, which has no density; take replace(transformation='softmax')"
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -277,10 +277,8 @@ class Hopfield(ReducedMixture):
     def _iterate(self, state: Tensor, num_steps: int, tol: float | None, traced: bool = False) -> FixedPoint:
         batch = check.broadcastable(memory=self.batch_shape, state=state.shape[:-2])
         state = state.expand(*batch, *state.shape[-2:])
-        return iterate(
-            lambda now: self._pool(now, self.patterns), state, problems=state.shape[:-1], num_steps=num_steps, tol=tol,
-            trace=self.energy if traced else None,
-        )  # fmt: skip
+        move, trace = partial(self._pool, values=self.patterns), self.energy if traced else None
+        return iterate(move, state, problems=state.shape[:-1], num_steps=num_steps, tol=tol, trace=trace)
 
     def move(self, num_steps: int = 1, tol: float | None = None) -> Movement:
         """Patterns that move: all are the states, too, and step at once, ``X <- attention(X) X``,

@@ -39,7 +39,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import PARALLEL, Plates, given_unit, isotropic
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, plain_units
 from probtx_pyro.models.mixture import Centers, Number, Seen
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, safe_log, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap, elu_plus_one
@@ -89,7 +89,7 @@ class LinearKeys(Formulation):
         "values": Parameter("unit answer", constraints.real, Normal),
         "value_precision": Parameter("unit", constraints.positive, Gamma, logarithmic=True),
         "component_weights": Parameter("unit component", constraints.simplex),
-        "unit_weights": Parameter("unit", constraints.nonnegative, logarithmic=True),
+        "unit_weights": Parameter("unit", constraints.nonnegative, logarithmic=True, mask=0.0),
     }
     DATA: ClassVar[Mapping[str, Datum]] = {
         "queries": Datum("query feature", "given"),
@@ -121,14 +121,6 @@ class LinearKeys(Formulation):
         """Densities, which are those of answers with a precision."""
         return ("log_evidence", "output_distribution") if self.value_precision is None else ()
 
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that is not there, or on weights that are masked."""
-        super().check_prior(name)
-        if name == "unit_weights" and self.unit_weights is not None and bool((self.unit_weights == 0).any()):
-            raise ValueError(
-                "priors: there is a prior on unit_weights, but some of them are 0, a mask that a prior cannot keep; leave those units out"
-            )
-
     def attention(self, queries: Tensor, outputs: Maybe = None, causal: bool = False) -> Tensor:  # type: ignore[override]
         """``p(unit=j | q_i) ∝ w_j Σ_r π_jr φ(q_i)'φ(k_jr)``, (..., Q, U):
         the matrix that `expected_outputs` never builds.
@@ -149,11 +141,8 @@ class LinearKeys(Formulation):
         """The values of units that are not masked, 0 of those that are."""
         if self.values is None:
             raise ValueError("values is None, so this LinearKeys has no answers; build it with values=")
-        return (
-            self.values
-            if self.unit_weights is None
-            else torch.where(self.unit_weights.unsqueeze(-1) > 0, self.values, 0.0)
-        )
+        present = None if self.unit_weights is None else self.unit_weights.unsqueeze(-1) > 0
+        return self.values if present is None else torch.where(present, self.values, 0.0)
 
     def _features(self, queries: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """Features of the queries (..., Q, F) and sums of those of each unit (..., U, F),
@@ -177,13 +166,8 @@ class LinearKeys(Formulation):
         """
         if self.value_precision is None:
             self.refuse("log_evidence")
-        log_weights = None
-        if queries is not None:
-            log_weights = safe_log(self.attention(queries, causal=causal))
-        return check.unchecked(
-            GaussianMixture, keys=self._heard(), values=None, key_precision=self.value_precision,
-            value_precision=self.keys.new_zeros(()), log_prior=log_weights, answer_probs=None,
-        )  # fmt: skip
+        log_weights = None if queries is None else safe_log(self.attention(queries, causal=causal))
+        return plain_units(self._heard(), self.value_precision, log_weights)
 
     def _require_data(self, queries: Tensor, outputs: Maybe) -> None:
         if self.value_precision is None:
@@ -375,9 +359,7 @@ def checked(feature_map: FeatureMap, x: Tensor) -> Tensor:
     """Features of keys or queries that keep their axes, are finite and not negative."""
     features = feature_map(x)
     if features.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; it must keep all axes but the last"
-        )
+        raise ValueError(f"feature_map turned {tuple(x.shape)} into {tuple(features.shape)}; only the last may change")
     check.finite(feature_map=features)
     if check.violated(features < 0):
         raise ValueError("feature_map gives negative features; make them positive, for instance by softplus")
@@ -409,9 +391,7 @@ def validate_inputs(
     check.same_dtype(**{name: x for name, (x, _) in given.items()})
     check.broadcastable(**{name: x.shape[: x.dim() - len(axes)] for name, (x, axes) in given.items()})
     if causal and queries is not None and queries.shape[-2] != keys.shape[-3]:
-        raise ValueError(
-            f"causal attention needs as many units as queries, not {keys.shape[-3]} units for {queries.shape[-2]} queries; mask units with unit_weights instead"
-        )
+        raise ValueError(f"causal attention needs as many units as queries, not {keys.shape[-3]}")
     if component_weights is not None:
         check.simplex("component_weights", component_weights)
     if unit_weights is None:
@@ -430,9 +410,7 @@ def _validate_unit_weights(unit_weights: Tensor, causal: bool) -> None:
     if (unit_weights == 0).all(-1).any():
         raise ValueError("unit_weights mask every unit; allow at least one, or drop that problem")
     if causal and (unit_weights[..., 0] == 0).any():
-        raise ValueError(
-            "unit_weights mask the first unit, so that the first causal query has nobody to attend to; drop the leading masked positions"
-        )
+        raise ValueError("unit_weights mask the first unit, all that the first causal query may see; drop it")
 
 
 def validate_precision(precision: Tensor, values: Maybe, num_units: int) -> None:
@@ -440,9 +418,7 @@ def validate_precision(precision: Tensor, values: Maybe, num_units: int) -> None
     if values is None:
         raise ValueError("value_precision is that of the answers, but values is None; give values, or leave it out")
     if precision.dim() and precision.shape[-1] not in (1, num_units):
-        raise ValueError(
-            f"value_precision must be a number or (..., {num_units}), one for each unit, not {tuple(precision.shape)}"
-        )
+        raise ValueError(f"value_precision must be a number or (..., {num_units}), not {tuple(precision.shape)}")
     check.finite(value_precision=precision)
     check.positive("value_precision", precision)
 

@@ -23,28 +23,33 @@ Without covariance and variance h is discrete. Leading axes are independent prob
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro
 import torch
 from pyro.distributions import (
+    Bernoulli,
     Categorical,
     Delta,
+    Gamma,
     MixtureSameFamily,
     MultivariateNormal,
     Normal,
+    OneHotCategorical,
+    Poisson,
     TorchDistribution,
 )
 from pyro.ops.indexing import Vindex
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import softplus
 
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._plates import PARALLEL, Plates, given_unit
-from probtx_pyro.models._tilted_families import from_distribution
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
+from probtx_pyro.models.priors import as_pyro, bare
 from probtx_pyro.ops import Factor, attend, fixed_point, log_evidence, log_joint, safe_log, safe_softmax
 from probtx_pyro.ops._factor import Squares, far_apart, squares_apart
 from probtx_pyro.ops._numerics import center_of, common_shape
@@ -65,7 +70,7 @@ class Conjugate(NamedTuple):
     converged: Tensor
 
 
-def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
+def conjugate(base: "LogNormalizer", mean: Tensor, num_steps: int, tol: float | None) -> Conjugate:
     """`LogNormalizer.conjugate` of a measure with ``log_normalizer``, ``mean`` and ``covariance``, for means (...,
     Q, D).
     """
@@ -95,7 +100,7 @@ def conjugate(base: Any, mean: Tensor, num_steps: int, tol: float | None) -> Con
     return Conjugate((eta * mean).sum(-1) - base.log_normalizer(eta), eta, reached <= tol**0.5 * size)
 
 
-def validate_measure(base: Any) -> None:
+def validate_measure(base: "LogNormalizer") -> None:
     """Refuse parameters of a `LogNormalizer` that do not fit together."""
     covariance, variance = base.covariances, base.variance
     check.at_least("locations", base.locations, 2, "(..., N, D)")
@@ -110,27 +115,21 @@ def validate_measure(base: Any) -> None:
     if covariance is not None:
         check.positive_definite("covariance", covariance, features)
         if covariance.shape[-3] not in (1, number):
-            raise ValueError(
-                f"covariance has {covariance.shape[-3]} matrices but there are {number} locations; give one for each, or one"
-            )
+            raise ValueError(f"covariance has {covariance.shape[-3]} matrices for {number} locations; give one each")
     if variance is not None:
         check.at_least("variance", variance, 2, "(..., 1 or N, 1 or D)")
         if variance.shape[-2] not in (1, number) or variance.shape[-1] not in (1, features):
-            raise ValueError(
-                f"variance must end in (1 or {number}, 1 or {features}) but has shape {tuple(variance.shape)}"
-            )
+            raise ValueError(f"variance must end in (1 or {number}, 1 or {features}), not {tuple(variance.shape)}")
         check.positive("variance", variance)
     if base.log_weights is not None:
         if base.log_weights.shape[-1:] != (number,):
-            raise ValueError(
-                f"log_weights must have shape (..., {number}), one for each location, not {tuple(base.log_weights.shape)}"
-            )
+            raise ValueError(f"log_weights must have shape (..., {number}), not {tuple(base.log_weights.shape)}")
         if check.violated(~torch.isfinite(base.log_weights.detach().logsumexp(-1))):
             raise ValueError("log_weights must be finite or -inf, and not -inf everywhere; use -inf for a mask only")
     _ = base.batch_shape
 
 
-def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
+def validate_queries(base: "LogNormalizer", eta: Tensor, name: str = "eta") -> None:
     """Refuse queries, or points, that do not fit the locations."""
     check.floating(name, eta)
     check.at_least(name, eta, 2, "(..., Q, D)")
@@ -139,7 +138,7 @@ def validate_queries(base: Any, eta: Tensor, name: str = "eta") -> None:
     check.finite(**{name: eta})
 
 
-def validate_data(base: Any, eta: Tensor, points: Tensor | None) -> torch.Size:
+def validate_data(base: "LogNormalizer", eta: Tensor, points: Tensor | None) -> torch.Size:
     """Return the problems that queries and points make together; refuse those that do not fit,
     and points without a density.
     """
@@ -197,7 +196,7 @@ class LogNormalizer(Formulation):
         "locations": Parameter("unit feature", constraints.real),
         "covariance": Parameter("unit feature other_feature", constraints.positive_definite, field="covariances"),
         "variance": Parameter("unit feature", constraints.positive, logarithmic=True),
-        "log_weights": Parameter("unit", constraints.real),
+        "log_weights": Parameter("unit", constraints.real, mask=-math.inf),
     }
     DATA: ClassVar[Mapping[str, Datum]] = {"eta": Datum("query feature", "given"), "points": Datum("query feature")}
     RESULTS: ClassVar[Mapping[str, str]] = {
@@ -242,15 +241,23 @@ class LogNormalizer(Formulation):
         """Densities, of a measure that sits on points."""
         return () if self.dense else ("log_evidence", "output_distribution")
 
-    def check_prior(self, name: str) -> None:
-        """Refuse a prior on a parameter that is not there, or on weights that are masked."""
-        super().check_prior(name)
-        if name == "log_weights" and self.log_weights is not None and bool((self.log_weights == -math.inf).any()):
-            raise ValueError(
-                "priors: there is a prior on log_weights, but some of them are -inf, a mask that a prior cannot keep; leave those locations out"
-            )
+    @staticmethod
+    def from_distribution(distribution: Distribution) -> "TiltedFamily":
+        """A base measure that is a distribution of Pyro or torch: Normal, MultivariateNormal, Bernoulli,
+        Categorical, Poisson or Gamma.
 
-    from_distribution = staticmethod(from_distribution)
+        Raises
+        ------
+        ValueError
+            Any other, with the reason.
+        """
+        base = bare(as_pyro(distribution))
+        if type(base) is Categorical:
+            base = OneHotCategorical(logits=base.logits)
+        if type(base) not in FAMILIES:
+            known = ", ".join(kind.__name__ for kind in FAMILIES)
+            raise ValueError(f"distribution: {type(base).__name__} has no tilt in closed form; take {known}")
+        return TiltedFamily(base)
 
     @property
     def base_covariance(self) -> Maybe:
@@ -323,9 +330,7 @@ class LogNormalizer(Formulation):
             if spread is not None:
                 top = top + 0.5 * eta.shape[-1] ** 2 * largest * (largest * spread.abs().amax())
         if check.violated(~top.isfinite()):
-            raise ValueError(
-                f"eta: scores of queries as large as {float(largest):.3g} overflow {eta.dtype}; divide eta, or the locations, by their scale"
-            )
+            raise ValueError(f"eta: scores of {float(largest):.3g} overflow {eta.dtype}; divide eta by its scale")
 
     # -- log Z, its gradient and its Hessian ---------------------------------------------------------------------------
 
@@ -424,9 +429,7 @@ class LogNormalizer(Formulation):
         x less the mean location.
         """
         if points is None:
-            raise ValueError(
-                "points are None, but the log evidence is their density given eta; give points (..., Q, D), or take log_normalizer(eta)"
-            )
+            raise ValueError("points are None, but the log evidence is their density; give points (..., Q, D)")
         center, features = center_of(self.locations), self.locations.shape[-1]
         x, means = points - center, self.locations - center
         if self.covariances is not None:
@@ -546,3 +549,90 @@ class LogNormalizer(Formulation):
             spread = spread.expand(common_shape(spread.shape, mean.shape))
             return Normal(mean if eta is None else mean + spread * eta, spread.sqrt()).to_event(1)
         return Delta(mean, event_dim=1)
+
+
+class Tilt(NamedTuple):
+    """A family under a tilt.
+
+    tilted: the distribution with its natural parameter moved by η. log_normalizer: ``log E[exp(x'η)]``.
+    limit: η must be below it, None for no bound.
+    """
+
+    tilted: Callable[[Any, Tensor], Any]
+    log_normalizer: Callable[[Any, Tensor], Tensor]
+    limit: Callable[[Any], Tensor] | None = None
+
+
+def _categorical(d: Any, eta: Tensor) -> Tensor:
+    return (d.logits.log_softmax(-1) + eta).logsumexp(-1)
+
+
+FAMILIES: dict[type, Tilt] = {
+    Normal: Tilt(
+        lambda d, eta: Normal(d.loc + d.scale.square() * eta, d.scale.expand((d.loc + eta).shape)),
+        lambda d, eta: d.loc * eta + 0.5 * (d.scale * eta).square(),
+    ),
+    MultivariateNormal: Tilt(
+        lambda d, eta: MultivariateNormal(
+            d.loc + (d.covariance_matrix @ eta.unsqueeze(-1)).squeeze(-1), d.covariance_matrix
+        ),
+        lambda d, eta: (eta * (d.loc + 0.5 * (d.covariance_matrix @ eta.unsqueeze(-1)).squeeze(-1))).sum(-1),
+    ),
+    Bernoulli: Tilt(
+        lambda d, eta: Bernoulli(logits=d.logits + eta), lambda d, eta: softplus(d.logits + eta) - softplus(d.logits)
+    ),
+    OneHotCategorical: Tilt(lambda d, eta: OneHotCategorical(logits=d.logits + eta), _categorical),
+    Poisson: Tilt(lambda d, eta: Poisson(d.rate * eta.exp()), lambda d, eta: d.rate * eta.expm1()),
+    Gamma: Tilt(
+        lambda d, eta: Gamma(d.concentration.expand((d.rate - eta).shape), d.rate - eta),
+        lambda d, eta: -d.concentration * torch.log1p(-eta / d.rate),
+        lambda d: d.rate,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TiltedFamily:
+    """``p(x|η) ∝ h(x) exp(x'η)`` for a distribution h of `FAMILIES`; η has the shape of x, batch axes broadcast.
+
+    A Categorical stands for the one-hot vectors of its labels, so that η (..., K) has one entry for each.
+
+    >>> family = TiltedFamily(Gamma(2.0, 3.0))
+    >>> round(float(family.mean(torch.tensor(1.0))), 6)                   # Gamma(2, 3 - 1)
+    1.0
+    """
+
+    base: Any
+
+    def _tilt(self, eta: Tensor) -> Tilt:
+        tilt = FAMILIES[type(self.base)]
+        if tilt.limit is not None and (eta >= tilt.limit(self.base)).any():
+            raise ValueError(f"eta must be below the rate, {tilt.limit(self.base).tolist()}; log Z is infinite beyond")
+        return tilt
+
+    def tilted(self, eta: Tensor) -> Any:
+        """The tilted distribution."""
+        return self._tilt(eta).tilted(self.base, eta)
+
+    def log_normalizer(self, eta: Tensor) -> Tensor:
+        """``log E_h[exp(x'η)]``, over the axes of x that are event."""
+        return self._tilt(eta).log_normalizer(self.base, eta)
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """``∇ log Z(η)``, of the shape of η."""
+        return self.tilted(eta).mean
+
+    def covariance(self, eta: Tensor) -> Tensor:
+        """``∇² log Z(η)``: the variance where x is a scalar, (..., D, D) where it is a vector."""
+        tilted = self.tilted(eta)
+        if isinstance(tilted, MultivariateNormal):
+            return tilted.covariance_matrix
+        if isinstance(tilted, OneHotCategorical):
+            p = tilted.probs
+            return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        return tilted.variance
+
+    def entropy(self, eta: Tensor) -> Tensor:
+        """``log Z(η) - η'∇log Z(η) = -KL(p || h)``."""
+        products = eta * self.mean(eta)
+        return self.log_normalizer(eta) - (products.sum(-1) if self.base.event_shape else products)

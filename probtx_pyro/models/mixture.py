@@ -216,6 +216,15 @@ class Mixture(Formulation):
             changes["log_prior"] = None if weights is None else safe_log(weights)
         return super().with_parameters(changes)
 
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on a parameter that is not there, or on answers without a density, which inform nothing."""
+        super().check_prior(name)
+        without = not self.answer_density or getattr(self, "values", None) is None
+        if name in ("values", "value_precision") and without:
+            raise ValueError(
+                f"priors: nothing informs {name}, as answers have no density; give a mixture value_precision > 0"
+            )
+
     def allowed(self, name: str) -> Maybe:
         """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""
         return None if name != "weights" or self.log_prior is None else self.log_prior > -torch.inf
@@ -261,17 +270,12 @@ class Mixture(Formulation):
         check.at_least("queries", queries, 2, "(..., Q, D)")
         like, name = self._like(), self._featured()
         check.same_dtype(queries=queries, **{name: like})
-        if queries.shape[-1] != like.shape[-1]:
-            raise ValueError(
-                f"queries have {queries.shape[-1]} features but {name} have {like.shape[-1]} (queries {tuple(queries.shape)}, {name} {tuple(like.shape)}); project one of them first"
-            )
-        self._fit_rows("there are", queries.shape[-2])
+        check.same_size("queries", queries.shape[-1], name, like.shape[-1], "features")
+        self._fit_rows(queries.shape[-2])
         check.finite(queries=queries)
         if observed is not None:
             if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
-                raise ValueError(
-                    f"observed must be a boolean tensor (..., {queries.shape[-2]}), one entry for each query, not {observed.dtype} {tuple(observed.shape)}"
-                )
+                raise ValueError(f"observed must be a boolean tensor (..., {queries.shape[-2]}), one for each query")
             if outputs is None:
                 raise ValueError("observed is given without outputs; pass the outputs that it marks")
         if outputs is not None:
@@ -282,17 +286,14 @@ class Mixture(Formulation):
         shapes = {name: x.shape[: x.dim() - len(self.axes(name))] for name, x in given if x is not None}
         return check.broadcastable(mixture=self.batch_shape, **shapes)
 
-    def _fit_rows(self, said: str, num_queries: int) -> None:
+    def _fit_rows(self, num_queries: int) -> None:
         """Refuse a prior with a row for each query where there is another number of them."""
         if self.log_prior is not None and self.log_prior.shape[-2] not in (1, num_queries):
-            raise ValueError(
-                f"log_prior has rows for {self.log_prior.shape[-2]} queries but {said} {num_queries} queries; use one row, or one for each query"
-            )
+            rows = self.log_prior.shape[-2]
+            raise ValueError(f"log_prior has rows for {rows} queries but there are {num_queries} queries; give one row")
 
     def _check_outputs(self, queries: Tensor, outputs: Tensor, observed: Maybe) -> None:
-        raise ValueError(
-            f"outputs are given, but the answers of a {type(self).__name__} have no density; {self.INSTEAD['outputs']}"
-        )
+        raise ValueError(f"outputs are given, but answers have no density; {self.INSTEAD['outputs']}")
 
     def plates(self, *data: Any, num_queries: int | None = None) -> Plates:  # type: ignore[override]
         """The plates of the problem that mixture and data make, both checked;
@@ -304,7 +305,7 @@ class Mixture(Formulation):
                 raise ValueError("queries are None, so that the program draws them; say how many with num_queries=")
             if not isinstance(num_queries, int) or num_queries < 1:
                 raise ValueError(f"num_queries must be a whole number from 1, not {num_queries!r}")
-            self._fit_rows("there are to be", num_queries)
+            self._fit_rows(num_queries)
             return Plates(self.batch_shape, query=num_queries, units=self.num_units)
         if num_queries not in (None, queries.shape[-2]):
             raise ValueError(f"num_queries is {num_queries} but there are {queries.shape[-2]} queries; leave it out")
@@ -405,9 +406,7 @@ class Mixture(Formulation):
         else:
             expected = (queries.shape[-2], self.num_units)
             if attention.shape[-2:] != expected:
-                raise ValueError(
-                    f"attention has shape {tuple(attention.shape)} but must end in {expected}: queries by units"
-                )
+                raise ValueError(f"attention has shape {tuple(attention.shape)} but must end in {expected}")
             check.simplex("attention", attention)
         with weighted_queries(plates, query_weights):
             unit = self.guide_unit(attention, queries)
@@ -594,9 +593,7 @@ def _scatter(
 
 def _check_query_weights(queries: Tensor, query_weights: Tensor) -> None:
     if query_weights.shape[-1:] != queries.shape[-2:-1] or not query_weights.is_floating_point():
-        raise ValueError(
-            f"query_weights must be a floating point tensor (..., {queries.shape[-2]}), one weight for each query, not {query_weights.dtype} {tuple(query_weights.shape)}"
-        )
+        raise ValueError(f"query_weights must be floating point (..., {queries.shape[-2]}), one for each query")
     check.finite(query_weights=query_weights)
     if check.violated(query_weights < 0):
         raise ValueError("query_weights must be non-negative; 0 leaves a query out")

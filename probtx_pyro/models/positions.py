@@ -75,9 +75,7 @@ def offsets(
         asked = places
     elif isinstance(queries, int):
         if not 1 <= queries <= places.shape[-1]:
-            raise ValueError(
-                f"queries must be from 1 to the number of units, {places.shape[-1]}, not {queries}; give their positions as a tensor"
-            )
+            raise ValueError(f"queries must be from 1 to the number of units, {places.shape[-1]}, not {queries}")
         asked = places[..., -queries:]
     else:
         asked = _places("queries", queries, device)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probtx_pyro.models.gaussian_keys import GaussianKeys
 from probtx_pyro.ops import safe_softmax
-from probtx_pyro.ops._assignment import Reduction, largest, reduction
+from probtx_pyro.ops._chunks import Reduction, largest, reduction
 
 
 def _scores(model: GaussianKeys, queries: Tensor) -> Tensor:

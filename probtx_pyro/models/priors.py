@@ -14,7 +14,7 @@ from pyro.distributions import Dirichlet, ImproperUniform, TorchDistribution, Wi
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.ops.gaussian import Gaussian
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MixtureSameFamily, Transform, biject_to, constraints
+from torch.distributions import Distribution, Independent, Transform, biject_to, constraints
 from torch.distributions.transforms import _InverseTransform
 
 from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
@@ -27,13 +27,14 @@ FLAT = ImproperUniform(constraints.real, (), ())
 Prior = TorchDistribution | Callable[[], Distribution]
 HOLDERS = Distribution | Transform | constraints.Constraint | torch.nn.Module | Gaussian  # what a prior is made of
 #: conjugate families whose density has no mode where one of these arguments is below 1
-PEAKED, SHAPES = (
-    dist.Beta | dist.Gamma | Dirichlet | FaceDirichlet,
-    ("concentration", "concentration1", "concentration0"),
-)
-ALTERNATIVES = (  # of one parameter
-    {"probs", "logits"}, {"gate", "gate_logits"}, {"covariance_matrix", "precision_matrix", "scale_tril"},
-)  # fmt: skip
+PEAKED = dist.Beta | dist.Gamma | Dirichlet | FaceDirichlet
+SHAPES = ("concentration", "concentration1", "concentration0")
+MATRICES = {"covariance_matrix", "precision_matrix", "scale_tril"}
+ALTERNATIVES = ({"probs", "logits"}, {"gate", "gate_logits"}, MATRICES)  # of one parameter
+NEARLY_FLAT = {
+    "Gamma": "Gamma(shape, rate) with a small rate",
+    "Wishart": "Wishart(D + 1, matrix) with a large matrix",
+}
 
 
 class Site(NamedTuple):
@@ -47,7 +48,7 @@ class Site(NamedTuple):
     initial: Tensor
 
 
-def as_pyro(prior: Any) -> TorchDistribution:
+def as_pyro(prior: Distribution) -> TorchDistribution:
     """Return a distribution of torch as its namesake in Pyro, with the same arguments.
 
     Raises
@@ -62,9 +63,7 @@ def as_pyro(prior: Any) -> TorchDistribution:
     if family is None:
         raise ValueError(f"priors: Pyro has no {kind}; give a distribution of pyro.distributions")
     if not arguments:
-        raise ValueError(
-            f"priors: a {kind} of torch does not keep all that it was made with; give pyro.distributions.{kind}"
-        )
+        raise ValueError(f"priors: a {kind} of torch does not keep its arguments; give pyro.distributions.{kind}")
     return _made(family, {key: as_pyro(x) if isinstance(x, Distribution) else x for key, x in arguments.items()})
 
 
@@ -99,7 +98,7 @@ def _parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind.__init__).parameters
 
 
-def _made(family: Any, arguments: Mapping[str, Any]) -> Any:
+def _made(family: Any, arguments: Mapping[str, object]) -> Any:
     """A distribution made without its checks, from arguments that were those of a valid one."""
     known = "validate_args" in _parameters(family)
     return family(**arguments, **({"validate_args": False} if known else {}))
@@ -109,10 +108,10 @@ class Saved(NamedTuple):
     """A prior as a file keeps it: the name of its family in Pyro, and its arguments; `FLAT` has none."""
 
     family: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
-def saved(prior: Any) -> Any:
+def saved(prior: object) -> object:
     """Return a distribution as tensors and text; what is no family of Pyro, or holds code, as it is."""
     if prior is FLAT:
         return Saved("FLAT", {})
@@ -121,15 +120,11 @@ def saved(prior: Any) -> Any:
     if not known or not isinstance(prior, Distribution):
         return prior
     arguments = {name: saved(x) if isinstance(x, Distribution) else x for name, x in arguments_of(prior).items()}
-    plain = Tensor | Saved | float | int | str | tuple | None
-    return (
-        Saved(kind.__name__, arguments)
-        if arguments and all(isinstance(x, plain) for x in arguments.values())
-        else prior
-    )
+    plain = all(isinstance(x, Tensor | Saved | float | int | str | tuple | None) for x in arguments.values())
+    return Saved(kind.__name__, arguments) if arguments and plain else prior
 
 
-def restored(kept: Any) -> Any:
+def restored(kept: object) -> object:
     """Return the prior that `saved` kept."""
     if not isinstance(kept, Saved):
         return kept
@@ -137,9 +132,7 @@ def restored(kept: Any) -> Any:
         return FLAT
     family = _family(kept.family)
     if family is None:
-        raise ValueError(
-            f"priors: Pyro has no family {kept.family!r}, which the file names; save it again with this Pyro"
-        )
+        raise ValueError(f"priors: Pyro has no family {kept.family!r}, which the file names; save it again")
     return _made(family, {name: restored(x) for name, x in kept.arguments.items()})
 
 
@@ -182,19 +175,19 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor], floating: bool = False)
     return made
 
 
-def require_prior(formulation: Formulation, name: str, prior: Any) -> None:
+def require_prior(formulation: Formulation, name: str, prior: object) -> None:
     """Refuse a prior that can never fit: a name that is unknown, a parameter that is not there,
     something that is no prior, a support.
     """
     formulation.check_prior(name)
     if isinstance(prior, type) or (not isinstance(prior, Distribution) and not callable(prior)):
-        raise ValueError(
-            f"priors: {name}={prior!r} is a {'class' if isinstance(prior, type) else type(prior).__name__}; give a Pyro distribution, models.FLAT, or a function that samples hyperparameters and returns a distribution"
-        )
+        kind = "class" if isinstance(prior, type) else type(prior).__name__
+        raise ValueError(f"priors: {name}={prior!r} is a {kind}; give a Pyro distribution, models.FLAT, or a function")
     if isinstance(prior, Distribution):
         own, like = _supported(formulation, name, prior), formulation.parameter(name)
+        assert like is not None  # by `check_prior`
         if not is_conjugate(formulation, name, prior) and not isinstance(own, ImproperUniform):
-            _require_density(name, _cast(name, own, cast(Tensor, like)), cast(Tensor, like))
+            _require_density(name, _cast(name, own, like), like)
 
 
 def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
@@ -202,14 +195,13 @@ def _require_density(name: str, prior: TorchDistribution, like: Tensor) -> None:
     Pyro has some of each.
     """
     try:
-        to_support = biject_to(cast(Any, prior.support))
+        to_support = biject_to(cast(constraints.Constraint, prior.support))
         point = to_support(like.new_zeros(to_support.inverse_shape(prior.event_shape)))
         with pyro.validation_enabled(False):
             prior.expand(prior.batch_shape).log_prob(point)
     except (NotImplementedError, RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"priors: {type(prior).__name__} on {name} cannot be laid out on numbers of {like.dtype}, or has no density there; give another family"
-        ) from error
+        kind = type(prior).__name__
+        raise ValueError(f"priors: {kind} on {name} has no density of {like.dtype}; give another family") from error
 
 
 def _supported(formulation: Formulation, name: str, prior: Distribution) -> TorchDistribution:
@@ -217,57 +209,39 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
     refused where it has no density inside the support of its parameter.
     """
     row, own = formulation.row(name), bare(as_pyro(prior))
-    words, family = described(row.support)
-    family = row.conjugate.__name__ if row.conjugate else family
-    fitting = f", such as {family}" if family else ""
-    flat = isinstance(own, ImproperUniform) or (
-        isinstance(own, dist.MaskedDistribution) and not torch.as_tensor(own._mask).all()
-    )
-    if flat and _tells_a_scale(row.support):
-        near = (
-            "Gamma(shape, rate) with a small rate"
-            if family == "Gamma"
-            else "Wishart(D + 1, matrix) with a large matrix"
-        )
+    (words, family), kind = described(row.support), type(own).__name__
+    masked = isinstance(own, dist.MaskedDistribution) and not torch.as_tensor(own._mask).all()
+    # likelihoods of a few points have no maximum in positive numbers and positive definite matrices
+    if family in NEARLY_FLAT and (masked or isinstance(own, ImproperUniform)):
         raise ValueError(
-            f"priors: the likelihood is unbounded in {name} (a unit on a single query), or tells it up to a factor only, so it cannot be flat; give it {near}"
+            f"priors: the likelihood is unbounded in {name}, so it cannot be flat; give it {NEARLY_FLAT[family]}"
         )
     if own is FLAT or is_conjugate(formulation, name, prior):  # of the same set, or the table had been refused
         return own
-    point = next((part for part in _parts(own) if isinstance(part, dist.Delta | dist.Empirical)), None)
-    if point is not None:
-        raise ValueError(
-            f"priors: {type(point).__name__} on {name} has no density; to hold {name} fixed leave out its prior, else give a distribution on {words}{fitting}"
-        )
-    narrow = next((part for part in _parts(own) if not is_declared(part)), None)
-    if narrow is not None:
-        raise ValueError(
-            f"priors: the transforms of the prior on {name} declare a support that is wider than where its density is; begin them with a distribution on all of {narrow.transforms[0].domain}"
-        )
     try:
         support = own.support
     except NotImplementedError:
         support = None
+    for part in _parts(own):
+        if isinstance(part, dist.Delta | dist.Empirical):
+            point = f"{type(part).__name__} on {name} has no density"
+            raise ValueError(f"priors: {point}; to hold {name} fixed leave out its prior")
+        if not is_declared(part):
+            domain = part.transforms[0].domain
+            raise ValueError(f"priors: the prior on {name} is declared wider than it is; begin it on all of {domain}")
     if support is None or not lies_inside(support, row.support):
+        fitting = row.conjugate.__name__ if row.conjugate else family
+        needs = f"{name} needs a distribution on {words}" + (f", such as {fitting}" if fitting else "")
+        raise ValueError(f"priors: {kind} on {name} has the wrong support; {needs}")
+    mixed = [part.component_distribution for part in _parts(own) if hasattr(part, "component_distribution")]
+    if any(isinstance(x, Tensor) for part in mixed for x in bounds(part.support) or ()):
         raise ValueError(
-            f"priors: {type(own).__name__} on {name} has the wrong support; {name} needs a distribution on {words}{fitting}"
-        )
-    if any(
-        isinstance(part, MixtureSameFamily) and not _same_bounds(part.component_distribution.support)
-        for part in _parts(own)
-    ):
-        raise ValueError(
-            f"priors: the components of the mixture on {name} have bounds of their own, between which no gradient leads; give components with one support"
+            f"priors: the components of the mixture on {name} have bounds of their own; give them one support"
         )
     return own
 
 
-def _tells_a_scale(support: Any) -> bool:
-    """True of positive numbers and positive definite matrices, in which likelihoods of a few points have no maximum."""
-    return described(support)[1] in ("Gamma", "Wishart")
-
-
-def _parts(prior: Any) -> Iterator[Any]:
+def _parts(prior: object) -> Iterator[Any]:
     """A distribution, those that it is made of, and its transforms."""
     yield prior
     for x in arguments_of(prior).values() if isinstance(prior, Distribution) else ():
@@ -283,7 +257,7 @@ def bare(prior: TorchDistribution) -> TorchDistribution:
     return prior
 
 
-def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
+def is_conjugate(formulation: Formulation, name: str, prior: object) -> bool:
     """Return True if the prior has a closed-form conditional: the family of the table, or flat."""
     family = formulation.row(name).conjugate
     return family is not None and (
@@ -291,7 +265,7 @@ def is_conjugate(formulation: Formulation, name: str, prior: Any) -> bool:
     )
 
 
-def lay_out(formulation: Formulation, name: str, prior: Any, batch: torch.Size, sizes: Mapping[str, int]) -> Site:
+def lay_out(formulation: Formulation, name: str, prior: object, batch: torch.Size, sizes: Mapping[str, int]) -> Site:
     """Return a prior expanded to its parameter, for problems of shape ``batch``.
 
     Parameters
@@ -338,7 +312,8 @@ def _correlated(name: str, prior: TorchDistribution, initial: Tensor, own: int) 
     fits = len(shape) == own and all(n == m or m == 1 for n, m in zip(shape[::-1], initial.shape[::-1], strict=False))
     if prior.batch_shape or initial.dim() > own or not fits:
         raise ValueError(
-            f"priors: {type(prior).__name__} on {name} has event shape {tuple(prior.event_shape)}, more than the axes of one unit; a prior across units must have the shape of {name}, {tuple(initial.shape)}, as one event, and the parameter no leading axes"
+            f"priors: the prior on {name} has event shape {tuple(prior.event_shape)}, more than the axes of one unit; "
+            f"across units it must have the shape of {name}, {tuple(initial.shape)}, as one event"
         )
     return Site(prior, initial.expand(shape))
 
@@ -347,13 +322,9 @@ def _rows(name: str, shape: torch.Size, initial: Tensor, num_queries: int) -> to
     """The shape of a prior whose rows are queries, or one row that they share."""
     shape = shape if len(shape) > 1 else torch.Size((1, *shape))
     if shape[-2] == 1 and initial.shape[-2] != 1:
-        raise ValueError(
-            f"priors: {name} shared by the queries have no closed form or meaning where log_prior differs between queries; give {name} a concentration of shape (..., Q, U)"
-        )
+        raise ValueError(f"priors: {name} are shared but log_prior has rows; give concentration of shape (..., Q, U)")
     if shape[-2] not in (1, num_queries):
-        raise ValueError(
-            f"priors: {name} has concentration rows for {shape[-2]} queries but there are {num_queries}; use 1 row (shared) or one for each query"
-        )
+        raise ValueError(f"priors: {name} has concentration rows for {shape[-2]} of {num_queries} queries; use 1 row")
     return shape
 
 
@@ -369,11 +340,6 @@ def _laid(row: Parameter, prior: TorchDistribution, like: Tensor) -> TorchDistri
     return dist.Beta(like.new_ones(()), like.new_ones(())) if row.conjugate is dist.Beta else dist.Uniform(low, high)
 
 
-def _same_bounds(support: Any) -> bool:
-    """True if all components of a mixture have the same bounds, which are then numbers."""
-    return not any(isinstance(x, Tensor) for x in bounds(support) or ())
-
-
 def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistribution:
     """The prior in the dtype of its parameter, and on its device: widened, which is exact;
     only single numbers are narrowed.
@@ -384,9 +350,8 @@ def _cast(name: str, prior: TorchDistribution, like: Tensor) -> TorchDistributio
             if not isinstance(x, Tensor) or not x.is_floating_point() or _is_one_number(x):
                 continue
             if torch.promote_types(x.dtype, like.dtype) != like.dtype:
-                raise ValueError(
-                    f"priors: {key} of the prior on {name} is {x.dtype} but {name} is {like.dtype}, which would lose digits; convert it with .to({like.dtype})"
-                )
+                kinds = f"{x.dtype} but {name} is {like.dtype}, which would lose digits"
+                raise ValueError(f"priors: {key} of the prior on {name} is {kinds}; convert it with .to({like.dtype})")
     return _changed(prior, lambda x: x.to(like))
 
 
@@ -401,9 +366,10 @@ def without_mode(sites: Mapping[str, Site]) -> str | None:
         base = bare(distribution)
         shapes = [getattr(base, key) for key in SHAPES if isinstance(base, PEAKED) and hasattr(base, key)]
         if any(violated(~(shape >= 1)) for shape in shapes):
-            return f"the prior on {name} has a concentration below 1, so its density has no mode; raise it to 1 or more, or draw from the posterior instead with inference.nuts"
+            return f"the prior on {name} has a concentration below 1, so no mode; raise it, or draw with inference.nuts"
         if isinstance(base, Wishart) and violated(~(base.df >= base.event_shape[-1] + 1)):
-            return f"the prior on {name} has fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom, so its density has no mode; raise df, or draw from the posterior instead with inference.gibbs"
+            fewer = f"fewer than D + 1 = {base.event_shape[-1] + 1} degrees of freedom"
+            return f"the prior on {name} has {fewer}, so no mode; raise df, or draw with inference.gibbs"
     return None
 
 

@@ -18,6 +18,7 @@ A Normal prior on centers and a Gamma prior on γ, half a precision, are conjuga
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -27,11 +28,10 @@ from pyro.distributions import Gamma, Normal
 from torch import Tensor
 from torch.distributions import constraints
 
-from probtx_pyro.models import _kmeans_plus_plus as start
 from probtx_pyro.models import _validation as check
 from probtx_pyro.models._reduced import ReducedMixture, for_each
 from probtx_pyro.models.formulation import GammaTerms, Parameter, Terms
-from probtx_pyro.models.gaussian_mixture import GaussianMixture
+from probtx_pyro.models.gaussian_mixture import GaussianMixture, plain_units
 from probtx_pyro.models.mixture import Maybe, Number, Seen, attention_of
 from probtx_pyro.ops import expected_statistics, fixed_point, gaussian_factor, safe_ratio
 from probtx_pyro.ops._chunks import over_chunks
@@ -111,9 +111,7 @@ class SoftKMeans(ReducedMixture):
     def mixture(self) -> GaussianMixture:
         """The mixture whose attention is `assign`: keys and values are the centers, the precision is 2γ."""
         self.require_density()
-        return check.unchecked(GaussianMixture, keys=self.centers, values=self.centers,
-                               key_precision=2 * for_each(self.gamma, 1), value_precision=self.centers.new_zeros(()),
-                               log_prior=None, answer_probs=None)  # fmt: skip
+        return plain_units(self.centers, 2 * for_each(self.gamma, 1), values=self.centers)
 
     def conditional(self, name: str, seen: Seen) -> Terms:
         """The likelihood of centers or of γ given the other and assignments:
@@ -192,7 +190,7 @@ class SoftKMeans(ReducedMixture):
         ``-2/N Σ_i α_ij (x_i - r_j)``: the gradient of the distortion with α held constant.
         """
         self._fits(x)
-        return gradient(self, x, objective)
+        return _slope(self, x, named(objective))[0]
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +214,7 @@ class SoftKMeans(ReducedMixture):
         ValueError
             Fewer points than centers, weights or trials out of range.
         """
-        return cls(start.plus_plus(x, num_centers, seed, point_weights, num_trials), gamma)
+        return cls(kmeans_plus_plus(x, num_centers, seed, point_weights, num_trials), gamma)
 
     def fit(self, x: Tensor, num_steps: int = 100, tol: float | None = 1e-6, **options: Any) -> "SoftKMeans":
         """The model after EM, `em` without its trace; the same options."""
@@ -263,10 +261,47 @@ class SoftKMeans(ReducedMixture):
             centers.
         """
         self._fits(x, point_weights)
-        centers, gamma, found = lloyd(
-            self.centers, self.gamma, x, num_steps, tol, learn_gamma, point_weights, implicit, progress
-        )
-        return Clustering(check.unchecked(SoftKMeans, centers=centers, gamma=gamma), *found)
+        if num_steps < 0 or (tol is not None and not tol > 0):
+            raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
+        centers, gamma, limit = self.centers, self.gamma, self.hard
+        if learn_gamma and limit:
+            raise ValueError("learn_gamma needs a finite gamma to start from; give one with replace(gamma=...)")
+        weighted = () if point_weights is None else (point_weights.shape[:-1],)
+        problems = common_shape(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
+        weights = torch.ones_like(x[..., 0]) if point_weights is None else point_weights
+        total, fixed, number, limits = weights.sum(-1), gamma.expand(problems), centers.shape[-2], torch.finfo(x.dtype)
+        squares = (weights * x.detach().square().sum(-1)).sum(-1)
+        rounding = (16 * limits.eps) ** 2 * squares  # of points that are their center
+        middle = x.detach().mean(-2, keepdim=True)
+        assigned = hard_step if limit else soft_step
+
+        def step(state: State) -> tuple[State, Tensor]:
+            sharpness = state.get("gamma", fixed)
+            moved, around, energy = assigned(x, state["centers"], sharpness, middle, point_weights)
+            if not learn_gamma:
+                return {"centers": moved}, energy
+            if check.is_validation_enabled() and not (around > rounding).all():
+                raise ValueError(
+                    "learn_gamma: the points lie on the centers, where gamma has no bound; use fewer centers"
+                )
+            learned = 0.5 * x.shape[-1] * total / around
+            return {"centers": moved, "gamma": learned}, likelihood(energy, sharpness)
+
+        def likelihood(energy: Tensor, sharpness: Tensor) -> Tensor:
+            """Minus the log likelihood of the mixture with precision 2γ and equal weights."""
+            density = math.log(number) - 0.5 * x.shape[-1] * (sharpness / math.pi).log()
+            return sharpness * energy + total * density
+
+        begin = {"centers": centers.expand(*problems, -1, -1)}
+        if learn_gamma:  # what is fixed is no part of the state, where it would be a flat direction
+            begin["gamma"] = fixed
+        how: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "implicit": implicit, "progress": progress}
+        how |= {"problems": problems, "origins": {"centers": middle}, "label": "EM"}
+        found = fixed_point(step, begin, objective=lambda state: step(state)[1], **how)
+        assert found.objective is not None
+        learned = found.state["gamma"] if learn_gamma else gamma
+        model = check.unchecked(SoftKMeans, centers=found.state["centers"], gamma=learned)
+        return Clustering(model, found.objective, found.converged, found.num_steps)
 
     def descend(
         self,
@@ -297,10 +332,36 @@ class SoftKMeans(ReducedMixture):
             An unknown objective, a rate that is not positive, None for another objective, batches larger than the data.
         """
         self._fits(x)
-        centers, trace = descend(self, x, objective, num_steps, batch_size, seed, learning_rate, progress)
-        problems = trace.shape[1:]
-        taken = torch.full(problems, num_steps, device=x.device)
-        return Clustering(self.replace(centers=centers), trace, torch.zeros_like(taken, dtype=torch.bool), taken)
+        if not 1 <= batch_size <= x.shape[-2]:
+            raise ValueError(f"batch_size must be from 1 to the number of points, {x.shape[-2]}, not {batch_size}")
+        if num_steps < 1 or (learning_rate is not None and not learning_rate > 0):
+            raise ValueError(
+                f"num_steps must be 1 or more and learning_rate positive, not {num_steps} and {learning_rate}"
+            )
+        if learning_rate is None and objective != "free_energy":
+            raise ValueError("learning_rate=None descends the free energy only; give a number")
+        function, generator = named(objective), torch.Generator().manual_seed(seed)
+        batch = common_shape(x.shape[:-2], self.centers.shape[:-2], self.gamma.shape)
+        centers, trace = self.centers.detach().expand(*batch, -1, -1), []
+        met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long, device="cpu")
+        for _ in progress_bar(range(num_steps), label="mini-batches", progress=progress):
+            if len(order) < batch_size:
+                order = torch.randperm(x.shape[-2], generator=generator, device="cpu")
+            rows, order = order[:batch_size].to(x.device), order[batch_size:]
+            now = check.unchecked(SoftKMeans, centers=centers, gamma=self.gamma)
+            points = x[..., rows, :].detach()
+            slope, value = _slope(now, points, function)
+            trace.append(value)
+            if learning_rate is not None:
+                centers = centers - learning_rate * slope
+                continue
+            met = met + now.assign(points).sum(-2)
+            share = batch_size / (2 * met.unsqueeze(-1))  # -slope · batch / 2 is the sum of the pulls
+            centers = centers - torch.where(met.unsqueeze(-1) > 0, share, 0.0) * slope
+        taken = torch.full(batch, num_steps, device=x.device)
+        return Clustering(
+            self.replace(centers=centers), torch.stack(trace), torch.zeros_like(taken, dtype=torch.bool), taken
+        )
 
     @property
     def _sharpness(self) -> Tensor:
@@ -315,66 +376,10 @@ class SoftKMeans(ReducedMixture):
         check.finite(x=x)
         check.broadcastable(x=x.shape[:-2], centers=self.centers.shape[:-2], gamma=self.gamma.shape)
         if point_weights is not None:
-            start.check_weights(x, point_weights)
+            check_weights(x, point_weights)
 
 
 Found = tuple[Tensor, Tensor, Tensor]
-
-
-def lloyd(
-    centers: Tensor,
-    gamma: Tensor,
-    x: Tensor,
-    num_steps: int,
-    tol: float | None,
-    learn_gamma: bool,
-    point_weights: Maybe,
-    implicit: bool,
-    progress: bool | None,
-) -> tuple[Tensor, Tensor, Found]:
-    """Centers, γ, and the trace, convergence and steps of each problem; see `SoftKMeans.em`."""
-    if num_steps < 0 or (tol is not None and not tol > 0):
-        raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
-    limit = bool(gamma.isinf().any())
-    if learn_gamma and limit:
-        raise ValueError("learn_gamma needs a finite gamma to start from; give one with replace(gamma=...)")
-    weighted = () if point_weights is None else (point_weights.shape[:-1],)
-    problems = common_shape(x.shape[:-2], centers.shape[:-2], gamma.shape, *weighted)
-    weights = torch.ones_like(x[..., 0]) if point_weights is None else point_weights
-    total, fixed, number, limits = weights.sum(-1), gamma.expand(problems), centers.shape[-2], torch.finfo(x.dtype)
-    rounding = (16 * limits.eps) ** 2 * (weights * x.detach().square().sum(-1)).sum(
-        -1
-    )  # of points that are their center
-    middle = x.detach().mean(-2, keepdim=True)
-    assigned = hard_step if limit else soft_step
-
-    def step(state: State) -> tuple[State, Tensor]:
-        sharpness = state.get("gamma", fixed)
-        moved, around, energy = assigned(x, state["centers"], sharpness, middle, point_weights)
-        if not learn_gamma:
-            return {"centers": moved}, energy
-        if check.is_validation_enabled() and not (around > rounding).all():
-            raise ValueError(
-                "learn_gamma: the points lie on the centers, where gamma grows without bound; use fewer centers, or keep gamma fixed"
-            )
-        learned = 0.5 * x.shape[-1] * total / around
-        return {"centers": moved, "gamma": learned}, likelihood(energy, sharpness)
-
-    def likelihood(energy: Tensor, sharpness: Tensor) -> Tensor:
-        """Minus the log likelihood of the mixture with precision 2γ and equal weights."""
-        density = math.log(number) - 0.5 * x.shape[-1] * (sharpness / math.pi).log()
-        return sharpness * energy + total * density
-
-    begin = {"centers": centers.expand(*problems, -1, -1)}
-    if learn_gamma:  # what is fixed is no part of the state, where it would be a flat direction
-        begin["gamma"] = fixed
-    found = fixed_point(
-        step, begin, problems=problems, num_steps=num_steps, tol=tol, objective=lambda state: step(state)[1],
-        implicit=implicit, progress=progress, label="EM", origins={"centers": middle},
-    )  # fmt: skip
-    assert found.objective is not None
-    learned = found.state["gamma"] if learn_gamma else gamma
-    return found.state["centers"], learned, (found.objective, found.converged, found.num_steps)
 
 
 def soft_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_weights: Maybe) -> Found:
@@ -382,9 +387,8 @@ def soft_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_w
     ``Σ_ij ω_i α_ij |x_i - mean_j|²`` and the free energy, (...).
     """
     features = x.shape[-1]
-    found = expected_statistics(
-        gaussian_factor(x, centers, 2 * gamma.unsqueeze(-1), origin=middle), None, point_weights
-    )
+    factor = gaussian_factor(x, centers, 2 * gamma.unsqueeze(-1), origin=middle)
+    found = expected_statistics(factor, None, point_weights)
     origin, counts = found.centers[0] if found.centers else middle, found.counts.unsqueeze(-1)
     first, second = found.sums[..., :features], -2 * found.sums[..., features]
     moved = torch.where(counts > 0, origin + safe_ratio(first, counts, torch.zeros_like(first)), centers)
@@ -415,9 +419,8 @@ def hard_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_w
     shape = (*chosen.shape[:-1], x.shape[-1])
     place = chosen.expand(shape)
     away = x - centers.expand(*shape[:-2], *centers.shape[-2:]).gather(-2, place)
-    weights = (
-        torch.ones_like(away[..., :1]) if point_weights is None else point_weights.unsqueeze(-1).expand(*shape[:-1], 1)
-    )
+    weights = x.new_ones(()) if point_weights is None else point_weights.unsqueeze(-1)
+    weights = weights.expand(*shape[:-1], 1)
     counts = away.new_zeros(*shape[:-2], centers.shape[-2], 1).scatter_add(-2, chosen, weights)
     shift = away.new_zeros(*shape[:-2], *centers.shape[-2:]).scatter_add(-2, place, weights * away)
     moved = centers + safe_ratio(shift, counts, torch.zeros_like(shift))
@@ -425,7 +428,7 @@ def hard_step(x: Tensor, centers: Tensor, gamma: Tensor, middle: Tensor, point_w
     return moved, energy, energy
 
 
-Objective = Callable[[Any, Tensor], Tensor]  # a `SoftKMeans` and points to a number for every point, (..., N)
+Objective = Callable[[SoftKMeans, Tensor], Tensor]  # a model and points to a number for every point, (..., N)
 
 OBJECTIVES: dict[str, Objective] = {
     "free_energy": lambda model, x: model.free_energy(x),
@@ -439,63 +442,66 @@ def named(objective: str | Objective) -> Objective:
     if callable(objective):
         return objective
     if objective not in OBJECTIVES:
-        raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)}, or a callable of (model, points), not {objective!r}"
-        )
+        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, or a callable, not {objective!r}")
     return OBJECTIVES[objective]
 
 
-def gradient(model: Any, x: Tensor, objective: str | Objective) -> Tensor:
-    """Return the gradient of the mean over points with respect to the centers, (..., K, D)."""
-    return _slope(model, x, named(objective))[0]
-
-
-def _slope(model: Any, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def _slope(model: SoftKMeans, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The gradient, and the objective's mean over the points, (...)."""
     batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
     with torch.enable_grad():
         centers = model.centers.detach().expand(*batch, -1, -1).clone().requires_grad_()
-        value = objective(check.unchecked(type(model), centers=centers, gamma=model.gamma), x).mean(-1)
+        value = objective(check.unchecked(SoftKMeans, centers=centers, gamma=model.gamma), x).mean(-1)
         return torch.autograd.grad(value.sum(), centers)[0], value.detach()
 
 
-def descend(
-    model: Any,
-    x: Tensor,
-    objective: str | Objective,
-    num_steps: int,
-    batch_size: int,
-    seed: int,
-    learning_rate: float | None,
-    progress: bool | None,
-) -> tuple[Tensor, Tensor]:
-    """Centers and the objective of every mini-batch; see `SoftKMeans.descend`."""
-    if not 1 <= batch_size <= x.shape[-2]:
-        raise ValueError(f"batch_size must be from 1 to the number of points, {x.shape[-2]}, not {batch_size}")
-    if num_steps < 1 or (learning_rate is not None and not learning_rate > 0):
-        raise ValueError(
-            f"num_steps must be 1 or more and learning_rate positive, not num_steps={num_steps}, learning_rate={learning_rate}"
-        )
-    if learning_rate is None and objective != "free_energy":
-        raise ValueError(
-            "learning_rate=None makes centers running means, which descends the free energy only; give a number"
-        )
-    function, generator = named(objective), torch.Generator().manual_seed(seed)
-    batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
-    centers, trace = model.centers.detach().expand(*batch, -1, -1), []
-    met, order = centers.new_zeros(centers.shape[:-1]), torch.empty(0, dtype=torch.long, device="cpu")
-    for _ in progress_bar(range(num_steps), label="mini-batches", progress=progress):
-        if len(order) < batch_size:
-            order = torch.randperm(x.shape[-2], generator=generator, device="cpu")
-        rows, order = order[:batch_size].to(x.device), order[batch_size:]
-        now = check.unchecked(type(model), centers=centers, gamma=model.gamma)
-        points = x[..., rows, :].detach()
-        slope, value = _slope(now, points, function)
-        trace.append(value)
-        if learning_rate is not None:
-            centers = centers - learning_rate * slope
-            continue
-        met = met + now.assign(points).sum(-2)
-        share = batch_size / (2 * met.unsqueeze(-1))  # -slope · batch / 2 is the sum of the pulls
-        centers = centers - torch.where(met.unsqueeze(-1) > 0, share, 0.0) * slope
-    return centers, torch.stack(trace)
+def kmeans_plus_plus(x: Tensor, num_centers: int, seed: int, point_weights: Maybe, num_trials: int | None) -> Tensor:
+    """Centers (..., K, D) among points (..., N, D);
+    of ``num_trials`` candidates for each the one that lowers the distortion most.
+
+    Problems of a batch pick alike from the same seed.
+    """
+    check.floating("x", x)
+    check.at_least("x", x, 2, "(..., N, D)")
+    check.finite(x=x)
+    if point_weights is not None:
+        check_weights(x, point_weights)
+    if not 1 <= num_centers <= x.shape[-2]:
+        raise ValueError(f"num_centers must be from 1 to the number of points, {x.shape[-2]}, not {num_centers}")
+    trials = 2 + int(math.log(num_centers)) if num_trials is None else num_trials
+    if trials < 1:
+        raise ValueError(f"num_trials must be 1 or more, not {num_trials}")
+    generator = torch.Generator().manual_seed(seed)
+    batch = x.shape[:-2] if point_weights is None else common_shape(x.shape[:-2], point_weights.shape[:-1])
+    x = x.expand(*batch, *x.shape[-2:])
+    weights = x.new_ones(x.shape[:-1]) if point_weights is None else point_weights.to(x).expand(x.shape[:-1])
+    least, chosen = torch.ones_like(weights), []
+    for number in range(num_centers):
+        mass = (weights * least).cumsum(-1)
+        spent = mass[..., -1:] <= 0
+        if spent.any():
+            warnings.warn(
+                f"x has only {number} points that differ and have weight, fewer than num_centers={num_centers}: centers coincide",
+                stacklevel=3,
+            )
+            mass = torch.where(spent, weights.cumsum(-1), mass)
+        uniform = torch.rand(trials if number else 1, generator=generator, dtype=torch.float64, device="cpu").to(x)
+        candidates = torch.searchsorted(mass, (1 - uniform) * mass[..., -1:])  # in (0, total]: of positive mass
+        candidates = candidates.clamp_max(x.shape[-2] - 1)
+        rows = x.gather(-2, candidates.unsqueeze(-1).expand(*candidates.shape, x.shape[-1]))
+        distances = squared_distances(rows, x)
+        tried = distances if number == 0 else torch.minimum(distances, least.unsqueeze(-2))
+        best = (weights.unsqueeze(-2) * tried).sum(-1).argmin(-1, keepdim=True)
+        chosen.append(candidates.gather(-1, best))
+        least = tried.gather(-2, best.unsqueeze(-1).expand(*best.shape, x.shape[-2])).squeeze(-2)
+    picked = torch.cat(chosen, -1)
+    return x.gather(-2, picked.unsqueeze(-1).expand(*picked.shape, x.shape[-1]))
+
+
+def check_weights(x: Tensor, point_weights: Tensor) -> None:
+    """Refuse weights that do not fit the points."""
+    if point_weights.shape[-1:] != x.shape[-2:-1] or point_weights.dtype != x.dtype:
+        raise ValueError(f"point_weights must be {x.dtype} of shape (..., {x.shape[-2]}), one for each point")
+    check.finite(point_weights=point_weights)
+    if check.is_validation_enabled() and ((point_weights < 0).any() or (point_weights == 0).all(-1).any()):
+        raise ValueError("point_weights must be non-negative and positive somewhere; 0 leaves a point out")

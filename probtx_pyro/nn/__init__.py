@@ -2,16 +2,15 @@
 and transformers that take any of them.
 """
 
-from probtx_pyro.nn._priors import log_prior_density
+from probtx_pyro.nn._gaussian import Adapt
+from probtx_pyro.nn._module import log_prior_density
 from probtx_pyro.nn._registry import ATTENTIONS, ENCODERS, SUMMARIES, Encoder, Summary
-from probtx_pyro.nn.attention import Attention
-from probtx_pyro.nn.decoder import DecoderCache, EncoderDecoder, TransformerDecoder, TransformerDecoderBlock
-from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
+from probtx_pyro.nn.attention import Attention, SoftmaxAttention
+from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder, GlobalNodes, MeanFieldOptions
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention, HopfieldRetrieval
 from probtx_pyro.nn.linear import LinearKeysAttention
-from probtx_pyro.nn.softmax import SoftmaxAttention
 from probtx_pyro.nn.swap import swap_attention
 from probtx_pyro.nn.tasks import (
     MaskedLanguageModel,
@@ -21,14 +20,18 @@ from probtx_pyro.nn.tasks import (
     mean_word,
     root_label,
 )
-from probtx_pyro.nn.transformer import TransformerBlock, TransformerLM
+from probtx_pyro.nn.transformer import (
+    DecoderCache,
+    EncoderDecoder,
+    TransformerBlock,
+    TransformerDecoder,
+    TransformerDecoderBlock,
+    TransformerLM,
+)
 
-__all__ = [
-    "Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention",
-    "HopfieldAttention", "HopfieldRetrieval",
-    "ATTENTIONS",
-    "TransformerBlock", "TransformerLM", "TransformerDecoderBlock", "TransformerDecoder", "DecoderCache", "EncoderDecoder",
-    "ENCODERS", "Encoder", "DependencyCRFEncoder", "TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier",
-    "SUMMARIES", "Summary", "mean_word", "root_label",
-    "log_prior_density", "swap_attention",
-]  # fmt: skip
+__all__ = ["Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention"]
+__all__ += ["HopfieldAttention", "HopfieldRetrieval", "Adapt", "ATTENTIONS"]
+__all__ += ["TransformerBlock", "TransformerLM", "TransformerDecoderBlock", "TransformerDecoder", "DecoderCache"]
+__all__ += ["EncoderDecoder", "ENCODERS", "Encoder", "DependencyCRFEncoder", "MeanFieldOptions", "GlobalNodes"]
+__all__ += ["TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier"]
+__all__ += ["SUMMARIES", "Summary", "mean_word", "root_label", "log_prior_density", "swap_attention"]

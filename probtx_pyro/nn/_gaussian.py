@@ -1,30 +1,116 @@
-"""Base of the attention layers whose units are Gaussians: precisions, the prior of the units,
-adaptation to the queries at hand.
+"""Base of the attention layers whose units are Gaussians: precisions, the prior of the units, adaptation to the queries
+of a call by `inference.adapt`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pyro.distributions import Dirichlet, Gamma, Normal, TorchDistribution, Wishart
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from probtx_pyro import models
 from probtx_pyro.inference import adapt
-from probtx_pyro.nn._adaptation import Adapted, Model, check_masks, named, priors_of
-from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.nn.softmax import explicit
+from probtx_pyro.models.priors import in_dtype
+from probtx_pyro.nn._heads import Masks
+from probtx_pyro.nn._module import made
+from probtx_pyro.nn.attention import Answers, Attention, Units, explicit
 from probtx_pyro.ops import Factor, attend, log_joint
-from probtx_pyro.ops._assignment import Reduction, assigned_outputs, log_sum
-from probtx_pyro.ops._gaussian_attention import key_factor
+from probtx_pyro.ops._chunks import Reduction, assigned_outputs, log_sum
 from probtx_pyro.ops._numerics import single
-from probtx_pyro.ops.attention import dot_product_attention
+from probtx_pyro.ops.attention import dot_product_attention, key_factor
+
+Model = models.GaussianMixture | models.GaussianKeys
+Prior = Distribution | Callable[[Tensor], Distribution] | None  # fixed, from the present value, or the layer's own
 
 WIDE = 0.25  # precision of a background beside that of the other units where it starts: twice as wide
 ABSENT = ("metric", "shift", "values", "value_precision", "answer_probs")  # but in a GaussianMixtureAttention
 BACKGROUNDS = (None, "zero", "learned")  # its answer
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adaptation of the units of every head to the queries of a call, by ECM (`inference.adapt`).
+
+    Parameters
+    ----------
+    steps
+        Number of ECM steps. Gradients flow through them. In a causal call query i meets units that adapted to queries
+        up to i, in O(L² S) a step. Dropout then falls on the channels of the answers.
+    parameters
+        What adapts: names, each under a prior whose mode is the parameter as it was, of a strength that each head
+        learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution that fits the
+        parameter of every head, (B, H, ...); a function (or a module, which then trains with the layer) from its
+        present value to a distribution; None for the layer's own. Names are ``keys``, ``key_precision`` and
+        ``weights``; of a `GaussianMixtureAttention` also, with ``shift=True``, ``shift``, with a metric ``metric``,
+        with ``answers=True`` ``values`` and ``value_precision``.
+    implicit
+        Gradients of the adapted units by the implicit function theorem, for so many steps that they have settled,
+        instead of through the steps.
+    answers
+        True takes known answers of some queries (``answers``, ``observed`` of `Attention.forward`): by them the units
+        adapt, so that they inform the other queries. A query whose answer is known answers with it. Each head learns a
+        value precision. Only in a `GaussianMixtureAttention`.
+
+    Raises
+    ------
+    ValueError
+        No steps; something that is no prior.
+    """
+
+    steps: int = 1
+    parameters: Sequence[str] | Mapping[str, Prior] = ("keys",)
+    implicit: bool = False
+    answers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be 1 or more, not {self.steps}")
+        for name, prior in self.priors.items():
+            if isinstance(prior, type) or not (prior is None or isinstance(prior, Distribution) or callable(prior)):
+                repair = "give a Pyro distribution, a function from the present value to one, or None"
+                raise ValueError(f"parameters: {name}={prior!r} is no prior; {repair}")
+
+    @property
+    def priors(self) -> dict[str, Prior]:
+        """A prior, or None for the layer's own, by name of the parameter."""
+        return dict(self.parameters if isinstance(self.parameters, Mapping) else dict.fromkeys(self.parameters))
+
+
+def _normal(value: Tensor, strength: Tensor) -> TorchDistribution:
+    return Normal(value, _beside(strength, value).rsqrt().expand_as(value))
+
+
+def _gamma(value: Tensor, strength: Tensor) -> TorchDistribution:
+    strength = _beside(strength, value).expand_as(value)
+    return Gamma(1 + strength, strength / value)
+
+
+def _wishart(value: Tensor, strength: Tensor) -> TorchDistribution:
+    each = _beside(strength, value[..., 0, 0]).expand(value.shape[:-2])
+    return Wishart(value.shape[-1] + 1 + each, value / each[..., None, None])
+
+
+def _dirichlet(value: Tensor, strength: Tensor) -> TorchDistribution:
+    return Dirichlet(1 + _beside(strength, value) * value)
+
+
+#: the prior of a conjugate family: its mode is the present value (B, H, ...), its strength (H,)
+OWN: Mapping[type | None, Callable[[Tensor, Tensor], TorchDistribution]] = {
+    Normal: _normal,
+    Gamma: _gamma,
+    Wishart: _wishart,
+    Dirichlet: _dirichlet,
+}
+
+
+def _beside(strength: Tensor, parameter: Tensor) -> Tensor:
+    """Lay (H,) out beside a parameter (B, H, ...)."""
+    return strength.view(-1, *(1,) * (parameter.dim() - 2))
 
 
 class GaussianAttention(Attention):
@@ -33,30 +119,17 @@ class GaussianAttention(Attention):
     num_components = 1
     reduce: Reduction = staticmethod(log_sum)
 
-    def _start(
-        self,
-        linked: bool,
-        unit_weights: bool,
-        unit_precision: bool,
-        adapt_steps: int,
-        adapted: Adapted,
-        implicit: bool,
-        background: str | None,
-    ) -> None:
+    def _start(self, linked: bool, adapt: Adapt | Mapping[str, object] | None, background: str | None) -> None:
         """Check the arguments of both layers, and make their parameters."""
-        if linked and unit_precision:
-            raise ValueError("unit_precision needs linked=False: the linked prior is undefined for unequal precisions")
-        if adapt_steps < 0:
-            raise ValueError(f"adapt_steps must be 0 or more, not {adapt_steps}")
         if background not in BACKGROUNDS:
             raise ValueError(f"background must be one of {', '.join(map(repr, BACKGROUNDS))}, not {background!r}")
-        kind = models.GaussianMixture if self.num_components == 1 else models.GaussianKeys
-        self._given = named(adapted, kind, self.lacking)
-        self.adapted = adapted if isinstance(adapted, Mapping) else tuple(adapted)
+        self.linked, self.background = linked, background
+        self.adapt = None if adapt is None else made(Adapt, adapt)
+        self._given = {} if self.adapt is None else self.adapt.priors
+        self._check_adapted()
         for name, prior in self._given.items():
             if isinstance(prior, nn.Module):
                 setattr(self, f"prior_of_{name}", prior)
-        self.linked, self.adapt_steps, self.implicit, self.background = linked, adapt_steps, implicit, background
         several = 1 if linked else self.num_components
         start = torch.full((self.num_heads, several), self.head_dim**-0.5, **self._made).log()
         self.log_key_precision = nn.Parameter(start)
@@ -66,30 +139,31 @@ class GaussianAttention(Attention):
         self.background_log_weight = self._per_head(where=there)
         self.background_log_precision = self._per_head(where=there and not linked, start=math.log(WIDE))
         self.background_value = self._per_head(self.head_dim, where=background == "learned")
-        self.unit_weights = self._per_unit() if unit_weights else None
-        self.unit_precision = self._per_unit() if unit_precision else None
+
+    def _check_adapted(self) -> None:
+        """Refuse to adapt a parameter that is not there."""
+        kind = models.GaussianMixture if self.num_components == 1 else models.GaussianKeys
+        known = [name for name, row in kind.PARAMETERS.items() if row.conjugate in OWN and name not in self.lacking]
+        for name in self._given:
+            if name not in known:
+                lacks = f"{name} needs {self.lacking[name]}; or" if name in self.lacking else f"no parameter {name!r};"
+                raise ValueError(f"adapt: {lacks} choose from {', '.join(known)}")
+        if self.adapt is not None and self.adapt.answers and not self.takes_answers:
+            raise ValueError("adapt: answers=True needs a GaussianMixtureAttention")
 
     def _per_head(self, *shape: int, where: bool = True, start: float = 0.0) -> nn.Parameter | None:
         return nn.Parameter(torch.full((self.num_heads, *shape), start, **self._made)) if where else None
 
-    def _per_unit(self) -> nn.Linear:
-        linear = nn.Linear(self.kdim, self.num_heads, bias=False, **self._made)  # a bias would add nothing new
-        nn.init.zeros_(linear.weight)
-        return linear
-
     def constrained(self) -> dict[str, Tensor]:
-        """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and the like (H,), the
-        weights ``unit_weights`` and ``unit_precision`` (H, kdim), ``background_weight`` and ``background_precision``
-        (H,), and ``background_value`` (H, D).
+        """Return ``key_precision`` (H, 1 or R) and, where the layer has them, ``strength_keys`` and the like (H,),
+        ``background_weight`` and ``background_precision`` (H,), and ``background_value`` (H, D).
         """
         strengths = {f"strength_{name}": x for name, x in self._strengths().items()}
-        own = {"unit_weights": self.unit_weights, "unit_precision": self.unit_precision}
-        weights = {name: linear.weight for name, linear in own.items() if linear is not None}
         logs = {"background_weight": self.background_log_weight, "background_precision": self.background_log_precision}
         values = {name: x.exp() for name, x in logs.items() if x is not None}
         if self.background_value is not None:
             values["background_value"] = self.background_value
-        return {"key_precision": self.log_key_precision.exp(), **strengths, **weights, **values}
+        return {"key_precision": self.log_key_precision.exp(), **strengths, **values}
 
     @property
     def lacking(self) -> dict[str, str]:
@@ -99,7 +173,7 @@ class GaussianAttention(Attention):
     @property
     def _own_strengths(self) -> list[str]:
         """The parameters that adapt under the layer's own prior."""
-        return [name for name, prior in self._given.items() if prior is None and self.adapt_steps]
+        return [name for name, prior in self._given.items() if prior is None]
 
     def _strengths(self) -> dict[str, Tensor]:
         """Return the strength (H,) of the layer's own prior on each parameter that adapts under it."""
@@ -122,11 +196,6 @@ class GaussianAttention(Attention):
     def shared(self, keys: Tensor) -> dict[str, Any]:
         """Return further arguments of the mixture of every head, to go with keys (B, H, S, D)."""
         return {}
-
-    def units_of(self, keys: Tensor, source: Tensor) -> Units:
-        """Return the projected keys, with each unit's weight and precision as its source decides them."""
-        own = self.unit_weights, self.unit_precision
-        return Units(keys, *(None if linear is None else linear(source).transpose(-1, -2) for linear in own))
 
     def component_log_weights(self) -> Tensor | None:
         """Return the log weights of the components, (H, R); None for one key a unit."""
@@ -183,9 +252,9 @@ class GaussianAttention(Attention):
     @property
     def by_model(self) -> bool:
         """True if a call goes through the probability model itself, False if the fused kernels serve it."""
-        return self.adapt_steps > 0
+        return self.adapt is not None
 
-    def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
+    def ask(self, model: Model, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return the answers, and the weights if asked for, of the probability model of every head;
         given ``known`` answers.
         """
@@ -199,18 +268,35 @@ class GaussianAttention(Attention):
         """Return the answers of units adapted to the queries, and the weights if they are asked for; in a causal call
         each query has its own units. See `Attention.attending`.
         """
-        if not self.adapt_steps:
+        if self.adapt is None:
             return self.formulation(queries, units, values, masks)
-        check_masks(masks)
+        _check_masks(masks)
         present = self._present(queries, masks)
         if present is not None:
             queries = torch.where(present.unsqueeze(-1), queries, 0.0)
         model, queries = self.formulation(queries, units, values, masks)
-        posterior = models.bayesian(model, **priors_of(model, self._given, self._strengths()))
-        how: Any = {"num_steps": self.adapt_steps, "implicit": self.implicit, "causal": masks.causal, "progress": False}
-        how["query_weights"] = None if present is None else present.to(queries.dtype)
-        fitted = adapt(posterior, queries, *masks.known(queries), **how).formulation
-        return fitted, queries.unsqueeze(-2) if masks.causal else queries
+        posterior = models.bayesian(model, **self._priors_of(model))
+        weights = None if present is None else present.to(queries.dtype)
+        how: Any = {"num_steps": self.adapt.steps, "implicit": self.adapt.implicit, "query_weights": weights}
+        fitted = adapt(posterior, queries, *masks.known(queries), causal=masks.causal, progress=False, **how)
+        return fitted.formulation, queries.unsqueeze(-2) if masks.causal else queries
+
+    def _priors_of(self, model: Model) -> dict[str, Any]:
+        """Return the priors of a call, by name of the parameter; ``model`` is that of every head, before it adapts."""
+        priors: dict[str, Distribution] = {}
+        strengths = self._strengths()
+        for name, prior in self._given.items():
+            value = model.parameter(name, model.batch_shape)
+            assert value is not None
+            if prior is None:
+                priors[name] = OWN[model.row(name).conjugate](value, strengths[name].to(value))
+                continue
+            found = prior if isinstance(prior, Distribution) else prior(value)
+            if not isinstance(found, Distribution):
+                kind = type(found).__name__
+                raise ValueError(f"adapt: the function for {name} returned a {kind}, not a distribution")
+            priors[name] = in_dtype(found, value.dtype)
+        return priors
 
     def _present(self, queries: Tensor, masks: Masks) -> Tensor | None:
         """True at queries that count, (B, H, L); None where all do."""
@@ -222,7 +308,7 @@ class GaussianAttention(Attention):
         return present.expand(queries.shape[:-1])
 
     def _model(self, units: Units, values: Tensor, masks: Masks, num_queries: int) -> Model:
-        units = Units(single(units.keys), *(None if x is None else single(x) for x in units[1:]))
+        units = units.mapped(single)
         keys, values, precision, weights = units.keys, single(values), self.precision(units), self.log_weights(units)
         precision, weights = precision.to(keys), keys.new_zeros(()) if weights is None else weights.to(keys)
         if self.num_components > 1:
@@ -252,3 +338,14 @@ class GaussianAttention(Attention):
             answers = torch.where(alive, answers, 0.0)
             weights = None if weights is None else torch.where(alive, weights, 0.0)
         return F.dropout(answers, self._rate).to(dtype), weights
+
+
+def _check_masks(masks: Masks) -> None:
+    """Refuse a mask by which a query could learn from a unit that is hidden from it, other than causally."""
+    rows = masks.log_prior
+    if rows is None or rows.shape[-2] == 1:
+        return
+    hidden = rows == -math.inf
+    if (hidden != hidden[..., :1, :]).any():
+        repair = "use is_causal=True or key_padding_mask, or leave adapt out"
+        raise ValueError(f"attn_mask hides units from some queries only, but every query moves the units; {repair}")

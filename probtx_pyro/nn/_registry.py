@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from probtx_pyro.nn._heads import Heads
-from probtx_pyro.nn.attention import Attention
+from probtx_pyro.nn.attention import Attention, SoftmaxAttention
 from probtx_pyro.nn.dependency_crf import DependencyCRFEncoder
 from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
-from probtx_pyro.nn.softmax import SoftmaxAttention
 from probtx_pyro.nn.tasks import TransformerEncoder, mean_word, root_label
 
 ATTENTIONS: Mapping[str, type[Attention]] = {
@@ -86,8 +85,5 @@ ENCODERS: dict[str, Encoder] = {
 """Encoders of words by the name that ``probtx train`` takes. A transformer takes a name of `ATTENTIONS`,
 ``attention``, and its options."""
 
-SUMMARIES: dict[str, Summary] = {
-    "mean": Summary(mean_word),
-    "root": Summary(root_label, root=True),
-}
+SUMMARIES: dict[str, Summary] = {"mean": Summary(mean_word), "root": Summary(root_label, root=True)}
 """Summaries of a text, an encoder's states to one vector, by name."""

@@ -1,20 +1,25 @@
-"""Base of all attention layers: arguments, parameters and masks of ``torch.nn.MultiheadAttention``.
+"""Base of all attention layers: arguments, parameters and masks of ``torch.nn.MultiheadAttention``; and the layer that
+is their reference, scaled dot-product attention.
 
-A layer is this class and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers
-(and, where they are asked for, weights) out.
+A layer is the base and one method, `Attention.attend`: queries, keys, values and masks of every head in, answers (and,
+where they are asked for, weights) out.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.models import Formulation
-from probtx_pyro.nn._heads import Heads, Remembered, Units, attended
-from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn._options import options, printed
+from probtx_pyro.models import Formulation, GaussianMixture
+from probtx_pyro.nn._heads import Heads, Masks, Remembered, Units, attended
+from probtx_pyro.nn._module import options, printed
+from probtx_pyro.ops._chunks import Reduction
+from probtx_pyro.ops._numerics import single, unrounded
+from probtx_pyro.ops.attention import dot_product_attention
+from probtx_pyro.ops.entmax import softmax
 
 Answers = tuple[Tensor, Tensor | None]  # of queries, and their weights if asked for
 
@@ -87,16 +92,15 @@ class Attention(Heads):
         leading axes (B, H), the queries (B, H, L, D); where every query needs units or a mask of its own, (B, H, L) and
         (B, H, L, 1, D).
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} does not say which formulation it is; define its method formulation(queries, units, values, masks)"
-        )
+        kind = type(self).__name__
+        raise NotImplementedError(f"{kind} does not say which formulation it is; define its method formulation")
 
     def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Formulation, Tensor]:
         """Return what `formulation` returns, after the layer has adapted it to the queries, where it does."""
         return self.formulation(queries, units, values, masks)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """Arguments beyond the queries by which the formulation's ``attention`` is the layer's."""
         return {}
 
@@ -107,10 +111,8 @@ class Attention(Heads):
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor arguments, None where that stands for what the layer has."""
-        by_default = {
-            "kdim": self.embed_dim, "vdim": self.embed_dim, "head_dim": self.embed_dim / self.num_heads, "priors": {},
-        }  # fmt: skip
-        found = options(self, type(self))
+        width, found = self.embed_dim, options(self, type(self))
+        by_default = {"kdim": width, "vdim": width, "head_dim": width / self.num_heads, "priors": {}}
         return found | {name: None for name, value in by_default.items() if found[name] == value}
 
     # -- what all layers share -----------------------------------------------------------------------------------------
@@ -165,13 +167,13 @@ class Attention(Heads):
             if answers is not None:
                 raise ValueError("answers go with padded input, not with nested tensors; give key_padding_mask")
             return self._nested(query, key, value, need_weights, average_attn_weights)
-        single = query.dim() == 2
+        alone = query.dim() == 2
         given = self.heads(query, key, value, key_padding_mask, attn_mask, is_causal, answers, observed)
         answered, weights = attended(self._fused, *given, need_weights)
         output = self._output(answered, given[-1])
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
-        if single:
+        if alone:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)
         return output if self.batch_first else output.transpose(0, 1), weights
 
@@ -227,7 +229,9 @@ class Attention(Heads):
             return self.attend(queries, units, values, masks, need_weights)
         rows = None if masks.log_prior is None else masks.log_prior.roll(extra, -1)
         queries, masks = F.pad(queries, (0, 0, extra, 0)), masks._replace(log_prior=rows, extra=0)
-        answers, _ = self.attend(queries, units.rolled(extra), values.roll(extra, 2), masks, need_weights)
+        answers, _ = self.attend(
+            queries, units.mapped(lambda x: x.roll(extra, 2)), values.roll(extra, 2), masks, need_weights
+        )
         return answers[..., extra:, :], None
 
     def posterior_model(
@@ -238,7 +242,7 @@ class Attention(Heads):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-    ) -> tuple[Any, Tensor]:
+    ) -> tuple[Formulation, Tensor]:
         """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
 
         Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that
@@ -249,15 +253,14 @@ class Attention(Heads):
     def _nested(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average: bool) -> Answers:
         """Attend with nested input, as ``TransformerEncoder`` makes it: padded, attended, nested again."""
         if not (query is key and key is value and self.batch_first) or need_weights:
-            raise ValueError(
-                "nested tensors are understood in self-attention with batch_first=True, need_weights=False"
-            )
+            raise ValueError("nested tensors need self-attention with batch_first=True and need_weights=False")
         padded = query.to_padded_tensor(0.0)
         lengths = torch.tensor([len(x) for x in query.unbind()], device=padded.device)
         padding = torch.arange(padded.shape[1], device=padded.device) >= lengths.unsqueeze(-1)
         output = self.forward(padded, padded, padded, padding, False, None, average)[0]
         if query.layout == torch.jagged:
-            return torch.nested.nested_tensor_from_jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
+            jagged = torch.nested.nested_tensor_from_jagged
+            return jagged(output[~padding], query.offsets()), None  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*")
             return torch._nested_tensor_from_mask(output, ~padding, mask_check=False), None
@@ -294,9 +297,7 @@ class Attention(Heads):
         if options.get("head_dim", width) not in (None, width):
             decided.append("head_dim")
         if decided:
-            raise ValueError(
-                f"options: {', '.join(decided)} cannot be chosen, since the layer that is replaced decides it"
-            )
+            raise ValueError(f"options: {', '.join(decided)} cannot be chosen; the layer that is replaced decides it")
         new, weights = cls(**settings, **options), dict(layer.named_parameters(remove_duplicate=False))
         learns = any(weight.requires_grad for weight in weights.values())
         with torch.no_grad():
@@ -327,23 +328,84 @@ def settings_of(layer: nn.MultiheadAttention) -> dict[str, Any]:
     if not isinstance(layer, nn.MultiheadAttention):
         raise TypeError(f"layer must be a torch.nn.MultiheadAttention, not {type(layer).__name__}")
     calls = ("forward", "__call__", "_call_impl")
-    if any(getattr(type(layer), name) is not getattr(nn.MultiheadAttention, name) for name in calls) or (
-        "forward" in vars(layer)
-    ):
-        raise ValueError(
-            f"{type(layer).__name__} has a forward of its own, which another layer would not run; replace it by hand"
-        )
+    own = any(getattr(type(layer), name) is not getattr(nn.MultiheadAttention, name) for name in calls)
+    if own or "forward" in vars(layer):
+        raise ValueError(f"{type(layer).__name__} has a forward of its own, which another layer would not run")
     settings = options(layer, nn.MultiheadAttention)
     settings |= {"bias": layer.in_proj_bias is not None, "add_bias_kv": layer.bias_k is not None}
     settings |= {name: getattr(layer.out_proj.weight, name) for name in ("device", "dtype")}
     usual, found = (_names(x) for x in (nn.MultiheadAttention(**settings | {"device": "meta"}), layer))
     if usual != found:
-        raise ValueError(
-            f"{type(layer).__name__} keeps its weights under other names than MultiheadAttention ({', '.join(sorted(usual ^ found))}); remove its parametrizations, pruning or adapters first"
-        )
+        keeps = f"{type(layer).__name__} keeps its weights under other names than MultiheadAttention"
+        others = ", ".join(sorted(usual ^ found))
+        raise ValueError(f"{keeps} ({others}); remove its parametrizations, pruning or adapters first")
     return settings
 
 
 def _names(layer: nn.Module) -> set[str]:
     kinds = layer.named_parameters, layer.named_buffers
     return {name for named in kinds for name, _ in named(remove_duplicate=False)}
+
+
+class SoftmaxAttention(Attention):
+    """Scaled dot-product attention itself, the reference for the others, with ``head_dim`` free.
+
+    The arguments are those of `Attention`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = SoftmaxAttention(8, 2, batch_first=True)
+    >>> layer(*[torch.ones(1, 3, 8)] * 3, is_causal=True)[1][0, 0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    def attend(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
+        """Weigh by the softmax of dot products over ``sqrt(head_dim)``. See `Attention.attend`."""
+        queries = (single(queries) if need_weights else queries) * self.head_dim**-0.5
+        if need_weights:
+            return explicit(products(queries, units.keys), values, masks, self._rate)
+        causal, rate = masks.causal, self._rate
+        return dot_product_attention(queries, units.keys, values, masks.log_prior, causal=causal, dropout=rate), None
+
+    def formulation(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture, Tensor]:
+        """Return the mixture that softmax assumes in every head, and its queries. See `Attention.formulation`."""
+        keys, values = single(units.keys), single(values)
+        rows = masks.opened(queries.shape[-2], values.shape[-2], values)
+        return GaussianMixture.linked(keys, values, self.head_dim**-0.5, 0.0, rows), single(queries)
+
+
+def products(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the products (B, H, L, S) of queries (B, H, L, D) and keys (B, H, S, D), in 32 bits at least:
+    softmax sees their differences.
+    """
+    with unrounded(queries.device):
+        return single(queries) @ single(keys).mT
+
+
+def explicit(
+    logits: Tensor, values: Tensor, masks: Masks, dropout: float, function: Callable[[Tensor], Tensor] = softmax
+) -> tuple[Tensor, Tensor]:
+    """Return answers and weights by the L x S path; dropped weights are returned as torch returns them.
+
+    Parameters
+    ----------
+    logits, values
+        (B, H, L, S) and (B, H, S, D).
+    masks
+        The units that each query may attend to.
+    dropout
+        Rate.
+    function
+        From logits, of 32 bits at least, to rows on the simplex.
+
+    Returns
+    -------
+    Answers (B, H, L, D) and weights (B, H, L, S).
+    """
+    log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
+    weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)
+    weights = F.dropout(weights, dropout) if dropout else weights
+    return weights @ values, weights

@@ -1,5 +1,7 @@
 """The dependency CRF as an encoder: mean-field inference unrolled into a network (Wu & Tu)."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -9,13 +11,83 @@ from torch.nn import functional as F
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
 from probtx_pyro.models.dependency_crf import MeanField
-from probtx_pyro.nn._options import arguments_of, printed
-from probtx_pyro.nn._priors import Priors, WithPriors
+from probtx_pyro.nn._module import Priors, WithPriors, made, options, printed
 from probtx_pyro.ops import _arc_kernel as kernel
-from probtx_pyro.ops._crf_rules import softmax
+from probtx_pyro.ops._crf_potentials import softmax
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
-NORMALIZERS: dict[str, Any] = {"softmax": softmax, "relu": relu_normalized}
+NORMALIZERS = {"softmax": softmax, "relu": relu_normalized}
+
+
+@dataclass(frozen=True)
+class MeanFieldOptions:
+    """Rules by which the sweeps of a `DependencyCRFEncoder` update labels and heads.
+
+    Parameters
+    ----------
+    schedule
+        ``"asynchronous"``, ``"synchronous"`` or ``"sequential"``, as in `DependencyCRF.mean_field`.
+    label_temperature, head_temperature
+        λ_Z and λ_H; None is the published scale of the heads, ``1 / width``.
+    label_step, head_step, label_damping, head_damping
+        As in `DependencyCRF.mean_field`.
+    normalizer
+        ``"softmax"`` or ``"relu"``.
+
+    Raises
+    ------
+    ValueError
+        A schedule or normalizer of another name.
+    """
+
+    schedule: str = "asynchronous"
+    label_temperature: float = 1.0
+    head_temperature: float | None = None
+    label_step: float = 1.0
+    head_step: float = 1.0
+    label_damping: float = 0.0
+    head_damping: float = 0.0
+    normalizer: str = "softmax"
+
+    def __post_init__(self) -> None:
+        for name, table in (("normalizer", NORMALIZERS), ("schedule", kernel.SCHEDULES)):
+            if getattr(self, name) not in table:
+                raise ValueError(f"{name} must be one of {', '.join(table)}, not {getattr(self, name)!r}")
+
+    def rules(self, width: int) -> tuple[Rule, Rule]:
+        """Return how labels, ``width`` of them, and heads are updated."""
+        function = NORMALIZERS[self.normalizer]
+        head_temperature = 1.0 / width if self.head_temperature is None else self.head_temperature
+        label = Rule(self.label_temperature, self.label_step, self.label_damping, function)
+        return label, Rule(head_temperature, self.head_step, self.head_damping, function)
+
+
+@dataclass(frozen=True)
+class GlobalNodes:
+    """Global nodes of a `DependencyCRFEncoder`, the analogue of a feed-forward layer.
+
+    Parameters
+    ----------
+    number
+        M; 0 is none.
+    channels
+        The first channels only; None: in all.
+    split
+        Attended apart from the words, not together with them.
+
+    Raises
+    ------
+    ValueError
+        ``channels`` without a ``number``.
+    """
+
+    number: int = 0
+    channels: int | None = None
+    split: bool = False
+
+    def __post_init__(self) -> None:
+        if self.channels is not None and not self.number:
+            raise ValueError("channels is given without nodes; give their number, or leave it out")
 
 
 def default_rank(width: int) -> int | Literal["full"]:
@@ -45,8 +117,8 @@ class DependencyCRFEncoder(WithPriors):
         L, the labels of a word; the unary scores are the encoder's input.
     num_channels
         C, the dependency structures of a sentence (attention heads).
-    num_steps, schedule
-        Sweeps of mean field (layers, which share their parameters), and their order, as in `DependencyCRF.mean_field`.
+    num_steps
+        Sweeps of mean field: layers, which share their parameters.
     distances
         Bounds that cut the distance of two words into groups, each with potentials of its own.
     rank, shared
@@ -57,15 +129,10 @@ class DependencyCRFEncoder(WithPriors):
         transpose of that to the right. Half the parameters.
     root_labels
         K, the labels of a root that every word may have as its head; 0 is no root.
-    num_nodes, node_channels, split
-        M global nodes, in the first ``node_channels`` channels (None: in all), attended together with the words or
-        ``split`` from them.
-    label_temperature, head_temperature
-        λ_Z and λ_H; None is the published scale of the heads, ``1 / width``.
-    label_step, head_step, label_damping, head_damping
-        As in `DependencyCRF.mean_field`.
-    normalizer
-        ``"softmax"`` or ``"relu"``.
+    nodes
+        `GlobalNodes`, or a mapping of its fields.
+    mean_field
+        `MeanFieldOptions`, or a mapping of its fields.
     dropout
         Rate, on label logits and on the head marginals that send messages.
     priors
@@ -90,49 +157,35 @@ class DependencyCRFEncoder(WithPriors):
         num_channels: int = 8,
         *,
         num_steps: int = 4,
-        schedule: str = "asynchronous",
         distances: tuple[int, ...] = (),
         rank: int | Literal["full"] | None = None,
         shared: bool = False,
         symmetric: bool = False,
         root_labels: int = 0,
-        num_nodes: int = 0,
-        node_channels: int | None = None,
-        split: bool = False,
-        label_temperature: float = 1.0,
-        head_temperature: float | None = None,
-        label_step: float = 1.0,
-        head_step: float = 1.0,
-        label_damping: float = 0.0,
-        head_damping: float = 0.0,
-        normalizer: str = "softmax",
+        nodes: GlobalNodes | Mapping[str, object] = GlobalNodes(),
+        mean_field: MeanFieldOptions | Mapping[str, object] = MeanFieldOptions(),
         dropout: float = 0.0,
         priors: Priors | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
         super().__init__(priors)
-        if normalizer not in NORMALIZERS:
-            raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+        self.nodes, self.mean_field = made(GlobalNodes, nodes), made(MeanFieldOptions, mean_field)
         if not (rank is None or rank == "full" or (isinstance(rank, int) and rank > 0)):
             raise ValueError(f"rank must be a positive whole number, 'full' or None, not {rank!r}")
-        if node_channels is not None and not num_nodes:
-            raise ValueError("node_channels is given without num_nodes; give the number of nodes, or leave it out")
-        self._given = arguments_of(DependencyCRFEncoder, locals()) | {"distances": tuple(distances)}
         self.rank = default_rank(width) if rank is None else rank
         if shared and self.rank == "full":
             raise ValueError("shared is given with full potentials; give the rank of the factors, or leave it out")
-        self.width, self.num_channels, self.num_steps = width, num_channels, num_steps
-        self.distances, self.shared, self.symmetric, self.split = tuple(distances), shared, symmetric, split
-        if schedule not in kernel.SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(kernel.SCHEDULES)}, not {schedule!r}")
-        self.update = kernel.SCHEDULES[schedule]
+        self.width, self.num_channels, self.num_steps, self.dropout = width, num_channels, num_steps, dropout
+        self.distances, self.shared, self.symmetric, self.root_labels = tuple(distances), shared, symmetric, root_labels
+        self.update = kernel.SCHEDULES[self.mean_field.schedule]
+        self.label, self.head = self.mean_field.rules(width)
         self.groups = 2 * (len(self.distances) + 1)
-        groups, made = self.groups // (1 + symmetric), dict[str, Any](device=device, dtype=dtype)
+        groups, how = self.groups // (1 + symmetric), dict[str, Any](device=device, dtype=dtype)
 
         def normal(*shape: int, factors: int = 1, rank: int = 1) -> nn.Parameter:
             """Potentials, or factors of them, so that a score between two labels has a variance of ``1 / width``."""
-            return nn.Parameter(torch.randn(*shape, **made) * (rank * width) ** (-0.5 / factors))
+            return nn.Parameter(torch.randn(*shape, **how) * (rank * width) ** (-0.5 / factors))
 
         if self.rank == "full":
             self.ternary = normal(num_channels, groups, width, width)
@@ -143,15 +196,11 @@ class DependencyCRFEncoder(WithPriors):
             if shared:
                 self.channels = normal(groups, num_channels, self.rank, **factors)
         self.root_ternary = normal(num_channels, width, root_labels) if root_labels else None
-        nodes = num_channels if node_channels is None else node_channels
-        self.memory = normal(nodes, num_nodes, width) if num_nodes else None
-        self.label = Rule(label_temperature, label_step, label_damping, NORMALIZERS[normalizer])
-        head_temperature = 1.0 / width if head_temperature is None else head_temperature
-        self.head, self.rate = Rule(head_temperature, head_step, head_damping, NORMALIZERS[normalizer]), dropout
-        rules = {name: x for name, x in self._given.items() if name.startswith(("label_", "head_"))}
-        rules["head_temperature"] = head_temperature
+        channels = num_channels if self.nodes.channels is None else self.nodes.channels
+        self.memory = normal(channels, self.nodes.number, width) if self.nodes.number else None
+        given = vars(self.mean_field) | {"head_temperature": self.head.temperature, "normalizer": None}
         with torch.no_grad():  # the model says what does not fit
-            self.crf(torch.zeros(1, 1, width, **made)).mean_field(num_steps, schedule, **rules)
+            self.crf(torch.zeros(1, 1, width, **how)).mean_field(num_steps, **given)
 
     def constrained(self) -> dict[str, Tensor]:
         """Return the potentials ``ternary``, ``root_ternary`` and ``memory``; of low rank also ``left``,
@@ -164,7 +213,8 @@ class DependencyCRFEncoder(WithPriors):
     def extra_repr(self) -> str:
         """Return the sizes, and the options that differ from their defaults, as modules print them."""
         sizes = {"width": self.width, "num_channels": self.num_channels}
-        return printed(self, sizes, self._given | {"priors": self.priors or None, "device": None, "dtype": None})
+        rank = None if self.rank == default_rank(self.width) else self.rank
+        return printed(self, sizes, options(self, type(self)) | {"rank": rank, "priors": self.priors or None})
 
     def potential(self) -> Tensor | LowRank:
         """Return the ternary potential."""
@@ -187,7 +237,7 @@ class DependencyCRFEncoder(WithPriors):
 
     def _parameters_of(self, x: Tensor, key_padding_mask: Tensor | None) -> dict[str, Any]:
         words = None if key_padding_mask is None else ~key_padding_mask
-        parts = {"root_ternary": self.root_ternary, "memory": self.memory, "memory_split": self.split}
+        parts = {"root_ternary": self.root_ternary, "memory": self.memory, "memory_split": self.nodes.split}
         return {"unary": x, "ternary": self.potential(), "mask": words, "distances": self.distances, **parts}
 
     def field(self, x: Tensor, key_padding_mask: Tensor | None = None, heads: Tensor | None = None) -> MeanField:
@@ -209,23 +259,29 @@ class DependencyCRFEncoder(WithPriors):
             Scores of another shape, no sentence or no word, heads that a word may not take.
         """
         if x.dim() != 3 or x.shape[-1] != self.width or 0 in x.shape:
-            raise ValueError(
-                f"unary scores must have shape (B, N, {self.width}), of one sentence and one word at least, but have shape {tuple(x.shape)}"
-            )
+            wanted = f"(B, N, {self.width}), of one sentence and one word at least"
+            raise ValueError(f"unary scores must have shape {wanted}, but have shape {tuple(x.shape)}")
         crf = unchecked(DependencyCRF, **self._parameters_of(x, key_padding_mask))
-        drop = self._dropout if self.training and self.rate else None
+        drop = self._drop if self.training and self.dropout else None
         label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
         state = kernel.iterate(crf.potentials(heads=heads), label, head, self.update, self.num_steps)
         return unchecked(
-            MeanField, crf=crf, label_marginals=state["labels"], head_marginals=state["heads"],
-            label_logits=state["label_logits"], root_marginals=state.get("root"), root_logits=state.get("root_logits"),
-            objective=None, converged=x.new_zeros(x.shape[:1], dtype=torch.bool),
+            MeanField,
+            crf=crf,
+            label_marginals=state["labels"],
+            head_marginals=state["heads"],
+            label_logits=state["label_logits"],
+            root_marginals=state.get("root"),
+            root_logits=state.get("root_logits"),
+            objective=None,
+            converged=x.new_zeros(x.shape[:1], dtype=torch.bool),
             num_steps=x.new_full(x.shape[:1], self.num_steps, dtype=torch.long),
-            label_temperature=label.temperature, head_temperature=head.temperature,
-        )  # fmt: skip
+            label_temperature=label.temperature,
+            head_temperature=head.temperature,
+        )
 
-    def _dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.rate)
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile in place, as `torch.nn.Module.compile`;

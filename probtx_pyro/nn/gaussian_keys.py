@@ -1,17 +1,93 @@
-"""The attention layer of a mixture of Gaussian keys (Nguyen et al.)."""
+"""The attention layer of a mixture of Gaussian keys (Nguyen et al.); and where the R keys of a unit come from, which
+the layer of linear keys shares: shifts of one projected key, or projections of their own.
+"""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probtx_pyro.nn._adaptation import Adapted
-from probtx_pyro.nn._components import SeveralKeys, check_components
-from probtx_pyro.nn._gaussian import GaussianAttention
-from probtx_pyro.nn._options import arguments_of
-from probtx_pyro.nn._priors import Priors
+from probtx_pyro.nn._gaussian import Adapt, GaussianAttention
+from probtx_pyro.nn._heads import Made, Shared
 from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.ops._assignment import Reduction, log_sum, reduction
+from probtx_pyro.ops._chunks import Reduction, log_sum, reduction
+
+
+class Shifts(nn.Module):
+    """``k_jr = k_j + b_r`` (sMGK): R vectors a head and no further projection.
+
+    Shapes: keys (B, H, S, D), source (B, S, kdim) -> (B, H, S, R, D).
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, num_components: int, kdim: int, bias: bool, **made: Unpack[Made]):
+        super().__init__()
+        self.shifts = nn.Parameter(torch.empty(num_heads, num_components, head_dim, **made))
+        nn.init.normal_(self.shifts, std=head_dim**-0.5)  # components that start alike would stay alike
+
+    def forward(self, keys: Tensor, source: Tensor) -> Tensor:
+        """Return all keys of every unit."""
+        return keys.unsqueeze(-2) + self.shifts.unsqueeze(1)
+
+
+class Projections(nn.Module):
+    """The projected key is the first; R - 1 projections of the same input give the others.
+
+    Shapes: keys (B, H, S, D), source (B, S, kdim) -> (B, H, S, R, D).
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, num_components: int, kdim: int, bias: bool, **made: Unpack[Made]):
+        super().__init__()
+        self.num_heads, self.others = num_heads, num_components - 1
+        self.linear = nn.Linear(kdim, num_heads * self.others * head_dim, bias=bias, **made) if self.others else None
+        if self.linear is not None:
+            nn.init.xavier_uniform_(self.linear.weight)
+            if bias:
+                nn.init.zeros_(self.linear.bias)
+
+    def forward(self, keys: Tensor, source: Tensor) -> Tensor:
+        """Return all keys of every unit."""
+        if self.linear is None:
+            return keys.unsqueeze(-2)
+        others = self.linear(source).unflatten(-1, (self.num_heads, self.others, -1)).transpose(1, 2)
+        return torch.cat([keys.unsqueeze(-2), others], -2)
+
+
+SHARES: dict[str | None, type[Shifts | Projections]] = {"shift": Shifts, None: Projections}
+
+
+def check_components(num_components: int, share: str | None) -> None:
+    """Refuse a number of keys that is not positive, and a ``share`` that is not one of `SHARES`."""
+    if num_components < 1:
+        raise ValueError(f"num_components must be 1 or more, not {num_components}")
+    if share not in SHARES:
+        raise ValueError(f"share must be one of {', '.join(map(repr, SHARES))}, not {share!r}")
+
+
+class SeveralKeys(Attention):
+    """Base of the layers with R keys a unit: where the keys come from, and their weights."""
+
+    num_components: int
+    share: str | None
+
+    def _make_components(self) -> None:
+        sizes = self.num_heads, self.head_dim, self.num_components, self.kdim
+        self.components = SHARES[self.share](*sizes, self.bias, **self._made)
+        logits = torch.zeros((self.num_heads, self.num_components), **self._made)
+        self.component_logits = nn.Parameter(logits) if self.num_components > 1 else None
+
+    def component_log_weights(self) -> Tensor | None:
+        """Return the log of ``component_weights``, (H, R); None for R = 1."""
+        return None if self.component_logits is None else self.component_logits.log_softmax(-1)
+
+    def constrained(self) -> dict[str, Tensor]:
+        """Return the base's parameters, ``component_weights`` (H, R), and ``shifts`` (H, R,
+        D) where the keys share a projection.
+        """
+        values = super().constrained()
+        if self.component_logits is not None:
+            values["component_weights"] = self.component_logits.softmax(-1)
+        return values | dict(self.components.named_parameters(recurse=False))
 
 
 class GaussianKeysAttention(SeveralKeys, GaussianAttention):
@@ -36,7 +112,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     linked
         As for `GaussianMixtureAttention`, but False as in the paper. With ``linked=True`` and R = 1 the layer is scaled
         dot-product attention.
-    unit_weights, unit_precision, adapt_steps, adapted, implicit, background
+    adapt, background
         As for `GaussianMixtureAttention`.
 
     Raises
@@ -53,18 +129,21 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
-        assignment: str | Reduction = "soft", linked: bool = False, unit_weights: bool = False, unit_precision: bool = False,
-        adapt_steps: int = 0, adapted: Adapted = ("keys",), implicit: bool = False, background: str | None = None,
-    ):  # fmt: skip
+        self,
+        *torch: Any,
+        num_components: int = 2,
+        share: str | None = None,
+        assignment: str | Reduction = "soft",
+        linked: bool = False,
+        adapt: Adapt | Mapping[str, object] | None = None,
+        background: str | None = None,
+        **shared: Unpack[Shared],
+    ):
         check_components(num_components, share)
-        super().__init__(**arguments_of(Attention, locals()))
+        super().__init__(*torch, **shared)
         self.num_components, self.share = num_components, share
         self.assignment, self.reduce = assignment, reduction(assignment)
-        self._start(**arguments_of(self._start, locals()))
+        self._start(linked, adapt, background)
         self._make_components()
 
     def units_of(self, keys: Tensor, source: Tensor) -> Units:
@@ -73,7 +152,7 @@ class GaussianKeysAttention(SeveralKeys, GaussianAttention):
         return units._replace(keys=several.squeeze(-2) if self.num_components == 1 else several)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """The assignment of components, where it is not the sum over them."""
         return {} if self.num_components == 1 or self.reduce is log_sum else {"assignment": self.reduce}
 

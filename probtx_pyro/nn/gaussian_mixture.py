@@ -1,19 +1,15 @@
 """The attention layer of one Gaussian key a unit (Movellan & Gabbur)."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import torch
 from torch import Tensor
 
-from probtx_pyro.models._metric import Metric
-from probtx_pyro.models._positive_definite import CholeskyCoordinates
-from probtx_pyro.nn._adaptation import Adapted
-from probtx_pyro.nn._gaussian import GaussianAttention
-from probtx_pyro.nn._options import arguments_of
-from probtx_pyro.nn._priors import Priors
-from probtx_pyro.nn.attention import Answers, Attention
+from probtx_pyro.models._supports import CholeskyCoordinates
+from probtx_pyro.models.gaussian_mixture import Metric
+from probtx_pyro.nn._gaussian import Adapt, GaussianAttention
+from probtx_pyro.nn._heads import Shared
+from probtx_pyro.nn.attention import Answers
 from probtx_pyro.ops._numerics import single
 
 
@@ -38,10 +34,10 @@ def _full(x: Tensor) -> Metric:
     return Metric(triangle.tril(-1) + diagonal.diag_embed(), False)
 
 
-METRICS: Mapping[str, Coordinates] = MappingProxyType({
+METRICS: Mapping[str, Coordinates] = {
     "diagonal": Coordinates(lambda features: features, _diagonal),
     "full": Coordinates(lambda features: features * (features + 1) // 2, _full),
-})  # fmt: skip
+}
 
 
 class GaussianMixtureAttention(GaussianAttention):
@@ -49,7 +45,7 @@ class GaussianMixtureAttention(GaussianAttention):
     a trained ``MultiheadAttention`` is a special case.
 
     As it starts (``linked``, precision ``1/sqrt(head_dim)``) it *is* scaled dot-product attention, and stays so in
-    exact arithmetic with the weights of a ``MultiheadAttention``; then precisions, unit weights and adaptation can
+    exact arithmetic with the weights of a ``MultiheadAttention``; then precisions, metric and adaptation can
     depart from there.
 
     Shapes: as ``torch.nn.MultiheadAttention``.
@@ -63,26 +59,8 @@ class GaussianMixtureAttention(GaussianAttention):
     linked
         True gives a unit a prior probability in proportion to ``exp(α|key|²/2)`` (paper eq. 16), with α the key
         precision, so that logits are dot products. False weighs units by Gaussian distance.
-    unit_weights
-        Learns, from the input that a key is projected from, how likely its unit is before any query is seen (starts at
-        equal weights).
-    unit_precision
-        Learns a factor of each unit's precision in the same way (starts at 1); not with ``linked``, which needs equal
-        ones.
-    adapt_steps
-        Number of ECM steps by which the units adapt to the queries of the call; 0 is none. Gradients flow through the
-        steps. In a causal call query i meets units that adapted to queries up to i, in O(L² S) a step. Dropout then
-        falls on the channels of the answers.
-    adapted
-        The parameters that adapt: names, each under a prior whose mode is the parameter as it was, of a strength that
-        each head learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution
-        that fits the parameter of every head, (B, H, ...); a function (or a module, which then trains with the layer)
-        from its present value to a distribution; None for the layer's own. Names are ``keys``, ``key_precision`` and
-        ``weights``, with ``shift=True`` ``shift``, with a metric ``metric``, with ``answers=True`` ``values`` and
-        ``value_precision``.
-    implicit
-        Gradients of the adapted units by the implicit function theorem, for so many steps that they have settled,
-        instead of through the steps.
+    adapt
+        How the units adapt to the queries of a call, `Adapt` or a mapping of its fields; None: they do not.
     background
         One more unit, the last: attention to nothing. Its key is 0, its weight is learned by each head
         (``background_log_weight``), and where units are not linked its precision. ``"zero"`` answers with 0: linked,
@@ -95,10 +73,6 @@ class GaussianMixtureAttention(GaussianAttention):
         determinant is 1, since ``key_precision`` is its scale. None is the identity.
     shift
         Each head learns a displacement of all keys, from 0.
-    answers
-        True takes known answers of some queries (``answers``, ``observed`` of `forward`): by them the units adapt, so
-        that they inform the other queries. A query whose answer is known answers with it. Each head learns a value
-        precision.
 
     Raises
     ------
@@ -119,46 +93,45 @@ class GaussianMixtureAttention(GaussianAttention):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Priors | None = None, linked: bool = True, unit_weights: bool = False,
-        unit_precision: bool = False, adapt_steps: int = 0, adapted: Adapted = ("keys",), implicit: bool = False,
-        background: str | None = None, map_steps: int = 0, metric: str | None = None, shift: bool = False,
-        answers: bool = False,
-    ):  # fmt: skip
+        self,
+        *torch: Any,
+        linked: bool = True,
+        adapt: Adapt | Mapping[str, object] | None = None,
+        background: str | None = None,
+        map_steps: int = 0,
+        metric: str | None = None,
+        shift: bool = False,
+        **shared: Unpack[Shared],
+    ):
         if map_steps < 0:
             raise ValueError(f"map_steps must be 0 or more, not {map_steps}")
         if metric is not None and metric not in METRICS:
             raise ValueError(f"metric must be None or one of {', '.join(map(repr, METRICS))}, not {metric!r}")
-        if answers and not adapt_steps:
-            raise ValueError(
-                "answers=True needs adapt_steps=1 or more; answers inform other queries by the units that adapt"
-            )
-        super().__init__(**arguments_of(Attention, locals()))
-        self.map_steps, self.metric, self.shift, self.answers = map_steps, metric, shift, answers
-        self._start(**arguments_of(self._start, locals()))
+        super().__init__(*torch, **shared)
+        self.map_steps, self.metric, self.shift = map_steps, metric, shift
+        self._start(linked, adapt, background)
         count = 0 if metric is None else METRICS[metric].count(self.head_dim)
-        self.log_value_precision = self._per_head(1, where=map_steps > 0 or answers)
+        self.log_value_precision = self._per_head(1, where=map_steps > 0 or self.takes_answers)
         self.metric_coordinates = self._per_head(count, where=metric is not None)
         self.key_shift = self._per_head(self.head_dim, where=shift)
 
     @property
     def by_model(self) -> bool:
         """True if keys adapt or answers are MAP: the call then goes through the probability model itself."""
-        return self.adapt_steps > 0 or self.map_steps > 0
+        return self.adapt is not None or self.map_steps > 0
 
     @property
     def takes_answers(self) -> bool:
         """True if known answers of some queries inform the others."""
-        return self.answers
+        return self.adapt is not None and self.adapt.answers
 
     @property
     def lacking(self) -> dict[str, str]:
         """Parameters of the model that the layer does not have, and what it takes to have them."""
         needs = {"metric": "metric='full'", "shift": "shift=True", "values": "answers=True"}
         needs |= {"value_precision": "answers=True", "answer_probs": "labels, which a layer does not answer with"}
-        there = {"metric": self.metric, "shift": self.shift, "values": self.answers, "value_precision": self.answers}
+        there: dict[str, object] = dict.fromkeys(("values", "value_precision"), self.takes_answers)
+        there |= {"metric": self.metric, "shift": self.shift}
         return {name: repair for name, repair in needs.items() if not there.get(name)}
 
     def constrained(self) -> dict[str, Tensor]:
@@ -193,12 +166,11 @@ class GaussianMixtureAttention(GaussianAttention):
 
     def shared(self, keys: Tensor) -> dict[str, Any]:
         """Return metric, shift and value precision of the mixture of every head."""
-        own: dict[str, Any] = {"shift": self.key_shift, "metric": None if self.metric is None else self._lambda()}
+        own = {"shift": self.key_shift, "metric": None if self.metric is None else self._lambda()}
         own["value_precision"] = None if self.log_value_precision is None else single(self.log_value_precision).exp()
-        laid = {
-            name: x.to(keys.dtype).expand(*keys.shape[:2], *x.shape[1:]) for name, x in own.items() if x is not None
-        }
-        return laid | ({} if self.metric is None else {"diagonal_metric": self.metric == "diagonal"})
+        of_heads = {name: x.to(keys.dtype) for name, x in own.items() if x is not None}
+        laid = {name: x.expand(*keys.shape[:2], *x.shape[1:]) for name, x in of_heads.items()}
+        return {**laid, "diagonal_metric": self.metric == "diagonal"} if self.metric else laid
 
     def ask(self, model: Any, queries: Tensor, need_weights: bool, *known: Tensor) -> Answers:
         """Return the most probable answers where ``map_steps`` asks for them, else the mean;

@@ -5,18 +5,16 @@ Batch and heads keep their places throughout, (B, H, L, D): no item of a batch m
 """
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probtx_pyro.models import GaussianMixture, Hopfield
-from probtx_pyro.nn._heads import attended
-from probtx_pyro.nn._masks import Masks, combine
-from probtx_pyro.nn._options import arguments_of, options, printed
-from probtx_pyro.nn._priors import Priors, WithPriors
-from probtx_pyro.nn.attention import Answers, Attention, Units
-from probtx_pyro.nn.softmax import explicit, products
+from probtx_pyro.nn._heads import Made, Masks, Shared, attended, combine
+from probtx_pyro.nn._module import Priors, WithPriors, options, printed
+from probtx_pyro.nn.attention import Answers, Attention, Units, explicit, products
+from probtx_pyro.ops._chunks import Reduction
 from probtx_pyro.ops._numerics import single
 from probtx_pyro.ops._retrieval import POOLING, iterate
 
@@ -48,14 +46,12 @@ class StateUpdate(nn.Module):
     def __init__(
         self,
         num_heads: int,
-        beta: float | None = None,
-        *,
-        learn_beta: bool = False,
-        num_steps: int = 1,
-        tol: float | None = None,
-        transformation: str = "softmax",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        beta: float | None,
+        learn_beta: bool,
+        num_steps: int,
+        tol: float | None,
+        transformation: str,
+        **made: Unpack[Made],
     ):
         super().__init__()
         if num_steps < 1:
@@ -70,7 +66,7 @@ class StateUpdate(nn.Module):
         if learn_beta:
             if beta is None:
                 raise ValueError("learn_beta needs a number to start from; give beta")
-            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), device=device, dtype=dtype))
+            self.log_beta = nn.Parameter(torch.full((num_heads, 1), math.log(beta), **made))
 
     def constrained(self) -> dict[str, Tensor]:
         """Return ``beta`` (H, 1) where it is learned."""
@@ -146,9 +142,8 @@ class StateUpdate(nn.Module):
         if self.transformation == "softmax":
             return GaussianMixture.linked(patterns, values, beta, 0.0, rows), states
         if rows is not None and ((rows != 0) & (rows > -torch.inf)).any():
-            raise ValueError(
-                "attn_mask adds numbers to the scores, which a sparse memory has no place for; give a boolean mask, or transformation='softmax'"
-            )
+            repair = "give a boolean mask, or transformation='softmax'"
+            raise ValueError(f"attn_mask adds numbers to the scores, which a sparse memory has no place for; {repair}")
         beta, how = beta.squeeze(-1) if beta.dim() else beta, self.transformation
         if rows is None or rows.shape[-2] == 1:
             return Hopfield(patterns, beta, values, None if rows is None else rows.squeeze(-2) == 0, how), states
@@ -159,16 +154,16 @@ class StateUpdate(nn.Module):
         self, states: Tensor, patterns: Tensor, values: Tensor, masks: Masks, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         beta, how = self.inverse_temperature(states.shape[-1]), POOLING[self.transformation]
-        asked = (single(states) if need_weights else states) * (
-            beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
-        )
+        beta = beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta
+        asked = (single(states) if need_weights else states) * beta
         if need_weights:
             return explicit(products(asked, patterns), values, masks, dropout, how.function)
         return how.pool(asked, patterns, values, masks.log_prior, causal=masks.causal, dropout=dropout), None
 
     def extra_repr(self) -> str:
         """Return the settings, as modules print them."""
-        return f"beta={self.beta}, learned={self.log_beta is not None}, num_steps={self.num_steps}, tol={self.tol}, transformation={self.transformation!r}"
+        learned = f"beta={self.beta}, learned={self.learn_beta}"
+        return f"{learned}, num_steps={self.num_steps}, tol={self.tol}, transformation={self.transformation!r}"
 
 
 class HopfieldAttention(Attention):
@@ -225,15 +220,18 @@ class HopfieldAttention(Attention):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Priors | None = None, num_steps: int = 1, tol: float | None = None,
-        beta: float | None = None, learn_beta: bool = False, transformation: str = "softmax",
-    ):  # fmt: skip
-        super().__init__(**arguments_of(Attention, locals()))
+        self,
+        *torch: Any,
+        num_steps: int = 1,
+        tol: float | None = None,
+        beta: float | None = None,
+        learn_beta: bool = False,
+        transformation: str = "softmax",
+        **shared: Unpack[Shared],
+    ):
+        super().__init__(*torch, **shared)
         beta = self.head_dim**-0.5 if beta is None else beta
-        self.update = StateUpdate(**arguments_of(StateUpdate, locals()))
+        self.update = StateUpdate(self.num_heads, beta, learn_beta, num_steps, tol, transformation, **self._made)
 
     def _options(self) -> dict[str, Any]:
         beta = None if self.update.beta == self.head_dim**-0.5 else self.update.beta
@@ -327,8 +325,8 @@ class HopfieldRetrieval(WithPriors):
         self.num_heads, self.batch_first = num_heads, batch_first
         self.register_buffer("patterns", patterns)
         self.register_buffer("values", values)
-        device, dtype = (None, None) if patterns is None else (patterns.device, patterns.dtype)
-        self.update = StateUpdate(**arguments_of(StateUpdate, locals()))
+        made: Made = {} if patterns is None else {"device": patterns.device, "dtype": patterns.dtype}
+        self.update = StateUpdate(num_heads, beta, learn_beta, num_steps, tol, transformation, **made)
 
     def forward(
         self,
@@ -399,21 +397,22 @@ class HopfieldRetrieval(WithPriors):
             self._heads(name, x, batch) for name, x in (("state", state), ("patterns", patterns), ("values", values))
         )
         if states.shape[-1] != keys.shape[-1] or keys.shape[2] != answers.shape[2]:
-            raise ValueError(
-                f"state {tuple(state.shape)}, patterns {tuple(patterns.shape)} and values {tuple(values.shape)} disagree: state and patterns have the same features, patterns and values the same number"
-            )
+            shapes = f"state {tuple(state.shape)}, patterns {tuple(patterns.shape)} and values {tuple(values.shape)}"
+            raise ValueError(f"{shapes} disagree on features (state, patterns) or number (patterns, values)")
         masks = combine(attn_mask, key_padding_mask, is_causal, states, keys.shape[2])
         present = masks.present()
         if present is not None:
             keys, answers = torch.where(present, keys, 0.0), torch.where(present, answers, 0.0)
         return states, Units(keys), answers, masks
 
-    def attending(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[Any, Tensor]:
+    def attending(
+        self, queries: Tensor, units: Units, values: Tensor, masks: Masks
+    ) -> tuple[GaussianMixture | Hopfield, Tensor]:
         """Return the memory of every head, and the states of its last step. See `HopfieldAttention.formulation`."""
         return self.update.formulation(queries, units.keys, values, masks)
 
     @property
-    def attention_options(self) -> dict[str, Any]:
+    def attention_options(self) -> dict[str, Reduction]:
         """Arguments beyond the states by which the memory's ``attention`` is the layer's: none."""
         return {}
 
@@ -434,7 +433,6 @@ class HopfieldRetrieval(WithPriors):
         if x.dim() == 3 and not self.batch_first:
             x = x.transpose(0, 1)
         if x.dim() not in (2, 3) or (x.dim() == 3 and x.shape[0] != batch) or x.shape[-1] % self.num_heads:
-            raise ValueError(
-                f"{name} must be batched (of {batch}, batch_first={self.batch_first}) or single, with features that num_heads {self.num_heads} divides, but has shape {tuple(x.shape)}"
-            )
+            wanted = f"batched (of {batch}, batch_first={self.batch_first}) or single, with features that num_heads"
+            raise ValueError(f"{name} must be {wanted} {self.num_heads} divides, but has shape {tuple(x.shape)}")
         return x.expand(batch, *x.shape[-2:]).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

@@ -1,15 +1,14 @@
 """The attention layer of linear keys: O(L + S) in time and memory."""
 
-import torch
+from typing import Any, Unpack
+
 from torch import Tensor
 from torch.nn import functional as F
 
 from probtx_pyro.models import LinearKeys
-from probtx_pyro.nn._components import SeveralKeys, check_components
-from probtx_pyro.nn._masks import Masks
-from probtx_pyro.nn._options import arguments_of
-from probtx_pyro.nn._priors import Priors
-from probtx_pyro.nn.attention import Answers, Attention, Units
+from probtx_pyro.nn._heads import Masks, Shared
+from probtx_pyro.nn.attention import Answers, Units
+from probtx_pyro.nn.gaussian_keys import SeveralKeys, check_components
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
 from probtx_pyro.ops._numerics import single
@@ -44,6 +43,7 @@ class LinearKeysAttention(SeveralKeys):
 
     Examples
     --------
+    >>> import torch
     >>> layer = LinearKeysAttention(8, 2, batch_first=True)
     >>> x = torch.randn(3, 5, 8)
     >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
@@ -51,14 +51,15 @@ class LinearKeysAttention(SeveralKeys):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *, head_dim: int | None = None,
-        priors: Priors | None = None, num_components: int = 2, share: str | None = None,
+        self,
+        *torch: Any,
+        num_components: int = 2,
+        share: str | None = None,
         feature_map: FeatureMap | None = None,
-    ):  # fmt: skip
+        **shared: Unpack[Shared],
+    ):
         check_components(num_components, share)
-        super().__init__(**arguments_of(Attention, locals()))
+        super().__init__(*torch, **shared)
         self.num_components, self.share, self.feature_map = num_components, share, feature_map
         self._make_components()
 

@@ -1,18 +1,15 @@
 """Swap the attention layers of a whole model."""
 
 import weakref
-from inspect import signature
-from typing import Any
 
 from torch import nn
 
-from probtx_pyro.nn._options import printed
 from probtx_pyro.nn.attention import Attention
 
 HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
 
 
-def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> list[str]:
+def swap_attention(model: nn.Module, layer: type[Attention], **options: object) -> list[str]:
     """Replace every ``torch.nn.MultiheadAttention`` in a model, in place, by a layer with the same weights.
 
     A layer that stands in several places of the model stays one layer, in all of them. The new layers hold the very
@@ -58,18 +55,13 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(layer, Attention):
-        theirs = signature(nn.MultiheadAttention).parameters
-        own = {name: x for name, x in layer._options().items() if name not in theirs}
-        call = ", ".join(filter(None, ["model", type(layer).__name__, printed(layer, {}, own)]))
-        raise TypeError(
-            f"layer must be a class, not an instance, since every place gets a layer of its own; call swap_attention({call})"
-        )
+        call = f"swap_attention(model, {type(layer).__name__}, ...)"
+        raise TypeError(f"layer must be a class, not an instance; call {call} with its options")
     if not (isinstance(layer, type) and issubclass(layer, Attention)) or layer.attend is Attention.attend:
         raise TypeError(f"layer must be a class of attention layers, such as SoftmaxAttention, not {layer!r}")
     if isinstance(model, nn.MultiheadAttention):
-        raise ValueError(
-            f"model is itself a MultiheadAttention, which cannot be replaced in place; use {layer.__name__}.from_torch(model)"
-        )
+        repair = f"use {layer.__name__}.from_torch(model)"
+        raise ValueError(f"model is itself a MultiheadAttention, which cannot be replaced in place; {repair}")
     places = {
         f"{path}.{name}".removeprefix("."): (parent, name, child)
         for path, parent in model.named_modules(remove_duplicate=False)
@@ -77,9 +69,8 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: Any) -> 
         if isinstance(child, nn.MultiheadAttention)
     }
     if not places:
-        raise ValueError(
-            f"there is no torch.nn.MultiheadAttention in {type(model).__name__}; attention of another kind has weights and a forward of its own, for which a {layer.__name__} cannot stand; inspection.capture may look inside"
-        )
+        repair = "inspection.capture may look inside attention of another kind"
+        raise ValueError(f"there is no torch.nn.MultiheadAttention in {type(model).__name__}; {repair}")
     new: dict[nn.MultiheadAttention, Attention] = {}
     for place, (_, _, old) in places.items():
         if old not in new:

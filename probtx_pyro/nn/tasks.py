@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn._options import printed
-from probtx_pyro.nn.softmax import SoftmaxAttention
+from probtx_pyro.nn._module import printed
+from probtx_pyro.nn.attention import SoftmaxAttention
 
 
 class TransformerEncoder(nn.Module):
@@ -59,9 +59,17 @@ class TransformerEncoder(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, context: int, num_heads: int = 8, num_layers: int = 4, dropout: float = 0.0,
-        max_offset: int | None = None, attention: Callable[..., nn.Module] = SoftmaxAttention, **options: Any,
-    ):  # fmt: skip
+        self,
+        width: int,
+        *,
+        context: int,
+        num_heads: int = 8,
+        num_layers: int = 4,
+        dropout: float = 0.0,
+        max_offset: int | None = None,
+        attention: Callable[..., nn.Module] = SoftmaxAttention,
+        **options: object,
+    ):
         super().__init__()
         if max_offset is not None and max_offset < 1:
             raise ValueError(f"max_offset must be positive, not {max_offset}")
@@ -163,9 +171,8 @@ class WordModel(nn.Module):
         nn.init.normal_(self.words.weight, std=start)
         self.spellings = nn.Embedding(spellings, width) if spellings else None
         if self.spellings is not None:
-            nn.init.normal_(
-                self.spellings.weight, std=0.3 * start
-            )  # a word has about ten, whose sum starts like its own row
+            # a word has about ten, whose sum starts like its own row
+            nn.init.normal_(self.spellings.weight, std=0.3 * start)
 
     def embedded(self, words: Tensor) -> Tensor:
         """Return the embedded words, (B, N, width), which the encoder reads.
@@ -254,7 +261,7 @@ class MaskedLanguageModel(WordModel):
         return F.linear(h if at is None else h[at], self.words.weight[: self.mask], self.bias)
 
 
-def mean_word(encoder: Any, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+def mean_word(encoder: nn.Module, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
     """Return the mean of the encoder's words without padding, (B, width); x (B, N, width), key_padding_mask (B, N)."""
     h = encoder(x, key_padding_mask)
     if key_padding_mask is None:

@@ -6,7 +6,6 @@ The mean field of the dependency CRF, to be read, is the module `probtx_pyro.ops
 from probtx_pyro.ops import dependency_crf
 from probtx_pyro.ops._factor import Factor
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
-from probtx_pyro.ops._gaussian_attention import gaussian_attention
 from probtx_pyro.ops._linear_attention import (
     elu_plus_one,
     explicit_linear_attention,
@@ -14,11 +13,12 @@ from probtx_pyro.ops._linear_attention import (
     query_features,
     unit_features,
 )
-from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels  # noqa: F401 (for the package alone)
+from probtx_pyro.ops._numerics import safe_log, safe_ratio, safe_softmax, settle_kernels  # noqa: F401
 from probtx_pyro.ops.attention import (
     attend,
     categorical_factor,
     explicit_attention,
+    gaussian_attention,
     gaussian_factor,
     isotropic_factor,
     joint,
@@ -31,14 +31,9 @@ from probtx_pyro.ops.trees import arc_scores, argmax_heads, eisner, spanning_arb
 
 settle_kernels()
 
-__all__ = [
-    "Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint",
-    "attend", "gaussian_attention", "explicit_attention",
-    "elu_plus_one", "query_features", "unit_features", "linear_attention", "explicit_linear_attention",
-    "Statistics", "expected_statistics", "sampled_statistics", "log_evidence",
-    "ENTMAX", "Entmax",
-    "dependency_crf",
-    "arc_scores", "argmax_heads", "spanning_arborescence", "eisner",
-    "tree_log_partition", "tree_marginals", "tree_entropy", "draw_trees",
-    "FixedPoint", "fixed_point",
-]  # fmt: skip
+__all__ = ["Factor", "gaussian_factor", "isotropic_factor", "categorical_factor", "joint", "log_joint"]
+__all__ += ["attend", "gaussian_attention", "explicit_attention"]
+__all__ += ["elu_plus_one", "query_features", "unit_features", "linear_attention", "explicit_linear_attention"]
+__all__ += ["Statistics", "expected_statistics", "sampled_statistics", "log_evidence", "ENTMAX", "Entmax"]
+__all__ += ["dependency_crf", "arc_scores", "argmax_heads", "spanning_arborescence", "eisner"]
+__all__ += ["tree_log_partition", "tree_marginals", "tree_entropy", "draw_trees", "FixedPoint", "fixed_point"]

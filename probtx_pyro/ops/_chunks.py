@@ -2,6 +2,10 @@
 
 Each chunk of queries sees every unit, so that its softmax is exact. With gradients, where there are several chunks they
 are computed again in the backward pass: the memory stays O(chunk x U) there, too.
+
+So are attention and evidence of units that are groups of R components, under any reduction over these, ``scores_ij =
+reduce_r log p(x_i, unit=j, component=r)``: the log of a sum is the exact posterior of the unit ("soft"), the largest
+term the hard E-step.
 """
 
 import math
@@ -13,11 +17,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._factor import Factor, Squares, beside, logits_of
-from probtx_pyro.ops._numerics import common_shape, exporting, known, single, unrounded
+from probtx_pyro.ops._numerics import common_shape, exporting, known, log_sum, safe_softmax, single, unrounded
+from probtx_pyro.typing import LogPrior, Outputs, PerQuery
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
 ON_GPU = 2**26  # likewise: what keeps a GPU busy, in a few hundred MiB
 Parts = Sequence[Any]  # tensors, or None
+Reduction = Callable[[Tensor], Tensor]  # from log joints of the components of a unit (..., R) to scores (...)
 
 
 def sides(factor: Factor, log_prior: Tensor | None) -> tuple[list[Any], list[Any], int]:
@@ -159,11 +165,7 @@ def by_scores(
 
 
 def by_chunks(
-    function: Callable[..., Tensor],
-    states: Tensor,
-    patterns: Tensor,
-    log_prior: Tensor | None = None,
-    *shared: Tensor,
+    function: Callable[..., Tensor], states: Tensor, patterns: Tensor, log_prior: Tensor | None = None, *shared: Tensor
 ) -> Tensor:
     """Return ``function(scores, *shared)``, some rows of the scores ``states · patterns' + log_prior`` at a time.
 
@@ -196,8 +198,87 @@ def by_chunks(
     return over_chunks(rows, by_query, [patterns, given, *shared], patterns.shape[-2])[0]
 
 
-def _slice(x: Any, axis: int, start: int, size: int) -> Any:
+def _slice(x: Tensor | None, axis: int, start: int, size: int) -> Tensor | None:
     """A slice along an axis counted from the right; a tensor that lacks it, or has it with size 1, is shared."""
     if x is None or x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, start, min(size, x.shape[axis] - start))
+
+
+def largest(log_joint: Tensor) -> Tensor:
+    """Return ``max_r``, (..., R) -> (...); its gradient is shared by the components that tie."""
+    return log_joint.amax(-1)
+
+
+ASSIGNMENTS: dict[str, Reduction] = {"soft": log_sum, "hard": largest}
+
+
+def reduction(assignment: str | Reduction) -> Reduction:
+    """Return the reduction over components that a name of `ASSIGNMENTS` stands for; a callable (...,
+    R) -> (...) stands for itself.
+    """
+    if callable(assignment):
+        return assignment
+    if assignment not in tuple(ASSIGNMENTS):
+        raise ValueError(
+            f"assignment must be one of {', '.join(ASSIGNMENTS)}, or a callable from log joints (..., R) to (...), "
+            f"not {assignment!r}"
+        )
+    return ASSIGNMENTS[assignment]
+
+
+def assigned_evidence(factor: Factor, log_prior: LogPrior | None, components: int, reduce: Reduction) -> PerQuery:
+    """Return ``log Σ_j exp(scores_ij)``.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U·R components in the order of units.
+    log_prior
+        (..., Q or 1, U·R), or None for 0.
+    components
+        R, the components of a unit.
+    reduce
+        From log joints (..., R) to scores (...).
+
+    Returns
+    -------
+    log_evidence
+        (..., Q).
+    """
+
+    def evidence(scores: Tensor) -> Tensor:
+        return log_sum(_of_units(scores, components, reduce)).unsqueeze(-1)
+
+    found = by_scores(evidence, factor, log_prior).squeeze(-1)
+    return found if factor.base is None else found + factor.base
+
+
+def assigned_outputs(
+    factor: Factor, values: Tensor, log_prior: LogPrior | None, components: int, reduce: Reduction
+) -> Outputs:
+    """Return ``softmax_j(scores_ij) · values_j``.
+
+    Parameters
+    ----------
+    factor
+        Of Q queries and U·R components in the order of units.
+    values
+        (..., U, M), one row a unit.
+    log_prior, components, reduce
+        As in `assigned_evidence`.
+
+    Returns
+    -------
+    outputs
+        (..., Q, M).
+    """
+
+    def outputs(scores: Tensor, values: Tensor) -> Tensor:
+        return safe_softmax(_of_units(scores, components, reduce))[0].to(values.dtype) @ values
+
+    return by_scores(outputs, factor, log_prior, values)
+
+
+def _of_units(scores: Tensor, components: int, reduce: Reduction) -> Tensor:
+    return reduce(scores.unflatten(-1, (-1, components)))

@@ -185,13 +185,11 @@ def logits_of(x: Squares) -> Tensor:
     elif lengths is not None and known(lengths.isfinite().all(), otherwise=False):
         scores = -0.5 * (lengths * strength.mT).square()
     else:
-        wide = (
-            common_shape(x.points.shape[:-2], x.centers.shape[:-2]).numel() * x.centers.shape[-2] * x.centers.shape[-1]
-        )
-        scores = -0.5 * torch.cat([
-            (differences(x._replace(points=part)) * strength.unsqueeze(-3)).square().sum(-1)
-            for part in x.points.split(max(1, (PAIRS if x.points.is_cpu else PAIRS_ON_GPU) // max(1, wide)), -2)
-        ], -2)  # fmt: skip
+        problems = common_shape(x.points.shape[:-2], x.centers.shape[:-2]).numel()
+        wide, pairs = max(1, problems * math.prod(x.centers.shape[-2:])), PAIRS if x.points.is_cpu else PAIRS_ON_GPU
+        parts = x.points.split(max(1, pairs // wide), -2)
+        each = (differences(x._replace(points=part)) * strength.unsqueeze(-3) for part in parts)
+        scores = -0.5 * torch.cat([away.square().sum(-1) for away in each], -2)
     for there in (x.observed, x.apart):
         scores = scores if there is None else torch.where(there, scores, 0.0)
     return scores

@@ -8,6 +8,7 @@ steps.
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -91,16 +92,9 @@ def fixed_point(
         In the backward pass of an ``implicit`` iteration whose equations are singular.
     """
     if implicit:
-        how: Any = {
-            "problems": problems,
-            "num_steps": num_steps,
-            "tol": tol,
-            "progress": progress,
-            "label": label,
-            "origins": origins,
-        }
+        iterated = partial(fixed_point, step, state, problems=problems, num_steps=num_steps, tol=tol)
         with torch.no_grad():
-            found = fixed_point(step, state, objective=objective, **how)
+            found = iterated(objective=objective, progress=progress, label=label, origins=origins)
         return _differentiable(step, found, objective)
     state, before, some = dict(state), None, next(iter(state.values()))
     active = torch.ones(problems, dtype=torch.bool, device=some.device)
@@ -182,7 +176,8 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
     residual = float(torch.stack([(y - x).abs().max() / x.abs().max().clamp_min(1.0) for x, y in pairs]).max())
     if not residual <= precision**0.5:
         warnings.warn(
-            f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): raise num_steps, or differentiate unrolled (implicit=False)",
+            f"implicit gradient away from the fixed point (the last step still moves by {residual:.1e}): "
+            "raise num_steps, or differentiate unrolled (implicit=False)",
             stacklevel=4,
         )
 
@@ -198,7 +193,8 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
             if not bool(torch.isfinite(change)):
                 break
         raise RuntimeError(
-            "implicit gradient: I - dF/dx is singular here (a flat direction), or the gradient that comes in is NaN; give the adapted parameters a prior, or use implicit=False"
+            "implicit gradient: I - dF/dx is singular here (a flat direction), or the gradient that comes in is NaN; "
+            "give the adapted parameters a prior, or use implicit=False"
         )
 
     state = dict(zip(names, _Implicit.apply(solve, *(outer[name] for name in names)), strict=True))

@@ -23,13 +23,7 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 def fused_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    components: int,
-    causal: bool,
-    dropout: float,
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool, dropout: float
 ) -> Tensor:
     """Return ``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
 
@@ -83,17 +77,16 @@ def _over_repeated_values(
 ) -> Tensor:
     """Return attention in which every key has a value of its own; causal masks are written out, some rows at a time."""
     values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
-    how: Any = {"dropout_p": dropout, "scale": 1.0}
     if not causal:
         mask = None if mask is None else mask.repeat_interleave(components, -1)
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, **how)
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
     assert mask is None, "a causal call has its other masks in the bias, or is written out"
     outputs = []
     for start in range(0, queries.shape[-2], ROWS):
         q = queries[..., start : start + ROWS, :]
         k, v = (x[..., : (start + q.shape[-2]) * components, :] for x in (keys, values))
         seen = visible(q.shape[-2], k.shape[-2] // components, start, q.device).repeat_interleave(components, -1)
-        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=seen, **how))
+        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=1.0))
     return torch.cat(outputs, -2)
 
 
@@ -174,8 +167,8 @@ class _MixedKeys(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         queries, values, mask, output, lse, *each = ctx.saved_tensors
-        same: Any = {"attn_mask": mask, "scale": 1.0}
-        found = (_flash_backward(gradient, queries, k, values, output, lse, 0.0, ctx.causal, **same) for k in each)
+        given, how = (values, output, lse, 0.0, ctx.causal), {"attn_mask": mask, "scale": 1.0}
+        found = (_flash_backward(gradient, queries, k, *given, **how) for k in each)
         of_queries, of_keys, of_values = zip(*found, strict=True)
         for more_queries, more_values in zip(of_queries[1:], of_values[1:], strict=True):
             of_queries[0].add_(more_queries)

@@ -64,7 +64,8 @@ class Sweeps:
         self.dtype = crf.unary.dtype if self.spread < LARGEST.get(crf.unary.dtype, 0.0) else torch.float64
         if self.spread > LARGEST[torch.float64]:
             raise ValueError(
-                f"ternary, root_ternary or memory: scores of one label lie {self.spread:.3g} apart, and sampling takes up to {LARGEST[torch.float64]:g}; scale them down"
+                f"ternary, root_ternary or memory: scores of one label lie {self.spread:.3g} apart, "
+                f"and sampling takes up to {LARGEST[torch.float64]:g}; scale them down"
             )
         first = int(crf.root is not None)
         allowed = crf.allowed().expand(-1, channels, -1, -1)
@@ -85,7 +86,7 @@ class Sweeps:
             return (beta * (x.to(self.dtype) - over)).exp()
 
         arcs = exponential(crf.full_ternary(), top[:, None, :, None])
-        own = crf.unary.masked_fill(~crf.words.unsqueeze(-1), 0.0).to(self.dtype)
+        own = crf.unary_scores().to(self.dtype)
         own = own + torch.einsum("bci,ca->bia", self.has_head.to(self.dtype), beta * top)
         other, memory = (~self.has_head).to(self.dtype).unsqueeze(-1).expand(-1, -1, -1, labels), crf.all_memory()
         if memory is not None and crf.split:
@@ -96,14 +97,8 @@ class Sweeps:
         root = None if crf.root is None else exponential(crf.root, top.unsqueeze(-1)).movedim(-1, 0)
         of_head, of_word = (F.pad(x.reshape(-1, labels), (0, 0, 0, labels)) for x in (arcs.mT, arcs))
         widest = max(beta * self.spread, math.log(sum(crf.parts) + 1))
-        return Tables(
-            of_head,
-            of_word,
-            own + crf.label_choices().bias,
-            other,
-            root,
-            max(1, int(LARGEST[self.dtype] / max(widest, 1.0))),
-        )
+        some = max(1, int(LARGEST[self.dtype] / max(widest, 1.0)))
+        return Tables(of_head, of_word, own + crf.label_choices().bias, other, root, some)
 
     def conditional(self, labels: Tensor, root: Tensor | None, word: int, beta: float = 1.0) -> Tensor:
         """``log p(Z_i = a | Z_-i)`` of one word but for a constant, (X, B, L); labels (X, B, N),

@@ -150,11 +150,7 @@ def linear_attention(queries: QueryBasis, units: UnitBasis, values: Values, caus
 
 
 def explicit_linear_attention(
-    queries: QueryBasis,
-    units: UnitBasis,
-    values: Values,
-    causal: bool = False,
-    row_weights: Attention | None = None,
+    queries: QueryBasis, units: UnitBasis, values: Values, causal: bool = False, row_weights: Attention | None = None
 ) -> tuple[Outputs, Attention]:
     """Return output and weights by the definition, with its Q x U matrix.
 

@@ -7,16 +7,14 @@ softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum
 import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-exporting = getattr(
-    torch.compiler, "is_exporting", torch.compiler.is_compiling
-)  # before torch 2.7 there is no telling them apart
+# before torch 2.7 there is no telling them apart
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def single(x: Tensor) -> Tensor:
@@ -24,7 +22,7 @@ def single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALF else x
 
 
-def unrounded(device: torch.device) -> AbstractContextManager[Any]:
+def unrounded(device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which autocast rounds nothing: of products whose large terms cancel."""
     kind = device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -1,8 +1,10 @@
-"""The progress bar of every long run."""
+"""The progress bar and the threads of every long run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from tqdm.auto import tqdm
 
 
@@ -29,3 +31,16 @@ def progress_bar(
     """
     hidden = None if progress is None else not progress
     return tqdm(what, desc=label, total=total, initial=initial, leave=False, delay=0 if progress else 1, disable=hidden)
+
+
+@contextmanager
+def computed_with(threads: int | None) -> Iterator[None]:
+    """Compute with so many CPU threads inside the block; None leaves the number as it is."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        if threads is not None:
+            torch.set_num_threads(before)

@@ -274,7 +274,6 @@ def iterate(
     def step(now: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Tensor | None]:
         return {"state": move(now["state"])}, None if trace is None else trace(now["state"])
 
-    return fixed_point(
-        step, {"state": state}, problems=problems, num_steps=num_steps, tol=tol, progress=False,
-        objective=None if trace is None else lambda now: trace(now["state"]),
-    )  # fmt: skip
+    last = None if trace is None else lambda now: trace(now["state"])
+    start = {"state": state}
+    return fixed_point(step, start, problems=problems, num_steps=num_steps, tol=tol, objective=last, progress=False)

@@ -45,8 +45,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
-from probtx_pyro.ops._crf_potentials import Labels, Potentials, group_of, membership
-from probtx_pyro.ops._crf_rules import PLAIN, Choices, Rule, relu_normalized
+from probtx_pyro.ops._crf_potentials import (
+    PLAIN,
+    Choices,
+    Labels,
+    Potentials,
+    Rule,
+    group_of,
+    membership,
+    relu_normalized,
+)
 
 Heads = Float[Tensor, "sentence channel word slot"]
 RootLabel = Float[Tensor, "sentence root_label"]
@@ -153,7 +161,7 @@ def start(potentials: Potentials, label: Rule, head: Rule, choices: Choices | No
         A dictionary with the keys that `State` names.
     """
     choices = potentials.choices() if choices is None else choices
-    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    unary = potentials.unary_scores()
     logits = unary.new_ones(()).expand(len(unary), potentials.channels, *choices.bias.shape[2:])
     state = {
         "label_logits": unary,
@@ -373,7 +381,7 @@ def objective(
     """
     labels, heads, root = state["labels"], state["heads"], state.get("root")
     scores = head_scores(potentials, labels, root) if scores is None else scores
-    unary = potentials.unary.masked_fill(~potentials.words.unsqueeze(-1), 0.0)
+    unary = potentials.unary_scores()
     expected = (labels * unary).sum((-2, -1)) + (heads * scores).sum((-3, -2, -1))
     uncertainty = _entropy(labels).sum(-1) + (0.0 if root is None else _entropy(root))
     return expected + label.temperature * uncertainty + head.temperature * _entropy(heads).sum((-2, -1))
@@ -384,8 +392,6 @@ def _entropy(p: Tensor) -> Tensor:
     return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
 
 
-__all__ = [
-    "PLAIN", "SCHEDULES", "Choices", "Potentials", "Rule", "Schedule", "State",
-    "asynchronous", "group_of", "head_scores", "label_messages", "mean_field", "membership",
-    "new_heads", "new_labels", "new_root", "objective", "relu_normalized", "root_messages", "sequential", "start", "synchronous",
-]  # fmt: skip
+__all__ = ["PLAIN", "SCHEDULES", "Choices", "Potentials", "Rule", "Schedule", "State", "group_of", "membership"]
+__all__ += ["asynchronous", "sequential", "synchronous", "head_scores", "label_messages", "root_messages"]
+__all__ += ["mean_field", "new_heads", "new_labels", "new_root", "objective", "relu_normalized", "start"]

@@ -6,7 +6,7 @@ too. They are then about the mean of what each unit is given, which takes a seco
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -131,7 +131,7 @@ def sampled_statistics(
     if not factor.squares:
         return Statistics(_based(evidence, factor), counts, sums), chosen
     present = (evidence > -math.inf).to(evidence.dtype) * (1.0 if query_weights is None else query_weights)
-    drawn = [x._replace(root=_of_drawn(x.root, chosen)) for x in factor.squares]
+    drawn = [x if x.root is None else x._replace(root=_of_drawn(x.root, chosen)) for x in factor.squares]
     seen = [present if x.observed is None else present * x.observed.squeeze(-1) for x in drawn]
 
     def added(rows: Tensor, weights: Tensor) -> Tensor:
@@ -156,9 +156,9 @@ def sampled_statistics(
     return Statistics(_based(evidence, factor), counts, every, tuple(means), scatter), chosen
 
 
-def _of_drawn(per_unit: Any, chosen: Tensor) -> Any:
-    """Rows (..., U, X) of the units chosen, (..., Q, X); a single row, or None, is that of all."""
-    if per_unit is None or per_unit.shape[-2] == 1:
+def _of_drawn(per_unit: Tensor, chosen: Tensor) -> Tensor:
+    """Rows (..., U, X) of the units chosen, (..., Q, X); a single row is that of all."""
+    if per_unit.shape[-2] == 1:
         return per_unit
     rows = per_unit.expand(*chosen.shape[:-1], *per_unit.shape[-2:])
     return rows.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, per_unit.shape[-1]))

@@ -17,7 +17,7 @@ from probtx_pyro.results._arviz import dataset, group_names, is_data
 Result: TypeAlias = Any  # of `inference`, `results` or `inspection`, or ArviZ data
 
 
-def field(given: Any, name: str, *groups: str) -> Any:
+def field(given: Result, name: str, *groups: str) -> Result:
     """Return what a picture shows of a result; anything else comes back as it is.
 
     Parameters
@@ -51,7 +51,7 @@ def field(given: Any, name: str, *groups: str) -> Any:
     return getattr(given, name, given)
 
 
-def array(name: str, x: Any, dtype: Any = float, shape: str = "(...)") -> np.ndarray:
+def array(name: str, x: object, dtype: type | None = float, shape: str = "(...)") -> np.ndarray:
     """Return an argument as an array.
 
     Parameters
@@ -75,20 +75,18 @@ def array(name: str, x: Any, dtype: Any = float, shape: str = "(...)") -> np.nda
         Not numbers.
     """
     if hasattr(x, "detach"):  # a tensor, of which numpy refuses gradients, other devices and bfloat16
-        x = x.detach().cpu()
-        x = (x.double() if x.is_floating_point() else x).numpy()
+        tensor = x.detach().cpu()
+        x = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
     try:
         found = np.asarray(x, dtype=dtype)
     except (TypeError, ValueError):
         found = None
     if found is None or found.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{name} must be numbers of shape {shape}, not {_described(x)}; mind the order of the arguments"
-        )
+        raise ValueError(f"{name} must be numbers of shape {shape}, not {_described(x)}; mind their order")
     return found
 
 
-def numbers(name: str, x: Any, shape: str, repair: str = "select or add the axes that differ") -> np.ndarray:
+def numbers(name: str, x: object, shape: str, repair: str = "select or add the axes that differ") -> np.ndarray:
     """Return an argument as an array of finite real numbers.
 
     Parameters
@@ -130,7 +128,7 @@ def _fits(sizes: tuple[int, ...], shape: str) -> bool:
     return len(sizes) == len(axes) and all(known.setdefault(*pair) == pair[1] for pair in zip(axes, sizes, strict=True))
 
 
-def shares(name: str, x: Any, shape: str, repair: str) -> np.ndarray:
+def shares(name: str, x: object, shape: str, repair: str) -> np.ndarray:
     """Return an argument as an array of probabilities.
 
     Parameters
@@ -160,7 +158,7 @@ def shares(name: str, x: Any, shape: str, repair: str) -> np.ndarray:
     return found.clip(0, 1)
 
 
-def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> None:
+def counted(name: str, x: Sized, count: int, of: str) -> None:
     """Check that an argument has one entry for each of something.
 
     Parameters
@@ -172,9 +170,7 @@ def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> No
     count
         How long it must be.
     of
-        What has that many, and how many, for the error.
-    noun
-        What the error calls the entries.
+        What there are so many of, for the error.
 
     Raises
     ------
@@ -182,12 +178,10 @@ def counted(name: str, x: Sized, count: int, of: str, noun: str = "names") -> No
         Another length.
     """
     if len(x) != count:
-        raise ValueError(f"{name} has {len(x)} {noun} but {of}; give one for each")
+        raise ValueError(f"{name} has {len(x)} entries but there are {count} {of}; give one for each")
 
 
-def names(
-    name: str, labels: Sequence | None, count: int, of: str, noun: str = "names", default: Sequence | None = None
-) -> list[str]:
+def names(name: str, labels: Sequence | None, count: int, of: str, default: Sequence | None = None) -> list[str]:
     """Return names as text.
 
     Parameters
@@ -196,7 +190,7 @@ def names(
         Of the argument.
     labels
         One name for each, or None.
-    count, of, noun
+    count, of
         As in `counted`.
     default
         Names where ``labels`` are None.
@@ -214,11 +208,11 @@ def names(
     labels = default if labels is None else labels
     if labels is None:
         return []
-    counted(name, labels, count, of, noun)
+    counted(name, labels, count, of)
     return [str(label) for label in labels]
 
 
-def words(name: str, x: Any, others: str) -> list[str]:
+def words(name: str, x: object, others: str) -> list[str]:
     """Return the words of a sentence.
 
     Parameters
@@ -240,13 +234,11 @@ def words(name: str, x: Any, others: str) -> list[str]:
         Anything but strings.
     """
     if not isinstance(x, Sequence | np.ndarray) or not all(isinstance(word, str) for word in x):
-        raise ValueError(
-            f"{name} must be strings, one for each word, not {_described(x)}; {name} come first, then {others}"
-        )
+        raise ValueError(f"{name} must be strings, not {_described(x)}; {name} come first, then {others}")
     return list(x)
 
 
-def entry(name: str, x: Any, labels: Mapping[str, Any]) -> xarray.DataArray:
+def entry(name: str, x: object, labels: Mapping[str, object]) -> xarray.DataArray:
     """Return the part of a ``DataArray`` that has these labels.
 
     Parameters
@@ -280,7 +272,7 @@ def entry(name: str, x: Any, labels: Mapping[str, Any]) -> xarray.DataArray:
     return x
 
 
-def labels_of(x: Any, dim: int) -> Any:
+def labels_of(x: object, dim: int) -> list | None:
     """Return the labels that a ``DataArray`` carries along one of its dims, or None.
 
     Parameters
@@ -292,14 +284,12 @@ def labels_of(x: Any, dim: int) -> Any:
 
     Returns
     -------
-    array or None
+    list or None
     """
-    if isinstance(x, xarray.DataArray) and x.dims[dim] in x.coords:
-        return x.coords[x.dims[dim]].values
-    return None
+    return [*x.coords[x.dims[dim]].values] if isinstance(x, xarray.DataArray) and x.dims[dim] in x.coords else None
 
 
-def _described(x: Any) -> str:
+def _described(x: object) -> str:
     """The kind of a wrong argument in a few words."""
     if np.iterable(x) and not isinstance(x, Mapping) and len(flat := list(x)) and all(isinstance(y, str) for y in flat):
         return f"text ({flat[0]!r}, ...)"

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from numpy.typing import ArrayLike
 
 UNIT_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 """Colours of units, in their order (Okabe & Ito 2008): colour-blind readers can tell them apart; black is last,
@@ -43,7 +44,7 @@ def axes(ax: Axes | None, width: float = 4.5, height: float = 3.4) -> Axes:
     return pyplot.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
 
 
-def finished(ax: Axes, xlabel: str, ylabel: str, legend: bool = False, **properties: Any) -> Axes:
+def finished(ax: Axes, xlabel: str, ylabel: str, legend: bool = False, **properties: object) -> Axes:
     """Name the axes and drop the frame's upper and right sides.
 
     Parameters
@@ -68,7 +69,7 @@ def finished(ax: Axes, xlabel: str, ylabel: str, legend: bool = False, **propert
     return ax
 
 
-def points(ax: Axes, series: int, x: Any, y: Any, **look: Any) -> None:
+def points(ax: Axes, series: int, x: ArrayLike, y: ArrayLike, **look: Any) -> None:
     """Draw one of several series of points, in its own colour and with its own marker.
 
     Parameters
@@ -86,7 +87,7 @@ def points(ax: Axes, series: int, x: Any, y: Any, **look: Any) -> None:
     ax.plot(x, y, MARKERS[series % 8], **(own | look))
 
 
-def matrix(ax: Axes, values: np.ndarray, label: str, written: Any, largest: float | None = None, **look: Any) -> None:
+def matrix(ax: Axes, values: np.ndarray, label: str, written: ArrayLike, largest: float | None = None) -> None:
     """Draw a matrix as an image, with a colour bar and its numbers.
 
     Parameters
@@ -101,11 +102,9 @@ def matrix(ax: Axes, values: np.ndarray, label: str, written: Any, largest: floa
         Which cells carry their number: boolean, of the same shape or one for all.
     largest
         At the end of the colour scale; the largest entry if None.
-    look
-        Passed to ``ax.imshow``.
     """
     largest = float(values.max()) if largest is None else largest
-    image = ax.imshow(values, vmin=0, vmax=largest, cmap=SEQUENTIAL, **look)
+    image = ax.imshow(values, vmin=0, vmax=largest, cmap=SEQUENTIAL)
     ax.figure.colorbar(image, ax=ax, label=label, shrink=0.9)
     for row, column in np.argwhere(np.broadcast_to(written, values.shape)):
         x = values[row, column]

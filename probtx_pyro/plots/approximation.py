@@ -40,7 +40,7 @@ def objective_trace(objective: "ArrayLike | Result", labels: Sequence | None = N
     if not len(trace):
         raise ValueError("objective has no iteration; give fit.objective")
     trace = trace.reshape(len(trace), -1)
-    names = _given.names("labels", labels, trace.shape[1], f"objective has {trace.shape[1]} problems")
+    names = _given.names("labels", labels, trace.shape[1], "problems")
     ax = _style.axes(ax)
     for problem, line in enumerate(trace.T):
         ax.plot(line, color=_style.unit_color(problem), marker="o", markersize=2.5, linewidth=1.4)
@@ -86,9 +86,7 @@ def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None 
     """
     x = _given.numbers("divergence", divergence, "(N,)")
     y = _given.numbers("gap", gap, str(x.shape), "give one of each per guide")
-    kinds = np.asarray(
-        _given.names("labels", labels, len(x), f"divergence has {len(x)} entries", default=[""] * len(x))
-    )
+    kinds = np.asarray(_given.names("labels", labels, len(x), "guides", [""] * len(x)))
     ax = _style.axes(ax, 4.4, 4.0)
     positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
     linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
@@ -144,7 +142,7 @@ def marginal_agreement(
     """
     if len(exact) == 0 or len(exact) != len(approximate):
         raise ValueError(f"exact has {len(exact)} arrays and approximate {len(approximate)}; give one of each a pair")
-    names = _given.names("labels", labels, len(exact), f"exact has {len(exact)} arrays", default=[""] * len(exact))
+    names = _given.names("labels", labels, len(exact), "pairs", [""] * len(exact))
     ax = _style.axes(ax, 3.8, 3.8)
     ax.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
     for i, label in enumerate(names):

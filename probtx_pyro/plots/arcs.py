@@ -66,8 +66,8 @@ def dependency_arcs(
     truth = _heads("gold", np.full(count, -1) if gold is None else gold, count)
     weights = np.ones(count) if weights is None else weights
     strength = _given.shares("weights", weights, "(word,)", "divide by the largest")
-    names = _given.names("labels", labels, count, f"there are {count} words", "entries", default=[""] * count)
-    _given.counted("weights", strength, count, f"there are {count} words", "entries")
+    names = _given.names("labels", labels, count, "words", [""] * count)
+    _given.counted("weights", strength, count, "words")
     arcs = _compared(chosen, truth, names, strength)
     wrong = np.flatnonzero((truth >= 0) & (truth != chosen)).tolist()
     missed = [(i + 1, int(truth[i]), "gold, missed", "", 0.5) for i in wrong]
@@ -107,9 +107,7 @@ def channel_arcs(words: Sequence[str], marginals: "ArrayLike", gold: "ArrayLike 
     array = _given.shares("marginals", marginals, "(channel, word, head)", "divide by the largest")
     channels, count, slots = array.shape
     if channels == 0 or count != len(words) or slots - count not in (0, 1):
-        raise ValueError(
-            f"marginals must have shape (C, N, N) or (C, N, N + 1) for {len(words)} words but has shape {array.shape}"
-        )
+        raise ValueError(f"marginals must have shape (C, N, N) or (C, N, N + 1), N = {len(words)}, not {array.shape}")
     root = slots - count
     others = np.where(np.eye(count, slots, root, dtype=bool), 0, array)
     strongest = others.max(-1)
@@ -181,9 +179,7 @@ def _legend(ax: Axes, kinds: Sequence[str]) -> None:
 def _heads(name: str, given: ArrayLike, count: int) -> np.ndarray:
     heads = _given.array(name, given, None, "(word,)")
     if heads.shape != (count,) or heads.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} must be one whole number for each of the {count} words but is {heads.dtype} of shape {heads.shape}"
-        )
+        raise ValueError(f"{name} must be {count} whole numbers, one a word, not {heads.dtype} of shape {heads.shape}")
     if ((heads < -1) | (heads > count) | (heads == np.arange(1, count + 1))).any():
         raise ValueError(f"{name} has a head that is none of the other words; count words from 1, the root is 0")
     return heads

@@ -1,7 +1,6 @@
 """Attention of queries over units, as a picture."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import xarray
 from matplotlib.axes import Axes
@@ -50,21 +49,19 @@ def attention_map(
     found = found.mean(SAMPLES) if {*SAMPLES} <= {*getattr(found, "dims", ())} else found
     weights = _given.numbers("attention", found, "(query, unit)")
     titles = [str(dim) for dim in getattr(found, "dims", ("query", "unit"))]
-    query_labels = _given.labels_of(found, 0) if query_labels is None else query_labels
-    unit_labels = _given.labels_of(found, 1) if unit_labels is None else unit_labels
     rows, columns = weights.shape
-    query_names = _given.names("query_labels", query_labels, rows, f"attention has {rows} rows", "labels")
-    unit_names = _given.names("unit_labels", unit_labels, columns, f"attention has {columns} columns", "labels")
+    query_names = _given.names("query_labels", query_labels, rows, "rows", _given.labels_of(found, 0))
+    unit_names = _given.names("unit_labels", unit_labels, columns, "columns", _given.labels_of(found, 1))
     ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
-    _style.matrix(ax, weights, "attention", weights.size <= MOST_CELLS, largest, aspect="auto")
+    _style.matrix(ax, weights, "attention", weights.size <= MOST_CELLS, largest)
     _style.ticks(ax, query_names, unit_names)
     if unit_names and (columns > 12 or max(map(len, unit_names)) > 3):
         ax.set_xticks(range(columns), unit_names, rotation=60, ha="right")
-    ax.set(ylabel=titles[0], xlabel=titles[1])
+    ax.set(ylabel=titles[0], xlabel=titles[1], aspect="auto")
     return ax
 
 
-def attention_of(given: Any, *groups: str) -> Any:
+def attention_of(given: Result, *groups: str) -> Result:
     """Return the attention of a result, its axes named; anything else comes back as it is.
 
     Parameters

@@ -1,4 +1,6 @@
-"""A head of a trained transformer, and how well its queries fit the mixture that softmax assumes."""
+"""Heads of trained transformers: how well their queries fit the mixture that softmax assumes, and whether heads repeat
+each other.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was rep
 CELL = 0.62  # inches of a side
 EVIDENCE = "log evidence"  # the statistic of `inspection.query_check` that has a panel of its own
 MOST_NAMES = 40  # of queries that can be read at the side of a map
+MOST_DISTANCES = 100  # of a matrix that carries its numbers
 
 
 def head_report(
@@ -93,7 +96,7 @@ def head_report(
     if effective_units is None:
         effective_units = np.exp(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)) * (weights.sum(-1) > 0)
     spread = _given.numbers("effective_units", effective_units, "(query,)")
-    _given.counted("effective_units", spread, len(weights), f"attention has {len(weights)}", "queries")
+    _given.counted("effective_units", spread, len(weights), "queries")
     rows, columns = ([] if x is None or len(x) > MOST_NAMES else [*map(str, x)] for x in (query_labels, unit_labels))
     missing = [x is None for x in (observed_evidence, replicated_evidence, p_values)]
     if any(missing) and not all(missing):
@@ -109,16 +112,14 @@ def head_report(
         replicated = _given.numbers("replicated_evidence", replicated_evidence, "(draw,)")
         values = _given.numbers("p_values", list(p_values.values()), "(statistic,)")
         if not len(values) or not len(replicated) or (values <= 0).any() or (values > 1).any():
-            raise ValueError(
-                "p_values must hold at least one value in (0, 1], and replicated_evidence at least one draw"
-            )
+            raise ValueError("p_values must be in (0, 1] and at least one, replicated_evidence at least one draw")
         _evidence(float(observed_evidence), replicated, panels[1, 0])
         _p_values(list(p_values), values, level, panels[1, 1])
     figure.suptitle(title)
     return figure
 
 
-def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> dict[str, int]:
+def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Result) -> dict[str, int]:
     """The index of the head along each of the axes, of which the sizes are given."""
     there = tuple(axes), tuple(axes.values())
     if check is not None and (tuple(check.dims), np.shape(check.discrepancy)) != there:
@@ -127,7 +128,7 @@ def _head(head: Sequence[int] | None, axes: Mapping[str, int], check: Any) -> di
     if head is None:
         head = [0] * len(axes) if check is None else check.ranking[0]
     chosen = np.ravel(head).astype(int).tolist()
-    _given.counted("head", chosen, len(axes), f"there are {len(axes)} axes ({', '.join(axes)})", "indices")
+    _given.counted("head", chosen, len(axes), f"axes ({', '.join(axes)})")
     _inside("head", chosen, [*axes.values()])
     return dict(zip(axes, chosen, strict=True))
 
@@ -137,12 +138,10 @@ def _inside(name: str, chosen: list[int], sizes: list[int]) -> None:
         raise ValueError(f"{name}: {tuple(chosen)} is outside {tuple(sizes)}; count from 0")
 
 
-def _of_check(check: Any, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
+def _of_check(check: Result, head: tuple[int, ...]) -> tuple[float, np.ndarray, dict[str, float]]:
     """Observed and replicated log evidence of a head, and its p-values by statistic."""
     if EVIDENCE not in check.statistics:
-        raise ValueError(
-            f"check has no statistic {EVIDENCE!r}, only {', '.join(check.statistics)}; give it to query_check"
-        )
+        raise ValueError(f"check has no statistic {EVIDENCE!r}, only {check.statistics}; give it to query_check")
     row = check.statistics.index(EVIDENCE)
     p_values = {name: float(p[head]) for name, p in zip(check.statistics, check.p_values, strict=True)}
     return float(check.observed[row][head]), check.replicated[(row, slice(None), *head)], p_values
@@ -154,8 +153,7 @@ def _spread(spread: np.ndarray, labels: list[str], ax: Axes) -> None:
     ax.stairs(spread, edges, orientation="horizontal", color=_style.unit_color(0), baseline=None)
     ax.set(ylim=(len(spread) - 0.5, -0.5), xlim=(0, 1.05 * max(spread.max(), 2.0)), xlabel="effective units")
     _style.ticks(ax, labels, [])
-    to_units: Any = (lambda x: np.log(np.maximum(x, 1e-3)), np.exp)
-    entropy = ax.secondary_xaxis("top", functions=to_units)
+    entropy = ax.secondary_xaxis("top", functions=(lambda x: np.log(np.maximum(x, 1e-3)), np.exp))
     entropy.set_xlabel("entropy (nats)")
     marks = np.arange(0, np.log(ax.get_xlim()[1]), 1.0 if spread.max() > 5 else 0.5)
     entropy.set_xticks(marks, [f"{mark:g}" for mark in marks])
@@ -215,9 +213,9 @@ def query_check(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, ``largest`` not positive.
     """
-    axes, coords = ["layer", "head"], dict[str, Any]()
+    axes, coords = ["layer", "head"], dict[str, Sequence]()
     if hasattr(z_scores, "z_scores"):
-        check: Any = z_scores
+        check: Result = z_scores
         z_scores = check.z_scores
         statistics = check.statistics if statistics is None else statistics
         p_values = check.p_values if p_values is None else p_values
@@ -227,7 +225,7 @@ def query_check(
     given = _given.numbers("z_scores", z_scores, "(statistic, layer, head) or (statistic, head)")
     scores = given[:, None] if given.ndim == 2 else given
     kinds, layers, heads = scores.shape
-    titles = _given.names("statistics", statistics, kinds, f"z_scores has {kinds}")
+    titles = _given.names("statistics", statistics, kinds, "statistics")
     rows, columns = (coords.get(name, range(n)) for name, n in zip(axes, (layers, heads), strict=True))
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
@@ -251,3 +249,123 @@ def query_check(
     panels[0, 0].set(ylabel=axes[0])
     figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
     return figure
+
+
+def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """Show the singular values of several sets of attention matrices: the median matrix,
+    and a band from the first to the last decile.
+
+    Parameters
+    ----------
+    spectra
+        One array (..., N) for each set, as `inspection.rank_spectrum` gives them; the leading axes count matrices.
+    labels
+        One for each set.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Nothing to draw, a spectrum without values, or labels that do not count the sets.
+    """
+    sets, names = _sets("spectra", spectra, "(..., value)", labels)
+    ax = _style.axes(ax)
+    for i, matrices in enumerate(sets):
+        place = np.arange(1, matrices.shape[-1] + 1)
+        low, middle, high = np.quantile(matrices.reshape(-1, len(place)), [0.1, 0.5, 0.9], axis=0)
+        ax.fill_between(place, low, high, color=_style.unit_color(i), alpha=0.15, linewidth=0)
+        ax.plot(place, middle, label=names[i], **_line(i))
+    ax.set_yscale("log")
+    ax.set(ylim=(max(min(float(np.quantile(x, 0.1)) for x in sets), 1e-6) / 2, 1.5))
+    return _style.finished(ax, "singular value, from the largest", "share of the largest", labels is not None)
+
+
+def rank_histogram(ranks: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
+    """Show how often each rank occurs in several sets of attention matrices, as shares of each set,
+    its mean marked at the foot.
+
+    Parameters
+    ----------
+    ranks
+        One array of positive ranks for each set, as `inspection.attention_rank` or `inspection.effective_rank` give
+        them.
+    labels
+        One for each set.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Nothing to draw, or labels that do not count the sets.
+    """
+    sets, names = _sets("ranks", ranks, "(...)", labels)
+    ax = _style.axes(ax)
+    largest = int(np.ceil(max(x.max() for x in sets)))
+    width = max(1, -(-largest // 40))
+    edges = np.arange(0, largest + 1 + width, width) + 0.5
+    for i, x in enumerate(sets):
+        ax.stairs(np.histogram(x, edges)[0] / x.size, edges, label=names[i], **_line(i))
+        _style.points(ax, i, x.mean(), 0, clip_on=False, markersize=6, alpha=1)
+    return _style.finished(ax, "rank", "share of attention matrices", labels is not None, ylim=(0, None))
+
+
+def head_distance_matrix(
+    distances: "ArrayLike", labels: Sequence | None = None, ax: Axes | None = None, *, largest: float | None = None
+) -> Axes:
+    """Show distances between heads as a matrix; few heads carry their numbers.
+
+    Parameters
+    ----------
+    distances
+        (H, H), as `inspection.head_distances` gives them; average over examples first.
+    labels
+        One for each head; numbers from 0 if None.
+    ax
+        Axes to draw on; a new figure if None.
+    largest
+        Distance at the end of the colour scale, the same for pictures that are to be compared; the largest entry if
+        None.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Not a square matrix, or labels that do not count its rows.
+    """
+    array = _given.numbers("distances", distances, "(head, head)", "give one row for each head")
+    heads = len(array)
+    names = _given.names("labels", labels, heads, "heads", range(heads))
+    ax = _style.axes(ax, 1.8 + 0.36 * heads, 1.0 + 0.36 * heads)
+    written = ~np.eye(heads, dtype=bool) & (array.size <= MOST_DISTANCES)
+    _style.matrix(ax, array, "distance", written, float(array.max()) or 1.0 if largest is None else largest)
+    _style.ticks(ax, names, names)
+    ax.set(xlabel="head", ylabel="head")
+    return ax
+
+
+def _sets(name: str, given: "Sequence[ArrayLike]", shape: str, labels: Sequence | None) -> tuple[list, list[str]]:
+    """The arrays, none of them empty, and a name for each."""
+    sets = [_given.numbers(f"{name}[{i}]", x, shape) for i, x in enumerate(given)]
+    if not sets:
+        raise ValueError(f"{name} is empty; give an array for each set of matrices")
+    for i, x in enumerate(sets):
+        if not x.size:
+            raise ValueError(f"{name}[{i}] must have shape {shape} but is empty; give at least one matrix")
+    return sets, _given.names("labels", labels, len(sets), name, [""] * len(sets))
+
+
+def _line(series: int) -> dict[str, Any]:
+    return {"color": _style.unit_color(series), "linestyle": _style.DASHES[series % 4], "linewidth": 1.6}

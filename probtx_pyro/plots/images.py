@@ -56,7 +56,7 @@ def image_rows(
     if unknown := {*own_scale} - {*rows}:
         raise ValueError(f"own_scale names {sorted(unknown)} but the rows are {list(rows)}; use their titles")
     count, height, width = next(iter(shapes.values()))
-    names = _given.names("column_labels", column_labels, count, f"there are {count} columns")
+    names = _given.names("column_labels", column_labels, count, "columns")
     shared = np.concatenate([x.ravel() for title, x in pictures.items() if title not in own_scale] or [np.zeros(1)])
     gap = max(1, width // 8)
     ax = _style.axes(ax, 1.3 + 0.75 * count, 0.3 + 0.75 * len(pictures) * height / width)
@@ -107,9 +107,7 @@ def segmentation_overlay(
         raise ValueError("image has real entries outside [0, 1]; scale it, or give bytes 0..255")
     probability = _given.shares("mask", mask, "(H, W)", "compare scores with a threshold first")
     if probability.shape != pixels.shape[:2]:
-        raise ValueError(
-            f"mask has shape {probability.shape} but image has {pixels.shape[:2]} pixels; resize one of them"
-        )
+        raise ValueError(f"mask has shape {probability.shape}, image {pixels.shape[:2]} pixels; resize one of them")
     clicks = np.zeros((0, 3)) if clicks is None else clicks
     points = _given.numbers("clicks", clicks, "(N, 3)", "give row, column and label of each")
     height, width = probability.shape

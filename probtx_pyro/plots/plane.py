@@ -99,7 +99,7 @@ def responsibilities(
     precision = np.broadcast_to(_given.array("key_precision", key_precision, shape="(unit,)"), keys.shape[:-1])
     if (precision <= 0).any():
         raise ValueError("key_precision must be positive; it is the inverse variance of a unit")
-    names = _given.names("unit_labels", unit_labels, units, f"there are {units} units", "labels", range(units))
+    names = _given.names("unit_labels", unit_labels, units, "units", range(units))
     ax = _style.axes(ax, 4.6, 4.2)
     colors = np.array([_style.unit_color(j) for j in range(units)])
     blend = 1 - 0.6 * (1 - weights @ colors)  # paler than the units themselves
@@ -180,9 +180,7 @@ def _regular(grid: ArrayLike) -> np.ndarray:
     """Return the grid (H, W, 2) as an array, or raise a ValueError."""
     array = _given.numbers("grid", grid, "(H, W, 2)", "use plots.query_grid")
     if min(array.shape[:2]) < 2:
-        raise ValueError(
-            f"grid must have 2 points or more along each axis, not shape {array.shape}; use plots.query_grid"
-        )
+        raise ValueError(f"grid must have 2 points or more a side, not {array.shape}; use plots.query_grid")
     return array
 
 
@@ -241,8 +239,7 @@ def energy_landscape(
     grid = _regular(grid)
     height = _given.numbers("energy", energy, str(grid.shape[:2]), "ask the memory at grid.reshape(-1, 2)")
     points = _given.numbers("patterns", np.zeros((0, 2)) if patterns is None else patterns, "(N, 2)", PLANE)
-    pattern_labels = _given.labels_of(patterns, 0) if pattern_labels is None else pattern_labels
-    names = _given.names("pattern_labels", pattern_labels, len(points), f"there are {len(points)} patterns", "labels")
+    names = _given.names("pattern_labels", pattern_labels, len(points), "patterns", _given.labels_of(patterns, 0))
     ax = _style.axes(ax, 5.0, 4.0)
     levels = height.min() + max(float(np.ptp(height)), 1e-12) * np.linspace(0, 1, LEVELS) ** 2
     even = BoundaryNorm(levels, colormaps[_style.SEQUENTIAL].N)  # one shade for each band

@@ -1,4 +1,4 @@
-"""Pictures of a posterior: credible bands on attention, and the calibration of its sampler."""
+"""Pictures of a posterior: credible bands on attention and on answers, and the calibration of its sampler."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
 from probtx_pyro.plots._given import Result
@@ -21,7 +21,7 @@ def attention_band(
     reference: "ArrayLike | None" = None,
     ax: Axes | None = None,
     *,
-    query: Any = None,
+    query: object = None,
 ) -> Axes:
     """Show how sure a query's attention is: mean and central credible interval of its weight on each unit.
 
@@ -58,7 +58,7 @@ def attention_band(
     units = _given.labels_of(found, -1) if units is None else units
     low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], 0)
     mean, at = draws.mean(0), np.arange(draws.shape[1])
-    names = _given.names("units", units, len(at), f"attention has {len(at)} units", default=range(len(at)))
+    names = _given.names("units", units, len(at), "units", range(len(at)))
     ax = _style.axes(ax)
     ax.vlines(at, low, high, color=_style.UNIT_COLORS[0], linewidth=5, alpha=0.35, label=f"{prob:.0%} interval")
     ax.plot(at, mean, "o", color=_style.UNIT_COLORS[0], markersize=5, label="posterior mean")
@@ -70,7 +70,7 @@ def attention_band(
 
 def attention_uncertainty(
     attention: "ArrayLike | Result", queries: Sequence | None = None, units: Sequence | None = None
-) -> NDArray[Any]:
+) -> np.ndarray:
     """Show the mean of the attention matrix and, beside it, its posterior standard deviation.
 
     Parameters
@@ -142,3 +142,55 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     ax.axhline(0, color="#666666", linewidth=0.8)
     ax.legend(fontsize=7, frameon=False, ncols=2)
     return _style.finished(ax, "rank of the truth among the draws, as a share", "ECDF − uniform")
+
+
+def answer_band(
+    queries: "ArrayLike",
+    answers: "ArrayLike",
+    band: "ArrayLike",
+    points: "tuple[ArrayLike, ArrayLike] | None" = None,
+    ax: Axes | None = None,
+    *,
+    label: str = "band",
+) -> Axes:
+    """Show the mean answer to queries of one dimension, and a band around it.
+
+    Parameters
+    ----------
+    queries, answers
+        (Q,): places of the queries, in any order, and one coordinate of the answers, such as
+        ``said.expected_outputs[:, 0]``.
+    band
+        (2, Q): its lower and upper end, ``said.band("expected_outputs")[..., 0]`` for the mean answer, or quantiles of
+        ``said.output_distribution.sample((n,))`` for the answers themselves.
+    points
+        Queries and answers of data to draw among them, (n,) each.
+    ax
+        Axes to draw on, such as those of another band; a new figure if None.
+    label
+        Name of the band, for the legend.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Other shapes, NaN or infinity, or a lower end above the upper one.
+    """
+    at = _given.numbers("queries", queries, "(Q,)")
+    mean = _given.numbers("answers", answers, f"({len(at)},)", "give one for each query")
+    ends = _given.numbers("band", band, f"(2, {len(at)})", "give one for each query")
+    if (ends[0] > ends[1]).any():
+        raise ValueError("band: its lower end lies above the upper one; give the lower one first")
+    ax, order, color = _style.axes(ax), np.argsort(at), _style.UNIT_COLORS[0]
+    ax.fill_between(at[order], *ends[:, order], color=color, alpha=0.25, linewidth=0, label=label)
+    (line,) = ax.plot(at[order], mean[order], color=color)
+    if "mean answer" not in ax.get_legend_handles_labels()[1]:
+        line.set_label("mean answer")
+    if points is not None:
+        places, seen = (_given.numbers("points", x, "(n,)") for x in points)
+        _given.counted("points", seen, len(places), "queries")
+        ax.plot(places, seen, "o", color=_style.INK, markersize=3.5, label="data")
+    return _style.finished(ax, "query", "answer", True)

@@ -1,9 +1,10 @@
 """Priors against posteriors: what the data taught, and how far the posterior depends on the strength of the prior."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import xarray
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
@@ -21,7 +22,7 @@ def prior_posterior(
     name: str = "",
     ax: Axes | None = None,
     *,
-    coords: Mapping[str, Any] | None = None,
+    coords: Mapping[str, object] | None = None,
 ) -> Axes:
     """Show draws of one scalar under the prior and under the posterior, as densities in equal bins.
 
@@ -55,9 +56,7 @@ def prior_posterior(
         prior, posterior = (_scalar(prior, group, name, chosen) for group in ("prior", "posterior"))
         name = ", ".join([name, *(f"{dim} {label}" for dim, label in chosen.items())])
     elif posterior is None or coords is not None:
-        raise ValueError(
-            "posterior is missing, or coords are given without ArviZ data; give draws of both, or the data"
-        )
+        raise ValueError("posterior is missing, or coords without ArviZ data; give draws of both, or the data")
     given = {"prior": prior, "posterior": posterior}
     before, after = (_given.numbers(key, x, "(...)").ravel() for key, x in given.items())
     low, high = np.quantile(np.concatenate([before, after]), [0.001, 0.999])
@@ -68,12 +67,10 @@ def prior_posterior(
     return _style.finished(ax, name, "density", True)
 
 
-def _scalar(data: Any, group: str, name: str, coords: Mapping[str, Any]) -> Any:
+def _scalar(data: Result, group: str, name: str, coords: Mapping[str, object]) -> xarray.DataArray:
     found = dataset(data, group)
     if name not in found:
-        raise ValueError(
-            f"name: the {group} has no variable {name!r}; choose from {', '.join(map(str, found.data_vars))}"
-        )
+        raise ValueError(f"name: the {group} has no variable {name!r}; choose from {[*found.data_vars]}")
     drawn = _given.entry("coords", found[name], coords)
     if left := [f"{dim} ({n})" for dim, n in drawn.sizes.items() if dim not in SAMPLES]:
         raise ValueError(f"coords: {name} has several entries along {', '.join(left)}; choose one of each")
@@ -143,27 +140,27 @@ def prior_sensitivity(found: Result, ax: Axes | None = None) -> Axes:
     if not hasattr(found, "pareto_k"):
         raise ValueError(f"found must be the result of results.prior_sensitivity, not {type(found).__name__}")
     moved = {part: _flat("found", by_name) for part, by_name in found.mean.items()}
-    titles = {
-        part: f"change of the mean, {part} twice as strong\n(Pareto k {k:.2f}{': do not believe' if k > LARGEST_K else ''})"
-        for part, k in found.pareto_k.items()
-    }
+    titles = {}
+    for part, k in found.pareto_k.items():
+        doubt = ": do not believe" if k > LARGEST_K else ""
+        titles[part] = f"change of the mean, {part} twice as strong\n(Pareto k {k:.2f}{doubt})"
     return _entries(ax, moved["prior"], moved["likelihood"], titles["prior"], titles["likelihood"], {0: ":"})
 
 
-def _draws(data: Any) -> Arrays:
+def _draws(data: Result) -> Arrays:
     """Draws of the parameters, (chain, draw, ...)."""
     posterior = dataset(data, "posterior")
     names = [str(name) for name in posterior.data_vars if name not in derived(data)]
     return {name: posterior[name].transpose(*SAMPLES, ...).values for name in names}
 
 
-def _total(group: Any) -> np.ndarray:
+def _total(group: xarray.Dataset) -> np.ndarray:
     """Sum of all variables at every draw, (chain, draw)."""
     each = [x.sum([dim for dim in x.dims if dim not in SAMPLES]) for x in group.data_vars.values()]
     return sum(each[1:], each[0]).transpose(*SAMPLES).values
 
 
-def _flat(name: str, arrays: Mapping[str, Any]) -> Arrays:
+def _flat(name: str, arrays: Mapping[str, ArrayLike]) -> Arrays:
     return {key: _given.numbers(f"{name} of {key}", x, "(...)").ravel() for key, x in arrays.items()}
 
 

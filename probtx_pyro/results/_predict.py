@@ -25,8 +25,7 @@ from torch import Tensor
 
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models._latent_choices import Field
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data, Field, Formulation
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._evaluation import at_draws, flattened, width
 from probtx_pyro.results._exchangeable import draws_relabelled

@@ -41,8 +41,7 @@ from torch import Tensor
 from probtx_pyro.inference import Adaptation, Approximation, Draws
 from probtx_pyro.inference._program import bound, parameters, untouched
 from probtx_pyro.models._bayesian import Bayesian
-from probtx_pyro.models._latent_choices import Field
-from probtx_pyro.models.formulation import Data, Formulation
+from probtx_pyro.models.formulation import Data, Field, Formulation
 from probtx_pyro.models.priors import bare
 from probtx_pyro.results._arviz import SAMPLES, Variable, from_arrays
 from probtx_pyro.results._dims import Layout, names_of_axes, refuse_unused

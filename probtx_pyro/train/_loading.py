@@ -1,38 +1,28 @@
 """Trained models from the folder of their run."""
 
+import json
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from probtx_pyro.data import Tokenizer, Vocabulary
-from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._labelling import ClassifierSettings, LabellingSettings, text_classifier, word_tagger
-from probtx_pyro.train._loop import CHECKPOINT
-from probtx_pyro.train._task import EncoderSettings
+from probtx_pyro.train.labelling import ClassifierSettings, LabellingSettings
 from probtx_pyro.train.language_model import LanguageModelSettings
+from probtx_pyro.train.loop import CHECKPOINT, RESULTS, Run, read_checkpoint
 from probtx_pyro.train.masked import MaskedSettings
 from probtx_pyro.train.translation import TranslationSettings
 
-
-class LoadedRun(NamedTuple):
-    """Model of a finished or interrupted run.
-
-    model: with the parameters that the run keeps, in evaluation mode.
-    vocabulary: its tokens; of a translation model, the tokenizer of both languages.
-    labels: labels of each column; none of a language or translation model.
-    settings: settings of the run.
-    """
-
-    model: torch.nn.Module
-    vocabulary: Any
-    labels: tuple[tuple[str, ...], ...]
-    settings: LanguageModelSettings | TranslationSettings | EncoderSettings
+# kinds of settings, each after a field that those below it do not have
+KINDS: dict[str, Any] = {
+    "smoothing": TranslationSettings,
+    "mask": MaskedSettings,
+    "summary": ClassifierSettings,
+    "unknown": LabellingSettings,
+    "map_training": LanguageModelSettings,
+}
 
 
-def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
-    """Load the model that a run left in ``folder``: a language or translation model, tagger,
-    masked language model or classifier.
+def load_run(folder: Path, device: str = "cpu") -> Run[Any, Any]:
+    """Load what a run left in ``folder``: a language or translation model, tagger, masked language model or classifier.
 
     Parameters
     ----------
@@ -41,37 +31,22 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     device
         Device of the model.
 
+    Returns
+    -------
+    The run, finished or not; its results are empty where it was killed before it could write them.
+
     Raises
     ------
     ValueError
         A folder without a checkpoint, or one that cannot be read.
     """
-    path = Path(folder) / CHECKPOINT
-    if not path.exists():
-        raise ValueError(f"there is no {path}; give the folder of a run of probtx train")
-    try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch, zipfile and pickle each have errors of their own for a damaged file
-        raise ValueError(f"{path} cannot be read ({type(error).__name__}); train again") from None
-    settings, weights = state["settings"], state["kept"]["weights"] if state["kept"] else state["model"]
+    state = read_checkpoint(Path(folder) / CHECKPOINT, device)
     tokens, labels = tuple(state["tokens"]), tuple(tuple(column) for column in state["labels"])
-    made: Any
-    if "smoothing" in settings:
-        made = TranslationSettings(**settings)
-        model = made.model(len(tokens))
-    elif "encoder" not in settings:
-        made = LanguageModelSettings(**settings)
-        model = made.model(len(tokens))
-    elif "mask" in settings:
-        made = MaskedSettings(**settings)
-        model = made.model(MaskedLanguageModel, len(tokens))
-    else:
-        kind, build = (
-            (ClassifierSettings, text_classifier) if "summary" in settings else (LabellingSettings, word_tagger)
-        )
-        made = kind(**settings)
-        model = build(made, len(tokens), tuple(map(len, labels)))
-    model.load_state_dict(weights)
-    words = Vocabulary(getattr(made, "level", "word"), tokens, getattr(made, "characters", 0))
+    settings = next(kind for field, kind in KINDS.items() if field in state["settings"])(**state["settings"])
+    model = settings.model(len(tokens), tuple(map(len, labels)))
+    model.load_state_dict(state["kept"]["weights"] if state["kept"] else state["model"])
+    words = Vocabulary(getattr(settings, "level", "word"), tokens, getattr(settings, "characters", 0))
     vocabulary = Tokenizer(state["tokenizer"]) if state.get("tokenizer") else words
-    return LoadedRun(model.to(device).eval(), vocabulary, labels, made)
+    results = Path(folder) / RESULTS
+    found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    return Run(model.to(device).eval(), vocabulary, labels, settings, found)

@@ -1,9 +1,9 @@
 """Causal language models with any attention layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Unpack
 
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
@@ -12,48 +12,26 @@ from torch.nn import functional as F
 
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary
-from probtx_pyro.train._loop import ONE_PROCESS, summed, train_task
-from probtx_pyro.train._task import COUNT, Batch, LoopSettings, RunOptions, Task, unknown_share
+from probtx_pyro.train import loop
 
 
-@dataclass(frozen=True)
-class LanguageModelSettings(LoopSettings):
-    """Settings of a causal language model, beside those of every run.
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(loop.TransformerSettings):
+    """Settings of a causal language model, beside those of every run and of every transformer.
 
-    attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer.
     level, rarest: ``"char"`` or ``"word"`` tokens, and how often a token must occur to be in the vocabulary.
-    context: tokens of a row.
-    heads, head_dim, layers: of the transformer; ``head_dim=None`` is ``width // heads``.
     map_training: adds the log density of the layers' own parameters under `standard_priors` to the objective.
     """
 
-    attention: str = "softmax"
-    options: Mapping[str, Any] = field(default_factory=dict)
     level: str = "char"
     rarest: int = 1
-    context: int = 128
-    heads: int = 8
-    head_dim: int | None = None
-    layers: int = 4
     map_training: bool = False
 
-    RULES = {
-        "attention": nn.ATTENTIONS,
-        **LoopSettings.RULES,
-        **dict.fromkeys(("context", "heads", "layers", "rarest"), COUNT),
-    }
-
-    def model(self, vocabulary: int) -> nn.TransformerLM:
-        """The untrained model, the same for the same seed; the random state is left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return nn.TransformerLM(
-                vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=nn.ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
-            )  # fmt: skip
+    KIND = nn.TransformerLM
+    RULES = {**loop.TransformerSettings.RULES, "rarest": loop.COUNT}
 
 
-def standard_priors(layer: nn.Attention) -> dict[str, Any]:
+def standard_priors(layer: nn.Attention) -> dict[str, torch.distributions.Distribution]:
     """Weak priors on whatever a layer learns beyond its projections, their modes where training starts."""
     start = layer.head_dim**-0.5
     priors = {
@@ -67,24 +45,9 @@ def standard_priors(layer: nn.Attention) -> dict[str, Any]:
     return {name: priors[name] for name in layer.constrained() if name in priors}
 
 
-class LanguageModelRun(NamedTuple):
-    """A finished run.
-
-    model, vocabulary: the trained model (on the device it was trained on) and its tokens.
-    results: settings, ``losses`` (nats a token at every step), ``validation`` ([step, perplexity] pairs),
-    ``perplexity`` (the
-        last), ``metrics`` of the parts but the first, ``parameters``, ``seconds`` and the machine; as in the results
-        file.
-    """
-
-    model: nn.TransformerLM
-    vocabulary: Vocabulary
-    results: dict[str, Any]
-
-
 def train_language_model(
-    settings: LanguageModelSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
-) -> LanguageModelRun:
+    settings: LanguageModelSettings, text: Text, out: Path | None = None, **run: Unpack[loop.RunOptions]
+) -> loop.Run[nn.TransformerLM, Vocabulary]:
     """Train a language model; under ``torchrun``, one share of every batch on each process.
 
     Parameters
@@ -103,6 +66,12 @@ def train_language_model(
         checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
         stop_after: stop with a checkpoint when this step is done, as if interrupted; None (default) trains to the end.
         progress: True shows a bar and False none; None (default) shows it on a terminal.
+        threads: CPU threads; None (default) is one where all matrix products are small, else as many as torch chooses.
+        command: what the checkpoint keeps besides, as the command line keeps its options.
+
+    Returns
+    -------
+    The run; losses are nats a token, ``perplexity`` is the last of the validation part.
 
     Raises
     ------
@@ -117,14 +86,13 @@ def train_language_model(
     tokens_of = {name: vocabulary.encode(part) for name, part in text._asdict().items() if part or name != "test"}
     for name, tokens in tokens_of.items():
         if len(tokens) <= settings.context:
-            raise ValueError(
-                f"the {name} text has {len(tokens)} tokens; a row needs {settings.context + 1} (context + 1)"
-            )
-    model, results = train_task(task(settings, text, vocabulary, tokens_of), out, **run)
-    return LanguageModelRun(model, vocabulary, results)
+            raise ValueError(f"the {name} text has {len(tokens)} tokens; a row needs context + 1")
+    return loop.train_task(task(settings, text, vocabulary, tokens_of), out, **run)
 
 
-def task(settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, tokens_of: Mapping[str, Tensor]) -> Task:
+def task(
+    settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, tokens_of: Mapping[str, Tensor]
+) -> loop.Task:
     """Return the task: rows that start anywhere in the training text, of which every token but the first is predicted.
 
     Parameters
@@ -146,28 +114,38 @@ def task(settings: LanguageModelSettings, text: Text, vocabulary: Vocabulary, to
     def log_prior_density(model: torch.nn.Module) -> Tensor | float:
         return nn.log_prior_density(model) / len(training) if settings.map_training else 0.0
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> loop.Batch:
         starts = torch.randint(len(training) - settings.context, (settings.batch, 1), generator=settings.draw(step))
         rows = training[starts + torch.arange(settings.context + 1)]
         return (rows,), settings.batch * settings.context
 
-    def loss(model: Any, rows: Tensor) -> Tensor:
+    def loss(model: torch.nn.Module, rows: Tensor) -> Tensor:
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
 
-    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+    def evaluate(model: torch.nn.Module, part: str, fabric: loop.Processes) -> dict[str, float]:
         return {"perplexity": perplexity(model, others[part], settings.context, fabric=fabric)}
 
-    return Task(
-        label=settings.attention, settings=settings, model=settings.model(len(vocabulary.tokens)), texts=text,
-        tokens=vocabulary.tokens, batch=batch, loss=loss, metric="perplexity",
-        evaluate=evaluate, validated="validation", parts=tuple(others),
-        ready=set_priors, log_prior_density=log_prior_density,
-        unknown={name: unknown_share([tokens]) for name, tokens in others.items()},
-    )  # fmt: skip
+    return loop.Task(
+        label=settings.attention,
+        settings=settings,
+        model=settings.model(len(vocabulary.tokens)),
+        texts=text,
+        vocabulary=vocabulary,
+        words=settings.context,
+        batch=batch,
+        loss=loss,
+        log_prior_density=log_prior_density,
+        evaluate=evaluate,
+        validated="validation",
+        ready=set_priors,
+        unknown={name: loop.unknown_share([tokens]) for name, tokens in others.items()},
+    )
 
 
 @torch.no_grad()
-def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = ONE_PROCESS, batch: int = 64) -> float:
+def perplexity(
+    model: torch.nn.Module, tokens: Tensor, context: int, *, fabric: loop.Processes = loop.ONE_PROCESS, batch: int = 64
+) -> float:
     """Return ``exp`` of the mean negative log probability of a token, over rows of ``context`` tokens side by side.
 
     Parameters
@@ -191,4 +169,4 @@ def perplexity(model: Any, tokens: Tensor, context: int, *, fabric: Any = ONE_PR
         logits = model(part[:, :-1]).flatten(0, 1).float()
         total += F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum").double().cpu()
     model.train(training)
-    return float((summed(fabric, total) / (len(rows) * context)).exp())  # infinite, where math.exp would overflow
+    return float((loop.summed(fabric, total) / (len(rows) * context)).exp())  # infinite, where math.exp would overflow

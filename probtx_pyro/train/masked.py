@@ -1,20 +1,19 @@
 """Masked language models of words: some words of a row are hidden and predicted from the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import room_of
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train._loop import train_task
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
-from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
+from probtx_pyro.train.loop import Batch, EncoderSettings, Processes, Run, RunOptions, Task, train_task, unknown_share
+from probtx_pyro.train.rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
 
 # from a text to the pieces that are cut into rows
 ROWS: dict[str, Callable[[str], list[str]]] = {
@@ -42,19 +41,9 @@ class MaskedSettings(EncoderSettings):
         "mask": (lambda value: 0 < value < 1, "more than 0 and less than 1"),
     }
 
-
-class MaskedRun(NamedTuple):
-    """A finished run.
-
-    model, vocabulary: the trained model and its words.
-    results: as in `LanguageModelRun`; losses in nats a hidden word, ``perplexity`` of the hidden words of the
-    validation part,
-        which are chosen once for a seed, as are those of the test part.
-    """
-
-    model: MaskedLanguageModel
-    vocabulary: Vocabulary
-    results: dict[str, Any]
+    def model(self, words: int, labels: Sequence[int] = ()) -> MaskedLanguageModel:
+        """The untrained model, from the number of words."""
+        return self.with_head(MaskedLanguageModel, words)
 
 
 def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
@@ -77,7 +66,7 @@ def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
 
 def train_masked_language_model(
     settings: MaskedSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
-) -> MaskedRun:
+) -> Run[MaskedLanguageModel, Vocabulary]:
     """Train a masked language model of the words between spaces.
 
     Parameters
@@ -86,6 +75,11 @@ def train_masked_language_model(
         Settings of the run, and its text.
     out, run
         As in `train_language_model`.
+
+    Returns
+    -------
+    The run; losses are nats a hidden word, ``perplexity`` is of the hidden words of the validation part, which are
+    chosen once for a seed, as are those of the test part.
 
     Raises
     ------
@@ -107,12 +101,10 @@ def train_masked_language_model(
     training = rows_of.pop("training")
     rows = WordRows(training, training)
     drawn = drawn_rows(rows, settings)
-    model = settings.model(MaskedLanguageModel, len(vocabulary.tokens))
+    model = settings.model(len(vocabulary.tokens))
     longest = max(len(row) for part in (training, *rows_of.values()) for row in part)
     if longest > (most := room_of(model)):
-        raise ValueError(
-            f"context must be at most {most}, for which there is room, not {settings.context}: a row has {longest} words"
-        )
+        raise ValueError(f"context must be at most {most}, for which there is room: a row has {longest} words")
 
     def masked(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         where = hidden(words, settings.mask, draw)
@@ -129,26 +121,33 @@ def train_masked_language_model(
         words, targets = masked(rows.pick(drawn(step).tolist())[0], settings.draw(step))
         return (words, targets), int((targets != NO_TARGET).sum())
 
-    def loss(model: Any, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
+    def loss(model: nn.Module, words: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
         at = targets != NO_TARGET
         logits = model(words.clamp(min=0), words == PADDING, at)
         return F.cross_entropy(logits, targets[at], reduction=reduction)
 
-    def row_losses(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+    def row_losses(model: nn.Module, words: Tensor, targets: Tensor) -> Tensor:
         row = (targets != NO_TARGET).nonzero()[:, 0]
         losses = loss(model, words, targets, "none").float()
         return losses.new_zeros(len(words)).index_add(0, row, losses)
 
-    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+    def evaluate(model: nn.Module, part: str, fabric: Processes) -> dict[str, float]:
         asked = asked_of[part]
         total = answers(model, asked, fabric, row_losses, torch.zeros(len(asked.words), dtype=torch.float64)).sum()
         number = sum(int((targets != NO_TARGET).sum()) for targets in asked.targets)
         return {"perplexity": float((total / number).exp())}  # infinite, where math.exp would overflow
 
     task = Task(
-        label=settings.encoder, settings=settings, model=model, texts=text, tokens=vocabulary.tokens,
-        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", validated="validation", parts=tuple(rows_of),
+        label=settings.encoder,
+        settings=settings,
+        model=model,
+        texts=text,
+        vocabulary=vocabulary,
+        words=settings.context,
+        batch=batch,
+        loss=loss,
+        evaluate=evaluate,
+        validated="validation",
         unknown={name: unknown_share(part) for name, part in rows_of.items()},
-    )  # fmt: skip
-    trained, results = train_task(task, out, **run)
-    return MaskedRun(trained, vocabulary, results)
+    )
+    return train_task(task, out, **run)

@@ -1,9 +1,10 @@
 """Translation with any attention layer: an encoder-decoder on sentence pairs, scored by BLEU."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from statistics import fmean
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,30 +16,22 @@ from probtx_pyro.apps._translation import translate_rows
 from probtx_pyro.data import Splits, Tokenizer
 from probtx_pyro.data.pairs import Pair
 from probtx_pyro.data.tokenizer import END, LEVELS, START
-from probtx_pyro.train._loop import summed, train_task
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
-from probtx_pyro.train._task import COUNT, Batch, LoopSettings, RunOptions, Task, unknown_share
+from probtx_pyro.train import loop
+from probtx_pyro.train.rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
 
 
-@dataclass(frozen=True)
-class TranslationSettings(LoopSettings):
-    """Settings of a translation model, beside those of every run.
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings(loop.TransformerSettings):
+    """Settings of a translation model, beside those of every run and of every transformer, encoder and decoder alike.
 
-    attention, options: a name of `nn.ATTENTIONS`, and further arguments of that layer, in the encoder and the decoder.
     level, vocabulary: ``"subword"`` or ``"word"`` tokens, and most of them; both languages share them.
-    context: most tokens of a sentence.
-    heads, head_dim, layers: of the encoder and of the decoder; ``head_dim=None`` is ``width // heads``.
     smoothing: of the labels: the share of a target's probability that is spread over the vocabulary in training.
     beam, length_penalty: of the search for translations that BLEU scores, see `apps.translate`.
     """
 
-    attention: str = "softmax"
-    options: Mapping[str, Any] = field(default_factory=dict)
     level: str = "subword"
     vocabulary: int = 4000
     context: int = 64
-    heads: int = 8
-    head_dim: int | None = None
     layers: int = 3
     smoothing: float = 0.1
     beam: int = 4
@@ -47,11 +40,9 @@ class TranslationSettings(LoopSettings):
     lr: float = 1e-3
     dropout: float = 0.1
 
+    KIND = nn.EncoderDecoder
     RULES = {
-        "attention": nn.ATTENTIONS,
-        "level": LEVELS,
-        **LoopSettings.RULES,
-        **dict.fromkeys(("vocabulary", "context", "heads", "layers", "beam"), COUNT),
+        **{"level": LEVELS, **loop.TransformerSettings.RULES, "vocabulary": loop.COUNT, "beam": loop.COUNT},
         "smoothing": (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
         "length_penalty": (lambda value: value >= 0, "0 or more"),
     }
@@ -61,34 +52,10 @@ class TranslationSettings(LoopSettings):
         if self.vocabulary < (least := LEVELS[self.level].least):
             raise ValueError(f"vocabulary must be {least} or more for the level {self.level}, not {self.vocabulary}")
 
-    def model(self, vocabulary: int) -> nn.EncoderDecoder:
-        """The untrained model, the same for the same seed; the random state is left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return nn.EncoderDecoder(
-                vocabulary, self.context, width=self.width, num_heads=self.heads, num_layers=self.layers,
-                attention=nn.ATTENTIONS[self.attention], dropout=self.dropout, head_dim=self.head_dim, **self.options,
-            )  # fmt: skip
-
-
-class TranslationRun(NamedTuple):
-    """A finished run.
-
-    model, tokenizer: the trained model (on the device it was trained on) and the tokens of both languages.
-    results: as in `LanguageModelRun`, losses with smoothed labels; ``metrics`` of dev and, where there is one, test:
-    ``BLEU`` of the
-        distinct source sentences with all their translations as references, ``perplexity`` of a token, and
-        ``signature`` of BLEU.
-    """
-
-    model: nn.EncoderDecoder
-    tokenizer: Tokenizer
-    results: dict[str, Any]
-
 
 def train_translation(
-    settings: TranslationSettings, pairs: Splits[Pair], out: Path | None = None, **run: Unpack[RunOptions]
-) -> TranslationRun:
+    settings: TranslationSettings, pairs: Splits[Pair], out: Path | None = None, **run: Unpack[loop.RunOptions]
+) -> loop.Run[nn.EncoderDecoder, Tokenizer]:
     """Train a translation model; under ``torchrun``, one share of every batch on each process.
 
     Parameters
@@ -97,6 +64,12 @@ def train_translation(
         Settings of the run, and its sentence pairs.
     out, run
         As in `train_language_model`.
+
+    Returns
+    -------
+    The run; losses are with smoothed labels, and ``metrics`` of dev and, where there is one, test are ``BLEU`` of the
+    distinct source sentences with all their translations as references, ``perplexity`` of a token, and ``signature`` of
+    BLEU.
 
     Raises
     ------
@@ -112,8 +85,7 @@ def train_translation(
             raise ValueError(f"the {part} part has no pairs; give some")
     tokenizer = Tokenizer.of((text for pair in pairs.train for text in pair), settings.level, settings.vocabulary)
     rows = {part: _rows(tokenizer, items, part, settings.context) for part, items in pairs._asdict().items() if items}
-    model, results = train_task(_task(settings, pairs, tokenizer, rows), out, **run)
-    return TranslationRun(model, tokenizer, results)
+    return loop.train_task(_task(settings, pairs, tokenizer, rows), out, **run)
 
 
 def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) -> WordRows:
@@ -127,59 +99,70 @@ def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) 
     if max(lengths) > context:
         i = lengths.index(max(lengths))
         raise ValueError(
-            f"context must be {lengths[i]} or more for the longest pair of the {part} part (pair {i + 1}, {pairs[i].source[:40]!r}), not {context}; or remove it"
+            f"context must be {lengths[i]} or more for pair {i + 1} of the {part} part, or remove the pair"
         )
     return rows
 
 
 def _task(
     settings: TranslationSettings, pairs: Splits[Pair], tokenizer: Tokenizer, rows: Mapping[str, WordRows]
-) -> Task:
+) -> loop.Task:
     """Return the task: every target token, the end among them,
     is predicted from the source and the target before it.
     """
     drawn = drawn_rows(rows["train"], settings)
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> loop.Batch:
         source, target = rows["train"].pick(drawn(step).tolist())
         return (source, target), int((target != NO_TARGET).sum())
 
-    def losses(model: Any, source: Tensor, target: Tensor, **how: Any) -> Tensor:
+    def losses(model: torch.nn.Module, source: Tensor, target: Tensor, **how: Any) -> Tensor:
         before = F.pad(target[:, :-1], (1, 0), value=START).clamp(min=0)
         logits = model(source.clamp(min=0), before, source == PADDING).flatten(0, 1)
         return F.cross_entropy(logits.float(), target.flatten(), ignore_index=NO_TARGET, **how)
 
-    def loss(model: Any, source: Tensor, target: Tensor) -> Tensor:
+    def loss(model: torch.nn.Module, source: Tensor, target: Tensor) -> Tensor:
         return losses(model, source, target, reduction="sum", label_smoothing=settings.smoothing)
 
-    def row_losses(model: Any, source: Tensor, target: Tensor) -> Tensor:
+    def row_losses(model: torch.nn.Module, source: Tensor, target: Tensor) -> Tensor:
         return losses(model, source, target, reduction="none").view(target.shape).sum(-1)
 
-    def evaluate(model: Any, part: str, fabric: Any) -> dict[str, float]:
+    def evaluate(model: torch.nn.Module, part: str, fabric: loop.Processes) -> dict[str, float]:
         total = answers(
             model, rows[part], fabric, row_losses, torch.zeros(len(pairs._asdict()[part]), dtype=torch.double)
         )
         return {"perplexity": float((total.sum() / sum(map(len, rows[part].targets))).exp())}
 
-    def score(model: Any, part: str, fabric: Any) -> dict[str, Any]:
+    def score(model: Any, part: str, fabric: loop.Processes) -> dict[str, float | str]:
         references: dict[str, list[str]] = {}
         for source, target in getattr(pairs, part):
             references.setdefault(source, []).append(target)
         found = _translated(model.module, tokenizer, list(references), settings, fabric)
         bleu, signature = bleu_score(found, list(references.values()))
-        return {"BLEU": bleu, **evaluate(model, part, fabric), "signature": signature}
+        return {"BLEU": bleu, "perplexity": evaluate(model, part, fabric)["perplexity"], "signature": signature}
 
-    return Task(
-        label=settings.attention, settings=settings, model=settings.model(len(tokenizer.tokens)),
-        texts=(text for part in pairs for pair in part for text in pair), tokens=tokenizer.tokens, tokenizer=tokenizer.text,
-        batch=batch, loss=loss, evaluate=evaluate, metric="perplexity", score=score,
-        parts=tuple(part for part in rows if part != "train"),
-        unknown={part: unknown_share([*of.words, *of.targets]) for part, of in rows.items() if part != "train"},
-    )  # fmt: skip
+    others = {part: of for part, of in rows.items() if part != "train"}
+    return loop.Task(
+        label=settings.attention,
+        settings=settings,
+        model=settings.model(len(tokenizer.tokens)),
+        texts=(text for part in pairs for pair in part for text in pair),
+        vocabulary=tokenizer,
+        words=fmean(len(pair.target.split()) for pair in pairs.train),
+        batch=batch,
+        loss=loss,
+        evaluate=evaluate,
+        score=score,
+        unknown={part: loop.unknown_share([*of.words, *of.targets]) for part, of in others.items()},
+    )
 
 
 def _translated(
-    model: nn.EncoderDecoder, tokenizer: Tokenizer, sentences: Sequence[str], settings: TranslationSettings, fabric: Any
+    model: nn.EncoderDecoder,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    settings: TranslationSettings,
+    fabric: loop.Processes,
 ) -> list[str]:
     """Return the translations of sentences, a share of them by each process."""
     own = range(fabric.global_rank, len(sentences), fabric.world_size)
@@ -188,7 +171,7 @@ def _translated(
     best = translate_rows(model, rows, beam=settings.beam, length_penalty=settings.length_penalty)
     for i, hypothesis in zip(own, best, strict=True):
         tokens[i, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens, dtype=torch.long)
-    return [tokenizer.decode(row[row > 0]) for row in summed(fabric, tokens)]
+    return [tokenizer.decode(row[row > 0]) for row in loop.summed(fabric, tokens)]
 
 
 def bleu_score(translations: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:

@@ -16,8 +16,8 @@ from scipy import stats
 
 from probtx_pyro import inference, models, results
 from probtx_pyro.inference._importance import log_mean
-from probtx_pyro.models._conditionals import MODE, update
-from probtx_pyro.models.dependency_crf._exact import log_density
+from probtx_pyro.models._problem import MODE, update
+from probtx_pyro.models.dependency_crf._densities import log_density
 from probtx_pyro.ops import dependency_crf as crf_ops
 from probtx_pyro.ops._label_sweeps import Sweeps
 from probtx_pyro.results._ecdf import counts_below, simultaneous_band, uniformity

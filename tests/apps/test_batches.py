@@ -7,11 +7,9 @@ import torch
 
 from probtx_pyro import apps, data, nn, train
 from probtx_pyro.apps import _batches
-from probtx_pyro.apps._batches import BadRow, batches, channels_of, require_room, room_of
 from probtx_pyro.data import Tokenizer, Vocabulary
-from probtx_pyro.train import _adaptation, _mode
-from probtx_pyro.train._loop import ONE_PROCESS
-from probtx_pyro.train._rows import WordRows, answers
+from probtx_pyro.train.loop import ONE_PROCESS
+from probtx_pyro.train.rows import WordRows, answers
 
 WORDS = Vocabulary("word", ("?", "a", "b", "c"))
 CHANNELS, BUDGET = 3, 600
@@ -52,7 +50,7 @@ def test_every_row_is_in_one_batch_of_like_lengths_within_the_budget():
     for _ in range(100):
         lengths = [draw.choice([0, 1, 2, 3, 10, 40]) for _ in range(draw.randrange(60))]
         most, channels = draw.randrange(1, 20), draw.choice([1, 3, 8])
-        found = batches(lengths, most, channels)
+        found = _batches.batches(lengths, most, channels)
         order = [i for part in found for i in part]
         assert sorted(order) == [i for i, n in enumerate(lengths) if n]
         assert [lengths[i] for i in order] == sorted(filter(None, lengths))
@@ -62,10 +60,10 @@ def test_every_row_is_in_one_batch_of_like_lengths_within_the_budget():
 
 
 def test_batches_are_full_where_there_is_room():
-    assert [len(part) for part in batches([5] * 20, rows=99)] == [20]  # 500 of 600
-    assert [len(part) for part in batches([5] * 50, rows=99)] == [24, 24, 2]
+    assert [len(part) for part in _batches.batches([5] * 20, rows=99)] == [20]  # 500 of 600
+    assert [len(part) for part in _batches.batches([5] * 50, rows=99)] == [24, 24, 2]
     with pytest.raises(ValueError, match="batch must be 1 or more, not 0"):
-        batches([1], 0)
+        _batches.batches([1], 0)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +77,12 @@ def test_batches_are_full_where_there_is_room():
 )
 def test_a_row_that_is_too_long_is_refused_by_its_number(encoder, channels, room):
     model = nn.WordTagger(4, encoder(), 8, (2,))
-    assert (channels_of(model), room_of(model)) == (channels, room)
-    require_room(model, [1, room])
+    assert (_batches.channels_of(model), _batches.room_of(model)) == (channels, room)
+    _batches.require_room(model, [1, room])
     with pytest.raises(
-        BadRow, match=f"text 2 has {room + 1} words, and there is room for {room}.*; divide it"
+        _batches.BadRow, match=f"text 2 has {room + 1} words, and there is room for {room}.*; divide it"
     ) as error:
-        require_room(model, [1, room + 1], "text")
+        _batches.require_room(model, [1, room + 1], "text")
     assert error.value.number == 2
 
 
@@ -141,7 +139,7 @@ def test_a_line_that_there_is_no_room_for_is_refused_before_the_model_runs(use):
     ask, make = USES[use]
     model = make()
     seen = watched(model.words, CHANNELS)
-    with pytest.raises(BadRow, match=r"\w+ 3 has 21 words, and there is room for 20; divide it"):
+    with pytest.raises(_batches.BadRow, match=r"\w+ 3 has 21 words, and there is room for 20; divide it"):
         ask(model, [["a"], [], ["b"] * 21])
     assert seen == []
 
@@ -164,7 +162,7 @@ def test_translations_are_within_the_budget_and_in_the_order_of_the_lines():
 
 def tagger():
     settings = train.LabellingSettings(options={"num_channels": CHANNELS, "num_steps": 1}, width=4)
-    return train.LoadedRun(settings.model(nn.WordTagger, 4, num_tags=(2,)), WORDS, (("x", "y"),), settings)
+    return train.Run(settings.model(4, (2,)), WORDS, (("x", "y"),), settings, {})
 
 
 def annotated(sentences):
@@ -187,15 +185,19 @@ def test_scores_of_a_tagger_are_within_the_budget_and_in_the_order_of_the_senten
 @pytest.mark.slow
 def test_adaptation_is_within_the_budget_and_finds_the_same_mode(monkeypatch):
     run, examples = tagger(), annotated(SENTENCES)
-    rows = _adaptation._rows(run.labels, WORDS, examples)
-    spreads = {"tags.weight": 0.3, "encoder.ternary": 0.1}
-    seen = watched(run.model.encoder, CHANNELS)
-    parts = _mode.find_mode(run.model, rows, spreads, 0)
-    assert within(seen) and parts.converged
+    seen, forward = [], nn.DependencyCRFEncoder.forward
+
+    def counted(self, x, *more, **named):  # of the copy that is adapted, too
+        seen.append((len(x), len(x) * x.shape[1] ** 2 * CHANNELS))
+        return forward(self, x, *more, **named)
+
+    monkeypatch.setattr(nn.DependencyCRFEncoder, "forward", counted)
+    parts = train.adapt_tagger(run, examples, move=["tags", "ternary"], spread=0.1).results
+    assert within(seen) and parts["converged"]
     monkeypatch.setattr(_batches, "BUDGET", 10**9)
-    whole = _mode.find_mode(run.model, rows, spreads, 0)
+    whole = train.adapt_tagger(run, examples, move=["tags", "ternary"], spread=0.1).results
     # both stop where no gradient is above 1e-2 spreads, after the same steps but for rounding
-    assert abs(parts.nats - whole.nats) < 1e-6 * whole.nats
+    assert abs(parts["after"] - whole["after"]) < 1e-6 * whole["after"]
     with pytest.raises(ValueError, match="sentence 1 has 21 words, and there is room for 20; divide it"):
         train.adapt_tagger(run, annotated([["b"] * 21, ["a"]]), move=["tags"], spread=1.0)
 

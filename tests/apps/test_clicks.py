@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 
-from probtx_pyro.apps.segmentation import marks_from_clicks, next_click, play_clicks
-from probtx_pyro.apps.segmentation._clicks import middle
+from probtx_pyro.apps.segmentation import first_clicks, marks_from_clicks, next_click, play_clicks
 from probtx_pyro.metrics import intersection_over_union
 
 
 def test_middle_is_the_deepest_pixel_and_the_frame_is_a_border():
     region = np.zeros((9, 12), bool)
     region[1:8, 2:9] = True
-    assert middle(region) == (4, 5)
+    assert first_clicks(region.astype(int)) == [(4, 5, 1)]
     region[:, :] = False
     region[0:3, 0:3] = True
-    assert middle(region) == (1, 1)  # without the frame as a border it would be the corner
+    assert first_clicks(region.astype(int)) == [(1, 1, 1)]  # without the frame as a border it would be the corner
 
 
 def test_next_click_goes_to_the_largest_wrong_piece_with_its_true_label():

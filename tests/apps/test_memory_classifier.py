@@ -12,7 +12,6 @@ from tolerances import assert_equal
 from benchmarks.timing import Largest
 from probtx_pyro import results
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory import _adapt, _held_out
 from probtx_pyro.models import GaussianMixture
 
 CHECKS = list(estimator_checks_generator(MemoryClassifier(random_state=0), mark="skip"))
@@ -51,6 +50,10 @@ def taught():
     """One unit a class, and rows of 60 points."""
     x, y = blobs()
     return MemoryClassifier(cv=2, random_state=0).fit(x, y), x, y
+
+
+def class_shares(memory):
+    return memory.log_weights().exp()[0] @ memory.unit_answers()
 
 
 def log_joint(memory, point, temperature=1.0):
@@ -153,7 +156,7 @@ def test_prevalence_by_unit_vectors_is_the_sum_over_classes():
     """EM of Saerens et al. 2002 by loops, from the same answers."""
     classifier = MemoryClassifier(2, cv=None, random_state=0).fit(*blobs(30))
     x = blobs(25, seed=2)[0]
-    answers, old = classifier.predict_proba(x).tolist(), _adapt.class_shares(classifier.memory_).tolist()
+    answers, old = classifier.predict_proba(x).tolist(), class_shares(classifier.memory_).tolist()
     shares = list(old)
     anchor = 4.0
     for _ in range(400):
@@ -165,13 +168,13 @@ def test_prevalence_by_unit_vectors_is_the_sum_over_classes():
         shares = [(sums[c] + anchor * old[c]) / (len(answers) + anchor) for c in range(3)]
     moved = classifier.adapt(x, "prevalence", anchor=anchor).memory_
     # EM stops when no share moves by 1e-5 of the largest; its rate here is below 0.5, so that less than twice that is left
-    np.testing.assert_allclose(_adapt.class_shares(moved), shares, atol=2e-5)
+    np.testing.assert_allclose(class_shares(moved), shares, atol=2e-5)
     inside = moved.log_weights()[0].exp().reshape(3, 2)
     before = classifier.memory_.log_weights()[0].exp().reshape(3, 2)
     assert_equal(inside / inside.sum(1, keepdim=True), before / before.sum(1, keepdim=True))
 
 
-def test_points_of_another_kind_are_said_not_to_tell_the_prevalence(taught):
+def test_prevalence_of_points_of_another_kind_warns(taught):
     classifier, x, _ = taught
     with pytest.warns(UserWarning, match=r"100% of the points are unlike the training points"):
         classifier.adapt(x + 9, "prevalence")
@@ -183,20 +186,21 @@ def test_a_prior_counts_as_so_many_points():
         torch.zeros(1, 2), torch.ones(1, 1), metric=torch.diag(torch.tensor([2.0, 50.0]))
     )
     points = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 0.0], [0.0, -2.0]])
-    anchors = dict.fromkeys(_adapt.ANCHORS, 12.0)
-    moved = _adapt.moved(memory, points, ["shift"], anchors)
-    assert_equal(moved.shift, points.mean(0) * 4 / 16)
-    spread = _adapt.moved(memory, points, ["metric"], anchors).metric
+    classifier = MemoryClassifier(cv=None).fit(points, np.zeros(4))
+    classifier.memory_ = memory
+    shift, spread, keys = (
+        getattr(classifier.adapt(points, name, anchor=12.0).memory_, name) for name in ("shift", "metric", "keys")
+    )
+    assert_equal(shift, points.mean(0) * 4 / 16)
     scatter = sum(torch.outer(x, x) for x in points)
     assert_equal(torch.linalg.inv(spread), (12 * torch.linalg.inv(memory.metric) + scatter) / 16, operations=256)
-    keys = _adapt.moved(memory, points, ["keys"], anchors).keys
     assert_equal(keys[0], points.mean(0) * 4 / 16)
 
 
 @pytest.mark.parametrize(
     "metric", ["scalar", pytest.param("diagonal", marks=pytest.mark.slow), pytest.param("full", marks=pytest.mark.slow)]
 )
-def test_what_is_not_named_stays_and_an_anchor_holds(metric):
+def test_parts_that_are_not_named_stay_and_an_anchor_holds(metric):
     x, y = blobs(60)
     classifier = MemoryClassifier(metric=metric, cv=None, random_state=0).fit(x, y)
     new = blobs(60, seed=1)[0] + [0.5, -0.5]
@@ -251,15 +255,18 @@ def test_blocks_change_nothing(monkeypatch):
     x, y = blobs(30)
     classifier = MemoryClassifier("all", metric="scalar", cv=None).fit(x, y)
     whole = classifier.predict_proba(x), classifier.score_samples(x)
-    monkeypatch.setattr(_held_out, "_NUMBERS_AT_ONCE", 7 * 32)
-    assert len(list(_held_out.blocks(classifier.memory_, torch.tensor(x)))) == 5
+    monkeypatch.setattr("probtx_pyro.apps.memory._held_out._NUMBERS_AT_ONCE", 7 * 32)
+    sizes, evidence = [], GaussianMixture.log_evidence
+    monkeypatch.setattr(GaussianMixture, "log_evidence", lambda self, x: sizes.append(len(x)) or evidence(self, x))
+    classifier.score_samples(x)
+    assert sizes == [7, 7, 7, 7, 2]
     for ours, theirs in zip((classifier.predict_proba(x), classifier.score_samples(x)), whole, strict=True):
         assert_equal(torch.tensor(ours), torch.tensor(theirs))
 
 
 def test_a_hot_memory_is_the_one_with_wider_units():
-    memory = GaussianMixture(torch.randn(3, 2), key_precision=2.0)
-    assert_equal(_held_out.tempered(memory, 4.0).key_precision, torch.tensor(0.5))
+    classifier = MemoryClassifier(temperature=4.0, cv=None).fit(*blobs(30))
+    assert_equal(classifier.reader_.key_precision, classifier.memory_.key_precision / 4)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +311,7 @@ def test_a_hundred_thousand_points_in_bounded_memory():
         probabilities, evidence = classifier.predict_proba(many), classifier.score_samples(many)
         moved = classifier.adapt(many)
     assert probabilities.shape == (100_000, 3) and evidence.shape == (100_000,) and moved.memory_.num_units == 60
-    assert made.numbers <= _held_out._NUMBERS_AT_ONCE
+    assert made.numbers <= 1 << 22
     # the same points in chunks of other sizes: sums of 60 probabilities, in another order
     np.testing.assert_allclose(
         probabilities[-60:], np.roll(classifier.predict_proba(x), -(100_000 % 60), 0), atol=1e-12

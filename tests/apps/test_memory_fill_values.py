@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory import _adapt, _held_out, _learn
+from probtx_pyro.apps.memory import _held_out, _learn
 from probtx_pyro.models import GaussianMixture
 
 SMALL, LARGE = (999.0, -9999.0), (1e20, -1e20, 1e38, 1e150, 1e200, -1e200, 1.7e308, -1.7e308)
@@ -98,11 +98,11 @@ def test_rows_with_fill_values_move_nothing(move, fill):
     expected = classifier.adapt(new, move)
     assert moved.moved_ == expected.moved_ and moved.temperature_ == expected.temperature_
     np.testing.assert_array_equal(moved.predict_proba(new), expected.predict_proba(new))
-    with pytest.raises(ValueError, match="no row of X is like anything that the memory has seen"):
+    with pytest.raises(ValueError, match="no row of X is like anything learned"):
         classifier.adapt(with_fills(new[0], [1e200, -1e200]), move)
 
 
-def test_a_row_that_nothing_speaks_for_tells_no_prevalence():
+def test_a_row_without_evidence_does_not_change_the_prevalence():
     x, y = census(400, 0)
     classifier = MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y)
     row = with_fills(x[0], [1e200])[:1]
@@ -174,11 +174,11 @@ def test_numbers_whose_squares_overflow_or_vanish_are_refused_as_that(units, sca
         MemoryClassifier(units, cv=2).fit((x * scale).astype(dtype), y)
 
 
-def test_what_does_not_vary_far_from_the_origin_is_said_not_to_vary():
+def test_equal_rows_far_from_the_origin_are_refused_as_not_varying():
     for constant in (1e-300, 1.0, 1e160):
         with pytest.raises(ValueError, match="X does not vary"):
             MemoryClassifier(cv=None).fit(np.full((4, 2), constant), [0, 1, 0, 1])
-    with pytest.raises(ValueError, match="give at least two points that differ, to partial_fit at its first call"):
+    with pytest.raises(ValueError, match="give at least two points that differ, at the first call"):
         MemoryClassifier(cv=None).partial_fit([[1.0]], ["a"], classes=["a", "b"])
 
 
@@ -245,10 +245,9 @@ def test_temperature_and_biases_are_learned_from_numbers_alone(value):
 def test_evidence_that_is_no_number_chooses_no_move(learned, monkeypatch):
     points = torch.randn(20, 2, dtype=torch.float64)
     for value in (math.nan, -math.inf):
-        monkeypatch.setattr(
-            _adapt, "log_evidence", lambda memory, some, value=value: some.new_full((len(some),), value)
-        )
-        assert _adapt.chosen(learned.memory_, points, _adapt.ANCHORS) == []
+        evidence = "probtx_pyro.apps.memory._adapt.log_evidence"
+        monkeypatch.setattr(evidence, lambda memory, some, value=value: some.new_full((len(some),), value))
+        assert learned.adapt(points).moved_ == ()
 
 
 def test_sums_that_are_no_numbers_do_not_vary():

@@ -17,7 +17,6 @@ from sklearn.model_selection import (  # fmt: skip
 from tolerances import assert_equal
 
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory import _held_out, _learn
 
 X = np.array([[0.0, 1.0], [0.5, 0.0], [5.0, 5.0], [5.5, 4.0], [1.0, 0.5], [4.0, 5.5]])
 NAMES = ["cat", "cat", "dog", "dog", "cat", "dog"]
@@ -57,7 +56,7 @@ MISSING = {
 def test_a_missing_label_is_named(name):
     y, said = MISSING[name]
     for deed in (learned, lambda y: MemoryClassifier(cv=None).partial_fit(X, y, classes=[0, 1])):
-        with pytest.raises(ValueError, match=f"y has no label in {said}.*; fill it, or leave the row out") as error:
+        with pytest.raises(ValueError, match=f"y has no label in {said}.*; fill or drop it") as error:
             deed(y)
         assert "\n" not in str(error.value)
 
@@ -76,7 +75,7 @@ def test_text_beside_other_labels_is_refused(kind, other):
 
 @pytest.mark.parametrize(("classes", "y"), [(["0", "1"], [0, 0, 1, 1, 0, 1]), ([0, 1], list("001101"))])
 def test_text_is_no_number_among_the_classes_of_partial_fit(classes, y):
-    with pytest.raises(ValueError, match=r"y has labels such as .* but the classes are .*; text is no number"):
+    with pytest.raises(ValueError, match=r"y has .* but the classes are .*; text is no number"):
         MemoryClassifier(cv=None).partial_fit(X, y, classes=classes)
 
 
@@ -174,7 +173,7 @@ def test_a_posterior_of_parts_of_rows_is_refused():
         (put(np.ones(6), 2, np.nan), "NaN"),
     ],
 )
-def test_weights_that_are_none_are_refused(weights, message):
+def test_invalid_weights_are_refused(weights, message):
     with pytest.raises(ValueError, match=message):
         MemoryClassifier(cv=None).fit(X, NAMES, weights)
 
@@ -185,7 +184,7 @@ def test_copies_of_a_row_are_in_its_fold(units):
     x, y = rows(60)
     once = MemoryClassifier(units, metric="scalar", random_state=0).fit(x, y)
     four = MemoryClassifier(units, metric="scalar", random_state=0).fit(np.tile(x, (4, 1)), np.tile(y, 4))
-    folds = four._training.fold_of.reshape(4, -1)
+    folds = four._training.rows.fold_of.reshape(4, -1)
     assert (folds == folds[0]).all()
     assert four.held_out_evidence_.mean() == pytest.approx(once.held_out_evidence_.mean(), abs=0.2)
     assert abs(np.log(four.temperature_ / once.temperature_)) < np.log(1.5)
@@ -194,10 +193,12 @@ def test_copies_of_a_row_are_in_its_fold(units):
 
 def test_copies_that_come_later_are_in_the_same_fold():
     x, y = rows(30)
-    parts = MemoryClassifier(random_state=0).partial_fit(x, y, classes=[0, 1]).partial_fit(x[::-1], y[::-1])
-    folds = parts._training.fold_of
+    x[0] = 0.0
+    again = x[::-1].copy()
+    again[-1] = -0.0  # the same row
+    parts = MemoryClassifier(random_state=0).partial_fit(x, y, classes=[0, 1]).partial_fit(again, y[::-1])
+    folds = parts._training.rows.fold_of
     assert torch.equal(folds[:30], folds[30:].flip(0))
-    assert _learn.copies(torch.tensor([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [2.0, 1.0]])).tolist() == [0, 1, 0, 1]
 
 
 def test_the_spread_of_points_left_out_does_not_know_their_copies():
@@ -246,12 +247,12 @@ def test_shares_and_a_search_over_settings_have_splitters():
 @pytest.mark.parametrize(
     ("cv", "fit", "message"),
     [
-        (ShuffleSplit(20, random_state=0), {}, "holds out a row for the second time"),
-        (TimeSeriesSplit(3), {}, "leaves one out of both parts"),
+        (ShuffleSplit(20, random_state=0), {}, "hold out each row once and learn from all others"),
+        (TimeSeriesSplit(3), {}, "split 0 of cv: hold out each row once"),
         ([(np.arange(40), np.arange(10))], {}, "split 0 of cv"),
         (LeaveOneGroupOut(), {}, "groups"),
-        (5, {"groups": np.arange(40)}, "groups are given but cv=5 does not read them"),
-        (None, {"groups": np.arange(40)}, "groups are given but cv=None does not read them"),
+        (5, {"groups": np.arange(40)}, "groups: cv=5 does not read them"),
+        (None, {"groups": np.arange(40)}, "groups: cv=None does not read them"),
         (1, {}, "'cv' parameter"),
         ("five", {}, "'cv' parameter"),
     ],
@@ -264,11 +265,11 @@ def test_folds_that_hold_no_row_out_once_are_refused(cv, fit, message):
 
 def test_parts_have_no_splitter():
     x, y = rows(40)
-    with pytest.raises(ValueError, match="splits rows that come at once; give partial_fit a number of folds"):
+    with pytest.raises(ValueError, match="needs all rows at once; give partial_fit a number of folds"):
         MemoryClassifier(cv=KFold(3)).partial_fit(x, y, classes=[0, 1])
 
 
-def test_very_many_units_are_said_to_take_long(monkeypatch):
+def test_very_many_units_warn_of_the_time_they_take(monkeypatch):
     monkeypatch.setattr("probtx_pyro.apps.memory._classifier._MANY_UNITS", 39)
     x, y = rows(40)
     with pytest.warns(
@@ -279,9 +280,14 @@ def test_very_many_units_are_said_to_take_long(monkeypatch):
     MemoryClassifier("all", cv=2).fit(x[:39], y[:39])
 
 
-def test_the_lowest_rate():
-    assert _held_out.lowest_rate(np.array([1.0, np.nan, 2.0])) == pytest.approx(1 / 3)
-    assert _held_out.lowest_rate(np.empty(0)) == 1.0
+def test_the_lowest_rate_counts_the_rows_that_were_held_out():
+    x, y = rows(40)
+    classifier = MemoryClassifier(random_state=0).fit(x, y)
+    for evidence, lowest in (([1.0, np.nan, 2.0], 1 / 3), ([], 1.0)):
+        classifier.held_out_evidence_ = np.array(evidence)
+        assert classifier.lowest_rate_ == pytest.approx(lowest)
+    classifier.held_out_evidence_ = np.append(np.arange(99.0)[::-1], np.nan)
+    assert classifier.threshold(0.05) == 4.0  # the fifth of a hundred places
 
 
 def test_weights_of_one_are_no_weights():

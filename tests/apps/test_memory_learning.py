@@ -9,7 +9,7 @@ from tolerances import assert_equal
 from benchmarks.evidence import domain_shift
 from probtx_pyro import models
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.apps.memory import _adapt, _held_out, _learn
+from probtx_pyro.apps.memory import _learn
 from probtx_pyro.inference import adapt
 
 
@@ -103,7 +103,7 @@ def test_not_all_points_are_kept_for_ever(monkeypatch):
     classifier = (
         MemoryClassifier(random_state=0).partial_fit(x[:30], y[:30], classes=np.arange(3)).partial_fit(x[30:], y[30:])
     )
-    assert len(classifier.held_out_evidence_) == 20 and not classifier._training.complete
+    assert len(classifier.held_out_evidence_) == 20
     with pytest.raises(NotImplementedError, match="has kept 20 of the training points"):
         classifier.posterior()
     assert_equal(classifier.memory_.keys, MemoryClassifier(cv=None).fit(x, y).memory_.keys)
@@ -111,14 +111,13 @@ def test_not_all_points_are_kept_for_ever(monkeypatch):
 
 
 def test_points_are_dealt_in_parts_as_at_once():
-    labels = torch.tensor([0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1])
-    whole = _held_out.folds_of(labels, 3, [0, 0], 7)
-    for label, own in ((0, whole[labels == 0]), (1, whole[labels == 1])):
-        counts = own.bincount(minlength=3)
+    x, labels = np.random.default_rng(0).normal(size=(26, 2)), np.array([0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1] * 2)
+    whole = MemoryClassifier(cv=3, random_state=7).fit(x, labels)._training.rows.fold_of
+    for label in (0, 1):
+        counts = whole[labels == label].bincount(minlength=3)
         assert counts.max() - counts.min() <= 1, label
-    before = labels[:6].bincount(minlength=2).tolist()
-    parts = [_held_out.folds_of(labels[:6], 3, [0, 0], 7), _held_out.folds_of(labels[6:], 3, before, 7)]
-    assert torch.equal(torch.cat(parts), whole)
+    parts = MemoryClassifier(cv=3, random_state=7).partial_fit(x[:6], labels[:6], classes=[0, 1])
+    assert torch.equal(parts.partial_fit(x[6:], labels[6:])._training.rows.fold_of, whole)
 
 
 def test_where_nothing_varies_without_a_fold_no_evidence_is_held_out():
@@ -161,7 +160,9 @@ def test_places_move_as_by_least_squares():
     design = np.concatenate([np.concatenate([spokes[:, [d]], np.tile(np.eye(2)[d], (30, 1))], 1) for d in range(2)])
     target = np.concatenate([((points - middle) @ root)[:, d] for d in range(2)])
     scale, *shift = np.linalg.lstsq(design, target, rcond=None)[0]
-    found = _adapt.moved(memory, torch.tensor(points), ["shift", "scale"], dict.fromkeys(_adapt.ANCHORS, 1e-9))
+    classifier = MemoryClassifier(cv=None).fit(points, own)
+    classifier.memory_ = memory
+    found = classifier.adapt(points, ["shift", "scale"], anchor=1e-9).memory_
     # two conditional modes in turn, to 1e-3 of a standard deviation
     np.testing.assert_allclose(found.shift, np.array(shift) @ np.linalg.inv(root), atol=2e-3)
     np.testing.assert_allclose(found.keys, middle + scale * (keys.numpy() - middle), atol=2e-3)

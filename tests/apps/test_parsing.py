@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probtx_pyro import nn
-from probtx_pyro.apps._parsing import DECODERS, AttentionParser
+from probtx_pyro.apps import DECODERS, AttentionParser
 from probtx_pyro.data import Vocabulary
 from probtx_pyro.nn.tasks import TransformerEncoder, WordTagger
 
@@ -15,7 +15,7 @@ WANTED = {("the", "cat"): 9.0, ("cat", "sleeps"): 9.0}  # dependent, head
 def made(root=False, **options):
     """One label a word; channel 0 wants the arcs of `WANTED` (and the verb at the root), channel 1 the left neighbour."""
     encoder = nn.DependencyCRFEncoder(
-        4, 2, num_steps=1, head_temperature=1.0, root_labels=2 if root else 0, distances=(2,), **options
+        4, 2, num_steps=1, mean_field={"head_temperature": 1.0}, root_labels=2 if root else 0, distances=(2,), **options
     )
     model = WordTagger(len(WORDS.tokens), encoder, 4, num_tags=(2,))
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_channels_differ_and_average():
 
 
 def test_a_batch_is_its_sentences_and_global_nodes_are_no_heads():
-    parser = AttentionParser(made(num_nodes=3), WORDS, "word", channel=0)
+    parser = AttentionParser(made(nodes={"number": 3}), WORDS, "word", channel=0)
     sentences = [["the", "cat", "sleeps"], ["dog"], ["cat", "the"], ["sleeps", "cat", "the", "cat"]]
     together = parser.head_marginals(sentences, batch=3)
     for words, found in zip(sentences, together, strict=True):
@@ -61,7 +61,7 @@ def test_a_batch_is_its_sentences_and_global_nodes_are_no_heads():
 
 def test_known_heads_stay_and_are_evidence_in_the_channels_that_are_read():
     torch.manual_seed(3)
-    encoder = nn.DependencyCRFEncoder(4, 2, num_steps=3, head_temperature=1.0, root_labels=2)
+    encoder = nn.DependencyCRFEncoder(4, 2, num_steps=3, mean_field={"head_temperature": 1.0}, root_labels=2)
     model = WordTagger(len(WORDS.tokens), encoder, 4, num_tags=(2,), start=1.0)
     sentences, known = [["the", "cat", "sleeps", "the"], ["cat", "sleeps"]], [(3, None, None, None), (None, 0)]
     for channel in (None, 1):
@@ -102,12 +102,12 @@ def test_a_known_head_comes_out_whatever_attention_prefers(decoder, root):
     [
         (
             [[2, 1, None]],
-            "sentence 1: no tree with a single root has the known heads; mend them, or take another decoder",
+            "sentence 1: no tree with a single root has the known heads; take another decoder",
         ),
         ([[0, 0, None]], "sentence 1: no tree with a single root has the known heads"),
-        ([[1, None, None]], "sentence 1: word 1 has head 1; give 0, the number of another word up to 3, or None"),
-        ([[4, None, None]], "sentence 1: word 1 has head 4; give 0"),
-        ([[2, None]], "sentence 1 has 3 words and 2 heads; give one a word, or None"),
+        ([[1, None, None]], "sentence 1: word 1 has head 1; give another word, 0, or None"),
+        ([[4, None, None]], "sentence 1: word 1 has head 4; give another word"),
+        ([[2, None]], "sentence 1 has 3 words, 2 heads; give one a word, or None"),
         ([], "0 rows of heads for 1 sentences; give one a sentence"),
     ],
 )
@@ -119,7 +119,7 @@ def test_known_heads_that_cannot_be_are_refused(known, said):
 def test_known_heads_whose_arcs_cross_have_no_projective_tree():
     crossing, sentence = [3, 0, None, 2], [["the", "cat", "sleeps", "the"]]
     assert AttentionParser(made(), WORDS).parse(sentence, [crossing])[0][:2] == [3, 0]
-    with pytest.raises(ValueError, match="sentence 1: no projective tree has the known heads; mend them"):
+    with pytest.raises(ValueError, match="sentence 1: no projective tree has the known heads; take another decoder"):
         AttentionParser(made(), WORDS, "projective").parse(sentence, [crossing])
 
 

@@ -11,7 +11,6 @@ from pyro.distributions import Dirichlet
 from probtx_pyro import models
 from probtx_pyro.apps import MemoryClassifier
 from probtx_pyro.apps.memory import _adapt, _held_out
-from probtx_pyro.apps.memory._adapt import draw_shares
 from probtx_pyro.inference import gibbs
 from probtx_pyro.models import GaussianMixture
 
@@ -36,7 +35,7 @@ def enumerated(likelihood, grid):
 
 @pytest.mark.parametrize("grid", [(0.5,), (0.02, 0.3, 5.0)])
 def test_draws_have_the_moments_of_the_enumerated_posterior(grid):
-    shares, concentrations = draw_shares(LIKELIHOOD.log() + 3.0, torch.tensor(grid), 100, 200, seed=0)
+    shares, concentrations = _adapt.draw_shares(LIKELIHOOD.log() + 3.0, torch.tensor(grid), 100, 200, seed=0)
     exact, mean = enumerated(LIKELIHOOD, grid)
     # 200 chains of a shares' standard deviation below .4 (of c below 2.4), independent even if each is one draw: 4 standard errors
     torch.testing.assert_close(shares.mean(0), torch.tensor(exact), rtol=0, atol=4 * 0.4 / 200**0.5)
@@ -45,7 +44,7 @@ def test_draws_have_the_moments_of_the_enumerated_posterior(grid):
 
 @pytest.mark.slow
 def test_a_known_concentration_is_gibbs_of_a_mixture_of_unit_vectors():
-    ours, _ = draw_shares(LIKELIHOOD.log(), torch.tensor([0.7]), 100, 200, seed=0)
+    ours, _ = _adapt.draw_shares(LIKELIHOOD.log(), torch.tensor([0.7]), 100, 200, seed=0)
     mixture = GaussianMixture(torch.eye(3), log_prior=torch.full((1, 3), 1 / 3).log())
     posterior = models.bayesian(mixture, weights=Dirichlet(torch.full((1, 3), 0.7)))
     draws = gibbs(posterior, LIKELIHOOD.log(), num_samples=100, num_chains=200, num_warmup=100, seed=1, progress=False)
@@ -60,14 +59,14 @@ def test_sparse_and_even_shares_are_told_apart():
     sparse, even = torch.full((2, 200, 10), -30.0)
     sparse[:, 3] = 0.0
     even[torch.arange(200), torch.arange(200) % 10] = 0.0
-    low, high = (draw_shares(x, grid, 20, 20, seed=0)[1].mean() for x in (sparse, even))
+    low, high = (_adapt.draw_shares(x, grid, 20, 20, seed=0)[1].mean() for x in (sparse, even))
     assert low < 0.1 and high > 2
 
 
 def test_points_may_come_in_blocks(monkeypatch):
-    whole = draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
+    whole = _adapt.draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
     monkeypatch.setattr(_adapt, "_NUMBERS_AT_ONCE", 3 * 200)  # one point at once
-    parts = draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
+    parts = _adapt.draw_shares(LIKELIHOOD.log(), torch.tensor([0.1, 1.0]), 50, 200, seed=0)[0]
     torch.testing.assert_close(whole.mean(0), parts.mean(0), rtol=0, atol=4 * 0.4 * (2 / 200) ** 0.5)
 
 
@@ -79,7 +78,7 @@ def test_a_class_that_was_never_shown_has_no_share():
     assert found.low[0] < 0.8 < found.high[0]
 
 
-def test_biases_make_every_class_said_as_often_as_it_is():
+def test_biases_match_the_mean_answer_to_the_share_of_each_class():
     """At the mode the mean answer and the labels differ by the pull of the prior alone: ``Σ_i (p_ic - y_ic) = -b_c``."""
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], [60, 30, 10])

@@ -20,7 +20,6 @@ from probtx_pyro.apps.segmentation import (
     marks_from_clicks,
     overlay,
 )
-from probtx_pyro.apps.segmentation._features import cut
 from probtx_pyro.apps.segmentation._segmenter import after
 from probtx_pyro.inference import adapt
 from probtx_pyro.metrics import intersection_over_union
@@ -219,7 +218,7 @@ def test_units_adapt_as_one_dense_mixture_would(block, slack, monkeypatch):
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     image = np.stack([x * 2 + 40, y * 3 + 20, 200 - x], -1).astype(np.uint8)
     settings = SegmentationSettings(num_units=300)
-    cells = cut(lab_colours(image), settings.num_units, settings.colour_scale, settings.blur)
+    cells = _units.cut(lab_colours(image), settings.num_units, settings.colour_scale, settings.blur)
     assert cells.step <= 4  # every pixel takes part
     weights = cells.inside.to(torch.float32)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
@@ -333,10 +332,10 @@ def test_previous_of_another_picture_or_with_a_class_more_is_refused():
     image, truth = scene(3)
     picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
     answer = picture.segment(marks)
-    with pytest.raises(ValueError, match="leave previous out"):
+    with pytest.raises(ValueError, match="previous is of another shape or has other classes"):
         picture.segment(np.where(marks == 3, 0, marks), previous=answer)
     other = InteractiveSegmenter.from_image(image[:-1])
-    with pytest.raises(ValueError, match="leave previous out"):
+    with pytest.raises(ValueError, match="previous is of another shape or has other classes"):
         other.segment(marks[:-1], previous=answer)
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from probtx_pyro import cli, nn, train
-from probtx_pyro.train._loop import CHECKPOINT
+from probtx_pyro import cli, train
+from probtx_pyro.train import CHECKPOINT
 
 TOKENS, TAGS = ("�", "the", "cat", "sleeps"), ("DET", "NOUN", "VERB")
 ROWS = (("the", "DET"), ("dog", "NOUN"), ("sleeps", "VERB"))
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for encoder, options in OPTIONS.items():
         settings = train.LabellingSettings(encoder=encoder, options=options, width=4)
-        model = settings.model(nn.WordTagger, len(TOKENS), num_tags=(len(TAGS),))
+        model = settings.model(len(TOKENS), (len(TAGS),))
         (tmp_path / encoder).mkdir()
         state = {"settings": asdict(settings), "kept": None, "model": model.state_dict()}
         torch.save({**state, "tokens": TOKENS, "labels": (TAGS,)}, tmp_path / encoder / CHECKPOINT)
@@ -69,17 +69,26 @@ def test_the_same_seed_gives_the_same_tagger(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["crf", "no.conllu"], "error: the sentences have no tags; annotate some of their words, or choose another column"),
+        (
+            ["crf", "no.conllu"],
+            "error: the sentences have no tags; annotate some of their words, or choose another column",
+        ),
         (["crf", "other.tsv"], "error: sentence 1 has the tag 'ZZZ'; the tagger has DET, NOUN, VERB"),
         (["crf", "empty.tsv"], "error: empty.tsv has no sentences; give some, annotated with tags"),
-        (["crf", "ten.tsv", "--folds", "11"], "error: --folds must be from 2 to the number of sentences, 10, not 11; or give both"),
-        (["crf", "ten.tsv", "--move", "words,heads"], "error: --move must name some of ternary, words, tags, not words, heads"),
-        (["transformer", "ten.tsv"], "error: --move must be given, some of words, tags: a TransformerEncoder has no potentials to put priors on"),
+        (["crf", "ten.tsv", "--folds", "11"], "error: --folds must be from 2 to 10 (sentences), not 11; or give both"),
+        (
+            ["crf", "ten.tsv", "--move", "words,heads"],
+            "error: --move must name some of ternary, words, tags, not words, heads",
+        ),
+        (
+            ["transformer", "ten.tsv"],
+            "error: --move must be given, some of words, tags: there are no potentials to put priors on",
+        ),
         (["nowhere", "ten.tsv"], "there is no nowhere/checkpoint.pt; give the folder of a run of probtx train"),
         (["crf", "nowhere.conllu"], "there is no"),
         (["crf", "ten.tsv", "--out", "ten.tsv"], "--out ten.tsv is a file; give the name of a folder"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(folder, words, message, capsys):
     assert cli.main(["adapt", "tagger", "--out", "out", *words]) == 2
     error = capsys.readouterr().err

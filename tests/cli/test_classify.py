@@ -23,7 +23,16 @@ def files(tmp_path):
 
 
 def words(folder, *more):
-    return ["classify", str(folder / "train.csv"), str(folder / "new.csv"), "--label", "side", "--out", str(folder / "out.csv"), *more]  # fmt: skip
+    return [
+        "classify",
+        str(folder / "train.csv"),
+        str(folder / "new.csv"),
+        "--label",
+        "side",
+        "--out",
+        str(folder / "out.csv"),
+        *more,
+    ]
 
 
 def test_it_is_the_classifier_on_files(files, capsys):
@@ -104,10 +113,10 @@ def test_incomplete_rows_are_passed_over_in_train_and_have_an_empty_answer_in_ne
 @pytest.mark.parametrize(
     ("train", "said"),
     [
-        ("1,2,left\n", "train.csv: no class has two complete rows, as the spread of a class needs (rows: 1, classes: 1); give more"),
-        ("1,2,left\n3,4,right\n5,6,top\n", "needs (rows: 3, classes: 3); give more"),
+        ("1,2,left\n", "train.csv: no class has two complete rows (1 rows, 1 classes); give more"),
+        ("1,2,left\n3,4,right\n5,6,top\n", "complete rows (3 rows, 3 classes); give more"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_say_nothing_of_a_spread_are_refused(files, train, said, capsys):
     (files / "train.csv").write_text("a,b,side\n" + train)
     assert cli.main(words(files)) == 2
@@ -115,7 +124,7 @@ def test_rows_that_say_nothing_of_a_spread_are_refused(files, train, said, capsy
     assert said in error and error.count("\n") == 1
 
 
-def test_a_single_class_is_said(files, capsys):
+def test_a_single_class_is_warned_of(files, capsys):
     (files / "train.csv").write_text("a,b,side\n" + "\n".join(f"{x},{y},None" for x, y in NEAR))  # a text like another
     assert cli.main(words(files)) == 0
     assert (
@@ -166,10 +175,13 @@ def test_new_rows_with_fill_values_are_unlike(scale, files):
     ("rows", "message"),
     [
         (["1,2,left", "1,2,left"], "all rows of train.csv are equal; give two that differ, or more"),
-        ([*(f"{x},{y},left" for x, y in NEAR), "1e20,0,left"], "train.csv has 1e+20 in row 13, column 'a', more than a million times"),
+        (
+            [*(f"{x},{y},left" for x, y in NEAR), "1e20,0,left"],
+            "train.csv has 1e+20 in row 13, column 'a', more than a million times",
+        ),
     ],
     ids=["equal rows", "a fill value"],
-)  # fmt: skip
+)
 def test_a_table_that_no_memory_can_be_made_of_is_one_line(rows, message, files, capsys, monkeypatch):
     monkeypatch.chdir(files)
     (files / "train.csv").write_text("\n".join(["a,b,side", *rows]) + "\n")
@@ -194,15 +206,15 @@ def test_options(files, more):
         (("--skip", "c"), "the header has no column c; name one of ['a', 'b', 'side']"),
         (
             ("--label", "a"),
-            "line 2: side is 'left', which is no finite number; fill it, remove the line or leave out the column (--skip side)",
+            "line 2: side is 'left', no finite number; fill it, remove the line or leave out the column (--skip side)",
         ),
         (
             ("--delimiter", ";"),
-            "line 1: the header has no ';' but ','; write ';' between columns, or say what stands there (--delimiter ',')",
+            "line 1: the header has no ';' but ','; mend it (--delimiter ',')",
         ),
         (
             ("--decimal", ","),
-            "line 2: a is '0.0', which is no finite number; write ',' before decimals, say what stands there (--decimal '.')",
+            "line 2: a is '0.0', no finite number; write ',' before decimals, say what stands there (--decimal '.')",
         ),
         (("--out", "new.csv"), "is the file to read; choose another name"),
     ],
@@ -222,6 +234,6 @@ def test_bad_input_is_one_line(files, more, message, capsys, monkeypatch):
         (("--false-alarm", "2"), "--false-alarm must be from 0 to below 1"),
     ],
 )
-def test_what_the_classifier_refuses_is_said_in_options(files, more, message, capsys):
+def test_refusals_of_the_classifier_name_options(files, more, message, capsys):
     assert cli.main(words(files, *more)) == 2
     assert message in capsys.readouterr().err

@@ -50,8 +50,8 @@ def test_top_level_help_names_every_command(capsys):
     [
         (["turo"], "invalid choice: 'turo'"),
         (["segment"], "the following arguments are required: IMAGE"),
-        (["tour", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
-        (["tour", "--seed", "a"], "argument --seed: 'a' is not a seed"),
+        (["train", "lm", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
+        (["train", "lm", "--seed", "a"], "argument --seed: 'a' is not a seed"),
         (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),
         (["tour", "--threads", "\u0663"], "argument --threads: '\u0663' is not a whole number from 1"),
         *(
@@ -64,7 +64,7 @@ def test_top_level_help_names_every_command(capsys):
             )
             for number in ("1_0", "\uff11", "a")
         ),
-        (["tour", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
+        (["train", "lm", "--seed", "\uff11"], "argument --seed: '\uff11' is not a seed"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_two(words, message, capsys):
@@ -97,7 +97,7 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
         assert (done.stderr.read(), done.wait()) == (b"", 141)
 
 
-def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys):
+def test_every_command_that_computes_has_threads_and_help_on_one(capsys):
     commands = [
         ["tour"],
         ["segment"],
@@ -115,14 +115,34 @@ def test_every_command_that_computes_has_threads_and_says_when_to_use_one(capsys
 @pytest.mark.parametrize(
     ("words", "module", "message"),
     [
-        ("tour", "sklearn", "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder"),
-        ("classify a.csv b.csv --label x --out out", "sklearn", "MemoryClassifier needs scikit-learn, which is not installed: pip install -e '.[tour]'"),
-        *((f"train {task} --out out", "lightning", "training needs Lightning, which is not installed: pip install -e '.[train]'") for task in TASKS),
+        (
+            "tour",
+            "sklearn",
+            "the tour needs scikit-learn, which is not installed: pip install -e '.[tour]' in the folder",
+        ),
+        (
+            "tour",
+            "nbconvert",
+            "the tour needs nbconvert, which is not installed: pip install -e '.[tour]' in the folder",
+        ),
+        (
+            "classify a.csv b.csv --label x --out out",
+            "sklearn",
+            "MemoryClassifier needs scikit-learn, which is not installed: pip install -e '.[tour]'",
+        ),
+        *(
+            (
+                f"train {task} --out out",
+                "lightning",
+                "training needs Lightning, which is not installed: pip install -e '.[train]'",
+            )
+            for task in TASKS
+        ),
         ("train translation --out out", "tokenizers", "training needs tokenizers, which is not installed"),
         ("train translation --out out", "sacrebleu", "training needs sacreBLEU, which is not installed"),
     ],
-)  # fmt: skip
-def test_a_missing_extra_is_said_before_anything_is_begun(words, module, message, tmp_path, monkeypatch, capsys):
+)
+def test_a_missing_extra_stops_before_anything_is_begun(words, module, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
@@ -135,7 +155,7 @@ def test_a_missing_extra_is_said_before_anything_is_begun(words, module, message
 
 
 @pytest.mark.parametrize("words", [["tour"], ["classify"], *(["train", task] for task in ("lm", "translation"))])
-def test_help_says_which_extra_a_command_needs(words, capsys):
+def test_help_names_the_extra_that_a_command_needs(words, capsys):
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
     extra = "train" if words[0] == "train" else "tour"
@@ -176,13 +196,15 @@ def test_out_that_is_standard_output_is_no_folder(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize("number", [1, 3])
 def test_threads_are_those_asked_for_and_set_back(number, tmp_path, monkeypatch):
     seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(tour, "run", lambda *_, **__: seen.append(torch.get_num_threads()) or WRITTEN)
+    monkeypatch.setattr(
+        tour, "run", lambda *_, threads, **__: seen.append((threads, torch.get_num_threads())) or WRITTEN
+    )
     assert cli.main(["tour", "--out", str(tmp_path), "--threads", str(number)]) == 0
     assert cli.main(["tour", "--out", str(tmp_path)]) == 0
-    assert seen == [number, 1] and torch.get_num_threads() == before
+    assert seen == [(number, number), (1, before)] and torch.get_num_threads() == before
 
 
-def test_a_tour_without_out_says_where_it_goes_and_what_comes_next(tmp_path, monkeypatch, capsys):
+def test_a_tour_without_out_prints_its_folder_and_what_comes_next(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tour, "run", lambda out, **_: asked.append(out) or WRITTEN)
@@ -207,7 +229,7 @@ def test_names_of_the_library_become_options_and_english_words_stay():
 
 @pytest.mark.parametrize("device", ["warp", "cuda:99"])
 def test_a_device_that_is_not_there_is_one_line(device, tmp_path, capsys):
-    assert cli.main(["tour", "--out", str(tmp_path / "t"), "--device", device]) == 2
+    assert cli.main(["train", "lm", "--out", str(tmp_path / "t"), "--device", device]) == 2
     error = capsys.readouterr().err
     assert error == f"probtx: error: --device {device}: this torch cannot use it here; try --device cpu\n"
     assert not (tmp_path / "t").exists()

@@ -22,7 +22,7 @@ def opened(monkeypatch):
 @pytest.fixture
 def own(tmp_path):
     mixture = models.GaussianMixture(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[-1.0], [1.0]]), 2.0, 9.0)
-    return models.write_explorer_json(tmp_path / "own.json", mixture, torch.tensor([0.5, 0.25]))
+    return cli.write_explorer_json(tmp_path / "own.json", mixture, torch.tensor([0.5, 0.25]))
 
 
 def held(text):
@@ -51,7 +51,7 @@ def test_no_browser_is_opened_where_none_is_wanted(opened, own, tmp_path, capsys
     assert opened == [] and capsys.readouterr().out.strip() == str((tmp_path / "page.html").resolve())
 
 
-def test_where_there_is_no_browser_it_is_said(monkeypatch, tmp_path, capsys):
+def test_a_missing_browser_is_warned_of(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     assert cli.main(["explore", "--out", str(tmp_path / "page.html")]) == 0
     assert "no browser was found" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_parses_scores_and_draws(run, decoder, capsys):
     ("change", "message"),
     [
         ({"--model": "nowhere"}, "there is no nowhere/checkpoint.pt; give the folder of a run"),
-        ({"--sentence": "3"}, "--sentence 3: the file has sentences 1 to 2"),
+        ({"--sentence": "3"}, "--sentence 3 is none of 1 to 2"),
         ({"--channel": "2"}, "error: --channel must be from 0 to 1, not 2"),
         ({"--out": "in.conllu"}, "in.conllu is the file to read; choose another name"),
     ],
@@ -94,7 +94,7 @@ def test_a_language_model_loads_and_cannot_parse(run, capsys):
     tokens = done.vocabulary.encode("the cat sleeps")[None]
     torch.testing.assert_close(loaded.model(tokens), done.model.eval()(tokens), rtol=0, atol=0)
     assert cli.main(["parse", str(run / "in.conllu"), "--model", str(run / "lm"), "--out", str(run / "o.conllu")]) == 2
-    assert "the model is a TransformerLM; give one with a DependencyCRFEncoder" in capsys.readouterr().err
+    assert "model is a TransformerLM; only a DependencyCRFEncoder has heads" in capsys.readouterr().err
 
 
 def test_runs_of_every_kind_load(tmp_path, capsys):
@@ -103,7 +103,7 @@ def test_runs_of_every_kind_load(tmp_path, capsys):
     settings = train.LabellingSettings(options=CRF, width=4, num_steps=2, batch=2, validate_every=1)
     done = train.train_tagger(settings, {"train": rows, "dev": rows}, tmp_path / "tagger", progress=False)
     loaded = train.load_run(tmp_path / "tagger")
-    assert loaded.labels == done.tags and loaded.vocabulary == done.vocabulary and loaded.settings.width == 4
+    assert loaded.labels == done.labels and loaded.vocabulary == done.vocabulary and loaded.settings.width == 4
     for name, weight in done.model.state_dict().items():
         torch.testing.assert_close(loaded.model.state_dict()[name], weight, rtol=0, atol=0)
     texts = [(("a", "b"), "good"), (("b",), "bad")] * 2
@@ -127,11 +127,11 @@ def untrained(tmp_path, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     tokens = ["<unk>", "I", "can", "n't", "sleep", "."]
-    for name, settings, build, labels in (
-        ("masked", train.MaskedSettings(options=CRF, width=8), nn.MaskedLanguageModel, []),
-        ("tagger", train.LabellingSettings(options=CRF, width=8), nn.WordTagger, [["PRON", "VERB"]]),
+    for name, settings, labels in (
+        ("masked", train.MaskedSettings(options=CRF, width=8), []),
+        ("tagger", train.LabellingSettings(options=CRF, width=8), [["PRON", "VERB"]]),
     ):
-        model = settings.model(build, len(tokens), **({"num_tags": (2,)} if labels else {}))
+        model = settings.model(len(tokens), list(map(len, labels)))
         state = {
             "settings": asdict(settings),
             "kept": None,
@@ -174,14 +174,26 @@ def test_all_heads_known_are_the_file_itself(untrained):
     [
         (["--keep", "tail"], HALF, "'tail' is no column to keep; give head or upos"),
         (["--keep", "upos"], CONLLU, "--keep upos: this run has no tags; keep head"),
-        (["--keep", "head,upos", "--model", "tagger"], HALF, "--keep upos: this tagger reads tags from scores of labels"),
+        (
+            ["--keep", "head,upos", "--model", "tagger"],
+            HALF,
+            "--keep upos: this tagger reads tags from scores of labels",
+        ),
         (["--keep", "head"], HALF.replace("\t4\t", "\t_\t"), "--keep head: column HEAD of in.conllu is _ throughout"),
         (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t1\tnsubj"), "in.conllu, line 2: word 1 is its own head"),
-        (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t9\tnsubj"), "in.conllu, line 2: HEAD '9' is no word of the sentence"),
-        (["--keep", "head"], HALF.replace("_\t4\tnsubj", "_\t3\tnsubj").replace("_\t4\tadvmod", "_\t1\tadvmod"), "sentence 1: no tree with a single root has the known heads"),
-        ([], HALF, "in.conllu, line 4: no HEAD, but other words of the sentence have one; give it, or --keep head"),
+        (
+            ["--keep", "head"],
+            HALF.replace("_\t4\tnsubj", "_\t9\tnsubj"),
+            "in.conllu, line 2: HEAD '9' is no word of the sentence",
+        ),
+        (
+            ["--keep", "head"],
+            HALF.replace("_\t4\tnsubj", "_\t3\tnsubj").replace("_\t4\tadvmod", "_\t1\tadvmod"),
+            "sentence 1: no tree with a single root has the known heads",
+        ),
+        ([], HALF, "in.conllu, line 4: no HEAD, but other words have one; give it, or --keep head"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_kept_is_one_line(untrained, words, content, message, capsys):
     (untrained / "in.conllu").write_text(content)
     try:

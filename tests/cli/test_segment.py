@@ -22,8 +22,11 @@ from probtx_pyro.cli import _pictures, _segment_file
 @pytest.mark.slow
 def test_end_to_end_as_a_command(photo, tmp_path):
     out = tmp_path / "mask.png"
-    done = subprocess.run([sys.executable, "-m", "probtx_pyro", "segment", str(photo), *CLICKS, "--out", str(out)],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "probtx_pyro", "segment", str(photo), *CLICKS, "--out", str(out)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     written = [
@@ -185,7 +188,7 @@ def png_of_16_bits(path, image):
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
 
 
-def test_colours_of_16_bits_are_read_with_8_and_said_so(tmp_path, capsys):
+def test_colours_of_16_bits_are_read_with_8_and_warned_of(tmp_path, capsys):
     image, inside = disc()
     path = tmp_path / "photo.png"
     png_of_16_bits(path, image)
@@ -198,7 +201,7 @@ def test_colours_of_16_bits_are_read_with_8_and_said_so(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_of_several_pictures_the_first_is_taken_and_said_so(tmp_path, capsys):
+def test_of_several_pictures_the_first_is_taken_with_a_warning(tmp_path, capsys):
     image, inside = disc()
     path = tmp_path / "photo.gif"
     Image.fromarray(image).save(path, save_all=True, append_images=[Image.new("RGB", SHAPE[::-1])])
@@ -207,7 +210,7 @@ def test_of_several_pictures_the_first_is_taken_and_said_so(tmp_path, capsys):
     assert capsys.readouterr().err == f"probtx: {path} holds several pictures; the first is segmented\n"
 
 
-def test_a_large_picture_says_how_long_it_takes(photo, tmp_path, capsys, monkeypatch):
+def test_a_large_picture_warns_how_long_it_takes(photo, tmp_path, capsys, monkeypatch):
     assert run(photo, tmp_path / "mask.png", *CLICKS) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(_segment_file, "_LARGE", SHAPE[0] * SHAPE[1])
@@ -219,7 +222,7 @@ def test_a_large_picture_says_how_long_it_takes(photo, tmp_path, capsys, monkeyp
     )
 
 
-def test_help_says_that_clicks_follow_the_upright_picture(capsys):
+def test_help_explains_that_clicks_follow_the_upright_picture(capsys):
     with pytest.raises(SystemExit):
         cli.main(["segment", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -294,10 +297,13 @@ def painted(tmp_path, ground, first, second):
     [
         (((255, 255, 255), (0, 160, 0), (250, 10, 20)), "#ffffff is unmarked, #00a000 is 1, #fa0a14 is 2"),
         (((0, 0, 0), (0, 160, 0), (250, 10, 20)), "#000000 is unmarked, #00a000 is 1, #fa0a14 is 2"),
-        (((200, 0, 0, 0), (0, 160, 0, 255), (250, 10, 20, 255)), "what is transparent is unmarked, #00a000 is 1, #fa0a14 is 2"),
+        (
+            ((200, 0, 0, 0), (0, 160, 0, 255), (250, 10, 20, 255)),
+            "what is transparent is unmarked, #00a000 is 1, #fa0a14 is 2",
+        ),
     ],
     ids=["on white", "on black", "on a transparent layer"],
-)  # fmt: skip
+)
 def test_strokes_in_colours_are_labels_in_the_order_of_the_colours(colours, said, photo, tmp_path, capsys):
     assert run(photo, tmp_path / "mask.png", "--scribbles", str(painted(tmp_path, *colours))) == 0
     assert capsys.readouterr().err == f"probtx: {tmp_path / 'painted.png'} is in colour: {said}\n"
@@ -313,7 +319,7 @@ def test_strokes_in_colours_are_labels_in_the_order_of_the_colours(colours, said
 
 
 @pytest.mark.parametrize("values", [np.full((*SHAPE, 3), 90, np.uint8), np.full(SHAPE, 900, np.uint16)])
-def test_a_picture_of_one_colour_says_so(values, tmp_path, capsys):
+def test_a_picture_of_one_colour_is_warned_of(values, tmp_path, capsys):
     Image.fromarray(values).save(tmp_path / "flat.png")
     assert run(tmp_path / "flat.png", tmp_path / "mask.png", *CLICKS) == 0
     assert "flat.png has one colour everywhere" in capsys.readouterr().err

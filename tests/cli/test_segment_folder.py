@@ -6,7 +6,6 @@ from made_pictures import SHAPE, disc, read, right
 from PIL import Image
 
 from probtx_pyro import cli
-from probtx_pyro.cli import _pictures
 
 PALETTE = [0, 0, 0, 250, 10, 20, 10, 20, 250, 20, 250, 10, *range(18)]  # of ten labels
 
@@ -59,7 +58,9 @@ def test_every_picture_is_segmented_and_a_broken_one_named(folder, tmp_path, cap
     assert right(read(out / "c.png")[1], inside, (1, 2))  # upright
     with Image.open(out / "a.png") as picture:
         assert picture.getpalette()[: len(PALETTE)] == PALETTE
-    written = {f"{name}{end}" for name in "ac" for end in (".png", *_pictures.BESIDE)}
+    written = {
+        f"{name}{end}" for name in "ac" for end in (".png", "_overlay.png", "_probability.png", "_probability.npz")
+    }
     assert {path.name for path in out.iterdir()} == written
 
 

@@ -148,11 +148,24 @@ def stroke(**given):
 @pytest.mark.parametrize(
     "given",
     [
-        [], {}, 3, {"strokes": 3}, {"strokes": [3]}, stroke(label=0), stroke(label=10), stroke(label=True), stroke(label="1"),
-        stroke(points=[]), stroke(points=[[60, 20]]), stroke(points=[[25, 40]]), stroke(points=[[-1, 2]]), stroke(points=[[2.5, 2]]),
-        stroke(points=[[1, 2, 3]]), stroke(points="ab"),
+        [],
+        {},
+        3,
+        {"strokes": 3},
+        {"strokes": [3]},
+        stroke(label=0),
+        stroke(label=10),
+        stroke(label=True),
+        stroke(label="1"),
+        stroke(points=[]),
+        stroke(points=[[60, 20]]),
+        stroke(points=[[25, 40]]),
+        stroke(points=[[-1, 2]]),
+        stroke(points=[[2.5, 2]]),
+        stroke(points=[[1, 2, 3]]),
+        stroke(points="ab"),
     ],
-)  # fmt: skip
+)
 def test_wrong_marks_are_one_sentence(given, opened):
     for deed in ("answer", "mask", "marks"):
         refused = ask(opened, "POST", f"/{deed}", json=given)

@@ -307,7 +307,7 @@ def test_with_out_the_files_are_written_and_named(visit, photo, tmp_path):
     end(process)
 
 
-def test_a_server_that_has_ended_is_said(chromium, photo):
+def test_the_page_shows_that_its_server_has_ended(chromium, photo):
     process, address = serve(photo)
     one = Visit(chromium, address)
     one.two_classes()

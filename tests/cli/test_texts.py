@@ -15,17 +15,17 @@ import pytest
 import torch
 from commands import calls
 
-from probtx_pyro import nn, train
+from probtx_pyro import train
 from probtx_pyro.apps import _batches
 from probtx_pyro.cli import _texts as texts
 from probtx_pyro.data import Tokenizer, read_conllu
 
 TOKENS = ("?", "the", "cat", "sleeps")
 CRF = {"num_channels": 2, "num_steps": 1}
-HELD = {  # settings of a run, its model, the labels
-    "tagger": (train.LabellingSettings, nn.WordTagger, {"num_tags": (2,)}, [["DET", "NOUN"]]),
-    "masked": (train.MaskedSettings, nn.MaskedLanguageModel, {}, []),
-    "classifier": (train.ClassifierSettings, nn.TextClassifier, {"num_categories": 2}, [["good", "bad"]]),
+HELD = {  # settings of a run, the labels
+    "tagger": (train.LabellingSettings, [["DET", "NOUN"]]),
+    "masked": (train.MaskedSettings, []),
+    "classifier": (train.ClassifierSettings, [["good", "bad"]]),
 }
 # the words of each command that reads lines, FILE in the place of the input
 COMMANDS = {
@@ -56,9 +56,9 @@ def runs(tmp_path_factory):
         torch.save({**state, **more}, folder / name / "checkpoint.pt")
         (folder / name / train.RESULTS).write_text(json.dumps({"steps": settings.num_steps}))
 
-    for name, (kind, build, head, labels) in HELD.items():
+    for name, (kind, labels) in HELD.items():
         settings = kind(options=CRF, width=4)
-        save(name, settings, settings.model(build, len(TOKENS), **head), TOKENS, labels)
+        save(name, settings, settings.model(len(TOKENS), list(map(len, labels))), TOKENS, labels)
     tokenizer = Tokenizer.of([" ".join(TOKENS)], "word", size=10)
     settings = train.TranslationSettings(level="word", vocabulary=10, context=30, width=8, heads=2, layers=1)
     model = settings.model(len(tokenizer.tokens))
@@ -171,15 +171,20 @@ CONLLU = "# text = the cat\n1\tthe\t_\t_\t_\t_\t_\t_\t_\t_\n2\tcat\t_\t_\t_\t_\t
         ("A.TXT", "the cat\n", ["the", "cat"], ""),
         ("a.txt", CONLLU, None, ""),  # the name decides
         ("A.CoNLLU", CONLLU, ["the", "cat"], ""),
-        ("notes.md", "the cat\n", ["the", "cat"], "notes.md is read as plain text, a sentence a line: its first line of words is none of CoNLL-U"),
+        (
+            "notes.md",
+            "the cat\n",
+            ["the", "cat"],
+            "notes.md is read as plain text, a sentence a line: its first line of words is none of CoNLL-U",
+        ),
         ("bare", "the\tcat\n", ["the", "cat"], "bare is read as plain text"),
         ("bare", CONLLU, ["the", "cat"], "bare is read as CoNLL-U: its first line of words begins with 1 and a tab"),
         ("tree.conll", CONLLU, ["the", "cat"], "tree.conll is read as CoNLL-U"),
         ("-", CONLLU, ["the", "cat"], "standard input is read as CoNLL-U"),
         ("-", "the cat\n", ["the", "cat"], ""),
     ],
-)  # fmt: skip
-def test_text_and_conllu_are_told_apart_and_said_where_the_name_does_not(name, content, words, said, runs, call):
+)
+def test_the_kind_of_a_file_is_printed_where_its_name_does_not_tell(name, content, words, said, runs, call):
     if name != "-":
         (runs / name).write_text(content)
     code, out, err = call(f"tag {name} --model tagger", given=content)
@@ -221,7 +226,7 @@ def test_where_to_write_is_checked_before_anything_is_read(command, target, mess
 
 
 @each_command
-def test_a_run_that_was_stopped_is_said(command, runs, call):
+def test_a_run_that_was_stopped_is_warned_of(command, runs, call):
     given, (folder,) = "[MASK]\n", [name for name in (*HELD, "translation") if name in COMMANDS[command]]
     words = COMMANDS[command].replace("FILE", "-")
     assert "stopped" not in call(words, given=given)[2]
@@ -240,7 +245,7 @@ def test_a_run_that_was_stopped_is_said(command, runs, call):
         results.write_text(whole)
 
 
-def test_a_language_model_that_was_stopped_is_said(runs, call):
+def test_a_language_model_that_was_stopped_is_warned_of(runs, call):
     assert "stopped" not in call("generate lm --prompt the --tokens 2")[2]
     (runs / "lm" / train.RESULTS).unlink()
     assert "probtx: warning: lm is a run that stopped before" in call("generate lm --prompt the --tokens 2")[2]

@@ -8,7 +8,7 @@ import torch
 from probtx_pyro import cli, nn, train
 from probtx_pyro.cli import _choices as choices
 from probtx_pyro.cli.train import TASKS
-from probtx_pyro.train import _loop as loop
+from probtx_pyro.train import loop
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -71,12 +71,13 @@ def test_a_layer_added_to_the_registry_is_a_choice_with_its_options(monkeypatch)
 
 
 def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
-    values = {"distances": "2,3", "attention": "hopfield", "share": "shift", "transformation": "sparsemax", "head-temperature": "0.5", "head-step": "0.5", "label-step": "0.5"}  # fmt: skip
+    values = {"distances": "2,3", "attention": "hopfield", "share": "shift", "transformation": "sparsemax"}
+    values |= dict.fromkeys(("head-temperature", "head-step", "label-step"), "0.5")
     tried = set()
     for task in ("lm", "mlm"):
         for choice, takes, table in cli.parser().parse_args(["train", task, "--out", "x"]).choices:
             for name, option in table.items():
-                able = [chosen for chosen, arguments in takes.items() if option.argument in arguments]
+                able = [chosen for chosen, arguments in takes.items() if option.outer in arguments]
                 assert able, name
                 for chosen in able:
                     value = [values.get(name, "2")] if option.kind else []
@@ -84,7 +85,8 @@ def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
                     if (task, choice) == ("mlm", "attention"):
                         words += ["--encoder", "transformer"]
                     set_to = choices.given(cli.parser().parse_args(words))
-                    assert option.argument in set_to
+                    outer, _, field = option.argument.partition(".")
+                    assert field in set_to[outer] if field else outer in set_to
                     tried.add((task, choice, name))
                     if task == "lm":
                         nn.ATTENTIONS[chosen](8, 2, **set_to)
@@ -154,9 +156,8 @@ def test_any_attention_is_trained_and_used(task, name, content, use, tmp_path, c
     assert cli.main(["train", task, TASK_FILES[task], name, *words, "--out", "run", "--no-progress"]) == 0
     assert capsys.readouterr().out.startswith("transformer, gaussian-keys: ")
     layer = train.load_run(tmp_path / "run").model.encoder.layers[0].self_attn
-    assert (type(layer), layer.num_heads, layer.num_components, layer.share, layer.head_dim) == (
-        nn.GaussianKeysAttention, 2, 3, "shift", 3,
-    )  # fmt: skip
+    assert isinstance(layer, nn.GaussianKeysAttention)
+    assert (layer.num_heads, layer.num_components, layer.share, layer.head_dim) == (2, 3, "shift", 3)
     assert cli.main(use) == 0, capsys.readouterr().err
     assert cli.main(["parse", "new.txt", "--model", "run", "--out", "trees.conllu"]) == 2
     assert "only a DependencyCRFEncoder has heads" in capsys.readouterr().err
@@ -193,7 +194,7 @@ def test_any_attention_is_trained_and_used(task, name, content, use, tmp_path, c
         (["mlm", "--device", "warp"], "--device warp: this torch cannot use it here"),
     ],
 )
-def test_the_command_says_what_is_wrong_in_one_line(words, message, tmp_path, capsys):
+def test_bad_words_are_one_line(words, message, tmp_path, capsys):
     assert cli.main(["train", *words, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
@@ -248,7 +249,7 @@ def test_a_learning_rate_that_is_too_high_is_one_line_and_keeps_the_checkpoint(t
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+def test_an_interrupted_run_prints_the_command_that_resumes_it(tmp_path, capsys, monkeypatch):
     (tmp_path / "a.txt").write_text(PROSE)
     words = ["train", "mlm", "--text", str(tmp_path / "a.txt"), *SMALL, "--checkpoint-every", "2", "--no-progress"]
     step, calls = loop._step, []
@@ -293,9 +294,11 @@ def test_a_run_is_extended_without_its_options(tmp_path, capsys):
     assert "--steps is 5, and 6 are done; give more" in capsys.readouterr().err
     assert cli.main(["train", "mlm", "--resume", "--width", "16", *out]) == 2  # what is given counts
     assert "another width" in capsys.readouterr().err
-    (tmp_path / "run" / "command.json").write_text("{")
+    assert cli.main(["train", "mlm", "--resume", *out]) == 0  # the longer run's options are those of the next
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["losses"] == longer["losses"]
+    (tmp_path / "run" / "checkpoint.pt").write_text("{")
     assert cli.main(["train", "mlm", "--resume", *out]) == 2
-    assert "command.json cannot be read; remove it" in capsys.readouterr().err
+    assert "checkpoint.pt cannot be read (UnpicklingError); remove it" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -351,13 +354,12 @@ def test_distances_are_whole_numbers_between_commas():
 )
 def test_small_products_take_one_thread_unless_told(words, number, tmp_path, monkeypatch):
     seen, before = [], torch.get_num_threads()
-    names = {"lm": "train_language_model", "tagger": "train_tagger", "mlm": "train_masked_language_model"}
 
     def stop(*_, **__):
         seen.append(torch.get_num_threads())
         raise ValueError("enough")
 
-    monkeypatch.setattr(train, names[words[0]], stop)
+    monkeypatch.setattr(loop, "_step", stop)
     torch.set_num_threads(3)
     try:
         assert cli.main(["train", *words, "--out", str(tmp_path)]) == 2

@@ -7,7 +7,6 @@ import torch
 from commands import calls
 
 from probtx_pyro import cli
-from probtx_pyro.cli import _training as training
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*isinstance.*LeafSpec.*:FutureWarning",  # torch's own, from Lightning's import
@@ -29,7 +28,8 @@ def folder(tmp_path_factory):
             cli.main(["train", *f"translation --data pairs.tsv --attention gaussian-keys {SMALL} --out run".split()])
             == 0
         )
-        assert cli.main(["train", *"mlm --text pairs.tsv --encoder transformer --heads 2 --layers 1 --width 8 --steps 1 --batch 1 --no-progress --out masked".split()]) == 0  # fmt: skip
+        small = "--encoder transformer --heads 2 --layers 1 --width 8 --steps 1 --batch 1 --no-progress"
+        assert cli.main(f"train mlm --text pairs.tsv {small} --out masked".split()) == 0
     return made
 
 
@@ -39,7 +39,7 @@ def call(folder, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_training_says_its_scores_and_what_to_do_next_and_goes_on(call, folder):
+def test_training_prints_scores_and_next_steps_and_goes_on(call, folder):
     code, out, _ = call("train translation --out run --resume --steps 6")
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith("gaussian-keys: dev BLEU ") and " after 6 steps" in lines[0]
@@ -83,35 +83,35 @@ def test_translate_gives_a_line_for_a_line_from_a_file_or_standard_input(call, f
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("translate new.txt --model masked", "masked is a run of probtx train mlm; give one of probtx train translation"),
+        (
+            "translate new.txt --model masked",
+            "masked is a run of probtx train mlm; give one of probtx train translation",
+        ),
         ("tag new.txt --model run", "run is a run of probtx train translation; give one of probtx train tagger"),
         ("translate - --model run", "standard input has no text"),
         ("translate new.txt --model nowhere", "there is no nowhere/checkpoint.pt; give the folder of a run"),
         ("translate new.txt --model run --length-penalty -1", "--length-penalty must not be negative"),
         ("translate new.txt --model run --out new.txt", "new.txt is the file to read; choose another name"),
-        ("train translation --attention softmax --components 2 --out new", "--components means nothing to --attention softmax"),
-        ("train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new", "--adapt-steps must be 0 in a decoder"),
-        ("train translation --data nowhere.tsv --out new", "there is no file or folder nowhere.tsv; give one, or one of tatoeba"),
-        ("train translation --vocabulary 20 --data pairs.tsv --out new", "--vocabulary must be 259 or more for the level subword, not 20"),
+        (
+            "train translation --attention softmax --components 2 --out new",
+            "--components means nothing to --attention softmax",
+        ),
+        (
+            "train translation --attention gaussian --adapt-steps 1 --data pairs.tsv --batch 4 --out new",
+            "--adapt-steps must be left out in a decoder",
+        ),
+        (
+            "train translation --data nowhere.tsv --out new",
+            "there is no file or folder nowhere.tsv; give one, or one of tatoeba",
+        ),
+        (
+            "train translation --vocabulary 20 --data pairs.tsv --out new",
+            "--vocabulary must be 259 or more for the level subword, not 20",
+        ),
         ("train translation --context 3 --data pairs.tsv --out new", "--context must be"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(call, folder, words, message):
     (folder / "new.txt").write_text("the cat\n")
     code, _, err = call(words)
     assert code == 2 and message in err and err.count("\n") == 1
-
-
-def test_a_preset_takes_the_place_of_the_defaults_and_what_is_given_goes_before(monkeypatch, tmp_path):
-    seen = {}
-    monkeypatch.setattr(
-        "probtx_pyro.train.train_translation", lambda settings, pairs, **how: seen.update(made=settings) or 1 / 0
-    )
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pairs.tsv").write_text(PAIRS)
-    for words, heads in (("", 4), ("--heads 8", 8)):
-        with pytest.raises(ZeroDivisionError):
-            cli.main(f"train translation {words} --preset iwslt --data pairs.tsv --out {tmp_path}/run{heads}".split())
-        expected = {**training.PRESETS["iwslt"], "heads": heads}
-        assert {name: getattr(seen["made"], name) for name in expected} == expected
-        assert seen["made"].smoothing == 0.1

@@ -275,11 +275,9 @@ def test_a_limit_without_a_density_has_attention_and_refuses_the_rest(name):
 @pytest.mark.parametrize("made", [functools.partial(hopfield, values=True), hash_table], ids=["hopfield", "hash table"])
 def test_a_prior_on_answers_without_a_density_is_refused(made):
     formulation, queries = made(generator(36))
-    with pytest.raises(
-        ValueError, match=r"prior on values, but the answers of a \w+ have no density.*formulation\.mixture"
-    ):
+    with pytest.raises(ValueError, match=r"nothing informs values, as answers have no density"):
         models.bayesian(formulation, values=Normal(0.0, 1.0))
-    with pytest.raises(ValueError, match=r"outputs are given, but the answers of a \w+ have no density"):
+    with pytest.raises(ValueError, match=r"outputs are given, but answers have no density"):
         formulation.attention(queries, torch.zeros(5, 2))
 
 
@@ -305,5 +303,5 @@ def test_a_mask_tells_patterns_apart():
 
 def test_a_prior_on_the_precision_of_labels_is_refused():
     mixture = models.GaussianMixture.categorical(torch.eye(2), torch.eye(2))
-    with pytest.raises(ValueError, match="prior on value_precision, but the GaussianMixture has no values"):
+    with pytest.raises(ValueError, match="nothing informs value_precision"):
         models.bayesian(mixture, value_precision=Gamma(2.0, 1.0))

@@ -97,11 +97,11 @@ def broken():
     for value, message in (
         ("4.1", "must begin with 5"),
         ("6.1", "must begin with 5"),
-        ("5.2", "next empty node here is 5.1"),
-        ("5.0", "next empty node here is 5.1"),
+        ("5.2", "next empty node is 5.1"),
+        ("5.0", "next empty node is 5.1"),
     ):
         yield cell(8, 0, value), 9, message
-    yield [*GOOD, GOOD[8]], 10, "next empty node here is 5.2"
+    yield [*GOOD, GOOD[8]], 10, "next empty node is 5.2"
     for values, line in (
         (("2", "1", "2", "2", "2"), 3),
         (("2", "3", "4", "5", "1"), 3),

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from probtx_pyro import data
-from probtx_pyro.data import idx
+from probtx_pyro.data import images as pictures
 
 # Two images of 1 x 3 pixels, byte by byte: the format's own example of a header, three axes of unsigned bytes.
 SMALL = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 128, 255, 7, 8, 9])
@@ -46,14 +46,14 @@ def test_every_type_of_number_is_read_in_the_order_of_this_machine(code, letter,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no IDX file (it begins with nothing)"),
-        (b"\0\0\x08", "is no IDX file (it begins with 00 00 08)"),
-        (b"P5 28 28 255 ", "is no IDX file (it begins with 50 35 20 32); give one"),
-        (b"\0\1" + SMALL[2:], "is no IDX file (it begins with 00 01 08 03)"),
-        (b"\0\0\x0a" + SMALL[3:], "is no IDX file (it begins with 00 00 0a 03)"),
+        (b"", "is no IDX file: it begins with nothing"),
+        (b"\0\0\x08", "is no IDX file: it begins with 00 00 08"),
+        (b"P5 28 28 255 ", "is no IDX file: it begins with 50 35 20 32"),
+        (b"\0\1" + SMALL[2:], "is no IDX file: it begins with 00 01 08 03"),
+        (b"\0\0\x0a" + SMALL[3:], "is no IDX file: it begins with 00 00 0a 03"),
         (SMALL[:15], "is no IDX file"),
-        (SMALL[:-1], "has 5 bytes after its header, which announces (2, 1, 3) numbers of 1; fetch or write it again"),
-        (SMALL + b"\0", "has 7 bytes after its header"),
+        (SMALL[:-1], "has 5 bytes; its header says (2, 1, 3) numbers of 1"),
+        (SMALL + b"\0", "has 7 bytes; its header says"),
     ],
 )
 def test_files_that_do_not_parse(content, message, tmp_path):
@@ -100,21 +100,19 @@ def downloads(tmp_path, monkeypatch):
 def test_tiles_of_a_picture_are_cut_row_by_row(mode, inverted, downloads, monkeypatch):
     path, asked = downloads
     images = np.random.default_rng(0).integers(0, 256, (900, 28, 28), dtype=np.uint8)
-    monkeypatch.setitem(idx.SHA256, "pixels", hashlib.sha256(images.tobytes()).hexdigest())
+    monkeypatch.setitem(pictures.SHA256, "pixels", hashlib.sha256(images.tobytes()).hexdigest())
     sprite_of(255 - images if inverted else images, path)
     Image.open(path).convert(mode).save(path)
     found = data.load_fashion()
     assert np.array_equal(found.images, images / 255) and found.labels.tolist() == [
         c for c in range(10) for _ in range(90)
     ]
-    assert asked == [(idx.SPRITE, None)] and found.names[9] == "ankle boot"
+    assert asked == [(pictures.SPRITE, None)] and found.names[9] == "ankle boot"
 
 
 def test_other_pictures_are_refused(downloads):
     path, _ = downloads
-    message = (
-        r"sprite.png does not hold the published images \(other pixels, \(840, 840\)\); delete it to fetch it again"
-    )
+    message = r"sprite.png does not hold the published images \(other pixels, \(840, 840\)\); delete it"
     sprite_of(np.zeros((900, 28, 28), np.uint8), path)
     with pytest.raises(ValueError, match=message):
         data.load_fashion()
@@ -145,4 +143,4 @@ def test_the_published_images_and_the_picture_made_of_them(tmp_path):
     assert found.images.shape == (900, 28, 28) and found.images.min() == 0 and found.images.max() == 1
     assert found.labels.dtype == np.int64 and found.labels.tolist() == [c for c in range(10) for _ in range(90)]
     sprite_of((found.images * 255).round().astype(np.uint8), tmp_path / "sprite.png")
-    assert np.array_equal(idx.cut_sprite(tmp_path / "sprite.png") / 255, found.images)
+    assert np.array_equal(pictures.cut_sprite(tmp_path / "sprite.png") / 255, found.images)

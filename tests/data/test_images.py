@@ -25,7 +25,7 @@ def test_pagoda_and_its_mask():
     assert image[mask].mean() < 0.7 * image[:100][~mask[:100]].mean()  # darker than the sky around it
 
 
-def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch):
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install -e '\.\[tour\]' in the folder"):
         data.load_digits()

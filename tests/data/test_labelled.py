@@ -52,10 +52,10 @@ def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
         (
             "a.csv",
             "text,label\na,b\n",
-            "line 1: the header is text, label, without category; name the column of the texts text and that of their labels category",
+            "line 1: the header is text, label, without category; name the columns so",
         ),
         ("a.csv", "a,b\n", "line 1: the header is a, b, without category and text"),
-        ("a.csv", CSV + "one, two,card\n", "line 4: 3 columns instead of 2; quote a text"),
+        ("a.csv", CSV + "one, two,card\n", "line 4: 3 columns instead of 2; quote texts"),
         ("a.csv", CSV + "\n\nalone\n", "line 6: 1 columns instead of 2"),
         ("a.csv", CSV + " ,card\n", "line 4: the text or its label is empty"),
         ("a.csv", CSV + "card,\n", "line 4: the text or its label is empty"),
@@ -65,7 +65,7 @@ def test_columns_of_other_names_and_texts_over_two_lines(tmp_path):
         (
             "a.tsv",
             CSV,
-            r"line 1: the header has no '\t' but ','; write '\t' between columns, or say what stands there (delimiter ',')",
+            r"line 1: the header has no '\t' but ','; mend it (delimiter ',')",
         ),
         ("a.csv", "text;category\na;b\n", "line 1: the header has no ',' but ';'"),
         ("a.csv", "text,category,text\na,b,c\n", "line 1: the header has the column text twice; rename one of them"),

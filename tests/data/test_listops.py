@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from probtx_pyro.data import Labelled, load_listops, read_listops
-from probtx_pyro.data import listops as module
-from probtx_pyro.data.listops import is_listops
+from probtx_pyro.data import labelled as module
+from probtx_pyro.data.labelled import is_listops
 from probtx_pyro.train import classified_texts
 
 ROWS = [Labelled("[MAX 2 [SM 9 4 ] 1 ]", "3"), Labelled("7", "7")]
@@ -42,7 +42,7 @@ def test_both_forms_are_read_and_known(content, tmp_path):
         ("[MAX 2 3 ]", "'[MAX 2 3 ]' is no digit; give the answer, a tab and the expression"),
         ("12\t[SM 9 3 ]", "'12' is no digit"),
         ("]\t[SM 9 3 ]", "']' is no digit"),
-        ("3\t[MAXIMUM 3 ]", "'[MAXIMUM' is no token; those are [MAX, [MIN, [MED, [SM, ] and digits, between spaces"),
+        ("3\t[MAXIMUM 3 ]", "'[MAXIMUM' is no token: [MAX, [MIN, [MED, [SM, ] or a digit"),
         ("3\t[MAX 3", "the brackets are not those of one expression"),
         ("3\t3 ]", "the brackets are not those of one expression"),
         ("3\t[MAX 3 ] 4", "the brackets are not those of one expression"),

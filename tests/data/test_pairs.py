@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from probtx_pyro.data import Pair, Tokenizer, _fetch, load_pairs, pairs, read_pairs
+from probtx_pyro.data import Pair, Tokenizer, files, load_pairs, pairs, read_pairs
 
 LINES = [f"sentence {i // 2}\tSatz {i}" for i in range(200)]  # two translations of each
 
@@ -40,9 +40,9 @@ def test_parts_share_no_source_sentence(tmp_path):
     assert parts == load_pairs(path, dev_share=0.1, test_share=0.2)
     assert parts != load_pairs(path, dev_share=0.1, test_share=0.2, seed=1)
     assert parts.test != sorted(parts.test)[:40] and not load_pairs(path, test_share=0.0).test
-    with pytest.raises(ValueError, match=r"dev_share 0.004 of 100 distinct sentences leaves a part empty"):
+    with pytest.raises(ValueError, match=r"dev_share 0.004 of 100 sentences leaves a part empty"):
         load_pairs(path, dev_share=0.004)
-    with pytest.raises(ValueError, match=r"test_share 0.95 of 100 distinct sentences leaves a part empty"):
+    with pytest.raises(ValueError, match=r"test_share 0.95 of 100 sentences leaves a part empty"):
         load_pairs(path, test_share=0.95)
 
 
@@ -72,7 +72,7 @@ def test_the_publisher_s_file_is_the_one_of_the_data_folder_in_other_clothes(tmp
     theirs.write_bytes(theirs.read_bytes().replace(b"Satz 7", b"Satz 8"))
     with pytest.raises(ValueError, match="does not hold the published pairs"):
         load_pairs()
-    assert pairs.ADDRESS.startswith(_fetch.GITHUB)
+    assert pairs.ADDRESS.startswith(files.GITHUB)
 
 
 @pytest.mark.parametrize("level", ["subword", "word"])

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from probtx_pyro.data._fetch import Remote, fetch, read_lines
-from probtx_pyro.data._splits import Splits, held_out, load_splits, part_paths
+from probtx_pyro.data.files import Remote, Splits, fetch, held_out, load_splits, part_paths, read_lines
 
 
 def letters(path):
@@ -90,5 +89,5 @@ def test_a_download_without_a_connection(monkeypatch):
 
     monkeypatch.delenv("PROBTX_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "pooch", SimpleNamespace(retrieve=retrieve, os_cache=lambda name: name))
-    with pytest.raises(ValueError, match=r"https://example.org/a cannot be downloaded .* PROBTX_DATA .* has a"):
+    with pytest.raises(ValueError, match=r"https://example.org/a cannot be downloaded .* PROBTX_DATA .* with a"):
         fetch(Remote("a", "https://example.org/a", ""))

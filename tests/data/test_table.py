@@ -69,7 +69,7 @@ def test_threads_of_pandas_and_csvkit_on_cells_that_were_read_as_something_else(
     ):  # csvkit#805, #795; pandas#38420
         for cell in cells:
             path.write_text(f'a;side\n1;x\n"{cell}";x\n')
-            with pytest.raises(ValueError, match=r"line 3: a is .*which is no finite number"):
+            with pytest.raises(ValueError, match=r"line 3: a is .*no finite number"):
                 read_table(path, "side", delimiter=";", decimal=decimal)
     path.write_text("a,b,side\n1,4,x,\n2,5,y,\n")  # pandas#14124, #15203 shift the columns
     with pytest.raises(ValueError, match="line 2: 4 columns instead of 3"):
@@ -84,17 +84,17 @@ def test_only_a_point_or_a_comma_is_before_decimals(tmp_path):
         read_table(tmp_path / "a.csv", decimal=";")
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "1_000", "1 000", "1\u00a0000", "1'000", "\u0661\u0662", "\uff11\uff12", "\u00b2", "inf", "-Infinity", "1e400", "-1e999",
-        "nan", "0x10", "1e", "e5", ".", "--1", "\u22121", "1.2.3", "12%", "$1", "1\u00bd", "TRUE", "1j",
-    ],
-)  # fmt: skip
+NO_NUMBERS = (
+    "1_000|1 000|1\u00a0000|1'000|\u0661\u0662|\uff11\uff12|\u00b2|inf|-Infinity|1e400|-1e999|"
+    "nan|0x10|1e|e5|.|--1|\u22121|1.2.3|12%|$1|1\u00bd|TRUE|1j"
+)
+
+
+@pytest.mark.parametrize("cell", NO_NUMBERS.split("|"))
 def test_what_is_no_number_in_the_digits_of_ascii_is_refused_with_its_line(cell, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(f"a,b,side\n1,2,left\n{cell},2,left\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 3: a is .* which is no finite number; fill it"):
+    with pytest.raises(ValueError, match=r"line 3: a is .* no finite number; fill it"):
         read_table(path, "side")
 
 
@@ -102,12 +102,12 @@ def test_what_is_no_number_in_the_digits_of_ascii_is_refused_with_its_line(cell,
     ("text", "message"),
     [
         ("a;b;side\n1;2;left\n", r"line 1: the header has no ',' but ';'; .* \(delimiter ';'\)"),
-        ("a,b,side\n1,2;3,left\n", "line 2: b is '2;3', which is no finite number"),
+        ("a,b,side\n1,2;3,left\n", "line 2: b is '2;3', no finite number"),
         (
             'a,b,side\n1,"2,5",left\n',
             r"line 2: b is '2,5', .*; write '\.' before decimals, say what stands there \(decimal ','\)",
         ),
-        ('a,b,side\n1,"1,234.5",left\n', "line 2: b is '1,234.5', which is no finite number"),
+        ('a,b,side\n1,"1,234.5",left\n', "line 2: b is '1,234.5', no finite number"),
         ("a,b,side,\n1,2,left,\n", "line 1: column 4 of the header has no name; name it, or remove it"),
         (",a,side\n0,1,left\n", "line 1: column 1 of the header has no name"),
         ("a,b,side\n1,2,left,\n", "line 2: 4 columns instead of 3"),
@@ -116,8 +116,8 @@ def test_what_is_no_number_in_the_digits_of_ascii_is_refused_with_its_line(cell,
         ("a, a ,side\n1,2,left\n", "line 1: the header has the column a twice"),
         ('a,side\n1,"left\n', "line 2: unexpected end of data"),
         ("a,side\n1,le\0ft\n", "line 2: this is no text: it has a NUL character"),
-        ("a,b,side\n1,x,left\n", "line 2: b is 'x', which is no finite number"),
-        ("a,b,side\n1,nan,left\n", "line 2: b is 'nan', which is no finite number"),
+        ("a,b,side\n1,x,left\n", "line 2: b is 'x', no finite number"),
+        ("a,b,side\n1,nan,left\n", "line 2: b is 'nan', no finite number"),
         ("a,b,side\n1,2,\n", "line 2: the label in side is empty"),
         ("a,a,side\n1,2,left\n", "line 1: the header has the column a twice"),
         ("side\nleft\n", "line 1: there is no column of numbers"),

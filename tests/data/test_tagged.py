@@ -76,9 +76,7 @@ def test_of_four_columns_the_first_is_the_word_and_the_last_its_tag(tmp_path):
 
 
 def test_all_lines_have_as_many_columns():
-    with pytest.raises(
-        ValueError, match=r"line 3: 'New York B-LOC' has 3 columns, and lines before it 2; give as many"
-    ):
+    with pytest.raises(ValueError, match=r"line 3: 'New York B-LOC' has 3 columns instead of 2; give as many"):
         read_tagged(["in O", "", "New York B-LOC"])
 
 

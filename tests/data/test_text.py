@@ -6,7 +6,7 @@ import types
 import pytest
 
 from probtx_pyro.data import text
-from probtx_pyro.data._fetch import read_text
+from probtx_pyro.data.files import read_text
 from probtx_pyro.data.text import Text, Vocabulary, load_text
 
 CONTENT = "First Citizen:\nBefore we proceed, speak.\n" * 10  # 410 characters
@@ -15,9 +15,9 @@ CONTENT = "First Citizen:\nBefore we proceed, speak.\n" * 10  # 410 characters
 @pytest.fixture
 def corpus(monkeypatch):
     """A stand-in for the published file: its checksum is that of `CONTENT`."""
-    remote = text.REMOTE["tinyshakespeare"][0]
+    remote = text.REMOTE["tinyshakespeare"]["training"]
     digest = hashlib.sha256(CONTENT.encode()).hexdigest()
-    monkeypatch.setitem(text.REMOTE, "tinyshakespeare", (remote._replace(sha256=digest),))
+    monkeypatch.setitem(text.REMOTE, "tinyshakespeare", {"training": remote._replace(sha256=digest)})
     monkeypatch.delenv("PROBTX_DATA", raising=False)
     return remote
 

@@ -35,7 +35,7 @@ def test_loading_twice_gives_the_same_weights_in_single_precision():
 
 
 @pytest.mark.parametrize("field", ["steps", "seed", "seconds", "training_loss", "validation_loss"])
-def test_docstring_says_how_the_checkpoint_was_trained(field):
+def test_the_docstring_has_the_training_record_of_the_checkpoint(field):
     assert str(text_transformer.load().training_record[field]) in text_transformer.__doc__
 
 
@@ -106,7 +106,7 @@ def test_training_again_gives_the_same_weights_and_leaves_the_random_state():
 
 
 @pytest.mark.slow
-def test_script_writes_a_checkpoint_that_says_how_it_was_made(tmp_path, monkeypatch, capsys):
+def test_the_script_writes_a_checkpoint_with_its_training_record(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(data.text, "topics_text", lambda: "to be or not to be, " * 200)
     path = tmp_path / "small.npz"
     main(["--steps", "2", "--seed", "3", "--out", str(path)])

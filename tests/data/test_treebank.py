@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from probtx_pyro.data.conllu import read_conllu, write_conllu
-from probtx_pyro.data.treebank import PUBLISHED, load_treebank
+from probtx_pyro.data.conllu import PUBLISHED, load_treebank, read_conllu, write_conllu
 
 SMALL = PUBLISHED["small"]["train"]
 ALL = read_conllu(SMALL)

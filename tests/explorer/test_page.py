@@ -314,7 +314,7 @@ def own_models():
 @pytest.mark.parametrize("number", range(3), ids=["mixture", "priors", "crf"])
 def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
     view, own, names, said = list(own_models())[number]
-    file = models.write_explorer_json(tmp_path / "own.json", *own, **names)
+    file = cli.write_explorer_json(tmp_path / "own.json", *own, **names)
     assert cli.main(["explore", str(file), "--out", str(tmp_path / "page.html"), "--no-browser"]) == 0
     one = visit("", page=tmp_path / "page.html")
     assert one.page.evaluate("explorer.view()") == view and one.page.locator("#message").inner_text() == ""

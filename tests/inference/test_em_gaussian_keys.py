@@ -12,7 +12,6 @@ from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import inference, models
 from probtx_pyro.inference.em import gradient_map
-from probtx_pyro.models import _conditionals as conditionals
 from probtx_pyro.models import _problem
 
 EVERY = "keys key_precision weights component_weights"
@@ -103,7 +102,7 @@ def test_a_wrong_step_is_seen(monkeypatch):
         mass = counts / counts.sum((-1, -2), keepdim=True)  # N_jr / N, made a simplex by giving the rest to the first
         return torch.cat([1 - mass[..., 1:].sum(-1, keepdim=True), mass[..., 1:]], -1)
 
-    monkeypatch.setattr(_problem, "MODE", conditionals.MODE._replace(dirichlet=printed))
+    monkeypatch.setattr(_problem, "MODE", _problem.MODE._replace(dirichlet=printed))
     fit = inference.adapt(
         models.bayesian(model, **some_priors(model, "component_weights", concentration=1.0)), queries, num_steps=10
     )

@@ -15,7 +15,7 @@ from strategies import crf_lists, crf_problem, generator
 from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import inference
-from probtx_pyro.models.dependency_crf._latents import Latents
+from probtx_pyro.models.dependency_crf._densities import Latents
 from probtx_pyro.ops._label_sweeps import _Walk
 
 WORDS, LABELS, ROOT, CHAINS, TURNS = 3, 3, 2, 1000, 8

@@ -280,16 +280,26 @@ def test_it_does_not_depend_on_how_the_same_attention_is_written():
         np.testing.assert_allclose(first.log_evidence(), second.log_evidence() + 3 * math.log(4.0), atol=FOUND)
 
 
+class OwnPrecisions(layers.GaussianMixtureAttention):
+    """A layer whose units have weights and precisions that their inputs decide."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.unit_precision, self.unit_weights = (torch.nn.Linear(8, 2, bias=False) for _ in range(2))
+
+    def units_of(self, keys, source):
+        weights, precision = (linear(source).mT for linear in (self.unit_weights, self.unit_precision))
+        return super().units_of(keys, source)._replace(log_weights=weights, log_precision=precision)
+
+
 def test_units_with_precisions_of_their_own():
     """Attention by Gaussian distance, the precision of each unit its own: equivalents add one number to all of them."""
     torch.manual_seed(0)
-    layer = layers.GaussianMixtureAttention(
-        8, 2, batch_first=True, linked=False, unit_precision=True, unit_weights=True
-    )
+    layer = OwnPrecisions(8, 2, batch_first=True, linked=False)
     for linear in (layer.unit_precision, layer.unit_weights):
         torch.nn.init.normal_(linear.weight, std=0.3)
     x = torch.randn(3, 12, 8)
-    found = inspection.capture(layer.double(), x, x, x, is_causal=True)["GaussianMixtureAttention"]
+    found = inspection.capture(layer.double(), x, x, x, is_causal=True)["OwnPrecisions"]
     best = inspection.best_equivalent(found)
     assert (best.mixture.attention(best.queries) - found.attention()).abs().max() < HELD
     assert (best.log_evidence().sum((0, 2)) > found.raw.log_evidence().sum((0, 2)) + 1).all()
@@ -368,12 +378,12 @@ def test_the_truth_is_found_and_its_intervals_cover_it(metric):
         (lambda one: inspection.best_equivalent(one, tilt=Gamma(2.0, 1.0)), "tilt: the one maximum is known under a Normal prior"),
         (lambda one: inspection.best_equivalent(one, precision=Gamma(0.5, 1.0)), "less than a concentration of 1"),
         (lambda one: inspection.best_equivalent(one, "full", precision=Wishart(torch.tensor(3.5), torch.eye(3))), "less than D [+] 1 = 4 degrees"),
-        (lambda one: inspection.best_equivalent(one, tilt=Normal(torch.zeros(4), 1.0)), r"tilt: the prior has shape \(4,\) but the tilt of the heads \(3,\)"),
+        (lambda one: inspection.best_equivalent(one, tilt=Normal(torch.zeros(4), 1.0)), r"tilt: the prior has shape \(4,\); heads need \(3,\)"),
         (lambda one: inspection.best_equivalent(inspection.captured(one.queries, one.keys, padded=torch.ones(40).bool())), "has no query that counts"),
-        (lambda one: one.equivalent(torch.zeros(2, 3), torch.ones(())), r"tilt has shape \(2, 3\) and precision \(\)"),
+        (lambda one: one.equivalent(torch.zeros(2, 3), torch.ones(())), r"tilt must have shape \(\*heads, D\), precision"),
         (lambda one: one.equivalent(torch.zeros(3), -torch.eye(3)), "precision must be symmetric positive definite|precision"),
         (lambda one: one.equivalent(torch.zeros(3), torch.tensor(-1.0)), "key_precision must be > 0"),
-        (lambda one: inspection.stack_layers({"a": one, "b": one.raw}), "one choice of mixture"),
+        (lambda one: inspection.stack_layers({"a": one, "b": one.raw}), "layers differ in shape, kind or choice of mixture"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

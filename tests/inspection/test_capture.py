@@ -191,7 +191,7 @@ def test_a_layer_called_twice_is_there_twice():
 
 OURS = {
     "softmax": layers.SoftmaxAttention(WIDTH, HEADS, head_dim=3, batch_first=True),
-    "mixture": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, unit_weights=True),
+    "mixture": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True),
     "map": layers.GaussianMixtureAttention(WIDTH, HEADS, batch_first=True, map_steps=2),
     "hopfield": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, beta=1.3),
     "hopfield with its own beta": layers.HopfieldAttention(WIDTH, HEADS, batch_first=True, learn_beta=True),
@@ -220,7 +220,7 @@ def test_weights_are_those_of_our_language_model():
 
 
 def test_other_modules_are_refused():
-    with pytest.raises(ValueError, match=r"computed no attention that is known.* explain its own class by attentions="):
+    with pytest.raises(ValueError, match=r"computed no attention that is known.* explain its class by attentions="):
         inspection.capture(nn.Linear(2, 2), torch.zeros(1, 2))
     layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     nn.utils.parametrizations.weight_norm(layer, "in_proj_weight")
@@ -348,8 +348,8 @@ def test_layers_stack_whatever_masks_they_have():
         (lambda q, k: inspection.captured(q, k, dims=("head",)), "dims names 1 axes but there are 0"),
         (lambda q, k: inspection.captured(q * torch.nan, k), "queries contains NaN"),
         (lambda q, k: inspection.captured(q.expand(2, 3, 2), k.expand(3, 4, 2)), "batch axes do not broadcast: queries"),
-        (lambda q, k: inspection.stack_layers({}), "layers must have one shape .* not none"),
-        (lambda q, k: inspection.capture_data({"a": inspection.captured(q, k), "b": inspection.captured(k, k)}), "one shape .* not a"),
+        (lambda q, k: inspection.stack_layers({}), "layers differ in shape, .* none; take like layers"),
+        (lambda q, k: inspection.capture_data({"a": inspection.captured(q, k), "b": inspection.captured(k, k)}), "layers differ in shape, .*: a"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

@@ -17,13 +17,13 @@ def padding(units, *lengths):
 
 
 OTHERS = {
-    "unlinked": (layers.GaussianMixtureAttention, {"linked": False, "unit_precision": True, "unit_weights": True}),
-    "keys": (layers.GaussianKeysAttention, {"unit_precision": True}),
+    "unlinked": (layers.GaussianMixtureAttention, {"linked": False}),
+    "keys": (layers.GaussianKeysAttention, {}),
     "linked keys": (layers.GaussianKeysAttention, {"linked": True, "share": "shift"}),
     "hard keys": (layers.GaussianKeysAttention, {"assignment": "hard"}),
-    "adapting": (layers.GaussianMixtureAttention, {"adapt_steps": 2, "adapted": ("keys", "key_precision")}),
-    "adapting unlinked": (layers.GaussianMixtureAttention, {"adapt_steps": 1, "linked": False}),
-    "adapting keys": (layers.GaussianKeysAttention, {"adapt_steps": 2}),
+    "adapting": (layers.GaussianMixtureAttention, {"adapt": layers.Adapt(2, ("keys", "key_precision"))}),
+    "adapting unlinked": (layers.GaussianMixtureAttention, {"adapt": layers.Adapt(), "linked": False}),
+    "adapting keys": (layers.GaussianKeysAttention, {"adapt": layers.Adapt(2)}),
     "linear": (layers.LinearKeysAttention, {}),
     "linear, one key": (layers.LinearKeysAttention, {"num_components": 1, "share": "shift"}),
     "hopfield steps": (layers.HopfieldAttention, {"num_steps": 3, "learn_beta": True, "beta": 0.8}),
@@ -100,7 +100,7 @@ def test_additive_masks_of_layers_that_have_no_place_for_them():
         assert_equal(found.attention(), weights, operations=4096)
 
 
-def test_a_layer_of_ones_own_that_says_nothing_is_refused():
+def test_a_layer_of_ones_own_without_a_formulation_is_refused():
     class Own(layers.attention.Attention):
         def attend(self, queries, units, values, masks, need_weights):
             return values, None

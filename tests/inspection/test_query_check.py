@@ -98,7 +98,7 @@ def test_statistics_are_those_of_loops():
             assert math.isclose(found["entropy"][p, i], entropy, abs_tol=1e-12)
 
 
-def test_the_summary_counts_what_it_says():
+def test_the_summary_is_short_and_right():
     """Replicates that are known: a statistic that ignores its queries and follows a list."""
     one, values = drawn(1, 3), iter([2.0, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0])
 
@@ -163,7 +163,7 @@ def test_a_statistic_that_cannot_vary_is_not_a_finding():
         (lambda one: inspection.query_check(one, num_draws=1, seed=0, statistics={}), "statistics not empty"),
         (lambda one: inspection.query_check(one, num_draws=1, seed=0, statistics={"x": lambda of: of.queries}), r"'x' gave shape \(2, 3, 3\)"),
         (lambda one: inspection.query_check(inspection.captured(one.queries, one.keys, padded=torch.ones(2, 3).bool()), num_draws=1, seed=0), "without a query that counts"),
-        (lambda one: inspection.cross_validate(one.mixture, one.queries, folds=4, seed=0), "folds must be between 2 and the number of queries, 3"),
+        (lambda one: inspection.cross_validate(one.mixture, one.queries, folds=4, seed=0), "folds must be from 2 to 3, the queries, not 4"),
         (lambda one: inspection.cross_validate(one.mixture.replace(key_precision=torch.ones(6)), one.queries, folds=2, seed=0), "candidates by default"),
         (lambda one: inspection.cross_validate(models.GaussianKeys(one.keys.unsqueeze(-2), None), one.queries, folds=2, seed=0), "candidates by default"),
         (lambda one: inspection.cross_validate({}, one.queries, folds=2, seed=0), "candidates not empty"),
@@ -179,7 +179,7 @@ def test_errors_name_the_argument_in_one_line(call, message):
 # -- cross validation --------------------------------------------------------------------------------------------------------
 
 
-def test_held_out_queries_are_scored_by_what_the_others_taught():
+def test_held_out_queries_are_scored_by_fits_to_the_others():
     """Against a refit on each training set itself, with the rows of the causal prior picked by hand."""
     one = drawn(2, 7)
     prior = Normal(one.keys, 1.0)

@@ -246,7 +246,7 @@ def trace_values_of_labels(trace):
     return trace.nodes["label"]["value"].squeeze(-2), None, trace.nodes["root_label"]["value"].squeeze((-2, -1))
 
 
-def test_labels_of_one_sentence_condition_the_program_as_they_are():
+def test_labels_of_one_sentence_condition_the_program_without_an_axis():
     crf = crf_problem(generator(8), words=3, labels=2, root=2)
     labels = torch.tensor([0, 1, 1])
     trace = poutine.trace(poutine.condition(crf.model, {"label": labels})).get_trace()
@@ -306,13 +306,13 @@ def test_svi_with_free_logits_reaches_the_stationary_point_of_mean_field(name):
         assert (pyro.param(f"label_{i}_logits").softmax(-1) - row).abs().max() < 1e-3
 
 
-def test_parameters_that_an_input_needs():
+def test_missing_or_superfluous_root_and_nodes_are_refused():
     rooted = crf_problem(generator(12), words=2, root=2)
     split = crf_problem(generator(12), words=2, nodes=2, split=True)
     labels, heads = torch.zeros(2, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"root_label must be given with a CRF that has one.*: give root_label"):
+    with pytest.raises(ValueError, match=r"root_label must be given with a CRF that has a root, and only then"):
         rooted.log_joint(labels, heads)
-    with pytest.raises(ValueError, match=r"nodes must be given .*: give nodes"):
+    with pytest.raises(ValueError, match=r"nodes must be given with heads and memory_split=True, and only then"):
         split.log_joint(labels, heads)
-    with pytest.raises(ValueError, match=r"root_label must be given .*: leave out root_label"):
+    with pytest.raises(ValueError, match=r"root_label must be given with a CRF that has a root"):
         split.log_joint(labels, heads, torch.tensor(0))

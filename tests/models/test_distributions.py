@@ -8,8 +8,8 @@ from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 from torch.distributions import biject_to, constraints, transform_to
 
-from probtx_pyro.models import FaceDirichlet, GaussianMixture, MixtureDensity
-from probtx_pyro.models._distributions import Face, FaceStickBreaking
+from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models._distributions import Face, FaceDirichlet, FaceStickBreaking, MixtureDensity
 
 
 @pytest.mark.parametrize("precision", ["unit", "shared"])

@@ -222,13 +222,13 @@ FLAT_POINTS = torch.cat([POINTS[:, :1], 2 * POINTS[:, :1]], -1)
         ),
         ({"points": FLAT_POINTS, "metric": "full"}, "points lie in a subspace of their 2 features.*metric='diagonal'"),
         ({"metric": "tied"}, "metric must be None, 'scalar', 'diagonal' or 'full', not 'tied'"),
-        ({"prior_weight": 0.0}, "prior_weight must be a positive number of points, not 0.0; without a prior"),
+        ({"prior_weight": 0.0}, "prior_weight must be a positive number of points, not 0.0"),
         ({"num_units": 0}, "num_units must be a whole number from 1"),
         ({"num_units": []}, r"num_units must be a whole number from 1, or several, .* not \[\]"),
         ({"num_units": 2.0}, "num_units must be a whole number from 1, or several, .* not 2.0"),
         ({"num_units": [1, True]}, "num_units must be a whole number from 1"),
         ({"num_units": 13}, "number of points, 12, not 13"),
-        ({"num_units": [1, 10]}, "num_units goes to 10, but 12 points in 5 folds leave 9"),
+        ({"num_units": [1, 10]}, "num_units goes to 10, more than the points that 5 folds leave"),
         ({"num_units": [1, 2], "num_folds": 1}, "num_folds must be between 2 and the number of points, 12, not 1"),
         ({"num_steps": -1}, "num_steps must be 0 or more"),
         (
@@ -246,6 +246,6 @@ def test_bad_input_gets_one_clear_error(given, message):
         from_points(**({"points": POINTS, "num_units": 2, "seed": 0} | given))
 
 
-def test_em_that_stops_early_says_so():
+def test_em_that_stops_early_warns():
     with pytest.warns(UserWarning, match="EM of 2 units has not met tol=1e-09 after num_steps=2"):
         from_points(POINTS, 2, tol=1e-9, num_steps=2, seed=0)

@@ -173,10 +173,10 @@ REFUSED = {
     "fewer answers": (lambda: MEMORY.log_evidence(Q, V[:3]), ValueError, "queries have 5 rows but outputs have 3"),
     "answers with NaN": (lambda: MEMORY.model(Q, V * math.nan), ValueError, "outputs contains NaN"),
     "answers of another dtype": (lambda: MEMORY.log_evidence(Q, V.half()), ValueError, "differ in dtype"),
-    "queries to draw": (lambda: BAYESIAN(None, num_queries=7), ValueError, "queries: a LinearKeys is conditional on queries and cannot draw them"),
+    "queries to draw": (lambda: BAYESIAN(None, num_queries=7), ValueError, "queries: a LinearKeys is conditional on queries; give queries"),
     "a prior on a mask": (
         lambda: models.bayesian(MEMORY.replace(unit_weights=MEMORY.unit_weights * torch.tensor([0, 1, 1, 1])), unit_weights=Gamma(1.0, 1.0)),
-        ValueError, "some of them are 0, a mask",
+        ValueError, "some of unit_weights are 0, a mask",
     ),
     "a precision without values": (lambda: models.LinearKeys(MEMORY.keys, value_precision=1.0), ValueError, "values is None; give values"),
     "a precision of other units": (lambda: MEMORY.replace(value_precision=torch.ones(3)), ValueError, r"must be a number or \(\.\.\., 4\)"),

@@ -281,7 +281,7 @@ def test_measures_without_a_tilt_are_refused():
         (lambda: {"covariance": -torch.eye(2)}, "positive definite"),
         (lambda: {"covariance": torch.tensor([[2.0, 0.5], [0.4, 2.0]])}, r"covariance must be symmetric; the mean"),
         (lambda: {"locations": torch.zeros(0, 2)}, "locations has no units; give at least one"),
-        (lambda: {"covariance": torch.eye(2).expand(3, 2, 2)}, "3 matrices but there are 4"),
+        (lambda: {"covariance": torch.eye(2).expand(3, 2, 2)}, "3 matrices for 4 locations"),
         (lambda: {"covariance": torch.eye(2), "variance": 1.0}, "give one of them"),
         (lambda: {"variance": torch.ones(3, 2)}, "variance must end in"),
         (lambda: {"variance": -1.0}, "variance must be > 0"),

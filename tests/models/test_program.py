@@ -172,7 +172,7 @@ def test_a_shared_parameter_is_drawn_outside_the_plate(setting):
     [
         (1, 0, "num_queries must be a whole number from 1, not 0"),
         (1, 2.5, "num_queries must be a whole number from 1, not 2.5"),
-        (5, 4, "log_prior has rows for 5 queries but there are to be 4 queries; use one row, or one for each query"),
+        (5, 4, "log_prior has rows for 5 queries but there are 4 queries; give one row"),
     ],
 )
 def test_a_sample_that_cannot_be_is_refused_in_one_line(rows, number, message):

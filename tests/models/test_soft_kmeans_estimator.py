@@ -163,7 +163,7 @@ def test_a_row_that_overflows_in_single_precision_belongs_to_a_center():
 
 
 @pytest.mark.slow
-def test_without_scikit_learn_the_error_says_what_to_install():
+def test_without_scikit_learn_the_error_names_what_to_install():
     code = """
 import sys
 sys.modules["sklearn"] = None

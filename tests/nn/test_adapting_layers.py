@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,19 +27,24 @@ def make(kind=nn.GaussianMixtureAttention, **options):
 
 
 ALL = {"metric": "full", "shift": True, "background": "learned"}
+TOLD = ("answers", "values", "everything")  # the cases in which some answers are known
 CASES = {  # options of the layer, and what adapts
     "shift": ({"shift": True}, ("shift",)),
     "metric": ({"metric": "full"}, ("metric",)),
     "diagonal": ({"metric": "diagonal"}, ("metric",)),
     "weights": ({"background": "zero"}, ("weights",)),
-    "all": (ALL | {"linked": False, "unit_precision": True}, ("keys", "shift", "key_precision", "metric", "weights")),
-    "answers": ({"answers": True}, ("keys",)),
-    "values": ({"answers": True, "linked": False}, ("values", "value_precision")),
-    "everything": (ALL | {"answers": True}, ("keys", "shift", "key_precision", "metric", "values", "value_precision", "weights")),
+    "all": (ALL | {"linked": False}, ("keys", "shift", "key_precision", "metric", "weights")),
+    "answers": ({}, ("keys",)),
+    "values": ({"linked": False}, ("values", "value_precision")),
+    "everything": (ALL, ("keys", "shift", "key_precision", "metric", "values", "value_precision", "weights")),
 }  # fmt: skip
 QUICK = ("everything",)
 cases = pytest.mark.parametrize(
-    "case", [pytest.param(x, id=name, marks=[] if name in QUICK else pytest.mark.slow) for name, x in CASES.items()]
+    "case",
+    [
+        pytest.param((*x, name in TOLD), id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, x in CASES.items()
+    ],
 )
 
 
@@ -68,9 +74,9 @@ def alone(model, b, h):
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @torch.no_grad()
 def test_adaptation_is_inference_adapt_head_by_head(case, causal):
-    options, adapted = case
-    layer, x, known = make(adapt_steps=2, adapted=adapted, **options)
-    answers = {"answers": known, "observed": OBSERVED} if layer.answers else {}
+    options, adapted, told = case
+    layer, x, known = make(adapt=nn.Adapt(2, adapted, answers=told), **options)
+    answers = {"answers": known, "observed": OBSERVED} if told else {}
     masks = {"is_causal": causal, "key_padding_mask": None if causal else PADDING}
     output, weights = layer(x, x, x, average_attn_weights=False, **masks, **answers)
     model, queries = layer.posterior_model(x, x, x, **masks)
@@ -96,7 +102,7 @@ def test_adaptation_is_inference_adapt_head_by_head(case, causal):
     by_hand = found.transpose(1, 2).flatten(-2) @ layer.out_proj.weight.T + layer.out_proj.bias
     there = torch.ones(B, L, dtype=torch.bool) if causal else ~PADDING
     assert_equal(output[there], by_hand[there], operations=512)
-    still, *_ = make(**options | {"answers": False})
+    still, *_ = make(**options)
     still.load_state_dict({n: p for n, p in layer.state_dict().items() if n in still.state_dict()})
     moved = (output - still(x, x, x, **masks)[0])[there].abs().max()
     assert moved > 1e-4  # something does adapt
@@ -105,7 +111,7 @@ def test_adaptation_is_inference_adapt_head_by_head(case, causal):
 @torch.no_grad()
 def test_one_step_written_out_with_known_answers():
     """PT eq. 31-35 in loops: the E-step hears the known answers, keys and values move to what is assigned to them."""
-    layer, x, known = make(adapt_steps=1, adapted=("keys", "values"), answers=True, linked=False)
+    layer, x, known = make(adapt=nn.Adapt(1, ("keys", "values"), answers=True), linked=False)
     output, _ = layer(x, x, x, answers=known, observed=OBSERVED)
     project = [(w, c) for w, c in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)]
     q, k, v, known_v = ((y @ w.T + c).view(B, L, H, D) for y, (w, c) in zip((x, x, x, known), (*project, project[2]), strict=True))  # fmt: skip
@@ -138,7 +144,7 @@ def test_one_step_written_out_with_known_answers():
 @torch.no_grad()
 def test_one_causal_step_written_out(adapted):
     """PT eq. 27-29 in loops, at three positions: units in sight move to the queries up to that position."""
-    layer, x, _ = make(adapt_steps=1, adapted=(adapted,), linked=False, shift=adapted == "shift")
+    layer, x, _ = make(adapt=nn.Adapt(1, (adapted,)), linked=False, shift=adapted == "shift")
     output, _ = layer(x, x, x, is_causal=True)
     q, k, v = ((x @ w.T + c).view(B, L, H, D) for w, c in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True))  # fmt: skip
     for b, i in itertools.product(range(B), (0, 2, 4)):
@@ -170,7 +176,7 @@ def test_one_causal_step_written_out(adapted):
 @torch.no_grad()
 def test_no_later_query_or_answer_moves_an_earlier_output():
     names = ("keys", "shift", "key_precision", "metric", "values", "weights")
-    layer, x, known = make(adapt_steps=2, adapted=names, answers=True, **ALL)
+    layer, x, known = make(adapt=nn.Adapt(2, names, answers=True), **ALL)
     before = layer(x, x, x, is_causal=True, answers=known, observed=OBSERVED)[0]
     other, told, observed = x.clone(), known.clone(), OBSERVED.clone()
     other[:, 3:] += 2.0
@@ -203,7 +209,7 @@ class Near(torch.nn.Module):
 def test_own_priors_are_those_of_inference_adapt():
     module = Near()
     given = {"keys": lambda keys: Normal(0.9 * keys, 0.7), "shift": Normal(0.1, 2.0), "key_precision": None, "values": module}  # fmt: skip
-    layer, x, known = make(adapt_steps=3, adapted=given, shift=True, answers=True)
+    layer, x, known = make(adapt=nn.Adapt(3, given, answers=True), shift=True)
     output, _ = layer(x, x, x, answers=known)  # all are known, so that they are answered as they are
     parts = {name for name, _ in layer.named_parameters()}
     assert {"prior_of_values.log_scale", "log_strength_key_precision"} <= parts and "log_strength_keys" not in parts
@@ -223,7 +229,7 @@ def test_own_priors_are_those_of_inference_adapt():
 
 
 def test_a_prior_without_closed_form_goes_to_gradient_map():
-    layer, x, _ = make(adapt_steps=5, adapted={"keys": lambda keys: Laplace(keys, 0.5), "key_precision": LogNormal(0.0, 0.5)})  # fmt: skip
+    layer, x, _ = make(adapt=nn.Adapt(5, {"keys": lambda keys: Laplace(keys, 0.5), "key_precision": LogNormal(0.0, 0.5)}))  # fmt: skip
     with torch.no_grad(), pytest.warns(UserWarning, match="gradient MAP"):
         weights = layer(x, x, x, average_attn_weights=False)[1]
     with torch.no_grad(), pytest.warns(UserWarning, match="gradient MAP"):
@@ -239,7 +245,7 @@ def test_a_prior_without_closed_form_goes_to_gradient_map():
 
 def test_keys_of_several_components_adapt_their_weights():
     adapted = ("keys", "weights", "component_weights")
-    layer, x, _ = make(nn.GaussianKeysAttention, adapt_steps=3, adapted=adapted, background="zero")
+    layer, x, _ = make(nn.GaussianKeysAttention, adapt=nn.Adapt(3, adapted), background="zero")
     weights = layer(x, x, x, average_attn_weights=False)[1]
     model, queries = layer.posterior_model(x, x, x)
     s = {name: getattr(layer, f"log_strength_{name}").exp().view(H, 1, 1) for name in adapted}
@@ -259,7 +265,7 @@ def test_keys_of_several_components_adapt_their_weights():
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "causal"])
 def test_gradients_flow_through_every_prior_and_answer(causal):
     names = ("keys", "shift", "metric", "values", "weights")
-    layer, x, known = make(adapt_steps=2, adapted=names, answers=True, **ALL)
+    layer, x, known = make(adapt=nn.Adapt(2, names, answers=True), **ALL)
     own = ("log_strength", "metric", "key_shift", "log_value", "background")
     leaves = {n: p.detach().clone().requires_grad_() for n, p in layer.named_parameters() if n.startswith(own)}
     x, known, observed = x[:1, :3], known[:1, :3].clone().requires_grad_(), OBSERVED[:1, :3]
@@ -278,12 +284,13 @@ def test_gradients_flow_through_every_prior_and_answer(causal):
 
 @pytest.mark.slow
 def test_implicit_gradients_are_those_of_steps_that_settled():
-    layer, x, known = make(adapt_steps=200, adapted=("keys", "shift"), answers=True, shift=True)
+    layer, x, known = make(adapt=nn.Adapt(200, ("keys", "shift"), answers=True), shift=True)
     with torch.no_grad():
         layer.log_strength_keys.fill_(1.0), layer.log_strength_shift.fill_(1.0)
     leaves = [layer.log_strength_keys, layer.log_strength_shift, layer.in_proj_weight]
     slopes = []
-    for layer.implicit in (False, True):
+    for implicit in (False, True):
+        layer.adapt = replace(layer.adapt, implicit=implicit)
         output = layer(x, x, x, need_weights=False, answers=known, observed=OBSERVED)[0]
         slopes.append(torch.autograd.grad(output.square().sum(), leaves))
     for unrolled, implicit in zip(*slopes, strict=True):
@@ -303,15 +310,15 @@ def test_implicit_gradients_are_those_of_steps_that_settled():
         ({"observed": OBSERVED[:, :-1]}, r"observed must be a boolean tensor \(2, 5\)"),
     ],
 )  # fmt: skip
-def test_bad_answers_are_one_clear_error(change, message):
-    layer, x, known = make(adapt_steps=1, answers=True)
+def test_error_of_bad_answers_names_the_argument(change, message):
+    layer, x, known = make(adapt=nn.Adapt(answers=True))
     with pytest.raises(ValueError, match=message):
         layer(x, x, x, **{"answers": known, **change})
 
 
-def test_a_function_that_returns_no_prior_is_one_clear_error():
-    layer, x, _ = make(adapt_steps=1, adapted={"keys": lambda keys: keys})
-    with pytest.raises(ValueError, match=r"^adapted: the function for keys returned a Tensor, not a distribution$"):
+def test_a_function_that_returns_no_prior_is_refused():
+    layer, x, _ = make(adapt=nn.Adapt(1, {"keys": lambda keys: keys}))
+    with pytest.raises(ValueError, match=r"^adapt: the function for keys returned a Tensor, not a distribution$"):
         layer(x, x, x)
 
 
@@ -319,13 +326,13 @@ def test_a_function_that_returns_no_prior_is_one_clear_error():
 def test_layers_that_take_no_answers_refuse_them(kind):
     layer, x, known = make(kind)
     with pytest.raises(
-        ValueError, match=r"this .*Attention takes none; make a GaussianMixtureAttention\(\.\.\., answers="
+        ValueError, match=r"this .*Attention takes none; make a GaussianMixtureAttention\(\.\.\., adapt="
     ):
         layer(x, x, x, answers=known)
 
 
 def test_single_and_sequence_first_inputs_and_unknown_answers_that_are_nan():
-    layer, x, known = make(adapt_steps=2, answers=True)
+    layer, x, known = make(adapt=nn.Adapt(2, answers=True))
     expected, _ = layer(x, x, x, answers=known, observed=OBSERVED)
     holes = torch.where(OBSERVED.unsqueeze(-1), known, torch.nan)
     assert_equal(layer(x, x, x, answers=holes, observed=OBSERVED)[0], expected)
@@ -338,8 +345,8 @@ def test_single_and_sequence_first_inputs_and_unknown_answers_that_are_nan():
 
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @torch.no_grad()
-def test_what_is_captured_has_heard_the_known_answers(causal):
-    layer, x, known = make(adapt_steps=2, adapted=("keys", "shift"), answers=True, shift=True)
+def test_captured_attention_includes_the_known_answers(causal):
+    layer, x, known = make(adapt=nn.Adapt(2, ("keys", "shift"), answers=True), shift=True)
     layer.float()
     how = {"is_causal": causal, "answers": known.float(), "observed": OBSERVED}
     (found,) = inspection.capture(layer, *[x.float()] * 3, **how).values()

@@ -45,15 +45,15 @@ def test_every_argument_is_explained(cls):
 PRINTED = {
     "sizes": (lambda: nn.SoftmaxAttention(8, 2), "(embed_dim=8, num_heads=2, head_dim=4|"),
     "options of torch's": (lambda: nn.SoftmaxAttention(8, 2, 0.1, False, True, kdim=3, batch_first=True), "(embed_dim=8, num_heads=2, head_dim=4, dropout=0.1, bias=False, add_bias_kv=True, kdim=3, batch_first=True|"),
-    "gaussian": (lambda: nn.GaussianMixtureAttention(16, 2, map_steps=3, linked=False, unit_weights=True), "(embed_dim=16, num_heads=2, head_dim=8, linked=False, unit_weights=True, map_steps=3|"),
-    "adaptation": (lambda: nn.GaussianMixtureAttention(16, 2, adapt_steps=2, adapted=("keys", "key_precision")), "(embed_dim=16, num_heads=2, head_dim=8, adapt_steps=2, adapted=('keys', 'key_precision')|"),
+    "gaussian": (lambda: nn.GaussianMixtureAttention(16, 2, map_steps=3, linked=False), "(embed_dim=16, num_heads=2, head_dim=8, linked=False, map_steps=3|"),
+    "adaptation": (lambda: nn.GaussianMixtureAttention(16, 2, adapt=nn.Adapt(2, ("keys", "shift")), shift=True), "(embed_dim=16, num_heads=2, head_dim=8, adapt=Adapt(steps=2, parameters=('keys', 'shift'), implicit=False, answers=False), shift=True|"),
     "priors": (lambda: nn.GaussianMixtureAttention(16, 2, priors={"key_precision": torch.distributions.Gamma(2.0, 8.0)}), "(embed_dim=16, num_heads=2, head_dim=8, priors={'key_precision': Gamma(concentration: 2.0, rate: 8.0)}|"),
     "keys": (lambda: nn.GaussianKeysAttention(16, 2, head_dim=3, num_components=3, share="shift", assignment="hard"), "(embed_dim=16, num_heads=2, head_dim=3, num_components=3, share='shift', assignment='hard'|"),
     "linear": (lambda: nn.LinearKeysAttention(16, 2, feature_map=torch.exp), "(embed_dim=16, num_heads=2, head_dim=8, feature_map=exp|"),
     "hopfield": (lambda: nn.HopfieldAttention(16, 2, num_steps=3, beta=2.0, learn_beta=True, transformation="sparsemax"), "(embed_dim=16, num_heads=2, head_dim=8, num_steps=3, beta=2.0, learn_beta=True, transformation='sparsemax'|"),
     "retrieval": (lambda: nn.HopfieldRetrieval(2, patterns=torch.zeros(3, 4), batch_first=True), "(num_heads=2, patterns=(3, 4), batch_first=True|"),
     "encoder": (lambda: nn.DependencyCRFEncoder(8), "(width=8, num_channels=8)|"),
-    "encoder with options": (lambda: nn.DependencyCRFEncoder(8, 2, distances=[2, 4], rank=3, normalizer="relu", head_temperature=1.0), "(width=8, num_channels=2, distances=(2, 4), rank=3, head_temperature=1.0, normalizer='relu')|"),
+    "encoder with options": (lambda: nn.DependencyCRFEncoder(8, 2, distances=[2, 4], rank=3, nodes={"number": 2}), "(width=8, num_channels=2, distances=(2, 4), rank=3, nodes=GlobalNodes(number=2, channels=None, split=False))|"),
 }  # fmt: skip
 
 
@@ -87,7 +87,21 @@ def test_every_registered_encoder_encodes_and_the_crf_has_every_summary(name):
                 kind.build(8, context=5, dropout=0.0, root=root)
 
 
-@pytest.mark.parametrize("option", ["adapt_steps", "map_steps"])
-def test_negative_steps_are_refused(option):
-    with pytest.raises(ValueError, match=f"{option} must be 0 or more, not -1"):
-        nn.GaussianMixtureAttention(8, 2, **{option: -1})
+def test_steps_that_are_too_few_are_refused():
+    with pytest.raises(ValueError, match="map_steps must be 0 or more, not -1"):
+        nn.GaussianMixtureAttention(8, 2, map_steps=-1)
+    with pytest.raises(ValueError, match="steps must be 1 or more, not 0"):
+        nn.Adapt(steps=0)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda cls: cls.__name__)
+def test_a_layer_has_at_most_eight_options_of_its_own(layer):
+    theirs = inspect.signature(torch.nn.MultiheadAttention).parameters
+    assert len(inspect.signature(layer).parameters) - len(theirs) <= 8
+
+
+def test_options_are_given_as_such_or_as_a_mapping_of_their_fields():
+    made = [nn.DependencyCRFEncoder(8, nodes=nodes) for nodes in (nn.GlobalNodes(2), {"number": 2})]
+    assert made[0].nodes == made[1].nodes == nn.GlobalNodes(2)
+    with pytest.raises(TypeError, match=r"give Adapt\(\.\.\.\), or a mapping of its fields, not 2"):
+        nn.GaussianMixtureAttention(8, 2, adapt=2)

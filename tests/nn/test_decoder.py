@@ -11,7 +11,6 @@ from probtx_pyro import nn
 KINDS = {
     **{name: (name, {}) for name in nn.ATTENTIONS},
     "one Gaussian key": ("gaussian", {"linked": False}),
-    "each unit": ("gaussian", {"linked": False, "unit_weights": True, "unit_precision": True}),
     "metric, shift, background": ("gaussian", {"metric": "full", "shift": True, "background": "learned"}),
     "most probable answer": ("gaussian", {"map_steps": 2}),
     "shifted keys": ("gaussian-keys", {"share": "shift", "head_dim": 3}),
@@ -57,7 +56,7 @@ def test_token_by_token_is_all_at_once(kind):
 
 @kinds
 @torch.no_grad()
-def test_padding_says_nothing_and_nothing_comes_from_later_words(kind):
+def test_padding_and_later_words_do_not_change_the_output(kind):
     model, (source, padding, target) = made(kind), sentences()
     whole = model(source, target, padding)
     assert_equal(model(source.masked_fill(padding, 5), target, padding), whole, operations=16 * 64)
@@ -91,9 +90,9 @@ def test_rows_of_a_cache_go_on_like_rows():
     assert_equal(logits, model(source, target, padding)[index, 3], operations=16 * 64)
 
 
-def test_what_cannot_decode_is_refused():
-    with pytest.raises(ValueError, match=r"adapt_steps must be 0 in a decoder: units of the source"):
-        nn.TransformerDecoder(8, 2, 1, nn.GaussianMixtureAttention, adapt_steps=1)
+def test_layers_that_cannot_decode_are_refused():
+    with pytest.raises(ValueError, match=r"adapt must be left out in a decoder"):
+        nn.TransformerDecoder(8, 2, 1, nn.GaussianMixtureAttention, adapt=nn.Adapt())
     with pytest.raises(ValueError, match=r"attention must be a layer of probtx_pyro.nn .* not MultiheadAttention"):
         nn.TransformerDecoder(8, 2, 1, torch_nn.MultiheadAttention)
     model = made(KINDS["softmax"], layers=1)

@@ -16,17 +16,17 @@ from probtx_pyro.ops.dependency_crf import head_scores, relu_normalized
 L, C, N = 6, 3, 7
 KINDS = {
     "plain": {},
-    "synchronous": {"schedule": "synchronous", "label_damping": 0.3, "head_damping": 0.2},
-    "sequential": {"schedule": "sequential", "num_steps": 2, "label_step": 0.7, "head_step": 0.6},
+    "synchronous": {"mean_field": {"schedule": "synchronous", "label_damping": 0.3, "head_damping": 0.2}},
+    "sequential": {"num_steps": 2, "mean_field": {"schedule": "sequential", "label_step": 0.7, "head_step": 0.6}},
     "distances": {"distances": (2, 4)},
     "low rank": {"rank": 2, "distances": (3,)},
-    "shared": {"rank": 2, "shared": True, "label_temperature": 1.5, "head_temperature": 0.5},
+    "shared": {"rank": 2, "shared": True, "mean_field": {"label_temperature": 1.5, "head_temperature": 0.5}},
     "symmetric": {"rank": "full", "symmetric": True, "distances": (2,)},
     "symmetric, low rank": {"rank": 2, "symmetric": True, "distances": (2, 3)},
     "symmetric, shared": {"rank": 2, "shared": True, "symmetric": True, "distances": (2,)},
     "root": {"root_labels": 2},
-    "nodes": {"num_nodes": 3, "normalizer": "relu"},
-    "nodes apart": {"num_nodes": 3, "node_channels": 1, "split": True, "root_labels": 3},
+    "nodes": {"nodes": {"number": 3}, "mean_field": {"normalizer": "relu"}},
+    "nodes apart": {"nodes": {"number": 3, "channels": 1, "split": True}, "root_labels": 3},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -41,12 +41,10 @@ def draw(kind, dtype=torch.float64, **options):
 @kinds
 def test_encoder_is_the_mean_field_of_its_model(kind):
     encoder, x, padding = draw(kind)
-    options = KINDS[kind]
-    given = {name: value for name, value in options.items() if name.startswith(("label_", "head_"))}
-    given.setdefault("head_temperature", 1 / L)
-    if options.get("normalizer") == "relu":
+    given = {"head_temperature": 1 / L, **KINDS[kind].get("mean_field", {})}
+    if given.get("normalizer") == "relu":
         given["normalizer"] = relu_normalized
-    field = encoder.crf(x, padding).mean_field(encoder.num_steps, options.get("schedule", "asynchronous"), **given)
+    field = encoder.crf(x, padding).mean_field(encoder.num_steps, **given)
     scale = field.label_logits.square()
     assert_equal(encoder.eval()(x, padding), field.label_logits, scale)
     found = encoder.field(x, padding)
@@ -94,8 +92,8 @@ def test_a_sentence_of_padding_gives_zeros():
 
 def test_published_scale_of_the_heads_is_the_default():
     encoder, x, _ = draw("plain")
-    assert torch.equal(encoder(x), draw("plain", head_temperature=1 / L)[0](x))
-    assert not torch.equal(encoder(x), draw("plain", head_temperature=1.0)[0](x))
+    assert torch.equal(encoder(x), draw("plain", mean_field={"head_temperature": 1 / L})[0](x))
+    assert not torch.equal(encoder(x), draw("plain", mean_field={"head_temperature": 1.0})[0](x))
 
 
 def test_dropout_only_in_training():
@@ -170,9 +168,9 @@ assert (compiled.update == encoder.update) == ("sequential" in sys.argv[2])  # w
         ({"distances": (2, 3)}, "aot_eager", (5,)),
         ({"distances": (2, 3)}, "inductor", (5, 7)),
         ({"rank": 2, "distances": (2,), "root_labels": 2}, "inductor", (5,)),
-        ({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "inductor", (5,)),
-        ({"head_step": 0.5, "head_damping": 0.3, "num_nodes": 1}, "inductor", (5,)),
-        ({"schedule": "sequential", "num_steps": 1}, "aot_eager", (5,)),
+        ({"nodes": {"number": 2, "split": True}, "mean_field": {"schedule": "synchronous"}}, "inductor", (5,)),
+        ({"nodes": {"number": 1}, "mean_field": {"head_step": 0.5, "head_damping": 0.3}}, "inductor", (5,)),
+        ({"num_steps": 1, "mean_field": {"schedule": "sequential"}}, "aot_eager", (5,)),
     ],
     ids=str,
 )
@@ -205,7 +203,7 @@ for a, b in zip((outputs[0], *gradients[0]), (outputs[1], *gradients[1])):
     [
         ({"num_steps": 1}, "aot_eager"),
         ({"rank": 2, "distances": (2,), "root_labels": 2}, "aot_eager"),
-        ({"num_nodes": 2, "split": True, "schedule": "synchronous"}, "aot_eager"),
+        ({"nodes": {"number": 2, "split": True}, "mean_field": {"schedule": "synchronous"}}, "aot_eager"),
         ({"num_steps": 2}, "inductor"),
     ],
     ids=str,
@@ -238,26 +236,29 @@ def test_no_tensor_of_groups_times_pairs(rank, schedule, words):
         of_words = (
             2 * rank * groups * 2 * words + 2 * max(reach, 8) if rank else (2 * words + 2 * reach) * groups * labels
         )
-        found = largest(words, labels, rank=rank or "full", schedule=schedule, distances=distances)
+        found = largest(words, labels, rank=rank or "full", mean_field={"schedule": schedule}, distances=distances)
         assert found == max(pairs, of_words)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"normalizer": "sparsemax"}, r"normalizer must be one of softmax, relu, not 'sparsemax'"),
-        ({"schedule": "async"}, r"schedule must be one of asynchronous, synchronous, sequential, not 'async'"),
+        ({"mean_field": {"normalizer": "sparsemax"}}, r"normalizer must be one of softmax, relu, not 'sparsemax'"),
+        (
+            {"mean_field": {"schedule": "async"}},
+            r"schedule must be one of asynchronous, synchronous, sequential, not 'async'",
+        ),
         ({"shared": True}, r"shared is given with full potentials; give the rank"),
         ({"rank": "half"}, r"rank must be a positive whole number, 'full' or None, not 'half'"),
         ({"rank": 0}, r"rank must be a positive whole number, 'full' or None, not 0"),
-        ({"node_channels": 1}, r"node_channels is given without num_nodes; give the number"),
-        ({"split": True}, r"memory_split is given without memory; give global nodes"),
-        ({"num_nodes": 2, "node_channels": 9}, r"memory has shape \(9, 2, 6\) but must be \(C', M, 6\)"),
+        ({"nodes": {"channels": 1}}, r"channels is given without nodes; give their number"),
+        ({"nodes": {"split": True}}, r"memory_split is given without memory; give global nodes"),
+        ({"nodes": {"number": 2, "channels": 9}}, r"memory has shape \(9, 2, 6\) but must be \(C', M, 6\)"),
         ({"distances": (1,)}, r"distances must be integers of 2 or more that rise"),
         ({"num_steps": 0}, r"num_steps must be 1 or more and tol positive, not num_steps=0"),
-        ({"head_temperature": 0.0}, r"head_temperature must be positive, not 0.0"),
-        ({"label_step": 1.5}, r"label_step must be more than 0 and at most 1, not 1.5"),
-        ({"head_damping": 1.0}, r"head_damping must be at least 0 and less than 1, not 1.0"),
+        ({"mean_field": {"head_temperature": 0.0}}, r"head_temperature must be positive, not 0.0"),
+        ({"mean_field": {"label_step": 1.5}}, r"label_step must be more than 0 and at most 1, not 1.5"),
+        ({"mean_field": {"head_damping": 1.0}}, r"head_damping must be at least 0 and less than 1, not 1.0"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
 )
@@ -273,7 +274,7 @@ def test_inputs_of_another_shape_are_refused(shape):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("symmetric")])
-def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind):
+def test_symmetric_potentials_score_an_arc_alike_in_both_directions(kind):
     """By the scores of the readable form, of labels that are not symmetric in any other way."""
     encoder, x, _ = draw(kind)
     scores = head_scores(encoder.crf(x).potentials(), x.softmax(-1))
@@ -285,7 +286,7 @@ def test_symmetric_potentials_score_an_arc_alike_whichever_word_is_the_head(kind
 
 
 @pytest.mark.parametrize(("width", "rank", "shape"), [(32, None, (32, 32)), (64, None, (64, 8)), (64, "full", (64, 64)), (32, 5, (32, 5))])  # fmt: skip
-def test_potentials_have_the_rank_of_the_rule_unless_told(width, rank, shape):
+def test_default_rank_is_an_eighth_of_the_width(width, rank, shape):
     found = DependencyCRFEncoder(width, 2, rank=rank)
     (potential, *_) = found.parameters()
     assert potential.shape[-2:] == shape and found.rank == (shape[1] if shape[1] < width else "full")

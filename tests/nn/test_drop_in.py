@@ -21,12 +21,12 @@ EXACT = {
     "hopfield": (nn.HopfieldAttention, {"learn_beta": True}),
 }
 ALL = EXACT | {
-    "distances": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    "distances": (nn.GaussianMixtureAttention, {"linked": False}),
     "keys": (nn.GaussianKeysAttention, {}),
     "shifted keys": (nn.GaussianKeysAttention, {"share": "shift", "num_components": 3}),
     "hard keys": (nn.GaussianKeysAttention, {"assignment": "hard"}),
     "linear keys": (nn.LinearKeysAttention, {}),
-    "adapted": (nn.GaussianMixtureAttention, {"adapt_steps": 1}),
+    "adapted": (nn.GaussianMixtureAttention, {"adapt": nn.Adapt()}),
     "hopfield steps": (nn.HopfieldAttention, {"num_steps": 3, "beta": 2.0, "learn_beta": True}),
     "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 20, "tol": 1e-10, "beta": 0.5}),
     "sparse hopfield": (nn.HopfieldAttention, {"transformation": "entmax15", "learn_beta": True}),
@@ -276,7 +276,7 @@ x = torch.randn(3, 5, 8)
 for cls, options in (
     (nn.SoftmaxAttention, {}),
     (nn.GaussianMixtureAttention, {}),
-    (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    (nn.GaussianMixtureAttention, {"linked": False}),
     (nn.GaussianKeysAttention, {}),
     (nn.GaussianKeysAttention, {"share": "shift"}),
     (nn.LinearKeysAttention, {}),
@@ -348,8 +348,7 @@ BAD = {
     "share": (lambda: nn.GaussianKeysAttention(8, 2, share="all"), r"share must be one of 'shift', None"),
     "assignment": (lambda: nn.GaussianKeysAttention(8, 2, assignment="warm"), r"assignment must be one of soft, hard"),
     "components": (lambda: nn.GaussianKeysAttention(8, 2, num_components=0), r"num_components must be 1 or more"),
-    "adapted": (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("kees",)), r"adapted: no parameter 'kees'; choose from keys"),
-    "linked": (lambda: nn.GaussianMixtureAttention(8, 2, unit_precision=True), r"unit_precision needs linked=False"),
+    "adapted": (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, ("kees",))), r"adapt: no parameter 'kees'; choose from keys"),
     "steps": (lambda: nn.HopfieldAttention(8, 2, num_steps=0), r"num_steps must be 1 or more, not 0"),
     "beta": (lambda: nn.HopfieldAttention(8, 2, beta=-1.0), r"beta must be positive and finite, not -1.0"),
     "transformation": (lambda: nn.HopfieldAttention(8, 2, transformation="hardmax"), r"transformation must be one of softmax, entmax15, sparsemax, not 'hardmax'"),
@@ -358,13 +357,13 @@ BAD = {
     "mask shape": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, attn_mask=torch.zeros(4, 4)), r"attn_mask has shape \(4, 4\) but must have shape \(5, 5\) or \(6, 5, 5\)"),
     "padding shape": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, torch.zeros(5, 3)), r"key_padding_mask has shape \(5, 3\) but must have shape \(3, 5\)"),
     "mask type": (lambda: nn.SoftmaxAttention(8, 2, batch_first=True)(X, X, X, attn_mask=torch.zeros(5, 5, dtype=torch.long)), r"attn_mask must be boolean \(True forbids\) or floating"),
-    "adaptation under a mask": (lambda: nn.GaussianMixtureAttention(8, 2, batch_first=True, adapt_steps=1)(X, X, X, attn_mask=torch.ones(5, 5).triu(1).bool()), r"adapt_steps lets every query move the units; use is_causal=True"),
+    "adaptation under a mask": (lambda: nn.GaussianMixtureAttention(8, 2, batch_first=True, adapt=nn.Adapt())(X, X, X, attn_mask=torch.ones(5, 5).triu(1).bool()), r"every query moves the units; use is_causal=True"),
     "prior on nothing": (lambda: nn.log_prior_density(nn.SoftmaxAttention(8, 2, priors={"keys": torch.distributions.Normal(0.0, 1.0)})), r"priors: SoftmaxAttention has no 'keys'; it has none"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_error(name):
+def test_error_of_bad_input_names_the_argument(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

@@ -12,13 +12,13 @@ from tolerances import assert_equal
 from torch.func import functional_call, grad, vmap
 
 from probtx_pyro import inspection, models, nn, ops
-from probtx_pyro.ops._gaussian_attention import _half_factor, key_factor
+from probtx_pyro.ops.attention import _half_factor, key_factor
 
 E, H = 8, 2
 LAYERS = {
     "softmax": (nn.SoftmaxAttention, {}),
     "gaussian": (nn.GaussianMixtureAttention, {}),
-    "distances": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    "distances": (nn.GaussianMixtureAttention, {"linked": False}),
     "metric": (nn.GaussianMixtureAttention, {"metric": "full", "shift": True}),
     "keys": (nn.GaussianKeysAttention, {}),
     "hard keys": (nn.GaussianKeysAttention, {"assignment": "hard"}),
@@ -27,7 +27,7 @@ LAYERS = {
     "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 3, "tol": 1e-4}),
     "sparse hopfield": (nn.HopfieldAttention, {"num_steps": 2, "transformation": "entmax15"}),
     "map": (nn.GaussianMixtureAttention, {"map_steps": 1}),
-    "adapted": (nn.GaussianMixtureAttention, {"adapt_steps": 1}),
+    "adapted": (nn.GaussianMixtureAttention, {"adapt": nn.Adapt()}),
 }
 layers = pytest.mark.parametrize("name", LAYERS)
 
@@ -361,7 +361,7 @@ for masks, how in (
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"adapted", "map"}))  # whose model looks at numbers
-def test_exported_with_a_batch_and_a_length_that_vary(name, strict):
+def test_export_with_dynamic_batch_and_length(name, strict):
     """In a process of its own: the shape checks of the tests would stand in the way. Float32, numbers of order 1."""
     kind, options = LAYERS[name]
     command = [sys.executable, "-W", "ignore", "-c", EXPORTED, kind.__name__, repr(options), str(strict)]

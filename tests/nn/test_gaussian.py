@@ -13,11 +13,9 @@ from probtx_pyro import inference, models, nn
 B, L, E, H = 2, 6, 8, 2
 LAYERS = {
     "linked": (nn.GaussianMixtureAttention, {}),
-    "linked, weights": (nn.GaussianMixtureAttention, {"unit_weights": True}),
     "distances": (nn.GaussianMixtureAttention, {"linked": False}),
-    "each unit": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
     "keys": (nn.GaussianKeysAttention, {}),
-    "keys, each unit": (nn.GaussianKeysAttention, {"num_components": 3, "unit_weights": True, "unit_precision": True}),
+    "three keys": (nn.GaussianKeysAttention, {"num_components": 3}),
     "shifted": (nn.GaussianKeysAttention, {"share": "shift"}),
     "linked keys": (nn.GaussianKeysAttention, {"linked": True}),
     "one key": (nn.GaussianKeysAttention, {"num_components": 1}),
@@ -58,8 +56,6 @@ def attention_by_hand(layer, x, allowed):
     """Weights (B, H, L, L) written out: every term of the density, softmax over units at the end."""
     q, keys, v = projected(layer, x)
     precision = layer.log_key_precision.exp().view(1, H, 1, -1)
-    if layer.unit_precision is not None:
-        precision = precision * (x @ layer.unit_precision.weight.T).transpose(1, 2).exp().unsqueeze(-1)
     logs = -0.5 * precision.unsqueeze(2) * (q[:, :, :, None, None] - keys.unsqueeze(2)).square().sum(-1)
     logs = logs + 0.5 * keys.shape[-1] * precision.log().unsqueeze(2)
     if layer.linked:
@@ -67,8 +63,6 @@ def attention_by_hand(layer, x, allowed):
     if getattr(layer, "component_logits", None) is not None:
         logs = logs + layer.component_logits.log_softmax(-1).view(1, H, 1, 1, -1)
     logs = logs.logsumexp(-1) if getattr(layer, "assignment", "soft") == "soft" else logs.amax(-1)
-    if layer.unit_weights is not None:
-        logs = logs + (x @ layer.unit_weights.weight.T).transpose(1, 2).unsqueeze(2)
     weights = torch.where(allowed, logs, -torch.inf).softmax(-1)
     return torch.where(allowed.any(-1, keepdim=True), weights, 0.0), v
 
@@ -119,19 +113,15 @@ def test_log_prior_is_the_density_of_the_parameters():
         "key_precision": Gamma(2.0, 1.5),
         "component_weights": Dirichlet(torch.tensor([2.0, 3.0])),
         "shifts": Normal(0.0, 0.7),
-        "unit_weights": Normal(0.0, 0.2),
     }
-    layer, _ = make((nn.GaussianKeysAttention, {"share": "shift", "unit_weights": True, "priors": priors}))
+    layer, _ = make((nn.GaussianKeysAttention, {"share": "shift", "priors": priors}))
     precision, pi = layer.log_key_precision.exp(), layer.component_logits.softmax(-1)
     expected = (
         (2 * torch.tensor(1.5).log() + precision.log() - 1.5 * precision).sum()
         + (
             torch.lgamma(torch.tensor(5.0)) - torch.lgamma(torch.tensor(3.0)) + pi[:, 0].log() + 2 * pi[:, 1].log()
         ).sum()
-        + sum(
-            (-0.5 * (x / s).square() - torch.tensor(s * (2 * torch.pi) ** 0.5).log()).sum()
-            for x, s in ((layer.components.shifts, 0.7), (layer.unit_weights.weight, 0.2))
-        )
+        + (-0.5 * (layer.components.shifts / 0.7).square() - torch.tensor(0.7 * (2 * torch.pi) ** 0.5).log()).sum()
     )
     assert_equal(layer.log_prior_density(), expected)
     two = torch.nn.ModuleList([layer, nn.SoftmaxAttention(E, H), layer.__class__(E, H)])
@@ -140,14 +130,14 @@ def test_log_prior_is_the_density_of_the_parameters():
     assert all(slope.abs().max() > 0.01 for slope in slopes)
 
 
-ADAPTING = {name: LAYERS[name] for name in ("linked", "each unit", "keys", "shifted", "linked keys", "hard")}
+ADAPTING = {name: LAYERS[name] for name in ("linked", "distances", "keys", "shifted", "linked keys", "hard")}
 adapting = pytest.mark.parametrize("kind", ADAPTING.values(), ids=ADAPTING.keys())
 
 
 @adapting
 @pytest.mark.parametrize("adapted", [("keys",), ("keys", "key_precision")])
 def test_adaptation_is_inference_adapt_head_by_head(kind, adapted):
-    layer, x = make(kind, adapt_steps=3, adapted=adapted)
+    layer, x = make(kind, adapt=nn.Adapt(3, adapted))
     output, weights = layer(x, x, x, PADDING, average_attn_weights=False)
     model, queries = layer.posterior_model(x, x, x, key_padding_mask=PADDING)
     answers = torch.zeros(B, H, L, E // H)
@@ -167,8 +157,8 @@ def test_adaptation_is_inference_adapt_head_by_head(kind, adapted):
 
 
 @adapting
-def test_causal_adaptation_hears_nothing_of_the_future(kind):
-    layer, x = make(kind, adapt_steps=2, adapted=("keys", "key_precision"))
+def test_causal_adaptation_ignores_later_queries(kind):
+    layer, x = make(kind, adapt=nn.Adapt(2, ("keys", "key_precision")))
     changed = x.clone()
     changed[:, -1] += 2.0
     before, after = (layer(y, y, y, is_causal=True, need_weights=False)[0] for y in (x, changed))
@@ -180,7 +170,7 @@ def test_causal_adaptation_hears_nothing_of_the_future(kind):
 
 @adapting
 def test_a_strong_prior_freezes_and_padding_does_not_count(kind):
-    layer, x = make(kind, adapt_steps=2)
+    layer, x = make(kind, adapt=nn.Adapt(2))
     garbage = torch.where(PADDING.unsqueeze(-1), 50.0, x)
     options = {"key_padding_mask": PADDING, "need_weights": False}
     output = layer(x, x, x, **options)[0]
@@ -193,10 +183,10 @@ def test_a_strong_prior_freezes_and_padding_does_not_count(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("adapt_steps", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_map_answers_are_those_of_the_model(causal, adapt_steps):
+@pytest.mark.parametrize("adapt", [None, nn.Adapt(2)], ids=["", "adapted"])
+def test_map_answers_are_those_of_the_model(causal, adapt):
     kind = (nn.GaussianMixtureAttention, {"linked": False})
-    layer, x = make(kind, map_steps=30, adapt_steps=adapt_steps)
+    layer, x = make(kind, map_steps=30, adapt=adapt)
     with torch.no_grad():
         layer.log_value_precision.add_(2.0)  # so that the most probable answer is not the mean
     output = layer(x, x, x, need_weights=False, is_causal=causal)[0]
@@ -206,19 +196,19 @@ def test_map_answers_are_those_of_the_model(causal, adapt_steps):
         alone = model.with_parameters({k: v[b, h] for k, v in vars(model).items() if torch.is_tensor(v) and v.dim()})
         if causal:
             alone = alone.replace(log_prior=alone.log_prior[i : i + 1])
-        if adapt_steps:
+        if adapt:
             heard = queries[b, h, : i + 1] if causal else queries[b, h]
             prior = dict(keys=Normal(alone.keys, layer.log_strength_keys[h].exp() ** -0.5))
             rows = {"log_prior": model.log_prior[b, h, : i + 1]} if causal else {}
             moved = inference.adapt(
-                models.bayesian(alone.replace(**rows), **prior), heard, num_steps=adapt_steps
+                models.bayesian(alone.replace(**rows), **prior), heard, num_steps=adapt.steps
             ).formulation.keys
             alone = alone.replace(keys=moved)
         alone = alone.replace(value_precision=layer.log_value_precision.exp()[h])
         answers[b, h, i] = alone.map_outputs(queries[b, h, i : i + 1], num_steps=30)[0]
     expected = layer.out_proj(answers.transpose(1, 2).flatten(-2))
     assert (output - expected).abs().max() < 1e-9  # the loops sum over other batches, thirty times over
-    mean = make((nn.GaussianMixtureAttention, {"linked": False}), adapt_steps=adapt_steps)[0]
+    mean = make((nn.GaussianMixtureAttention, {"linked": False}), adapt=adapt)[0]
     mean.load_state_dict(layer.state_dict(), strict=False)
     assert (output - mean(x, x, x, is_causal=causal)[0]).abs().max() > 0.01
 
@@ -226,7 +216,7 @@ def test_map_answers_are_those_of_the_model(causal, adapt_steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LAYERS["linked"], LAYERS["keys"]], ids=["linked", "keys"])
 def test_gradients_flow_through_the_adaptation(kind):
-    layer, x = make(kind, adapt_steps=2, adapted=("keys", "key_precision"))
+    layer, x = make(kind, adapt=nn.Adapt(2, ("keys", "key_precision")))
     names = [name for name, _ in layer.named_parameters() if name.startswith("log_")]
     inputs = [
         x[:1, :3].clone().requires_grad_(),

@@ -225,8 +225,8 @@ BAD = {
     "learned beta": (lambda: nn.HopfieldRetrieval(learn_beta=True), "learn_beta needs a number to start from"),
     "transformation": (lambda: nn.HopfieldRetrieval(transformation="max"), "transformation must be one of softmax, entmax15"),
     "values alone": (lambda: nn.HopfieldRetrieval(values=X[0]), "values to hold need the patterns"),
-    "features": (lambda: nn.HopfieldRetrieval()(X, X[..., :4]), r"state and patterns have the same features"),
-    "numbers": (lambda: nn.HopfieldRetrieval()(X, X, X[:2]), r"patterns and values the same number"),
+    "features": (lambda: nn.HopfieldRetrieval()(X, X[..., :4]), r"disagree on features"),
+    "numbers": (lambda: nn.HopfieldRetrieval()(X, X, X[:2]), r"or number \(patterns, values\)"),
     "width": (lambda: nn.HopfieldRetrieval(3)(X, X), r"state must be batched .* features that num_heads 3 divides"),
     "batch": (lambda: nn.HopfieldRetrieval(batch_first=True)(X, X[:2]), r"patterns must be batched \(of 3, batch_first=True\)"),
     "axes": (lambda: nn.HopfieldRetrieval()(X[0, 0], X[0]), r"state must be batched .* has shape \(8,\)"),
@@ -234,7 +234,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_error(name):
+def test_error_of_bad_input_names_the_argument(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message) as error:
         call()

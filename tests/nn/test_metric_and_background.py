@@ -148,7 +148,7 @@ def test_the_posterior_model_and_what_is_captured_are_the_layer(geometry, linked
         assert best.log_evidence().sum() >= log_joint.sum()
 
 
-def test_priors_speak_of_the_metric_and_the_shift():
+def test_metric_and_shift_can_have_priors():
     wishart, normal = Wishart(torch.tensor(5.0), torch.eye(D)), Normal(0.0, 0.5)
     layer, _ = make(metric="full", shift=True, priors={"metric": wishart, "shift": normal})
     by_hand = torch.stack([metric_by_hand(layer, h).detach() for h in range(H)])
@@ -200,7 +200,7 @@ def test_a_swapped_layer_learns_a_metric_beside_frozen_weights():
 
 
 @pytest.mark.parametrize("masks", MASKS, ids=["", "causal", "padded", "both"])
-def test_it_is_the_softmax_off_by_one(masks):
+def test_background_is_the_softmax_off_by_one(masks):
     layer, x = make(background="zero")
     with torch.no_grad():
         layer.background_log_weight.zero_()
@@ -217,7 +217,7 @@ def test_it_is_the_softmax_off_by_one(masks):
     assert_equal(layer(x, x, x, need_weights=False, **masks)[0], answer)
 
 
-def test_it_starts_as_zero_attention():
+def test_background_starts_as_zero_attention():
     torch.manual_seed(0)
     theirs = torch.nn.MultiheadAttention(E, H, batch_first=True, add_zero_attn=True)
     layer, x = make(background="learned", move=False)
@@ -228,7 +228,7 @@ def test_it_starts_as_zero_attention():
 
 @linking
 @pytest.mark.parametrize("background", ["zero", "learned"])
-def test_it_is_with_background_of_the_model(linked, background):
+def test_background_is_that_of_the_model(linked, background):
     layer, x = make(linked=linked, background=background)
     without, _ = make(linked=linked, move=False)
     without.load_state_dict({n: p for n, p in layer.state_dict().items() if "background" not in n})
@@ -249,8 +249,8 @@ EXTRAS = {
     "linear": (nn.LinearKeysAttention, {"add_zero_attn": True, "add_bias_kv": True}),
     "hopfield": (nn.HopfieldAttention, {"add_zero_attn": True, "num_steps": 2}),
     "background": (nn.GaussianMixtureAttention, {"background": "learned", "add_bias_kv": True}),
-    "each unit": (nn.GaussianMixtureAttention, {"background": "learned", "linked": False, "unit_precision": True, "unit_weights": True}),
-    "keys": (nn.GaussianKeysAttention, {"background": "learned", "unit_weights": True}),
+    "distances": (nn.GaussianMixtureAttention, {"background": "learned", "linked": False}),
+    "keys": (nn.GaussianKeysAttention, {"background": "learned"}),
     "hard keys": (nn.GaussianKeysAttention, {"background": "zero", "assignment": "hard"}),
 }  # fmt: skip
 
@@ -279,24 +279,24 @@ def test_fused_extra_units_are_those_of_the_matrix(kind, masks):
         (lambda: nn.GaussianMixtureAttention(8, 2, metric="scalar"), r"metric must be None or one of 'diagonal', 'full', not 'scalar'"),
         (lambda: nn.GaussianMixtureAttention(8, 2, background=True), r"background must be one of None, 'zero', 'learned', not True"),
         (lambda: nn.GaussianKeysAttention(8, 2, background="none"), r"background must be one of"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, answers=True), r"answers=True needs adapt_steps=1"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("shift",)), r"adapted: shift needs shift=True; or choose from keys, key_precision, weights"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("metric",)), r"adapted: metric needs metric='full'"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, adapted=("values",), metric="full"), r"adapted: values needs answers=True"),
-        (lambda: nn.GaussianKeysAttention(8, 2, adapted=("shift",)), r"adapted: shift needs a GaussianMixtureAttention"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, adapted={"keys": 3.0}), r"adapted: keys=3.0 is no prior; give a Pyro distribution"),
-        (lambda: nn.GaussianMixtureAttention(8, 2, adapted={"keys": Normal}), r"adapted: keys=.* is no prior"),
+        (lambda: nn.GaussianKeysAttention(8, 2, adapt=nn.Adapt(answers=True)), r"answers=True needs a GaussianMixtureAttention"),
+        (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, ("shift",))), r"adapt: shift needs shift=True; or choose from keys, key_precision, weights"),
+        (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, ("metric",))), r"adapt: metric needs metric='full'"),
+        (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, ("values",)), metric="full"), r"adapt: values needs answers=True"),
+        (lambda: nn.GaussianKeysAttention(8, 2, adapt=nn.Adapt(1, ("shift",))), r"adapt: shift needs a GaussianMixtureAttention"),
+        (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, {"keys": 3.0})), r"parameters: keys=3.0 is no prior; give a Pyro distribution"),
+        (lambda: nn.GaussianMixtureAttention(8, 2, adapt=nn.Adapt(1, {"keys": Normal})), r"parameters: keys=.* is no prior"),
     ],
 )  # fmt: skip
-def test_bad_options_are_one_clear_error(make_layer, message):
+def test_error_of_bad_options_names_the_option(make_layer, message):
     with pytest.raises(ValueError, match=message):
         make_layer()
 
 
 def test_a_captured_metric_with_unequal_precisions_has_the_evidence_as_written_alone():
-    layer, x = make(metric="full", linked=False, unit_precision=True)
+    layer, x = make(metric="full", linked=False, background="learned")
     (found,) = inspection.capture(layer, x, x, x).values()
     model, queries = layer.posterior_model(x, x, x)
     assert_equal(found.raw.log_evidence(), model.log_evidence(queries))
-    with pytest.raises(ValueError, match=r"precisions differ, in a metric .* captured\.raw"):
+    with pytest.raises(ValueError, match=r"precisions differ .* captured\.raw"):
         found.log_evidence()

@@ -9,7 +9,7 @@ from probtx_pyro import nn
 E, H = 8, 2
 LAYERS = {  # hard keys and adaptation work in chunks of queries, whose size does not depend on the number of tokens
     "softmax": (nn.SoftmaxAttention, {}),
-    "gaussian mixture": (nn.GaussianMixtureAttention, {"linked": False, "unit_weights": True, "unit_precision": True}),
+    "gaussian mixture": (nn.GaussianMixtureAttention, {"linked": False}),
     "metric, shift and background": (
         nn.GaussianMixtureAttention,
         {"metric": "full", "shift": True, "background": "learned", "add_bias_kv": True},

@@ -29,7 +29,7 @@ ENCODERS = {
     "full": ({}, ["ternary"]),
     "low rank": ({"rank": 2}, ["left", "right"]),
     "shared": ({"rank": 2, "shared": True}, ["left", "right", "channels"]),
-    "root and nodes": ({"root_labels": 3, "num_nodes": 2}, ["ternary", "root_ternary", "memory"]),
+    "root and nodes": ({"root_labels": 3, "nodes": {"number": 2}}, ["ternary", "root_ternary", "memory"]),
 }
 
 
@@ -139,7 +139,7 @@ TAKING = {
 
 @pytest.mark.parametrize("taking", TAKING)
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_distribution_is_refused_at_once(taking, wrong):
+def test_priors_that_are_no_distributions_are_refused(taking, wrong):
     priors, message = WRONG[wrong]
     with pytest.raises(TypeError, match=message) as error:
         TAKING[taking](priors)
@@ -156,7 +156,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("name", MISFITS)
 def test_a_prior_of_another_shape_is_refused(name):
-    with pytest.raises(ValueError, match=r"the prior on 'key_precision' has shape .* that of the parameter, \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"the prior on 'key_precision' has shape .* does not broadcast to \(2, 1\)"):
         nn.log_prior_density(gaussian(key_precision=MISFITS[name]))
 
 

@@ -1,7 +1,7 @@
 """Every option of the authors' encoders (whyNLP/Probabilistic-Transformer) has an equivalent in the encoder or in ``mean_field``.
 
 Their names on the left: n_iter, async_update, damping_H/Z, stepsize_H/Z, regularize_H/Z (``head_temperature = regularize_H / L``),
-norm, dists, use_td (``rank``, ``shared``), n_global and mode (``node_channels``, ``split``), use_td_global and use_root_td (memory and
+norm, dists, use_td (``rank``, ``shared``), n_global and mode (``GlobalNodes``), use_td_global and use_root_td (memory and
 root potentials of low rank are values), d_root, a root that shares the words' potentials (a word in front, with or without a head
 of its own), output_prob, output_root, and padding. What cannot be theirs:
 
@@ -31,31 +31,32 @@ STEPS = {"label_step": 0.6, "head_step": 0.7}
 THEIR_STEPS = {"stepsize_z": 0.6, "stepsize_h": 0.7}
 DAMPING = {"label_damping": 0.3, "head_damping": 0.4}
 THEIR_DAMPING = {"damping_z": 0.3, "damping_h": 0.4}
+SPLIT = {"number": 3, "split": True}
 CASES = {  # ours, theirs
     "default": ({}, {}),
     "n_iter": ({"num_steps": 7}, {"n_iter": 7}),
-    "sync": ({"schedule": "synchronous"}, {"async_update": False}),
+    "sync": ({"mean_field": {"schedule": "synchronous"}}, {"async_update": False}),
     "sync, everything": (
-        {"schedule": "synchronous", "num_steps": 5, **STEPS, **DAMPING},
+        {"num_steps": 5, "mean_field": {"schedule": "synchronous", **STEPS, **DAMPING}},
         {"async_update": False, "n_iter": 5, **THEIR_STEPS, **THEIR_DAMPING},
     ),
-    "damping": (DAMPING, THEIR_DAMPING),
-    "stepsize": (STEPS, THEIR_STEPS),
-    "damping and stepsize": ({**STEPS, **DAMPING}, {**THEIR_STEPS, **THEIR_DAMPING}),
-    "regularize": ({"head_temperature": 2.5 / L, "label_temperature": 1.5}, {"regularize_h": 2.5, "regularize_z": 1.5}),
-    "relu": ({"normalizer": "relu"}, {"norm": published.relu}),
-    "relu, damped": ({"normalizer": "relu", **DAMPING, **STEPS}, {"norm": published.relu, **THEIR_DAMPING, **THEIR_STEPS}),
+    "damping": ({"mean_field": DAMPING}, THEIR_DAMPING),
+    "stepsize": ({"mean_field": STEPS}, THEIR_STEPS),
+    "damping and stepsize": ({"mean_field": {**STEPS, **DAMPING}}, {**THEIR_STEPS, **THEIR_DAMPING}),
+    "regularize": ({"mean_field": {"head_temperature": 2.5 / L, "label_temperature": 1.5}}, {"regularize_h": 2.5, "regularize_z": 1.5}),
+    "relu": ({"mean_field": {"normalizer": "relu"}}, {"norm": published.relu}),
+    "relu, damped": ({"mean_field": {"normalizer": "relu", **DAMPING, **STEPS}}, {"norm": published.relu, **THEIR_DAMPING, **THEIR_STEPS}),
     "dists": ({"distances": (2, 4)}, {}),
     "uv": ({"rank": 2, "distances": (3,)}, {}),
     "uvw": ({"rank": 2, "shared": True, "distances": (3,)}, {}),
-    "all-attn": ({"num_nodes": 3}, {}),
-    "all-attn, relu": ({"num_nodes": 3, "normalizer": "relu", **DAMPING}, {"norm": published.relu, **THEIR_DAMPING}),
-    "attn-split": ({"num_nodes": 3, "split": True}, {"mode": "attn-split"}),
-    "attn-split, stepped": ({"num_nodes": 3, "split": True, **STEPS}, {"mode": "attn-split", **THEIR_STEPS}),
-    "single-channel": ({"num_nodes": 3, "split": True, "node_channels": 1}, {"mode": "single-channel"}),
-    "2-channel": ({"num_nodes": 3, "split": True, "node_channels": 2}, {"mode": "2-channel"}),
+    "all-attn": ({"nodes": {"number": 3}}, {}),
+    "all-attn, relu": ({"nodes": {"number": 3}, "mean_field": {"normalizer": "relu", **DAMPING}}, {"norm": published.relu, **THEIR_DAMPING}),
+    "attn-split": ({"nodes": SPLIT}, {"mode": "attn-split"}),
+    "attn-split, stepped": ({"nodes": SPLIT, "mean_field": STEPS}, {"mode": "attn-split", **THEIR_STEPS}),
+    "single-channel": ({"nodes": {**SPLIT, "channels": 1}}, {"mode": "single-channel"}),
+    "2-channel": ({"nodes": {**SPLIT, "channels": 2}}, {"mode": "2-channel"}),
     "root": ({"root_labels": L}, {}),
-    "d_root": ({"root_labels": 2, "distances": (2,), **DAMPING, **STEPS}, {**THEIR_DAMPING, **THEIR_STEPS}),
+    "d_root": ({"root_labels": 2, "distances": (2,), "mean_field": {**DAMPING, **STEPS}}, {**THEIR_DAMPING, **THEIR_STEPS}),
 }  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def test_every_option_of_theirs_has_an_equivalent(case):
 
 
 @pytest.mark.parametrize("kind", ["uv", "norm"])
-def test_use_td_global_and_use_root_td_are_values(kind):
+def test_use_td_global_and_use_root_td_are_tensors_of_the_model(kind):
     torch.manual_seed(1)
     x, ternary = torch.randn(N, L), torch.randn(C, 2, L, L)
     u, v, root = torch.randn(5, 2, C), torch.randn(L, 2, C), torch.einsum("adc,bdc->abc", *torch.randn(2, L, 2, C))
@@ -169,7 +170,7 @@ def test_the_oldest_encoder_has_a_node_of_score_zero_for_the_diagonal(schedule, 
         assert_equal(field.head_marginals[..., :N], torch.as_tensor(found.heads), scale)
 
 
-def test_blocked_messages_are_not_ours():
+def test_blocked_messages_give_other_labels():
     """What a head hears from its dependents is half of the derivative; without it other labels come out."""
     torch.manual_seed(4)
     x, ternary, words = torch.randn(N, L), torch.randn(C, 2, L, L), np.ones(N, dtype=bool)

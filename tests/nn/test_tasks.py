@@ -67,7 +67,7 @@ def test_the_transformer_layer_by_hand(max_offset, gradients):
 
 
 @pytest.mark.parametrize("gradients", [True, False], ids=["training", "evaluation"])
-def test_offsets_do_not_know_where_a_sentence_stands(gradients):
+def test_offsets_ignore_the_place_of_a_sentence(gradients):
     """Padding before or behind it changes nothing."""
     torch.manual_seed(1)
     encoder, x = transformer(max_offset=2).train(gradients), torch.randn(1, 4, WIDTH)
@@ -155,7 +155,7 @@ def test_masked_words_are_predicted_by_the_embedding(encoder):
     assert_equal(model(words, at=at), logits[at])
 
 
-def test_bad_input_is_one_clear_error():
+def test_error_of_bad_input_names_the_argument():
     with pytest.raises(ValueError, match=r"there are 8 words in a sentence; give at most 7 \(context\)"):
         transformer()(torch.zeros(1, 8, WIDTH))
     with pytest.raises(

@@ -5,10 +5,7 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops._arc_kernel.arcs import Arcs
-from probtx_pyro.ops._arc_kernel.distance_groups import Groups
-from probtx_pyro.ops._arc_kernel.full_rank import FullRank
-from probtx_pyro.ops._arc_kernel.low_rank import LowRank
+from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import group_of
 
 DISTANCES = [(), (2,), (3,), (2, 3), (2, 4), (3, 5, 8), (2, 3, 4, 5, 6, 7, 8, 9)]
@@ -32,9 +29,13 @@ def draw(seed, length, distances, rank, batch=2, labels=3, channels=1):
 
 def arcs_of(distances, q, left, right):
     """Arcs with potentials that are given as (G, c, L, r)."""
-    groups, right = Groups.of(distances, q), right.transpose(0, 1)
-    weights = FullRank(right.mT.contiguous()) if left is None else LowRank.of(groups, left.transpose(0, 1), right)
-    return Arcs.of(groups, q, weights)
+    groups, right = kernel.arcs.Groups.of(distances, q), right.transpose(0, 1)
+    weights = (
+        kernel.arcs.FullRank(right.mT.contiguous())
+        if left is None
+        else kernel.arcs.LowRank.of(groups, left.transpose(0, 1), right)
+    )
+    return kernel.arcs.Arcs.of(groups, q, weights)
 
 
 def groups_by_definition(distances, length):
@@ -100,7 +101,7 @@ def test_every_pair_is_in_the_group_of_its_distance(distances, length):
     group = group_of(distances, length)
     for g, i, j in member.nonzero().tolist():
         assert group[i, j] == g
-    assert set(Groups.of(distances, torch.zeros(length, 1)).numbers) == set(member.nonzero()[:, 0].tolist())
+    assert set(kernel.arcs.Groups.of(distances, torch.zeros(length, 1)).numbers) == set(member.nonzero()[:, 0].tolist())
 
 
 @low_rank
@@ -113,7 +114,7 @@ def test_memory_layout_changes_nothing(rank):
     assert_equal(other.messages(laid[1], torch.zeros_like(plain.q)), plain.messages(p, torch.zeros_like(plain.q)))
 
 
-def test_head_marginals_between_words_and_themselves_say_nothing():
+def test_head_marginals_of_a_word_and_itself_change_nothing():
     q, left, right, p = draw(3, 5, (2,), None)
     found = []
     for heads in (p, p + torch.eye(5)):
@@ -205,7 +206,7 @@ def test_without_gradients_the_numbers_are_the_same(rank, channels):
         assert torch.equal(plain[2], arcs.messages(p, torch.zeros_like(q)))
 
 
-def test_arcs_made_without_gradients_say_that_they_give_none():
+def test_messages_with_gradients_need_arcs_made_with_gradients():
     q, left, right, p = draw(11, 4, (2,), None)
     with torch.no_grad():
         arcs = arcs_of((2,), q, left, right)

@@ -199,6 +199,6 @@ def test_large_problems_in_pieces_are_the_whole(precision, prior, monkeypatch, d
     log_prior = {None: None, "row": log_prior[0, :, :1], "rows": log_prior[0, 0]}[prior]
     arguments = (queries, keys[0], values[:, :1], alpha, log_prior)
     whole = ops.gaussian_attention(*arguments)
-    monkeypatch.setattr(ops._gaussian_attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
+    monkeypatch.setattr(ops.attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
     assert_equal(ops.gaussian_attention(*arguments), whole)
     assert_equal(ops.gaussian_attention(queries.requires_grad_(), *arguments[1:]), whole)

@@ -6,10 +6,8 @@ from strategies import generator
 from tolerances import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probtx_pyro.ops import _gaussian_attention, attend, explicit_attention, gaussian_attention, gaussian_factor
-from probtx_pyro.ops._fused import visible
-from probtx_pyro.ops._gaussian_attention import key_factor
-from probtx_pyro.ops.attention import dot_product_attention
+from probtx_pyro.ops import attend, explicit_attention, gaussian_attention, gaussian_factor
+from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 MASKS = ("none", "padding", "rows")
 
@@ -29,6 +27,10 @@ def prior(mask, queries, units):
     hidden[:, :2] = mask == "padding"  # causal: the first two queries see nobody
     hidden[..., 2] = False
     return rows.masked_fill(hidden, -torch.inf)
+
+
+def visible(queries, units):
+    return torch.ones(queries, units, dtype=torch.bool).tril()
 
 
 def by_definition(q, k, v, precision, log_prior, components, causal):
@@ -62,10 +64,8 @@ def test_output_and_gradients_are_those_of_the_definition(components, causal, ma
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_path_over_repeated_values_is_the_same(causal, monkeypatch):
     """What a GPU, and dropout, take: causal masks some rows at a time."""
-    from probtx_pyro.ops import _fused
-
-    monkeypatch.setattr(_fused, "ROWS", 8)
-    monkeypatch.setattr(_fused, "_flash", None)  # calling it would fail
+    monkeypatch.setattr("probtx_pyro.ops._fused.ROWS", 8)
+    monkeypatch.setattr("probtx_pyro.ops._fused._flash", None)  # calling it would fail
     q, k, v, precision = draw(5, 2)
     torch.manual_seed(0)
     kept = attend(key_factor(q, k, precision), v, components=2, causal=causal, dropout=1e-300)  # nothing is dropped
@@ -92,7 +92,7 @@ def test_dot_product_attention_is_the_softmax_written_out(causal):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_gaussian_attention_with_key_weights(grad, monkeypatch):
-    monkeypatch.setattr(_gaussian_attention, "ONE_AT_A_TIME", 40)  # sliced by problem and by rows
+    monkeypatch.setattr("probtx_pyro.ops.attention.ONE_AT_A_TIME", 40)  # sliced by problem and by rows
     q, k, v, precision = (x.detach().requires_grad_(grad) for x in draw(8, 2))
     log_weights = torch.randn(2, 3, 66, generator=generator(9))
     for log_prior in (None, prior("padding", 33, 33), prior("rows", 33, 33)):

@@ -5,7 +5,6 @@ import torch
 from strategies import generator
 from tolerances import assert_equal
 
-from probtx_pyro.ops import _chunks
 from probtx_pyro.ops._retrieval import POOLING, iterate
 from probtx_pyro.ops.entmax import ENTMAX
 
@@ -27,8 +26,8 @@ def problem(rows):
 @pytest.mark.parametrize("rows", [0, 1, Q])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("chunk", [2**19, 2 * N, N])
-def test_it_is_the_explicit_matrix(name, rows, causal, chunk, monkeypatch):
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", chunk)
+def test_pooling_equals_the_explicit_matrix(name, rows, causal, chunk, monkeypatch):
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", chunk)
     states, patterns, values, log_prior = problem(rows)
     scores = states @ patterns.mT + (0.0 if log_prior is None else log_prior)
     if causal:
@@ -47,7 +46,7 @@ FEWER = [pytest.param(name, marks=pytest.mark.slow) if name == "sparsemax" else 
 @pytest.mark.parametrize("name", FEWER)
 @pytest.mark.slow
 def test_gradients_in_chunks(name, monkeypatch):
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", 2 * N)
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", 2 * N)
     inputs = [x.requires_grad_() for x in problem(0)[:3]]
     assert torch.autograd.gradcheck(POOLING[name].pool, inputs)
     assert torch.autograd.gradcheck(POOLING[name].conjugate, inputs[:2])

@@ -5,7 +5,7 @@ import torch
 from strategies import generator
 
 from probtx_pyro import models
-from probtx_pyro.ops import _chunks, sampled_statistics
+from probtx_pyro.ops import sampled_statistics
 
 
 def problem(dtype=torch.float64, queries=4, units=5):
@@ -57,7 +57,7 @@ def test_a_masked_unit_is_never_drawn_at_either_end(uniform):
         assert (log_prior.gather(-1, units.unsqueeze(-1)) > -torch.inf).all()
 
 
-def test_a_row_that_is_masked_everywhere_counts_for_nobody():
+def test_a_fully_masked_row_counts_for_no_unit():
     mixture, queries = problem()
     factor, log_prior = mixture.lowered(queries)
     log_prior = log_prior.clone()
@@ -71,7 +71,7 @@ def test_chunks_make_no_difference(monkeypatch):
     factor, log_prior = mixture.lowered(queries)
     uniforms = torch.rand(6, 4, generator=generator(4))
     whole, units = sampled_statistics(factor, log_prior, uniforms)
-    monkeypatch.setattr(_chunks, "CHUNK_ELEMENTS", 10)
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", 10)
     pieces, again = sampled_statistics(factor, log_prior, uniforms)
     assert torch.equal(units, again) and torch.equal(whole.counts, pieces.counts)
     torch.testing.assert_close(whole.sums, pieces.sums)

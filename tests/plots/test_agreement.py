@@ -27,7 +27,7 @@ def test_every_probability_is_a_point_beside_the_diagonal():
     assert len({line.get_marker() for line in points}) == 2  # told apart in black and white
 
 
-def test_it_draws_where_it_is_told_and_without_names():
+def test_agreement_is_drawn_on_given_axes_and_without_names():
     _, ax = pyplot.subplots()
     assert plots.marginal_agreement(EXACT[:1], FOUND[:1], ax=ax) is ax
     assert ax.get_legend() is None
@@ -38,12 +38,12 @@ def test_it_draws_where_it_is_told_and_without_names():
     [
         ([], [], None, "exact has 0 arrays and approximate 0"),
         (EXACT, FOUND[:1], None, "exact has 2 arrays and approximate 1"),
-        (EXACT, FOUND, ["heads"], "labels has 1 names but exact has 2"),
+        (EXACT, FOUND, ["heads"], "labels has 1 entries but there are 2"),
         (EXACT[:1], FOUND[1:], None, r"exact\[0\] has shape \(2, 2\) but approximate\[0\] \(3,\)"),
         (EXACT[:1], [FOUND[0] * 2], None, r"approximate\[0\] must be from 0 to 1"),
         ([EXACT[0] * np.nan], FOUND[:1], None, r"exact\[0\] contains NaN"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(exact, found, labels, message):
+def test_bad_arguments_are_refused(exact, found, labels, message):
     with pytest.raises(ValueError, match=message):
         plots.marginal_agreement(exact, found, labels)

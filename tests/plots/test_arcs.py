@@ -124,15 +124,15 @@ def test_one_channel_and_one_word():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.dependency_arcs(WORDS, [0, 1]), r"heads must be one whole number for each of the 4 words"),
-        (lambda: plots.dependency_arcs(WORDS, [0.0, 1, 2, 3]), "heads must be one whole number.*float64"),
+        (lambda: plots.dependency_arcs(WORDS, [0, 1]), r"heads must be 4 whole numbers, one a word"),
+        (lambda: plots.dependency_arcs(WORDS, [0.0, 1, 2, 3]), "heads must be 4 whole numbers.*float64"),
         (lambda: plots.dependency_arcs(WORDS, [1, 1, 2, 3]), "heads has a head that is none of the other words; count words from 1"),
         (lambda: plots.dependency_arcs(WORDS, GOLD, [0, 1, 2, 5]), "gold has a head"),
         (lambda: plots.dependency_arcs(WORDS, GOLD, labels=["det"]), "labels has 1 entries but there are 4 words"),
         (lambda: plots.dependency_arcs(WORDS, GOLD, weights=[1.0]), "weights has 1 entries"),
         (lambda: plots.dependency_arcs(WORDS, GOLD, weights=[0.0, 1.0, 2.0, 0.0]), "weights must be from 0 to 1"),
         (lambda: plots.channel_arcs(WORDS, np.zeros((4, 4))), r"marginals must have shape \(channel, word, head\)"),
-        (lambda: plots.channel_arcs(WORDS, np.zeros((2, 3, 3))), r"marginals must have shape \(C, N, N\).*for 4 words"),
+        (lambda: plots.channel_arcs(WORDS, np.zeros((2, 3, 3))), r"marginals must have shape \(C, N, N\).*N = 4"),
         (lambda: plots.channel_arcs(WORDS, np.full((2, 4, 4), -1.0)), "marginals must be from 0 to 1"),
     ],
 )  # fmt: skip

@@ -29,7 +29,7 @@ def report(queries=4, **changes):
     return plots.head_report(**(given | changes)), given | changes
 
 
-def test_a_report_shows_what_it_was_given():
+def test_a_report_shows_attention_units_evidence_and_p_values():
     figure, given = report(query_labels=list("abcd"), unit_labels=list("uvwxy"), title="layer 0, head 1")
     figure.canvas.draw()
     head, spread, evidence, check = figure.axes[:4]
@@ -101,14 +101,14 @@ def test_one_layer_and_many_heads():
     ("call", "message"),
     [
         (lambda: report(attention=np.zeros(4)), r"attention must have shape \(query, unit\)"),
-        (lambda: report(effective_units=np.ones(3)), "effective_units has 3 queries but attention has 4"),
+        (lambda: report(effective_units=np.ones(3)), "effective_units has 3 entries but there are 4"),
         (lambda: report(replicated_evidence=[np.nan]), "replicated_evidence contains NaN"),
         (lambda: report(replicated_evidence=[]), "at least one draw"),
-        (lambda: report(p_values={}), "p_values must hold at least one value"),
-        (lambda: report(p_values={"a": 0.0}), r"p_values must hold at least one value in \(0, 1\]"),
-        (lambda: report(query_labels=["a"]), "query_labels has 1 labels but attention has 4 rows"),
+        (lambda: report(p_values={}), "p_values must be in .* and at least one,"),
+        (lambda: report(p_values={"a": 0.0}), r"p_values must be in \(0, 1\]"),
+        (lambda: report(query_labels=["a"]), "query_labels has 1 entries but there are 4 rows"),
         (lambda: plots.query_check(np.zeros(3), ["a"]), r"z_scores must have shape \(statistic, layer, head\)"),
-        (lambda: plots.query_check(np.zeros((1, 1, 1)), ["a", "b"]), "statistics has 2 names but z_scores has 1"),
+        (lambda: plots.query_check(np.zeros((1, 1, 1)), ["a", "b"]), "statistics has 2 entries but there are 1"),
         (lambda: plots.query_check(np.zeros((1, 1, 2)), ["a"], p_values=[0.1]), r"p_values has shape \(1,\)"),
         (lambda: plots.query_check(np.zeros((1, 1, 2)), ["a"], largest=0), "largest must be positive"),
     ],

@@ -57,7 +57,7 @@ def test_a_flat_landscape_and_names_from_xarray():
     ax.figure.canvas.draw()
 
 
-def test_an_ellipse_holds_the_mass_it_says():
+def test_an_ellipse_holds_its_mass():
     """Of 20,000 draws of a Normal nine tenths lie inside, to four binomial standard errors."""
     mean, covariance = np.array([1.0, -2.0]), np.array([[2.0, 0.9], [0.9, 0.7]])
     ax = plots.credible_ellipses([mean, mean], [np.zeros((2, 2)), covariance], mass=0.9)
@@ -102,9 +102,9 @@ def test_rows_of_one_grey_are_drawn():
         (lambda: plots.energy_landscape(GRID, BOWL, patterns=[0.0, 1.0]), "patterns must have shape"),
         (
             lambda: plots.energy_landscape(GRID, BOWL, patterns=[[0, 1]], pattern_labels="ab"),
-            "2 labels but there are 1",
+            "2 entries but there are 1",
         ),
-        (lambda: plots.energy_landscape(GRID, BOWL, pattern_labels="a"), "1 labels but there are 0 patterns"),
+        (lambda: plots.energy_landscape(GRID, BOWL, pattern_labels="a"), "1 entries but there are 0 patterns"),
         (lambda: plots.energy_landscape(GRID, BOWL, paths=PATHS[0]), "paths must have shape"),
         (lambda: plots.energy_landscape(GRID, BOWL, patterns=[[0, 1, 2]]), "choose two coordinates"),
         (lambda: plots.credible_ellipses([[0, 0]], np.eye(2)), "covariances must have shape"),
@@ -114,7 +114,7 @@ def test_rows_of_one_grey_are_drawn():
         (lambda: plots.image_rows({}), "rows is empty"),
         (lambda: plots.image_rows({"a": np.zeros((2, 2))}), r"rows\['a'\] must have shape \(N, H, W\)"),
         (lambda: plots.image_rows({"a": np.zeros((1, 2, 2)), "b": np.zeros((2, 2, 2))}), "pictures of one shape"),
-        (lambda: plots.image_rows({"a": np.zeros((1, 2, 2))}, "xy"), "column_labels has 2 names but there are 1"),
+        (lambda: plots.image_rows({"a": np.zeros((1, 2, 2))}, "xy"), "column_labels has 2 entries but there are 1"),
         (lambda: plots.image_rows({"a": np.zeros((1, 2, 2))}, own_scale=["b"]), "own_scale names"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_query_check_draws_itself(check):
 
 
 @pytest.mark.parametrize("kind", ["captured", "layers", "ArviZ data"])
-def test_a_head_of_what_was_captured(kind, captured):
+def test_head_report_of_captured_layers(kind, captured):
     layers = {
         name: inspection.captured(captured.queries[i], captured.keys[i], None, dims=("batch", "head"))
         for i, name in enumerate(["first", "second"])
@@ -156,7 +156,7 @@ def test_prior_and_posterior_of_arviz_data(posterior):
     assert ax.get_xlabel() == "keys, unit sat"
 
 
-def test_what_the_data_taught(posterior):
+def test_prior_against_posterior_draws_shrinkage_and_shift(posterior):
     draws = {name: posterior["posterior"][name].values for name in ("keys", "free")}
     learned = results.prior_against_posterior({name: posterior["prior"][name].values[0] for name in draws}, draws)
     for given in (learned, posterior):
@@ -196,7 +196,7 @@ def test_signatures_fit_on_a_screen():
 WORDS = ["the", "cat"]
 MISTAKES = {
     "arcs with the arguments swapped": (
-        lambda *_: plots.channel_arcs(np.zeros((1, 2, 2)), WORDS), "words must be strings, one for each word, not ndarray of shape"
+        lambda *_: plots.channel_arcs(np.zeros((1, 2, 2)), WORDS), "words must be strings, not ndarray of shape"
     ),
     "words in place of marginals": (lambda *_: plots.channel_arcs(WORDS, WORDS), r"marginals must be numbers.*not text \('the'"),
     "heads in place of words": (lambda *_: plots.dependency_arcs([0, 1], WORDS), "words must be strings"),
@@ -207,7 +207,7 @@ MISTAKES = {
     "z-scores without names": (lambda *_: plots.query_check(np.zeros((1, 1, 1))), "statistics is missing"),
     "a head that is not there": (lambda captured, *_: plots.head_report(captured, head=(0, 3)), r"head: \(0, 3\) is outside \(2, 3\)"),
     "an example that is not there": (lambda captured, *_: plots.head_report(captured, example=2), "example: .* is outside"),
-    "half an index of a head": (lambda captured, *_: plots.head_report(captured, head=(0,)), "head has 1 indices but there are 2"),
+    "half an index of a head": (lambda captured, *_: plots.head_report(captured, head=(0,)), "head has 1 entries but there are 2"),
     "half a check": (lambda *_: plots.head_report(np.eye(2), p_values={"a": 0.5}), "belong together; give all, or check="),
     "a check of other heads": (
         lambda captured, check, _: plots.head_report(captured, check=check._replace(discrepancy=np.zeros((2, 4)))),
@@ -223,7 +223,7 @@ MISTAKES = {
         "no query is called 3; choose from 0, 1, 2",
     ),
     "a query of an array": (lambda *_: plots.attention_band(np.ones((2, 2, 1)), query=0), "query chooses from labelled data"),
-    "units miscounted": (lambda *_: plots.attention_band(np.ones((2, 2, 1)), ["a", "b"]), "units has 2 names but attention has 1"),
+    "units miscounted": (lambda *_: plots.attention_band(np.ones((2, 2, 1)), ["a", "b"]), "units has 2 entries but there are 1"),
     "a parameter of another name": (lambda _, __, data: plots.prior_posterior(data, name="key"), "no variable 'key'; choose from"),
     "a parameter with several entries": (
         lambda _, __, data: plots.prior_posterior(data, name="keys"), r"coords: keys has several entries along unit \(2\)"

@@ -97,7 +97,7 @@ class Bad(NamedTuple):
         Bad(lambda: plots.answer_band([0.0], [0.0], [[1.0], [0.0]]), "lower end lies above the upper one"),
         Bad(
             lambda: plots.answer_band([0.0], [0.0], [[0.0], [1.0]], ([0.0], [])),
-            "points has 0 answers but there are 1 queries",
+            "points has 0 entries but there are 1 queries",
         ),
         Bad(lambda: plots.attention_uncertainty(np.full((1, 1, 2, 2), np.nan)), "NaN"),
     ],

@@ -76,12 +76,12 @@ def test_given_axes_are_used():
     ("call", "message"),
     [
         (lambda: plots.rank_spectra([]), "spectra is empty"),
-        (lambda: plots.rank_spectra([[1.0]], ["a", "b"]), "labels has 2 names but spectra has 1"),
+        (lambda: plots.rank_spectra([[1.0]], ["a", "b"]), "labels has 2 entries but there are 1"),
         (lambda: plots.rank_spectra([[1.0], [np.nan]]), r"spectra\[1\] contains NaN"),
         (lambda: plots.rank_spectra([np.zeros((0, 3))]), r"spectra\[0\] must have shape \(..., value\)"),
-        (lambda: plots.rank_histogram([[1, 2]], []), "labels has 0 names but ranks has 1"),
+        (lambda: plots.rank_histogram([[1, 2]], []), "labels has 0 entries but there are 1"),
         (lambda: plots.head_distance_matrix(np.zeros((2, 3))), r"distances must have shape \(head, head\)"),
-        (lambda: plots.head_distance_matrix(np.eye(2), ["a"]), "labels has 1 names but distances has 2"),
+        (lambda: plots.head_distance_matrix(np.eye(2), ["a"]), "labels has 1 entries but there are 2"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument_in_one_line(call, message):

@@ -7,9 +7,8 @@ import oracles_crf
 import pytest
 import torch
 
-from probtx_pyro import data, nn, train
-from probtx_pyro.train import Example, LoadedRun, _adaptation, _mode
-from probtx_pyro.train._loop import RESULTS
+from probtx_pyro import data, train
+from probtx_pyro.train import RESULTS, Example, Run, adaptation
 
 L, TAGS, STEPS, DISTANCES = 3, ("A", "B", "C"), 2, (2,)
 TOKENS = ("�", "a", "b", "c", "d")
@@ -19,22 +18,21 @@ def tagger_run(encoder="crf", tokens=TOKENS, tags=TAGS, **options):
     """A tagger as training would leave it, but with random parameters."""
     kinds = {"crf": {"num_channels": 2, "num_steps": STEPS, "distances": DISTANCES}, "transformer": {"num_heads": 1}}
     settings = train.LabellingSettings(encoder=encoder, options={**kinds[encoder], **options}, width=L, dropout=0.3)
-    model = settings.model(nn.WordTagger, len(tokens), num_tags=(len(tags),)).eval()
+    model = settings.model(len(tokens), (len(tags),)).eval()
     with torch.no_grad():  # scores that differ, so that heads and labels do
         model.words.weight.mul_(4)
         for name in ("ternary", "left", "right"):
             if name in dict(model.encoder.named_parameters()):
                 model.encoder.get_parameter(name).mul_(2)
-    return LoadedRun(model, data.Vocabulary("word", tokens), (tags,), settings)
+    return Run(model, data.Vocabulary("word", tokens), (tags,), settings, {})
 
 
 def sentence(words, tags):
     return Example(tuple(words.split()), tuple((tag,) for tag in tags.split()))
 
 
-SENTENCES = [
-    sentence("a b new", "A B C"), sentence("c a", "C A"), sentence("new other d a", "B _ A C"), sentence("b", "A"),
-]  # fmt: skip
+ANNOTATED = {"a b new": "A B C", "c a": "C A", "new other d a": "B _ A C", "b": "A"}
+SENTENCES = [sentence(words, tags) for words, tags in ANNOTATED.items()]
 
 
 def log_normal(x, centre, spread):
@@ -51,10 +49,8 @@ def log_posterior(run, parameters, tokens, spread, move):
     total = 0.0
     for words, tags in SENTENCES:
         unary = [now["words.weight"][tokens.index(word)].tolist() for word in words]
-        problem = {
-            "unary": unary, "words": [True] * len(words), "ternary": now["encoder.ternary"].tolist(),
-            "distances": DISTANCES, "root": None, "memory": None, "split": False,
-        }  # fmt: skip
+        problem = {"unary": unary, "words": [True] * len(words), "ternary": now["encoder.ternary"].tolist()}
+        problem |= {"distances": DISTANCES, "root": None, "memory": None, "split": False}
         state = oracles_crf.mean_field(problem, STEPS, "asynchronous", head_temperature=1 / L)[-1]
         for scores, (tag,) in zip(state["logits"], tags, strict=True):
             logits = [
@@ -79,7 +75,7 @@ NAMES = {"ternary": ("encoder.ternary",), "words": ("words.weight",), "tags": ("
 
 @pytest.mark.parametrize("move", [pytest.param(EVERYTHING, marks=pytest.mark.slow), ("ternary",)], ids=",".join)
 def test_the_mode_is_where_the_log_posterior_is_level(move, monkeypatch):
-    monkeypatch.setattr(_mode, "TOLERANCE", 1e-6)
+    monkeypatch.setattr(adaptation, "TOLERANCE", 1e-6)
     run, spread = tagger_run(), 0.5
     adapted = train.adapt_tagger(run, SENTENCES, move=move, spread=spread)
     assert adapted.results["converged"] and not adapted.model.training
@@ -116,13 +112,13 @@ def test_words_that_do_not_occur_stay_and_new_ones_lean_on_the_unknown_row():
     # no sentence has the unknown word itself: its row moves by what the rows of new words pull, s z_0 = Σ (row - row_0)
     pulled = (after[6:] - after[0]).sum(0)
     # z is at the mode to the gradients' tolerance, in spreads
-    assert ((after[0] - before[0]) - pulled).abs().max() <= 3 * 0.3 * _mode.TOLERANCE
+    assert ((after[0] - before[0]) - pulled).abs().max() <= 3 * 0.3 * adaptation.TOLERANCE
 
 
 def test_a_tagger_with_spellings_adapts_and_keeps_them(tmp_path):
     settings = train.LabellingSettings(options={"num_channels": 2}, width=L, characters=16)
-    model = settings.model(nn.WordTagger, len(TOKENS), num_tags=(len(TAGS),), spellings=16).eval()
-    run = LoadedRun(model, data.Vocabulary("word", TOKENS, 16), (TAGS,), settings)
+    model = settings.model(len(TOKENS), (len(TAGS),)).eval()
+    run = Run(model, data.Vocabulary("word", TOKENS, 16), (TAGS,), settings, {})
     adapted = train.adapt_tagger(run, SENTENCES, tmp_path / "run", move=["words"], spread=0.3)
     assert adapted.results["after"] < adapted.results["before"] and adapted.results["new_words"] == 2
     assert torch.equal(adapted.model.spellings.weight, run.model.spellings.weight)
@@ -153,7 +149,7 @@ def test_cross_validation_holds_out_what_the_rest_has_not_seen():
     assert all(torch.equal(a, b) for a, b in zip(done.model.parameters(), again.model.parameters(), strict=True))
     table = done.results["validation"]
     moves = {tuple(row["move"]) for row in table}
-    assert moves == {(), ("ternary",), EVERYTHING} and len(table) == 1 + 2 * len(_adaptation.SPREADS)
+    assert moves == {(), ("ternary",), EVERYTHING} and len(table) == 1 + 2 * len(adaptation.SPREADS)
     best = min(table, key=lambda row: row["nats"])
     assert done.results["move"] == best["move"] and done.results["spread"] == best["spread"]
     order = torch.randperm(4, generator=torch.Generator().manual_seed(1)).tolist()
@@ -184,7 +180,7 @@ def test_what_is_saved_loads(options, tmp_path):
     move = ["words", "tags", *(["left", "right"] if options else ["ternary"])]
     done = train.adapt_tagger(run, SENTENCES, tmp_path / "out", move=move, spread=0.1)
     loaded = train.load_run(tmp_path / "out")
-    assert loaded.vocabulary == done.vocabulary and loaded.labels == done.tags and loaded.settings == run.settings
+    assert loaded.vocabulary == done.vocabulary and loaded.labels == done.labels and loaded.settings == run.settings
     for name, weight in done.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], weight), name
     assert json.loads((tmp_path / "out" / RESULTS).read_text()) == done.results
@@ -203,28 +199,31 @@ def test_a_transformer_moves_words_and_tags_when_told():
 
 
 WRONG = {
-    "encoder": (lambda: train.adapt_tagger(tagger_run("transformer"), SENTENCES), "move must be given, some of words, tags: a TransformerEncoder has no potentials to put priors on"),
+    "encoder": (
+        lambda: train.adapt_tagger(tagger_run("transformer"), SENTENCES),
+        "move must be given, some of words, tags: there are no potentials to put priors on",
+    ),
     "name": (lambda: adapt(move=["ternery"]), "move must name some of ternary, words, tags, not ternery"),
     "no name": (lambda: adapt(move=[]), "move must name some of ternary, words, tags, not nothing"),
     "spread": (lambda: adapt(spread=0.0), "spread must be positive and finite, not 0.0"),
-    "folds": (lambda: adapt(), "folds must be from 2 to the number of sentences, 4, not 5; or give both move and spread"),
+    "folds": (
+        lambda: adapt(),
+        r"folds must be from 2 to 4 \(sentences\), not 5; or give both move and spread",
+    ),
     "tag": (lambda: adapt([sentence("a b", "A Z")]), "sentence 1 has the tag 'Z'; the tagger has A, B, C"),
     "no tags": (lambda: adapt([sentence("a b", "_ _")]), "the sentences have no tags; annotate some of their words"),
     "lengths": (lambda: adapt([sentence("a b", "A")]), "sentence 1 has not 1 tags for each of its 2 words; mend it"),
     "no words": (lambda: adapt([sentence("a", "A"), Example((), ())]), "sentence 2 of the annotated part has no words"),
     "nothing": (lambda: adapt([]), "the sentences have no tags"),
-    "no tagger": (lambda: train.adapt_tagger(tagger_run()._replace(model=torch.nn.Linear(2, 2)), SENTENCES), "the run is of a Linear; give one of probtx train tagger"),
-    "not loaded": (lambda: train.adapt_tagger(trained(), SENTENCES, "out"), "out is given with a run that was not loaded; give train.load_run"),
-}  # fmt: skip
+    "no tagger": (
+        lambda: train.adapt_tagger(tagger_run()._replace(model=torch.nn.Linear(2, 2)), SENTENCES),
+        "the run is of a Linear; give one of probtx train tagger",
+    ),
+}
 
 
 def adapt(sentences=SENTENCES, **options):
     return train.adapt_tagger(tagger_run(), sentences, **options)
-
-
-def trained():
-    run = tagger_run()
-    return train.TaggerRun(run.model, run.vocabulary, run.labels, {})
 
 
 @pytest.mark.parametrize("name", WRONG)

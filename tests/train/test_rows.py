@@ -5,9 +5,9 @@ import pytest
 import torch
 from tolerances import assert_frequency
 
-from probtx_pyro.train._rows import NO_TARGET, PADDING, WordRows, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train._task import LoopSettings
+from probtx_pyro.train.loop import LoopSettings
 from probtx_pyro.train.masked import hidden
+from probtx_pyro.train.rows import NO_TARGET, PADDING, WordRows, drawn_rows, drop_words, known_words, numbered
 
 SETTINGS = LoopSettings(batch=4)
 

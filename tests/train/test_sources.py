@@ -1,8 +1,7 @@
 import pytest
 
 from probtx_pyro.data.cogs import Cogs, read_cogs
-from probtx_pyro.train import _sources as sources
-from probtx_pyro.train._sources import classified_texts, tagged_sentences
+from probtx_pyro.train import classified_texts, sources, tagged_sentences
 
 ROWS = "".join(
     f"{i}\t{w}\t_\t{u}\t{x}\t_\t{h}\tdep\t_\t_\n"

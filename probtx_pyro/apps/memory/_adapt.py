@@ -6,7 +6,8 @@ evidence rises. So every prior is centred on what was learned, and counts as so 
 in every direction: the memory adapts in whitened coordinates. It goes in stages, each with the others held, as a metric
 that moves with the places would explain what they should:
 
-1. **places**: ``N(m + s (ξ_j - m) + δ, Λ⁻¹)``, one displacement δ of all units and one scale s of their distances from the middle m;
+1. **places**: ``N(m + s (ξ_j - m) + δ, Λ⁻¹)``, one displacement δ of all units and one scale s of their distances from
+   the middle m;
 2. **metric** and **keys** (each unit by itself);
 3. **prevalence**.
 
@@ -21,7 +22,7 @@ asked with the vectors of ``log p(c | x) - log p(c)``: its attention is ``softma
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy  # scipy.optimize is loaded when it is used
@@ -32,8 +33,8 @@ from torch import Tensor
 from probtx_pyro import models
 from probtx_pyro.apps.memory._held_out import class_shares, expected_answers, log_evidence, root_of, tempered
 from probtx_pyro.inference import adapt
-from probtx_pyro.models import Bayesian, GaussianMixture
-from probtx_pyro.models._conditionals import draw
+from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models._problem import draw
 
 _NUM_STEPS, _TOL = 50, 1e-3
 _STAGES = (("shift", "scale"), ("metric",))  # among which evidence chooses
@@ -41,8 +42,9 @@ _ERRORS, _NATS = 2.0, 1 / 16  # standard errors, and nats for each feature, by w
 _FOLDS, _MOST_ASKED = 5, 2000  # points from which the choice is made
 _HOTTER = 1000.0  # how much hotter answers may get
 
+Anchors: TypeAlias = Mapping[str, float]
 #: what may move, and how many points what was learned counts as
-ANCHORS: Mapping[str, float] = {"prevalence": 1000.0, "shift": 30.0, "scale": 30.0, "metric": 1000.0, "keys": 1000.0}
+ANCHORS: Anchors = {"prevalence": 1000.0, "shift": 30.0, "scale": 30.0, "metric": 1000.0, "keys": 1000.0}
 
 
 def _keys(memory: GaussianMixture, anchor: float) -> Distribution:
@@ -84,9 +86,7 @@ def _in_coordinates(memory: GaussianMixture, root: Tensor) -> GaussianMixture:
 PRIORS: Mapping[str, Callable[[GaussianMixture, float], Distribution]] = {"metric": _metric, "keys": _keys}
 
 
-def _placed(
-    memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Mapping[str, float]
-) -> GaussianMixture:
+def _placed(memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Anchors) -> GaussianMixture:
     """Return the memory, of units round and of spread 1, whose places have moved: ECM,
     with both modes in closed form.
     """
@@ -107,37 +107,16 @@ def _placed(
             scale = (strength + (spokes * away).sum()) / (strength + seen.counts @ long)
         if float((shift - old[0]).abs().max()) < _TOL and float((scale - old[1]).abs() * long.max().sqrt()) < _TOL:
             break
-    changes: dict[str, Tensor] = (
-        {"shift": shift if memory.shift is None else memory.shift + shift} if "shift" in moves else {}
-    )
+    changes: dict[str, Tensor] = {}
+    if "shift" in moves:
+        changes["shift"] = shift if memory.shift is None else memory.shift + shift
     if scaled:
         center = weights @ memory.keys
         changes["keys"] = center + scale * (memory.keys - center)
     return memory.with_parameters(changes)
 
 
-def posterior_of(
-    memory: GaussianMixture, moves: Sequence[str], anchors: Mapping[str, float]
-) -> Bayesian[GaussianMixture]:
-    """Return a memory, of units round and of spread 1, with priors on what moves, as one program.
-
-    Parameters
-    ----------
-    memory
-        In whitened coordinates.
-    moves
-        Keys of `PRIORS`.
-    anchors
-        Points that what was learned counts as, for each.
-    """
-    names = {"metric": "key_precision" if memory.metric is None else "metric"}
-    priors: dict[str, Any] = {names.get(name, name): PRIORS[name](memory, anchors[name]) for name in moves}
-    return models.bayesian(memory, **priors)
-
-
-def moved(
-    memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Mapping[str, float]
-) -> GaussianMixture:
+def moved(memory: GaussianMixture, points: Tensor, moves: Sequence[str], anchors: Anchors) -> GaussianMixture:
     """Return the memory after places, metric and keys have adapted to points, those of them that are named.
 
     Parameters
@@ -158,7 +137,9 @@ def moved(
     if places:
         present = _placed(present, asked, sorted(places), anchors)
     if rest:
-        posterior = posterior_of(present, [name for name in PRIORS if name in rest], anchors)
+        names = {"metric": "key_precision" if memory.metric is None else "metric"}
+        priors: dict[str, Any] = {names.get(x, x): PRIORS[x](present, anchors[x]) for x in PRIORS if x in rest}
+        posterior = models.bayesian(present, **priors)
         present = adapt(posterior, asked, num_steps=_NUM_STEPS, tol=_TOL, progress=False).formulation
     back = _in_coordinates(present, inverse)
     kept = {"log_prior": memory.log_prior}
@@ -167,7 +148,7 @@ def moved(
     return back.with_parameters(kept)
 
 
-def chosen(memory: GaussianMixture, points: Tensor, anchors: Mapping[str, float]) -> list[str]:
+def chosen(memory: GaussianMixture, points: Tensor, anchors: Anchors) -> list[str]:
     """Return what may move by the evidence of points that have not moved it.
 
     Parameters
@@ -234,7 +215,7 @@ def adapted(
     memory: GaussianMixture,
     points: Tensor,
     moves: Sequence[str],
-    anchors: Mapping[str, float],
+    anchors: Anchors,
     temperature: float,
     biases: Tensor | float = 0.0,
 ) -> tuple[GaussianMixture, float]:
@@ -257,9 +238,9 @@ def adapted(
     if present is not memory:
         temperature = no_surer(memory, present, points, temperature)
     if "prevalence" in moves:
-        of_classes, shares, queries = _of_classes(present, points, temperature, biases)
+        mixture, shares, queries = of_classes(present, points, temperature, biases)
         prior = Dirichlet(1 + anchors["prevalence"] * shares.unsqueeze(0))
-        posterior = models.bayesian(of_classes, weights=prior)
+        posterior = models.bayesian(mixture, weights=prior)
         weighed = adapt(posterior, queries, num_steps=1000, tol=1e-5, progress=False).formulation
         present = with_prevalence(present, weighed.log_weights().exp()[0])
     return present, temperature
@@ -274,7 +255,7 @@ def with_prevalence(memory: GaussianMixture, shares: Tensor) -> GaussianMixture:
     return memory.with_parameters({"log_prior": (weights / weights.sum()).log().unsqueeze(0), "answer_probs": answers})
 
 
-def _of_classes(
+def of_classes(
     memory: GaussianMixture, points: Tensor, temperature: float, biases: Tensor | float = 0.0
 ) -> tuple[GaussianMixture, Tensor, Tensor]:
     """Return the mixture whose units are the classes, their present shares, and its queries (N, C)."""
@@ -297,31 +278,7 @@ class Prevalence(NamedTuple):
     high: np.ndarray
 
 
-def draw_prevalence(
-    memory: GaussianMixture, points: Tensor, concentration: float | None, temperature: float, biases: Tensor, num_samples: int,
-    num_chains: int, seed: int,
-) -> Tensor:  # fmt: skip
-    """Draw the shares of the classes in the population that points come from, (draw, C).
-
-    Parameters
-    ----------
-    memory, points, temperature, biases
-        As in `adapted`.
-    concentration
-        Of the Dirichlet prior of the shares; None draws it, too.
-    num_samples, num_chains, seed
-        As in `draw_shares`.
-    """
-    _, present, queries = _of_classes(memory, points, temperature, biases)
-    taught = present > 0  # a class that was never shown has no share
-    possible = queries.new_tensor(CONCENTRATIONS if concentration is None else (concentration,))
-    drawn = draw_shares(queries[:, taught], possible, num_samples, num_chains, seed)[0]
-    shares = drawn.new_zeros(len(drawn), len(present))
-    shares[:, taught] = drawn
-    return shares
-
-
-#: concentrations that are equally probable where none is given: from one class that has nearly all to nearly even shares
+#: concentrations, equally probable where none is given: from one class that has nearly all to nearly even shares
 CONCENTRATIONS = tuple(10 ** (step / 8) for step in range(-16, 9))
 _WARMUP = 100  # sweeps
 _NUMBERS_AT_ONCE = 1 << 22  # of a tensor over chains, points and classes

@@ -46,7 +46,7 @@ def unit_names(memory: GaussianMixture, classes: np.ndarray) -> list[str]:
 
 
 def draws_of_training(
-    memory: GaussianMixture, examples: Examples, every_point: bool, num_samples: int, num_chains: int, seed: int
+    memory: GaussianMixture, examples: Examples, every_point: bool, draws: int, chains: int, seed: int
 ) -> Draws:
     """Draw keys and weights given labelled points, the spread as it was learned.
 
@@ -59,8 +59,8 @@ def draws_of_training(
     every_point
         True if the points are the units: then a key has no posterior, and each point gives weight to its own unit, as
         often as it counts.
-    num_samples, num_chains, seed
-        As in `inference.gibbs`.
+    draws, chains, seed
+        Draws of each chain, chains, and the seed, as in `inference.gibbs`.
 
     Raises
     ------
@@ -71,26 +71,24 @@ def draws_of_training(
     flat = Dirichlet(memory.keys.new_ones(1, memory.num_units))
     if every_point:
         generator = torch.Generator().manual_seed(seed)
-        shape = (num_chains, num_samples, 1, memory.num_units)
+        shape = (chains, draws, 1, memory.num_units)
         counts = examples.weights.new_zeros(memory.num_units).index_add_(0, examples.rows, examples.weights)
         drawn = torch._standard_gamma(counts.expand(shape).contiguous(), generator=generator)
         samples = {"weights": drawn / drawn.sum(-1, keepdim=True)}
         posterior = models.bayesian(memory, weights=flat)
-        lp = {"lp": memory.keys.new_zeros(num_chains, num_samples)}
+        lp = {"lp": memory.keys.new_zeros(chains, draws)}
         return Draws(samples, lp, posterior, data, "Bayesian bootstrap", {"seed": seed})
     if bool((examples.weights != examples.weights.round()).any()):
-        raise NotImplementedError(
-            "draws of the units count each row a whole number of times; labels that are shares, and other weights, have them with "
-            "units_per_class='all' only"
-        )
+        raise NotImplementedError("draws count each row a whole number of times, but of units_per_class='all'")
     examples = examples.some(torch.arange(len(examples.labels)).repeat_interleave(examples.weights.long()))
-    data = (examples.points, examples.labels, None, None)
-    whole = examples.points
-    prior = Normal(whole.mean(0).expand_as(memory.keys), _WIDE * whole.std().expand_as(memory.keys))
-    posterior = models.bayesian(memory, keys=prior, weights=flat)
+    ours = examples.points, examples.labels
+    wide = _WIDE * examples.points.std().expand_as(memory.keys)
+    prior = Normal(examples.points.mean(0).expand_as(memory.keys), wide)
+    program = models.bayesian(memory, keys=prior, weights=flat)
     start = {"keys": memory.keys, "weights": memory.log_weights().exp()}
-    return gibbs(posterior, *data[:2], num_samples=num_samples, num_chains=num_chains, num_warmup=50, start=start,
-                 seed=seed, progress=False)  # fmt: skip
+    return gibbs(
+        program, *ours, num_samples=draws, num_chains=chains, num_warmup=50, start=start, seed=seed, progress=False
+    )
 
 
 def explained(
@@ -126,9 +124,9 @@ def explained(
         attention[seen], (low[seen], high[seen]) = said.attention, said.band("attention")
     order = attention.argsort(-1, descending=True)[:, :top]
     memory = program.formulation
-    labels = memory.unit_answers().argmax(-1)
+    labels = memory.unit_answers().argmax(-1).numpy()
+    mean, least, most, keys = (x.numpy() for x in (attention, low, high, memory.keys))
     return [
-        Explanation(own.numpy(), classes[labels[own].numpy()], *(x[i, own].numpy() for x in (attention, low, high)),
-                    memory.keys[own].numpy())  # type: ignore[call-arg]
-        for i, own in enumerate(order)
-    ]  # fmt: skip
+        Explanation(own, classes[labels[own]], mean[i, own], least[i, own], most[i, own], keys[own])
+        for i, own in enumerate(order.numpy())
+    ]

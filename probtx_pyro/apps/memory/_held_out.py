@@ -82,9 +82,8 @@ def held_out(
     """
     evidence, asked = points.new_full((len(points),), math.nan), []
     units = max((memory.num_units for memory in memories if memory is not None), default=1)
-    chosen = torch.rand(len(points), generator=torch.Generator().manual_seed(seed), device="cpu") < _MOST_PAIRS / (
-        units * len(points)
-    )
+    share = _MOST_PAIRS / (units * len(points))
+    chosen = torch.rand(len(points), generator=torch.Generator().manual_seed(seed), device="cpu") < share
     for fold, memory in enumerate(memories):
         inside = fold_of == fold
         if memory is not None and bool(inside.any()):
@@ -181,9 +180,7 @@ def expected_answers(memory: GaussianMixture, points: Tensor) -> Tensor:
     the prevalence of the classes where the log evidence is -inf.
     """
     squares = ((points - memory.keys.mean(0)) @ root_of(memory)).square().sum(-1)
-    told = (
-        squares < torch.finfo(squares.dtype).max ** 0.5
-    )  # only the others may overflow, and are asked for their evidence
+    told = squares < torch.finfo(squares.dtype).max ** 0.5  # the others may overflow, and are asked for their evidence
     if not bool(told.all()):
         told = told.index_put((~told,), log_evidence(memory, points[~told]) > -math.inf)
     asked, prevalence = torch.where(told.unsqueeze(-1), points, memory.keys[:1]), class_shares(memory)
@@ -205,34 +202,3 @@ def root_of(memory: GaussianMixture) -> Tensor:
     if memory.metric is not None:
         root = torch.diag(memory.metric.sqrt()) if memory.diagonal_metric else torch.linalg.cholesky(memory.metric)
     return root * memory.key_precision.reshape(-1)[0].sqrt()
-
-
-def lowest_rate(held_out: np.ndarray) -> float:
-    """Return the lowest rate of false alarms, above 0,
-    for which held-out evidence (N,) has a threshold: ``1 / (n + 1)``.
-    """
-    return 1 / (1 + int((~np.isnan(held_out)).sum()))
-
-
-def threshold(held_out: np.ndarray, false_alarm_rate: float) -> float:
-    """Return the evidence below which a point is unlike the training points.
-
-    Of n held-out points and a new one of the same kind, which are exchangeable, the new one falls below the k-th
-    smallest with probability at most ``k / (n + 1)``; k is the largest whole number for which this is at most the rate
-    (-inf where it is 0).
-
-    Parameters
-    ----------
-    held_out
-        Evidence of held-out points, (N,), of which n are numbers; NaN is a point that was not held out.
-    false_alarm_rate
-        From 0 to below 1.
-
-    Examples
-    --------
-    >>> threshold(np.arange(99.0), 0.05)
-    4.0
-    """
-    held_out = held_out[~np.isnan(held_out)]
-    rank = math.floor(false_alarm_rate * (len(held_out) + 1) + 1e-9)
-    return float(np.sort(held_out)[rank - 1]) if rank else -math.inf

@@ -22,10 +22,8 @@ from probtx_pyro.models import GaussianMixture, SoftKMeans
 
 _PAIRS_AT_ONCE = 1 << 23  # of points and units in the evidence of points left out
 _NUM_STEPS = 50
-_TOL_KEYS, _TOL_SPREAD = (
-    1e-2,
-    1e-3,
-)  # EM ends when no key moves by more, in standard deviations, and no variance, in parts of itself
+# EM ends when no key moves by more, in standard deviations, and no variance, in parts of itself
+_TOL_KEYS, _TOL_SPREAD = 1e-2, 1e-3
 
 
 class Shared(NamedTuple):
@@ -140,12 +138,9 @@ class Spread(NamedTuple):
         whole = classes.grouped(torch.zeros_like(classes.owners), 1)
         total, size = whole.counts.sum(), len(whole.scatter)
         if not sums.vary():
-            raise ValueError(
-                "X does not vary, so that no spread fits it; give at least two points that differ, to partial_fit at its first call"
-            )
-        one = not float(classes.scatter.trace() / total) > 1e-12 * float(
-            whole.scatter.trace() / total
-        )  # a class is a point: then that of all points
+            raise ValueError("X does not vary; give at least two points that differ, at the first call")
+        # where each class is a point, the spread of all points
+        one = not float(classes.scatter.trace() / total) > 1e-12 * float(whole.scatter.trace() / total)
         covariance = (whole if one else classes).scatter / total * max(1.0, units_per_class) ** (-2 / size)
         square = covariance.diagonal().mean()
         return cls(0.5 * covariance + 0.5 * square * torch.eye(size, dtype=square.dtype), square)

@@ -48,22 +48,20 @@ superpixels* (units).
 """
 
 from probtx_pyro.apps.segmentation._clicks import (
+    LABEL_COLOURS,
     Click,
     ClickGame,
     first_clicks,
     marks_from_clicks,
     next_click,
+    overlay,
     play_clicks,
-)  # fmt: skip
-from probtx_pyro.apps.segmentation._features import lab_colours
-from probtx_pyro.apps.segmentation._overlay import LABEL_COLOURS, overlay
+    suggest_click,
+    uncertainty,
+)
 from probtx_pyro.apps.segmentation._segmenter import InteractiveSegmenter, Segmentation
-from probtx_pyro.apps.segmentation._settings import SegmentationSettings
-from probtx_pyro.apps.segmentation._suggestion import suggest_click, uncertainty
+from probtx_pyro.apps.segmentation._units import SegmentationSettings, lab_colours
 
-__all__ = [
-    "InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours",
-    "Click", "marks_from_clicks", "suggest_click", "uncertainty",
-    "LABEL_COLOURS", "overlay",
-    "ClickGame", "first_clicks", "next_click", "play_clicks",
-]  # fmt: skip
+__all__ = ["InteractiveSegmenter", "Segmentation", "SegmentationSettings", "lab_colours", "LABEL_COLOURS", "overlay"]
+__all__ += ["Click", "marks_from_clicks", "suggest_click", "uncertainty"]
+__all__ += ["ClickGame", "first_clicks", "next_click", "play_clicks"]

@@ -1,4 +1,5 @@
-"""Clicks: marks from clicks, and the game of clicks that scores a method.
+"""Clicks: marks from clicks, the next click to ask for, the game of clicks that scores a method; and answers drawn over
+their picture.
 
 Labels are positive integers here; 0 is "unmarked" in marks and "not scored" in a true mask. Protocol: one click in the
 middle of each class, then, again and again, one in the middle of the largest wrong piece (4-connected), with its true
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
+from probtx_pyro.apps.segmentation._segmenter import Segmentation
 from probtx_pyro.metrics import intersection_over_union
 
 Click = tuple[int, int, int]
@@ -54,9 +56,7 @@ def marks_from_clicks(shape: tuple[int, int], clicks: Iterable[Click]) -> np.nda
     marks = np.zeros(shape, np.int32)
     for y, x, label in clicks:
         if not (0 <= y < shape[0] and 0 <= x < shape[1]):
-            raise ValueError(
-                f"click {y},{x},{label} lies outside the picture: y is 0..{shape[0] - 1}, x is 0..{shape[1] - 1}"
-            )
+            raise ValueError(f"click {y},{x},{label} lies outside; y is 0..{shape[0] - 1}, x is 0..{shape[1] - 1}")
         if label < 1:
             raise ValueError(f"click {y},{x},{label} has a label below 1; 0 stands for unmarked")
         marks[y, x] = label
@@ -126,3 +126,100 @@ def play_clicks(segment: Callable[[list[Click]], np.ndarray], truth: np.ndarray,
         if count < num_clicks and (click := next_click(truth, predicted)) is not None:
             clicks.append(click)
     return ClickGame(clicks, counts, np.array(scores))
+
+
+_SHARE = 0.5  # of the largest uncertainty; from so much on a pixel belongs to a piece
+
+
+def uncertainty(answer: Segmentation) -> np.ndarray:
+    """Calibrated probability that the label of each pixel is wrong, ``u_i = 1 - max_c p_ic``, shape (H, W)."""
+    return 1 - answer.probabilities.max(-1)
+
+
+def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | None:
+    """Return the pixel (y, x) whose class is most worth asking for; None where every pixel is marked.
+
+    It is the middle of the piece in which most pixels are expected to be wrong: pixels of one label with at least half
+    of the largest ``u_i = 1 - max_c p_ic``, of the belief before calibration, by which the rule was chosen, make pieces
+    (4-connected), and the piece with the largest ``Σ_i u_i``, which is the expected number of its wrong labels, is
+    chosen; its middle is its pixel farthest from its border, as in the click protocol. `benchmarks.next_click` compares
+    this with the least sure pixel, and with any.
+
+    Parameters
+    ----------
+    answer
+        Answer of `InteractiveSegmenter.segment`.
+    marks
+        (H, W), 0 for unmarked; what is marked is not asked again.
+
+    Raises
+    ------
+    ValueError
+        Marks of another shape than the answer.
+
+    Examples
+    --------
+    >>> probabilities = np.full((3, 5, 2), (0.9, 0.1), np.float32)
+    >>> probabilities[:, 2:] = 0.5
+    >>> answer = Segmentation(np.ones((3, 5), int), probabilities, np.array([1, 2]))
+    >>> suggest_click(answer, np.zeros((3, 5), int))
+    (1, 3)
+    """
+    doubt = 1 - (answer.probabilities if answer.belief is None else answer.belief).max(-1)
+    free = np.asarray(marks) == 0
+    if free.shape != doubt.shape:
+        raise ValueError(f"marks must have the answer's shape {doubt.shape}, not {free.shape}")
+    if not free.any():
+        return None
+    unsure = free & (doubt >= _SHARE * doubt[free].max())
+    pieces = np.zeros(doubt.shape, int)
+    for label in answer.classes:
+        found, _ = ndimage.label(unsure & (answer.mask == label))
+        pieces[found > 0] = found[found > 0] + pieces.max()
+    chosen = int(np.argmax(ndimage.sum_labels(doubt, pieces, range(1, pieces.max() + 1))))
+    box = ndimage.find_objects(pieces)[chosen]
+    y, x = middle(pieces[box] == 1 + chosen)
+    return box[0].start + y, box[1].start + x
+
+
+# Okabe and Ito's colours, told apart by people who confuse red and green.
+_OKABE_ITO = (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66)
+COLOURS = np.array(_OKABE_ITO, np.uint8)
+
+
+_SHADES = np.concatenate([COLOURS, COLOURS * 0.5 + 127.5, COLOURS * 0.6]).round().astype(np.uint8)
+LABEL_COLOURS = np.concatenate([np.zeros((1, 3), np.uint8), np.resize(_SHADES, (255, 3))])
+"""Colour of each label, uint8 (256, 3): black for 0, then seven colours pure, lighter and darker, over and over."""
+
+
+def overlay(
+    image: np.ndarray, answer: Segmentation, marks: np.ndarray | None = None, palette: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the picture tinted by class (the surer, the stronger), edges white, marks as dots of their class;
+    uint8 (H, W, 3).
+
+    Parameters
+    ----------
+    image
+        uint8 (H, W, 3).
+    answer
+        Answer of `InteractiveSegmenter.segment`.
+    marks
+        (H, W), 0 for unmarked.
+    palette
+        uint8 (256, 3): the colour of each label. Without it colours go round `COLOURS` in the order of the classes.
+    """
+    colours = COLOURS[np.arange(len(answer.classes)) % len(COLOURS)] if palette is None else palette[answer.classes]
+    best = answer.probabilities.argmax(-1)
+    strength = 0.55 * answer.probabilities.max(-1, keepdims=True)
+    drawn = (1 - strength) * image + strength * colours[best]
+    mask, edge = answer.mask, np.zeros(best.shape, bool)
+    edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
+    edge[1:] |= mask[1:] != mask[:-1]
+    drawn[edge] = 255
+    if marks is not None:
+        for class_number, label in enumerate(answer.classes):
+            given = marks == label
+            drawn[ndimage.binary_dilation(given, iterations=3)] = 255  # by 4-connected steps
+            drawn[ndimage.binary_dilation(given, iterations=2)] = colours[class_number]
+    return drawn.round().clip(0, 255).astype(np.uint8)

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probtx_pyro import models
-from probtx_pyro.apps.segmentation._features import Cells, cut, lab_colours
-from probtx_pyro.apps.segmentation._settings import SegmentationSettings
-from probtx_pyro.apps.segmentation._units import PictureUnits, find_units, path_energies
+from probtx_pyro.apps.segmentation import _units
+from probtx_pyro.apps.segmentation._units import Cells, PictureUnits, SegmentationSettings, lab_colours
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
 
@@ -94,8 +93,8 @@ class InteractiveSegmenter:
         if not np.isfinite(colours).all():
             raise ValueError("features hold NaN or infinity")
         height, width = image.shape[:2]
-        cells = cut(colours, settings.num_units, settings.colour_scale, settings.blur)
-        return cls((height, width), cells, find_units(cells, height, width, settings), settings)
+        cells = _units.cut(colours, settings.num_units, settings.colour_scale, settings.blur)
+        return cls((height, width), cells, _units.find_units(cells, height, width, settings), settings)
 
     def segment(self, marks: np.ndarray, previous: Segmentation | None = None) -> Segmentation:
         """The class of every pixel given the marks.
@@ -130,10 +129,7 @@ class InteractiveSegmenter:
         stood = np.zeros(self.shape, np.int32)
         if previous is not None:
             if previous.mask.shape != self.shape or not np.isin(previous.classes, classes).all():
-                raise ValueError(
-                    f"previous is an answer of shape {previous.mask.shape} with classes {previous.classes.tolist()}, the marks have "
-                    f"{self.shape} and {classes.tolist()}; give the answer to some of these marks, or leave previous out"
-                )
+                raise ValueError("previous is of another shape or has other classes than the marks; leave it out")
             before = np.zeros_like(found)
             believed = previous.probabilities if previous.belief is None else previous.belief
             before[..., np.searchsorted(classes, previous.classes)] = believed
@@ -219,7 +215,7 @@ class InteractiveSegmenter:
         deferred = 0.0 if judge is None else judge.expected_outputs(units.keys)
 
         def ask(further: np.ndarray | float) -> Tensor:
-            energies = path_energies(units.links, to, settings, further)
+            energies = _units.path_energies(units.links, to, settings, further)
             attention = (counts[annotated].clamp_max(1).log() - settings.path_temperature * energies).softmax(-1)
             return attention @ known + attention @ torn[annotated].to(known).unsqueeze(-1) * deferred
 

@@ -1,4 +1,6 @@
-"""The mean field of a dependency CRF: its marginals, the bound that it climbs, and draws of its labels."""
+"""The mean field of a dependency CRF: its marginals, the bound that it climbs, and draws of its labels; and the
+structured one, whose heads are exact given all labels.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from torch import Tensor
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models.dependency_crf._densities import Latents
+from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops.dependency_crf import Rule
 
@@ -64,7 +68,7 @@ class MeanField:
         return kernel.objective(prepared, *rules, flat).reshape(self.crf.sentences)
 
     @property
-    def formulation(self) -> Any:
+    def formulation(self) -> Formulation:
         """The CRF, as results call it."""
         return self.crf
 
@@ -104,9 +108,37 @@ class MeanField:
         words = words if mask is None else words & mask
         if check.violated(words & (self.label_marginals.sum(-1) <= 0)):
             raise ValueError(
-                "label_marginals of a word are all zero, so it has no label to draw; take a mean field with softmax as its normalizer"
+                "label_marginals of a word are all zero, and it has no label to draw; take softmax as the normalizer"
             )
         found = {"label": (self.label_marginals, words)}
         if self.root_marginals is not None:
             found["root_label"] = self.root_marginals, words.any(-1)
         return found
+
+
+def structured(crf: Any, latents: Latents, num_steps: int, num_draws: int, seed: int) -> MeanField:
+    """Sweep over all words ``num_steps`` times, from independent labels, and average over the draws."""
+    own, batch = latents.potentials, latents.batch
+    generator = torch.Generator(own.unary.device).manual_seed(seed)
+    state = latents.start(num_draws, generator)
+    found = torch.zeros_like(own.unary)
+    root: Tensor | None = None
+
+    def averaged(logits: Tensor, word: int | None) -> Tensor:
+        nonlocal root
+        mean = logits.log_softmax(-1).mean(0)
+        if word is None:
+            root = mean.to(found.dtype)
+        else:
+            found[:, word] = mean.to(found.dtype)
+        return mean.expand(logits.shape).clone()
+
+    for _ in range(num_steps):
+        state = latents.sweep(state, generator, seen=averaged)
+    words = found.softmax(-1) * own.words.unsqueeze(-1)
+    labels, logits = (x.reshape(*batch, *x.shape[1:]) for x in (words, found))
+    above = None if root is None else root.reshape(*batch, -1)
+    roots = None if above is None else above.softmax(-1)
+    steps = torch.full(batch, num_steps, device=found.device)
+    heads, never = latents.attention(state).mean(0), torch.zeros_like(steps, dtype=torch.bool)
+    return MeanField(crf, labels, heads, logits, roots, above, None, never, steps)

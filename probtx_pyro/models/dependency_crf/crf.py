@@ -24,35 +24,45 @@ and B.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar
 
 import pyro
 import torch
-from pyro import poutine
-from pyro.distributions import Categorical
-from pyro.ops.indexing import Vindex
 from torch import Tensor
 from torch.distributions import constraints
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models._plates import PARALLEL
-from probtx_pyro.models.dependency_crf import _checks, _exact
-from probtx_pyro.models.dependency_crf._exact import Marginals
-from probtx_pyro.models.dependency_crf._latents import Latents
-from probtx_pyro.models.dependency_crf._mean_field import MeanField
-from probtx_pyro.models.dependency_crf.low_rank import LowRank
+from probtx_pyro.models._plates import Plates
+from probtx_pyro.models.dependency_crf import _densities, _parameters
+from probtx_pyro.models.dependency_crf._densities import EVIDENCE, Known, Latents, Marginals
+from probtx_pyro.models.dependency_crf._mean_field import MeanField, structured
+from probtx_pyro.models.dependency_crf._parameters import LowRank
+from probtx_pyro.models.dependency_crf._programs import (
+    Annotation,
+    Choices,
+    guide_words,
+    sample_sentences,
+    sample_words,
+    sentence_axes,
+)
 from probtx_pyro.models.formulation import Data, Datum, Formulation, Parameter
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops import fixed_point
-from probtx_pyro.ops._crf_rules import softmax
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, Schedule, State, group_of, start
+from probtx_pyro.ops.dependency_crf import PLAIN, Potentials, Rule, Schedule, State, start
 
-Known = Tensor | None
+Maybe = Tensor | None
+Function = Callable[[Potentials, Known], tuple[Tensor, ...]]
 NUM_SWEEPS, TOLERANCE = 100, 1e-6  # of the mean field that attention and guide take where nobody gives one
+HELD = 2**24  # numbers of the tables of all problems that are computed at once
+TENSORS = {"unary": 3, "ternary": 4, "root_ternary": 3, "memory": 3}  # own axes of each potential
+
+
+def _labelled(crf: "DependencyCRF", likelihood: str) -> "LabelledCRF":
+    """The same CRF with a likelihood; one sentence without an axis gets one."""
+    own = {name: x for name, x in vars(crf).items() if name != "likelihood"}
+    return LabelledCRF(**own | ({} if crf.sentences else {"unary": crf.unary.unsqueeze(0)}), likelihood=likelihood)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,18 +123,28 @@ class DependencyCRF(Formulation):
         "observed": Datum("word", "mask"),
     }
     RESULTS: ClassVar[Mapping[str, str]] = {
-        "attention": "channel word slot", "expected_outputs": "word label",
-        "label": "word", "head": "channel word", "root_label": "", "node": "node_channel word",
-        "label_marginals": "word label", "root_marginals": "root_label",
-    }  # fmt: skip
-    LIKELIHOODS: ClassVar[dict] = {}  # of its own: those that take its labels and heads for data
+        "attention": "channel word slot",
+        "expected_outputs": "word label",
+        "label": "word",
+        "head": "channel word",
+        "root_label": "",
+        "node": "node_channel word",
+        "label_marginals": "word label",
+        "root_marginals": "root_label",
+    }
+    LIKELIHOODS: ClassVar[dict[str, Callable[["DependencyCRF"], Formulation]]] = {
+        kind: partial(_labelled, likelihood=kind) for kind in EVIDENCE
+    }
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "": "its labels and heads are latent and it explains no data; give models.bayesian likelihood='exact' or 'pseudo' for priors on its potentials; of labels and heads alone take inference.gibbs or inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder",
+        "": "its labels and heads are latent and it explains no data; give models.bayesian likelihood='exact' or "
+        "'pseudo' for priors on its potentials; of labels and heads alone take inference.gibbs or "
+        "inference.annealed_log_partition, crf.log_partition or crf.marginals of short sentences, "
+        "crf.mean_field(...).elbo, or train nn.DependencyCRFEncoder"
     }
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distances", tuple(self.distances))
-        _checks.validate_parameters(**vars(self))
+        _parameters.validate_parameters(**vars(self))
 
     def held(self, name: str) -> Tensor | None:
         """The tensor of a parameter; of factors of low rank their product."""
@@ -149,7 +169,7 @@ class DependencyCRF(Formulation):
         """T, (C, G, L, L)."""
         return self.ternary.full() if isinstance(self.ternary, LowRank) else self.ternary
 
-    def potentials(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Potentials:
+    def potentials(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Potentials:
         """Plain tensors, the sentences along one axis, with what is known of labels and heads.
 
         Parameters
@@ -171,7 +191,7 @@ class DependencyCRF(Formulation):
             words = self.mask.expand(self.unary.shape[:-1]).reshape(words.shape)
         ternary = (self.ternary.left, self.ternary.right) if isinstance(self.ternary, LowRank) else self.ternary
         own = Potentials(unary, words, ternary, self.distances, self.root_ternary, self.memory, self.memory_split)
-        return _checks.known(own, self.sentences, labels, heads, observed)
+        return _parameters.known(own, self.sentences, labels, heads, observed)
 
     def mean_field(
         self,
@@ -189,9 +209,9 @@ class DependencyCRF(Formulation):
         history: bool = False,
         implicit: bool = False,
         progress: bool | None = None,
-        labels: Known = None,
-        heads: Known = None,
-        observed: Known = None,
+        labels: Maybe = None,
+        heads: Maybe = None,
+        observed: Maybe = None,
     ) -> MeanField:
         """Iterate the mean-field equations (docs/mathematics.md, section 5.2) from ``Q(Z) ∝ exp(S)`` and uniform heads.
 
@@ -232,20 +252,17 @@ class DependencyCRF(Formulation):
             What is known does not fit; an unknown schedule, a tolerance or temperature that is not positive, a step
             outside (0, 1] or damping outside [0, 1).
         """
-        _checks.validate_options(
-            num_steps=num_steps, tol=tol, schedule=schedule, temperatures=(label_temperature, head_temperature),
-            steps=(label_step, head_step), damping=(label_damping, head_damping),
-        )  # fmt: skip
-        normalize = softmax if normalizer is None else normalizer
+        temperatures, steps = (label_temperature, head_temperature), (label_step, head_step)
+        _parameters.validate_options(num_steps, tol, schedule, temperatures, steps, (label_damping, head_damping))
+        normalize = PLAIN.normalizer if normalizer is None else normalizer
         label = Rule(label_temperature, label_step, label_damping, normalize)
         head = Rule(head_temperature, head_step, head_damping, normalize)
         potentials, taken = self.potentials(labels, heads, observed), [0]
         prepared = kernel.Prepared.of(potentials)
-        update: Callable = (
-            partial(kernel.SCHEDULES[schedule], prepared)
-            if isinstance(schedule, str)
-            else partial(schedule, potentials)
-        )
+        if isinstance(schedule, str):
+            update: Callable[..., State] = partial(kernel.SCHEDULES[schedule], prepared)
+        else:
+            update = partial(schedule, potentials)
 
         def objective(state: State) -> Tensor:
             return kernel.objective(prepared, label, head, state)
@@ -255,27 +272,38 @@ class DependencyCRF(Formulation):
             return update(label, head, state, taken[0] == 1), objective(state) if history else None
 
         found = fixed_point(
-            step, start(potentials, label, head, prepared.choices),
-            problems=potentials.unary.shape[:1], num_steps=num_steps, tol=tol, objective=objective if history else None,
-            implicit=implicit, progress=progress, label="mean field",
-        )  # fmt: skip
+            step,
+            start(potentials, label, head, prepared.choices),
+            problems=potentials.unary.shape[:1],
+            num_steps=num_steps,
+            tol=tol,
+            objective=objective if history else None,
+            implicit=implicit,
+            progress=progress,
+            label="mean field",
+        )
         state = {name: x.reshape(*self.sentences, *x.shape[1:]) for name, x in found.state.items()}
         if check.violated(torch.stack([x.detach().isnan().any() for x in state.values()])):
             raise ValueError(
-                f"label_temperature, head_temperature: scores over {float(label_temperature):.3g} and {float(head_temperature):.3g} are out of the range of {self.unary.dtype}, and marginals are NaN; raise the temperatures, or look at normalizer"
+                f"label_temperature, head_temperature: scores over {float(label_temperature):.3g} and "
+                f"{float(head_temperature):.3g} are out of the range of {self.unary.dtype}; raise the temperatures"
             )
-        trace = found.objective
-        return MeanField(
-            self, state["labels"], state["heads"], state["label_logits"], state.get("root"), state.get("root_logits"),
-            None if trace is None else trace.reshape(-1, *self.sentences),
-            found.converged.reshape(self.sentences), found.num_steps.reshape(self.sentences),
-            label_temperature, head_temperature,
-        )  # fmt: skip
+        trace = None if found.objective is None else found.objective.reshape(-1, *self.sentences)
+        root, root_logits = state.get("root"), state.get("root_logits")
+        ended = found.converged.reshape(self.sentences), found.num_steps.reshape(self.sentences)
+        marginals = state["labels"], state["heads"], state["label_logits"], root, root_logits
+        return MeanField(self, *marginals, trace, *ended, *temperatures)
 
     def structured_mean_field(
-        self, num_steps: int = 20, *, num_draws: int = 64, seed: int,
-        labels: Known = None, heads: Known = None, observed: Known = None,
-    ) -> MeanField:  # fmt: skip
+        self,
+        num_steps: int = 20,
+        *,
+        num_draws: int = 64,
+        seed: int,
+        labels: Maybe = None,
+        heads: Maybe = None,
+        observed: Maybe = None,
+    ) -> MeanField:
         """Labels factorised, each head by its exact posterior given all labels (docs/mathematics.md, section 5.4).
 
         The bound that this climbs, ``E_Q[log φ(Z)] + H(Q(Z))`` with heads summed out, is
@@ -301,47 +329,50 @@ class DependencyCRF(Formulation):
             if not isinstance(number, int) or number < least:
                 raise ValueError(f"{name} must be an integer of {least} or more, not {number!r}")
         with torch.no_grad():
-            found = structured(self.latents((labels, heads, observed)), num_steps, num_draws, seed)
-        steps = torch.full(self.sentences, num_steps, device=self.unary.device)
-        return MeanField(
-            self, found.labels, found.heads, found.label_logits, found.root, found.root_logits, None,
-            torch.zeros_like(steps, dtype=torch.bool), steps,
-        )  # fmt: skip
+            return structured(self, self.latents((labels, heads, observed)), num_steps, num_draws, seed)
 
     def attention(
-        self, labels: Known = None, heads: Known = None, observed: Known = None,
-        num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
-    ) -> Tensor:  # fmt: skip
+        self,
+        labels: Maybe = None,
+        heads: Maybe = None,
+        observed: Maybe = None,
+        num_steps: int = NUM_SWEEPS,
+        tol: float | None = TOLERANCE,
+    ) -> Tensor:
         """The mean-field marginals of the heads given what is known, (..., C, N, S),
         after at most so many asynchronous sweeps.
         """
         return self._settled((labels, heads, observed), num_steps, tol).head_marginals
 
     def expected_outputs(
-        self, labels: Known = None, heads: Known = None, observed: Known = None,
-        num_steps: int = NUM_SWEEPS, tol: float | None = TOLERANCE,
-    ) -> Tensor:  # fmt: skip
+        self,
+        labels: Maybe = None,
+        heads: Maybe = None,
+        observed: Maybe = None,
+        num_steps: int = NUM_SWEEPS,
+        tol: float | None = TOLERANCE,
+    ) -> Tensor:
         """The mean-field marginals of the labels given what is known, (..., N, L): the words in context."""
         return self._settled((labels, heads, observed), num_steps, tol).label_marginals
 
-    def _settled(self, data: tuple[Known, ...], num_steps: int, tol: float | None) -> MeanField:
+    def _settled(self, data: tuple[Maybe, ...], num_steps: int, tol: float | None) -> MeanField:
         known = dict(zip(self.DATA, data, strict=True))
         return self.mean_field(num_steps, tol=tol, progress=False, **known)  # type: ignore[arg-type]
 
     # -- exact inference -----------------------------------------------------------------------------------------------
 
-    def log_partition(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Tensor:
+    def log_partition(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:
         """``log Z = log Σ_Z Σ_H φ(Z, H)``, (...), over what is not known, by a sum over all labellings;
         refused where there are too many.
 
         The log probability of what is known is ``log_partition(labels, heads, observed) - log_partition()``; arguments
         as `potentials`.
         """
-        return _exact.log_partition(self.potentials(labels, heads, observed)).reshape(self.sentences)
+        return _densities.log_partition(self.potentials(labels, heads, observed)).reshape(self.sentences)
 
-    def marginals(self, labels: Known = None, heads: Known = None, observed: Known = None) -> Marginals:
+    def marginals(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Marginals:
         """Exact marginals of labels, heads and root given what is known, by the same sum; arguments as `potentials`."""
-        found = _exact.marginals(self.potentials(labels, heads, observed))
+        found = _densities.marginals(self.potentials(labels, heads, observed))
         own, slots = (x.reshape(*self.sentences, *x.shape[1:]) for x in found[:2])
         return Marginals(own, slots, None if found.root is None else found.root.reshape(*self.sentences, -1))
 
@@ -350,12 +381,7 @@ class DependencyCRF(Formulation):
         return Latents(self.potentials(*data), self.sentences)
 
     def draw_trees(
-        self,
-        data: Data,
-        state: Mapping[str, Tensor],
-        generator: torch.Generator,
-        channels: Sequence[int] | None,
-        single_root: bool,
+        self, data: Data, state: State, generator: torch.Generator, channels: Sequence[int] | None, single_root: bool
     ) -> tuple[Tensor, Tensor]:
         """Draw a tree in each of some channels given labels, (chain, ..., channel, N),
         and return log P(tree | labels) of all, (chain, ...).
@@ -364,7 +390,7 @@ class DependencyCRF(Formulation):
 
     # -- Pyro programs -------------------------------------------------------------------------------------------------
 
-    def log_joint(self, labels: Tensor, heads: Known = None, root_label: Known = None, nodes: Known = None) -> Tensor:
+    def log_joint(self, labels: Tensor, heads: Maybe = None, root_label: Maybe = None, nodes: Maybe = None) -> Tensor:
         """``log φ(Z, H)``, (...): of labels (..., N), heads (..., C, N) as slot numbers, and what the CRF has of these:
 
         root_label (...), and nodes (..., C', N), the global node chosen in each channel with ``memory_split``. Heads
@@ -373,18 +399,16 @@ class DependencyCRF(Formulation):
         taken, too.
         """
         split, rooted = self.memory_split, self.root_ternary is not None
-        for name, given, held, needed in (
-            ("root_label", root_label, rooted, rooted), ("nodes", nodes, split, split and heads is not None),
-        ):  # fmt: skip
-            if needed if given is None else not held:
-                raise ValueError(
-                    f"{name} must be given with a CRF that has one, and only then: {'give' if needed else 'leave out'} {name}"
-                )
+        if (root_label is None) == rooted:
+            raise ValueError("root_label must be given with a CRF that has a root, and only then")
+        if (nodes is not None and not split) or (nodes is None and split and heads is not None):
+            raise ValueError("nodes must be given with heads and memory_split=True, and only then")
         own = self.potentials()
-        _checks.validate_choices(own, self.sentences, labels=labels, heads=heads, root_label=root_label, nodes=nodes)
-        return _exact.log_joint(own, self.sentences, labels, heads, root_label, nodes)
+        chosen = {"labels": labels, "heads": heads, "root_label": root_label, "nodes": nodes}
+        _parameters.validate_choices(own, self.sentences, chosen)
+        return _densities.log_joint(own, self.sentences, labels, heads, root_label, nodes)
 
-    def model(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
+    def model(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:
         """Labels, heads (the root's label, nodes) in plates, every choice allowed alike,
         and log φ as a `pyro.factor` a sentence.
 
@@ -393,234 +417,305 @@ class DependencyCRF(Formulation):
         """
         sample_sentences(self.potentials(labels, heads, observed), self.sentences, collapsed=False)
 
-    def collapsed(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
+    def collapsed(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:
         """The same with heads (and nodes) summed out: ``label``, ``root_label``, and ``log φ(Z)`` as the factor."""
         sample_sentences(self.potentials(labels, heads, observed), self.sentences, collapsed=True)
 
     def guide(
-        self,
-        labels: Known = None, heads: Known = None, observed: Known = None, field: MeanField | None = None,
-    ) -> None:  # fmt: skip
+        self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None, field: MeanField | None = None
+    ) -> None:
         """The factorised family: every label, head, root label and node by itself, with the marginals of ``field``.
 
         Without one, it is that of ``mean_field`` as `attention` takes it, given what is known; arguments as
         `potentials`.
         """
         field = self._settled((labels, heads, observed), NUM_SWEEPS, TOLERANCE) if field is None else field
-        _checks.require_own(field, self.unary)
-        Choices(self.potentials(), self.sentences).sample(
-            field.label_marginals, field.head_marginals, field.root_marginals, True
-        )
+        _parameters.require_own(field.label_marginals, self.unary)
+        given = field.label_marginals, field.head_marginals, field.root_marginals
+        Choices(self.potentials(), self.sentences).sample(*given, counted=True)
 
-    def enumerated(self, labels: Known = None, heads: Known = None, observed: Known = None) -> None:
+    def enumerated(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:
         """The CRF of one sentence, a site for every choice and a factor for every pair of words in a channel.
 
         ``TraceEnum_ELBO`` sums it out exactly: with an empty guide its ELBO is `log_partition`. For tiny problems. The
         values of a site count what is allowed to it, in order: slots of a head, labels of a word, one of what is known
         (`potentials`).
         """
-        _checks.require_one_sentence(self.sentences)
+        _parameters.require_one_sentence(self.sentences)
         sample_words(self.potentials(labels, heads, observed))
 
     def enumerated_guide(
-        self,
-        labels: Known = None, heads: Known = None, observed: Known = None, field: MeanField | None = None,
-    ) -> None:  # fmt: skip
+        self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None, field: MeanField | None = None
+    ) -> None:
         """The factorised family for `enumerated`: the marginals of ``field``, or free logits for SVI.
 
         Free logits are `pyro.param`, named by the site with ``_logits``; they start at the unary scores, and at 0 for
         heads.
         """
-        _checks.require_one_sentence(self.sentences)
+        _parameters.require_one_sentence(self.sentences)
         if field is not None:
-            _checks.require_own(field, self.unary)
+            _parameters.require_own(field.label_marginals, self.unary)
         given = (None,) * 3 if field is None else (field.label_marginals, field.head_marginals, field.root_marginals)
         guide_words(self.potentials(labels, heads, observed), *given)
 
 
-def sentence_axes(rank: int) -> list[str]:
-    """Names of ``rank`` leading axes: ``sentence``, and further ones in front of it ``sentence_1``,
-    ``sentence_2``, ...
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelledCRF(DependencyCRF):
+    """A `DependencyCRF` whose sentences are observations: ``models.bayesian(crf, likelihood=...)`` makes it.
+
+    Its potentials may have leading axes of independent problems, in front of those in the table of `DependencyCRF`; the
+    methods that it has from there take potentials without them.
+
+    Parameters
+    ----------
+    likelihood
+        ``"exact"``: the normaliser by a sum over all labellings, of short sentences. ``"pseudo"``: the
+        pseudo-likelihood, of sentences of any length, all of whose labels are known, or none.
+
+    Raises
+    ------
+    ValueError
+        As `DependencyCRF`; sentences too long for the exact likelihood, or along more than one axis.
     """
-    return [*(f"sentence_{i + 1}" for i in range(rank - 1)), *["sentence"][:rank]]
 
+    likelihood: str = "exact"
 
-class Choices:
-    """The independent choices of all sentences, in plates: ``word`` at dim -1, ``channel`` (``node_channel`` of split
-    global nodes) at -2, and left of them the sentences. Their own log probability is masked where log φ counts in its
-    place.
-    """
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = {
+        **DependencyCRF.PARAMETERS,
+        "unary": Parameter("sentence word label", constraints.real),
+    }
+    DATA: ClassVar[Mapping[str, Datum]] = {
+        "labels": Datum("sentence word", integer=True),
+        "heads": Datum("sentence channel word", integer=True),
+        "observed": Datum("sentence word", "mask"),
+    }
+    RESULTS: ClassVar[Mapping[str, str]] = {
+        **{name: f"sentence {axes}".strip() for name, axes in DependencyCRF.RESULTS.items()},
+        "label_marginals": "sentence word label",
+        "log_evidence": "sentence",
+    }
+    AT_DRAWS: ClassVar[tuple[str, ...]] = ("attention", "label_marginals")
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "conditional": "the normaliser ties all potentials together, so that none has a conditional of a known family; "
+        "draw with inference.nuts, fit a guide with inference.variational, or climb with inference.adapt",
+        "": "it is a density of labels and heads; take log_evidence, attention or expected_outputs, "
+        "or what a DependencyCRF has",
+    }
 
-    def __init__(self, potentials: Potentials, batch: torch.Size):
-        self.potentials = potentials
-        names = sentence_axes(len(batch))
-        self.sentences = [pyro.plate(names[i], n, dim=i - len(batch) - 2) for i, n in enumerate(batch)]
-        self.word = pyro.plate("word", potentials.unary.shape[-2], dim=-1)
-
-    def within(self, *plates: pyro.plate) -> ExitStack:
-        """Inside the plates of the sentences and those given."""
-        stack = ExitStack()
-        for plate in (*self.sentences, *plates):
-            stack.enter_context(plate)
-        return stack
-
-    def sample(self, labels: Tensor, heads: Tensor | None, root: Tensor | None, counted: bool) -> dict[str, Tensor]:
-        """Choices from probabilities, rows of zeros where there is nothing to choose;
-        ``counted`` ones have a log probability.
-
-        Without ``heads`` only labels are chosen.
-        """
-        memory, parts = self.potentials.memory, self.potentials.parts
-        given = {"label": (labels.unsqueeze(-3) if self.sentences else labels, [self.word])}
-        for name, probs in zip(("head", "node"), () if heads is None else heads.split(parts, -1), strict=False):
-            if name == "node" and memory is not None:
-                probs = probs[..., : len(memory), :, :]
-            given[name] = (
-                probs,
-                [pyro.plate(f"{'' if name == 'head' else 'node_'}channel", probs.shape[-3], dim=-2), self.word],
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distances", tuple(self.distances))
+        _parameters.validate_parameters(**{name: x for name, x in vars(self).items() if name != "likelihood"})
+        if self.unary.dim() != 3:
+            raise ValueError(
+                f"unary has shape {tuple(self.unary.shape)} but sentences that are observations lie along one axis, "
+                "(sentences, N, L); flatten their axes into one"
             )
-        if root is not None:
-            given["root_label"] = root[..., None, None, :] if self.sentences else root, []
-        found = {}
-        for name, (probs, plates) in given.items():
-            some = probs.sum(-1, keepdim=True) > 0
-            with self.within(*plates), poutine.mask(mask=cast(Any, some.squeeze(-1) & counted)):
-                found[name] = pyro.sample(name, Categorical(torch.where(some, probs, 1.0)))
-        return found
+        if self.likelihood == "exact":
+            words = self.words()
+            repair = "give shorter sentences, or likelihood='pseudo', which takes any length"
+            _densities.require_small(self._first(), _densities.alike(words, words), repair)
 
+    # -- the contract: sentences are no problems of their own ----------------------------------------------------------
 
-def sample_sentences(potentials: Potentials, batch: torch.Size, collapsed: bool) -> None:
-    """Every choice that is allowed alike, and log φ as a factor of each sentence; ``collapsed``: labels alone,
-    heads summed out.
-    """
-    choices = Choices(potentials, batch)
+    batch_shape = Formulation.batch_shape
+    problem_axes = Formulation.problem_axes
 
-    def sentences(x: Tensor, *sizes: int) -> Tensor:
-        return x.to(potentials.unary.dtype).expand(-1, *sizes).reshape(*batch, *sizes)
+    @property
+    def evidence_kind(self) -> str:
+        """``"posterior"``, or ``"pseudo-posterior"`` where the likelihood is none."""
+        return "pseudo-posterior" if self.likelihood == "pseudo" else "posterior"
 
-    words, labels = potentials.unary.shape[1:]
-    heads = None if collapsed else sentences(potentials.allowed(), potentials.channels, words, sum(potentials.parts))
-    root = None if potentials.root is None else potentials.unary.new_ones(*batch, potentials.root.shape[-1])
-    found = choices.sample(sentences(potentials.allowed_labels(), words, labels), heads, root, False)
-    label, head, above = found["label"], found.get("head"), found.get("root_label")
-    if label.shape[-1] != words or (head is not None and head.shape[-2:] != (potentials.channels, words)):
-        raise NotImplementedError(
-            "DependencyCRF.model cannot be enumerated, because all its choices depend on each other; give crf.enumerated, which sums out one short sentence, or take crf.log_partition or crf.mean_field"
-        )
-    label = label.squeeze(-2) if label.dim() > 1 else label
-    above = None if above is None else above.squeeze((-2, -1)) if above.dim() else above
-    value = _exact.log_joint(potentials, batch, label, head, above, found.get("node"))
-    with choices.within():
-        pyro.factor("potential", value[..., None, None])
+    def check_prior(self, name: str) -> None:
+        """Refuse a prior on what is not there, and on the entries of a product."""
+        super().check_prior(name)
+        if name == "ternary" and isinstance(self.ternary, LowRank):
+            raise ValueError(
+                "priors: ternary is a LowRank, whose rank a prior on its entries would not keep; "
+                "give crf.replace(ternary=crf.full_ternary())"
+            )
 
+    def sizes(self, *data: Any) -> dict[str, int]:
+        """Number of entries of each axis, the slots of heads among them."""
+        return super().sizes(*data) | {"slot": sum(self._first().parts)}
 
-class _Site(NamedTuple):
-    """A choice of one sentence. slots: the numbers it may take, among which the site counts."""
+    @classmethod
+    def bind(cls, *data: Any, **named: Any) -> Data:
+        """The data in the order of the table; those of one sentence may lack its axis."""
+        ranks = zip(super().bind(*data, **named), (1, 2, 1), strict=True)
+        return tuple(x.unsqueeze(0) if isinstance(x, Tensor) and x.dim() == rank else x for x, rank in ranks)
 
-    name: str
-    kind: str
-    channel: int
-    word: int
-    slots: Tensor
+    @classmethod
+    def asked(cls, data: Data) -> Data:
+        """All data: known labels and heads say what the others are."""
+        return cls.observations(data)
 
+    def counted(self, data: Data) -> Tensor:
+        """True for the sentences of which something is known, (..., B)."""
+        return self._known(data).some
 
-def _listed(potentials: Potentials) -> list[_Site]:
-    """The choices of one sentence that are there to make."""
-    unary = potentials.unary[0]
-    allowed = potentials.allowed()[0].expand(potentials.channels, -1, -1).split(potentials.parts, -1)
-    words = potentials.words[0].nonzero()[:, 0].tolist()
-    labels = potentials.allowed_labels()[0].expand_as(unary)
-    found = [_Site(f"label_{i}", "label", 0, i, labels[i].nonzero()[:, 0]) for i in words]
-    for kind, part in zip(("head", "node"), allowed, strict=False):
-        for c, i in product(range(len(part)), words):
-            if part[c, i].any():
-                found.append(_Site(f"{kind}_{c}_{i}", kind, c, i, part[c, i].nonzero()[:, 0]))
-    if potentials.root is not None:
-        every = torch.arange(potentials.root.shape[-1], device=unary.device)
-        found.append(_Site("root_label", "root", 0, 0, every))
-    return found
+    def plates(self, *data: Any, **sizes: int | None) -> Plates:
+        """The plates of sentences and potentials, with the axes of the problems; what is known is checked."""
+        if sizes:
+            raise ValueError(f"{min(sizes)}: sentences are those of unary and no more can be drawn; leave it out")
+        known, one = self._known(data), self._first()
+        batch = check.broadcastable(potentials=self.batch_shape, data=known.labels.shape[:-2])
+        nodes = {} if one.memory is None else {"node_channel": len(one.memory)}
+        return Plates(batch, sentence=len(one.words), channel=one.channels, **nodes)
 
+    # -- potentials and data of one problem ----------------------------------------------------------------------------
 
-def sample_words(potentials: Potentials) -> None:
-    """A site for every choice of one sentence, and a factor for every pair of words in a channel."""
-    ternary, unary, root, memory = potentials.full_ternary(), potentials.unary[0], potentials.root, potentials.memory
-    length, first = unary.shape[0], int(root is not None)
-    groups = group_of(potentials.distances, length, unary.device)
-    sites, drawn = _listed(potentials), dict[str, Tensor]()
-    for name, _, _, _, slots in sites:
-        chosen = pyro.sample(name, Categorical(torch.ones_like(slots, dtype=ternary.dtype)), infer=PARALLEL)
-        drawn[name] = slots[chosen]
-    # undoes the uniform probabilities; a mask would, too, but Pyro has no marginals of masked sites
-    pyro.factor("uniform", ternary.new_tensor([len(site.slots) for site in sites]).log().sum())
-    words = [i for i in range(length) if f"label_{i}" in drawn]
-    for i in words:
-        label = drawn[f"label_{i}"]
-        pyro.factor(f"unary_{i}", unary[i][label])
-        for c in range(len(ternary)):
-            if (head := drawn.get(f"head_{c}_{i}")) is not None:
-                for j in (j for j in words if j != i):
-                    arc = Vindex(ternary[c, groups[i, j]])[label, drawn[f"label_{j}"]]
-                    pyro.factor(f"arc_{c}_{i}_{j}", torch.where(head == first + j, arc, 0.0))
-                if root is not None:
-                    above = Vindex(root[c])[label, drawn["root_label"]]
-                    pyro.factor(f"root_{c}_{i}", torch.where(head == 0, above, 0.0))
-            node = drawn.get(f"node_{c}_{i}") if potentials.split else head
-            if memory is not None and c < len(memory) and node is not None:
-                node = node if potentials.split else node - first - length
-                score = Vindex(memory[c])[node.clamp(min=0), label]
-                pyro.factor(f"memory_{c}_{i}", torch.where(node >= 0, score, 0.0))
+    def words(self) -> Tensor:
+        """True where there is a word, (B, N)."""
+        shape, every = self.unary.shape[-3:-1], torch.ones((), dtype=torch.bool, device=self.unary.device)
+        return (every if self.mask is None else self.mask).expand(shape)
 
+    def potentials(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Potentials:
+        """Potentials as `DependencyCRF.potentials` gives them, of one problem."""
+        if self.batch_shape:
+            raise ValueError(
+                f"potentials have leading axes {tuple(self.batch_shape)}, problems of their own; "
+                "take those of one problem"
+            )
+        return super().potentials(labels, heads, observed)
 
-def guide_words(potentials: Potentials, labels: Tensor | None, heads: Tensor | None, root: Tensor | None) -> None:
-    """The factorised family for `model`: marginals of labels (N, L), heads (C, N, S) and root (K,),
-    or free logits if labels are None.
-    """
-    parts = potentials.parts
-    for name, kind, c, i, slots in _listed(potentials):
-        if labels is None or heads is None:
-            unary = potentials.unary[0]
-            start = unary[i][slots].detach().clone() if kind == "label" else unary.new_zeros(len(slots))
-            choice = Categorical(logits=pyro.param(f"{name}_logits", start))
-        elif kind in ("label", "root"):
-            choice = Categorical(labels[i][slots] if kind == "label" else root)
-        else:
-            choice = Categorical(heads.split(parts, -1)[kind == "node"][c, i][slots])
-        pyro.sample(name, choice, infer=PARALLEL)
+    def _potentials(self, tensors: Mapping[str, Tensor | None]) -> Potentials:
+        """The potentials of one problem."""
+        unary, ternary, root, memory = (tensors.get(name) for name in TENSORS)
+        assert unary is not None and ternary is not None
+        return Potentials(unary, self.words(), ternary, self.distances, root, memory, self.memory_split)
 
+    def _first(self) -> Potentials:
+        """The potentials of the first problem, whose sizes are those of all."""
+        held = ((name, rank, self.held(name)) for name, rank in TENSORS.items())
+        return self._potentials({name: x[(0,) * (x.dim() - rank)] for name, rank, x in held if x is not None})
 
-class Structured(NamedTuple):
-    """Marginals of labels (..., N, L), heads (..., C, N, S) and the root (..., K),
-    and the logits of labels and root.
-    """
+    def _known(self, data: Data) -> Known:
+        """Known labels and heads, checked, with the leading axes of the data."""
+        labels, heads, observed = given = self.bind(*data)
+        words, one, lead = self.words(), self._first(), {}
+        for name, x, rank in zip(self.DATA, given, (2, 3, 2), strict=True):
+            if isinstance(x, Tensor):
+                if x.dim() < rank or x.shape[x.dim() - rank] != len(words):
+                    raise ValueError(
+                        f"{name} has shape {tuple(x.shape)} but there are {len(words)} sentences of "
+                        f"{words.shape[-1]} words; give a row for each sentence"
+                    )
+                lead[name] = x.shape[: x.dim() - rank]
+        many = torch.Size((*check.broadcastable(**lead), len(words)))
+        rows = torch.arange(len(words), device=words.device).expand(many).flatten()
+        found = _parameters.known(one.sentences(rows), many, labels, heads, observed)
+        none = torch.full_like(found.words, -1, dtype=torch.long)
+        own = (none if found.labels is None else found.labels).unflatten(0, many)
+        free = (words & (own < 0)).flatten(0, -3).any(0) if len(many) > 1 else words & (own < 0)
+        slots = None if found.heads is None else found.heads.unflatten(0, many)
+        known = Known(own, slots, _densities.alike(words, words), _densities.alike(words, free))
+        if self.likelihood == "pseudo":
+            wrong = (words & (own < 0)).any(-1) & known.some
+            if check.violated(wrong):
+                raise ValueError(
+                    f"observed: sentence {int(wrong.nonzero()[0, -1])} is known in part, but the pseudo-likelihood "
+                    "conditions each label on all others; know all its labels or none, or take likelihood='exact'"
+                )
+        return known
 
-    labels: Tensor
-    heads: Tensor
-    label_logits: Tensor
-    root: Tensor | None
-    root_logits: Tensor | None
+    def _at_problems(self, function: Function, known: Known) -> tuple[Tensor, ...]:
+        """``function`` of the potentials and of what is known in each problem, (*problems, ...);
+        some problems at a time.
+        """
+        batch = check.broadcastable(potentials=self.batch_shape, data=known.labels.shape[:-2])
+        given = {name: (self.held(name), rank) for name, rank in TENSORS.items()}
+        given |= {"labels": (known.labels, 2), "heads": (known.heads, 3)}
+        tensors, axes = dict[str, Tensor](), dict[str, int | None]()
+        for name, (x, rank) in given.items():
+            if x is not None:
+                wide = x.dim() > rank
+                tensors[name] = x.expand(*batch, *x.shape[x.dim() - rank :]).flatten(0, len(batch) - 1) if wide else x
+                axes[name] = 0 if wide else None
 
+        def of(one: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+            return tuple(function(self._potentials(one), known._replace(labels=one["labels"], heads=one.get("heads"))))
 
-def structured(latents: Latents, num_steps: int, num_draws: int, seed: int) -> Structured:
-    """Sweep so often over all words, from labels that do not depend on each other."""
-    crf, batch = latents.potentials, latents.batch
-    generator = torch.Generator(crf.unary.device).manual_seed(seed)
-    state = latents.start(num_draws, generator)
-    found = torch.zeros_like(crf.unary)
-    above: list[Tensor] = []
+        if not batch:
+            return of(tensors)
+        some = max(1, HELD // _densities.largest(self._first(), known, self.likelihood))
+        found = torch.func.vmap(of, in_dims=(axes,), randomness="different", chunk_size=some)(tensors)
+        return tuple(x.unflatten(0, batch) for x in found)
 
-    def averaged(logits: Tensor, word: int | None) -> Tensor:
-        mean = logits.log_softmax(-1).mean(0)
-        if word is None:
-            above[:] = [mean.to(found.dtype)]
-        else:
-            found[:, word] = mean.to(found.dtype)
-        return mean.expand(logits.shape).clone()
+    # -- closed forms --------------------------------------------------------------------------------------------------
 
-    for _ in range(num_steps):
-        state = latents.sweep(state, generator, seen=averaged)
-    labels = found.softmax(-1) * crf.words.unsqueeze(-1)
-    root = above[0].reshape(*batch, -1) if above else None
-    return Structured(
-        labels.reshape(*batch, *labels.shape[1:]), latents.attention(state).mean(0),
-        found.reshape(*batch, *found.shape[1:]), None if root is None else root.softmax(-1), root,
-    )  # fmt: skip
+    def _evidence(self, data: Data) -> tuple[Tensor, ...]:
+        """The log density of the labels, and that of the heads given these, (..., B) each."""
+        return self._at_problems(EVIDENCE[self.likelihood], self._known(data))
+
+    def log_evidence(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Tensor:
+        """Log likelihood, exact or pseudo, of each sentence's known labels and heads, (..., B);
+        0 where nothing is known.
+        """
+        of_labels, of_heads = self._evidence((labels, heads, observed))
+        return of_labels + of_heads
+
+    def marginals(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Marginals:
+        """Exact marginals of labels (..., B, N, L), heads (..., B, C, N, S) and root (..., B,
+        K) given what is known.
+        """
+
+        def of(potentials: Potentials, known: Known) -> tuple[Tensor, ...]:
+            given = potentials._replace(labels=known.labels, heads=known.heads)
+            return tuple(x for x in _densities.marginals(given, known.rest) if x is not None)
+
+        found = self._at_problems(of, self._known((labels, heads, observed)))
+        return Marginals(found[0], found[1], found[2] if len(found) > 2 else None)
+
+    def attention(  # type: ignore[override]
+        self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None
+    ) -> Tensor:
+        """The exact marginals of the heads given what is known, (..., B, C, N, S);
+        of any length where all labels are known.
+        """
+        return self.marginals(labels, heads, observed).heads
+
+    def expected_outputs(  # type: ignore[override]
+        self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None
+    ) -> Tensor:
+        """The exact marginals of the labels given what is known, (..., B, N, L)."""
+        return self.marginals(labels, heads, observed).labels
+
+    label_marginals = expected_outputs
+
+    # -- Pyro programs -------------------------------------------------------------------------------------------------
+
+    def generate(self, plates: Plates, data: Data, collapsed: bool) -> None:
+        """Sites ``labels`` and, where some are given or no labels are, ``heads``, each sentence by itself;
+        the rest is summed out.
+        """
+        labels, heads, observed = data = self.bind(*data)
+        sentences, places = self.words().shape
+        batch = torch.Size((*plates.batch, sentences))
+
+        def some_labels() -> Tensor:
+            return self._at_problems(_densities.draw_labels, self._known(data))[0]
+
+        def some_heads() -> Tensor:
+            (drawn,) = self._at_problems(_densities.draw_heads, self._known((own, None, None)))
+            return drawn if heads is None else drawn.masked_fill(heads < 0, -1)
+
+        with plates.enter("sentence"):
+            shape = torch.Size((places,))
+            site = Annotation(lambda x: self._evidence((x, None, observed))[0], some_labels, batch, shape)
+            own = pyro.sample("labels", site, obs=labels)
+            if heads is not None or labels is None:
+                shape = torch.Size((plates.last["channel"], places))
+                site = Annotation(lambda x: self._evidence((own, x, observed))[1], some_heads, batch, shape)
+                pyro.sample("heads", site, obs=heads)
+
+    def model(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> None:
+        """Sites ``labels`` and ``heads``, observed where they are given, drawn without labels;
+        what is unknown is summed out.
+        """
+        data = (labels, heads, observed)
+        self.generate(self.plates(*data), data, collapsed=True)
+
+    collapsed = model
+
+    def guide(self, *data: Any, **named: Any) -> None:  # type: ignore[override]
+        """Nothing: the program has no latent choices, because all that are unknown are summed out."""

@@ -3,10 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+T = TypeVar("T")
+
+
+class Context(FunctionCtx):
+    """Context of a kernel: its distance groups, and the tensors saved for the backward pass."""
+
+    groups: "Groups"
+    saved_tensors: tuple[Tensor, ...]
 
 
 class Run(NamedTuple):
@@ -32,14 +42,14 @@ class Rows:
 
     flat: Tensor
     words: Tensor
-    made: dict[Any, Any]
+    made: dict[tuple[int, ...], Tensor]
 
     @classmethod
     def of(cls, flat: Tensor, sentences: int) -> "Rows":
         """Rows of so many sentences, channels together."""
         return cls(flat, flat.unflatten(0, (sentences, -1)), {})
 
-    def __getitem__(self, place: Any) -> "Rows":
+    def __getitem__(self, place: int) -> "Rows":
         """Return the same rows for every group."""
         return self
 
@@ -71,9 +81,9 @@ class Stack:
 
     memory: Tensor
     rows: Sequence[Rows]
-    made: dict[Any, Any]
+    made: dict[tuple[Run, bool], Tensor]
 
-    def __getitem__(self, place: Any) -> Rows:
+    def __getitem__(self, place: int) -> Rows:
         """Rows of the group at ``place``."""
         return self.rows[place]
 
@@ -106,7 +116,7 @@ class Groups(NamedTuple):
     bands: tuple[tuple[int, Tensor], ...]
     reach: int
     pairs: Tensor
-    room: dict[Any, Any]
+    room: dict[object, Any]
 
     @classmethod
     def of(cls, distances: Sequence[int], words: Tensor) -> "Groups":
@@ -167,7 +177,7 @@ class Groups(NamedTuple):
         size = like.flat.shape
         return self.kept(lambda: Rows.of(like.flat.new_empty(size), len(like.words)), purpose, *size, like.flat.dtype)
 
-    def kept(self, new: Callable[[], Any], purpose: str | None, *kind: Any) -> Any:
+    def kept(self, new: Callable[[], T], purpose: str | None, *kind: object) -> T:
         """Return what ``new`` makes; the same ``purpose`` and kind gets the same again."""
         if purpose is None:
             return new()

@@ -15,15 +15,16 @@ among the sums. A group of several offsets is a band of a matrix product over se
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probtx_pyro.ops._arc_kernel.distance_groups import Groups, Run
+from probtx_pyro.ops._arc_kernel.distance_groups import Context, Groups, Run
 
-STEP = 8  # products whose columns are a multiple of it take half the time for short sentences; they may read beyond their end
+# products whose columns are a multiple of it take half the time for short sentences; they may read beyond their end
+STEP = 8
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a number
 
 
@@ -144,10 +145,9 @@ def sums(p: Tensor, features: Features, purpose: str | None = None) -> Features:
             found.group(end, place).copy_(told[..., :length])
     if groups.runs:
         index, kept = features.pairs()
-        weights = (
-            p.flatten().index_select(0, index.flatten()).view(index.shape).split([r.length for r in groups.runs], 1)
-        )
-        kept = kept.split([run.length for run in groups.runs], 1)
+        lengths = [run.length for run in groups.runs]
+        weights = p.flatten().index_select(0, index.flatten()).view(index.shape).split(lengths, 1)
+        kept = kept.split(lengths, 1)
         for run, weight, bits in zip(groups.runs, weights, kept, strict=True):
             for end, moved in ((0, 1), (1, -1)):
                 told = torch.mul(features.run(1 - end, run, moved), weight[end], out=found.run(end, run))
@@ -164,7 +164,7 @@ class _Scores(torch.autograd.Function):
     """Scores (channels B, N, N), and the memory of the features, in which the messages return their gradient."""
 
     @staticmethod
-    def forward(ctx: Any, groups: Groups, q: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, groups: Groups, q: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         features = Features.product(groups, weights, q)
         ctx.save_for_backward(q, weights, features.memory)
         ctx.groups = groups
@@ -173,7 +173,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_scores: Tensor | None, d_memory: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, d_scores: Tensor | None, d_memory: Tensor | None) -> tuple[Tensor | None, ...]:
         q, weights, memory = ctx.saved_tensors
         features = Features(ctx.groups, memory, (*weights.shape[:-1], *q.shape[:-1]))
         if d_scores is not None:
@@ -190,7 +190,7 @@ class _Messages(torch.autograd.Function):
     """Messages for head marginals p (channels B, N, N), added to ``onto``."""
 
     @staticmethod
-    def forward(ctx: Any, groups: Groups, p: Tensor, memory: Tensor, weights: Tensor, onto: Tensor) -> Tensor:
+    def forward(ctx: Context, groups: Groups, p: Tensor, memory: Tensor, weights: Tensor, onto: Tensor) -> Tensor:
         features = Features(groups, memory, (*weights.shape[:-1], *onto.shape[:-1]))
         told = sums(p, features)
         onto.flatten(0, -2).addmm_(told.matrix().mT, weights.flatten(0, -2))
@@ -201,7 +201,7 @@ class _Messages(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_onto: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, d_onto: Tensor) -> tuple[Tensor | None, ...]:
         p, memory, weights, told = ctx.saved_tensors
         d_onto = d_onto.contiguous()
         d = Features.product(ctx.groups, weights, d_onto)
@@ -225,10 +225,6 @@ class LowRank(NamedTuple):
 
     def __len__(self) -> int:
         return self.weights.shape[3]
-
-    def to(self, dtype: torch.dtype) -> "LowRank":
-        """Return the same in another precision."""
-        return LowRank(self.weights.to(dtype))
 
     def by_group(self, groups: Groups) -> list[list[Tensor]]:
         """Return U' and V' of every group, (channels, r, L), in the order of the groups."""

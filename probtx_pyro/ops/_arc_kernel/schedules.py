@@ -1,27 +1,144 @@
-"""The schedules of mean field, channels at a time; in other respects those of `probtx_pyro.ops.dependency_crf`."""
+"""Mean field, channels at a time: the potentials as the kernel takes them, the scores and messages of some channels
+with root and global nodes, and the schedules, which in other respects are those of `probtx_pyro.ops.dependency_crf`.
 
-from collections.abc import Callable
+Sizes, here and in the other files: B sentences, N words, C channels, G distance groups, L labels, K labels of the root,
+S slots, r the rank of the ternary potentials (L where they are full).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from probtx_pyro.ops import dependency_crf as formulas
-from probtx_pyro.ops._arc_kernel.channels import Channels
-from probtx_pyro.ops._arc_kernel.prepared import Prepared
-from probtx_pyro.ops.dependency_crf import Potentials, Rule, State, group_of
+from probtx_pyro.ops._arc_kernel.arcs import Arcs, Weights
+from probtx_pyro.ops._arc_kernel.distance_groups import Groups
+from probtx_pyro.ops._arc_kernel.full_rank import FullRank
+from probtx_pyro.ops._arc_kernel.low_rank import LowRank
+from probtx_pyro.ops._numerics import unrounded
+from probtx_pyro.ops.dependency_crf import Choices, Potentials, Rule, State, group_of
+
+AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
+
+
+class Prepared(NamedTuple):
+    """The potentials of all channels, or of those that are worked on together.
+
+    potentials: the CRF, whose root and memory are those of these channels, and whose ternary potentials are not looked
+    at.
+    weights: the ternary potentials, some channels at a time. choices: the slots that heads in these channels may take.
+    groups: the distance groups that occur.
+    """
+
+    potentials: Potentials
+    weights: Sequence[Weights]
+    choices: Choices
+    groups: Groups
+
+    @classmethod
+    def of(cls, potentials: Potentials) -> "Prepared":
+        """All channels of a CRF."""
+        unary, ternary = potentials.unary, potentials.ternary
+        words, groups = unary[..., 0].numel(), Groups.of(potentials.distances, unary.to(precision(unary)))
+        factors = [ternary] if isinstance(ternary, Tensor) else ternary
+        some = max(1, AT_ONCE // (words * factors[0].shape[-1]))  # channels at a time
+        pieces = zip(*(x.split(some) for x in factors), strict=True)
+        weights: list[Weights]
+        if isinstance(ternary, Tensor):
+            weights = [FullRank(x.contiguous()) for (x,) in pieces]
+        else:
+            weights = [LowRank.of(groups, *own) for own in pieces]
+        return cls(potentials, weights, potentials.choices(), groups)
+
+    def by_channels(self) -> Iterator[tuple[slice, "Prepared"]]:
+        """Yield the channels in pieces that stay in the cache, each with what belongs to it."""
+        end, crf, choices = 0, self.potentials, self.choices
+        for weights in self.weights:
+            channels = slice(end, end := end + len(weights))
+            root, memory = (None if x is None else x[channels] for x in (crf.root, crf.memory))
+            own = choices
+            if choices.bias.shape[1] > 1:
+                own = choices._replace(bias=choices.bias[:, channels], some=choices.some[:, channels])
+            yield channels, Prepared(crf._replace(root=root, memory=memory), [weights], own, self.groups)
+
+
+def precision(x: Tensor) -> torch.dtype:
+    """The dtype in which matrix products are made: under autocast, its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+class Channels(NamedTuple):
+    """Some channels seen from label marginals.
+
+    scores: F of their heads, (B, c, N, S). arcs, rooted: what their messages need again; rooted is
+    ``Σ_k R_ak Q(root = k)``, (B, c, L).
+    """
+
+    given: Prepared
+    arcs: Arcs
+    rooted: Tensor | None
+    scores: Tensor
+
+    @classmethod
+    def of(cls, given: Prepared, labels: Tensor, root: Tensor | None, again: bool = False) -> "Channels":
+        """Make the table from what belongs to these channels alone, see `Prepared.by_channels`.
+
+        ``again``: without gradients, the next channels are written over these.
+        """
+        q, crf = labels.to(precision(labels)), given.potentials
+        groups = given.groups if given.groups.serves(q) else Groups.of(crf.distances, q)
+        (weights,) = given.weights
+        with unrounded(q.device):
+            arcs = Arcs.of(groups, q, type(weights)(weights.weights.to(q.dtype)), again)
+        slots, rooted = [arcs.scores.transpose(0, 1).to(labels.dtype)], None
+        if crf.root is not None:
+            rooted = torch.einsum("cak,bk->bca", crf.root, root)
+            slots.insert(0, torch.einsum("bia,bca->bci", labels, rooted).unsqueeze(-1))
+        if crf.memory is not None:
+            nodes = torch.einsum("bia,cma->bcim", labels, crf.memory)
+            slots.append(F.pad(nodes, (0, 0, 0, 0, 0, len(weights) - nodes.shape[1])))
+        return cls(given, arcs, rooted, torch.cat(slots, -1) if len(slots) > 1 else slots[0])
+
+    def messages(self, labels: Tensor, heads: Tensor, told: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Their share of ``G_i(a)`` (B, N, L), and of what the words tell the root (B, K),
+        for their head marginals (B, c, N, S).
+
+        The former is added to what was ``told`` before, in place if that has the precision of the products.
+        """
+        to_root, first, length = None, int(self.rooted is not None), labels.shape[-2]
+        own = heads[..., first : first + length].transpose(0, 1)
+        with unrounded(labels.device):
+            low = self.arcs.q.dtype
+            if told.dtype == low:
+                total = self.arcs.messages(own, told)
+            else:
+                total = told + self.arcs.messages(own.to(low), torch.zeros_like(told, dtype=low))
+        if self.rooted is not None:
+            total = total + torch.einsum("bci,bca->bia", heads[..., 0], self.rooted)
+            to_root = formulas.root_messages(self.given.potentials, labels, heads)
+        memory = self.given.potentials.memory
+        if memory is not None:
+            nodes = heads[:, : len(memory), :, first + length :]
+            total = total + torch.einsum("bcim,cma->bia", nodes, memory)
+        return total, to_root
+
 
 Update = Callable[[Prepared, Rule, Rule, State, bool], dict[str, Tensor]]
+Pair = tuple[Tensor, Tensor]
+Seen = tuple[Tensor, Tensor | None]
 
 
 def _channels(
-    given: Prepared, head: Rule, labels: Tensor, root: Tensor | None, before: tuple[Tensor, Tensor], told: Tensor,
-    full: bool, synchronous: bool,
-) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor | None]:  # fmt: skip
-    """New logits and marginals of the heads in some channels, and what was ``told`` with their messages;
-    see `Channels.messages`.
+    given: Prepared, head: Rule, seen: Seen, before: Pair, told: Tensor, full: bool, synchronous: bool
+) -> tuple[Pair, Tensor, Tensor | None]:
+    """New logits and marginals of the heads in some channels from labels and the root, and what was ``told`` with their
+    messages; see `Channels.messages`.
     """
+    labels, root = seen
     channels = Channels.of(given, labels, root, again=True)
     heads = formulas.new_heads(head, channels.scores, *before, given.choices, given.potentials.parts, full)
     return heads, *channels.messages(labels, head.dropped(before[1] if synchronous else heads[1]), told)
@@ -37,16 +154,16 @@ class Sweep:
     """
 
     synchronous: bool
-    channels: Callable[..., Any] = _channels
+    channels: Callable[..., tuple[Pair, Tensor, Tensor | None]] = _channels
 
     def __call__(self, given: Prepared, label: Rule, head: Rule, state: State, first: bool) -> dict[str, Tensor]:
         """Return the state after the sweep."""
-        labels, root, found, to_root = state["labels"], state.get("root"), [], None
-        told = torch.zeros_like(labels, memory_format=torch.contiguous_format)
+        seen, found, to_root = (state["labels"], state.get("root")), [], None
+        told = torch.zeros_like(seen[0], memory_format=torch.contiguous_format)
         full = head.step == 1 or (first and not self.synchronous)
         for some, own in given.by_channels():
             before = state["head_logits"][:, some], state["heads"][:, some]
-            heads, told, rooted = self.channels(own, head, labels, root, before, told, full, self.synchronous)
+            heads, told, rooted = self.channels(own, head, seen, before, told, full, self.synchronous)
             found.append(heads)
             to_root = rooted if to_root is None or rooted is None else to_root + rooted
         logits, marginals = (torch.cat(x, 1) for x in zip(*found, strict=True))
@@ -60,7 +177,7 @@ class Sweep:
         """
         return Sweep(self.synchronous, torch.compile(_channels, *args, **options))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type["Sweep"], tuple[bool]]:
         """Copied and saved as it is written: what was compiled belongs to this process."""
         return Sweep, (self.synchronous,)
 
@@ -83,42 +200,39 @@ def sequential(given: Prepared, label: Rule, head: Rule, state: State, first: bo
     left, right = (None, crf.ternary.mT) if isinstance(crf.ternary, Tensor) else crf.ternary
     group = group_of(crf.distances, labels.shape[1], labels.device)
     group = group.fill_diagonal_(right.shape[1])  # a word and itself are in none
-    for i in range(labels.shape[-2]):
-        message = _to_word(crf, left, right, group, labels, heads, rooted, i)
+    length, offset, numbers = (
+        labels.shape[-2],
+        int(rooted is not None),
+        torch.arange(right.shape[1], device=labels.device),
+    )
+
+    def to_word(i: int, labels: Tensor) -> Tensor:
+        """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first, then one product."""
+        outward, inward = ((x.unsqueeze(-1) == numbers).to(labels.dtype) for x in (group[i], group[:, i]))
+        above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, offset : offset + length], outward, labels)
+        below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, offset + i], inward, labels)
+        told = torch.einsum("bcgl,cglr->bcgr", above, right)
+        total = told.sum((1, 2)) if left is None else torch.einsum("bcgr,cglr->bl", told, left)
+        told = below if left is None else torch.einsum("bcgl,cglr->bcgr", below, left)
+        total = total + torch.einsum("bcgr,cglr->bl", told, right)
+        if rooted is not None:
+            total = total + torch.einsum("bc,bca->ba", heads[:, :, i, 0], rooted)
+        if crf.memory is not None:
+            nodes = heads[:, : len(crf.memory), i, offset + length :]
+            total = total + torch.einsum("bcm,cma->ba", nodes, crf.memory)
+        return total
+
+    for i in range(length):
         one = {"label_logits": logits[:, i : i + 1], "labels": labels[:, i : i + 1]}
         known = None if crf.labels is None else crf.labels[:, i : i + 1]
         word = crf._replace(unary=crf.unary[:, i : i + 1], words=crf.words[:, i : i + 1], labels=known)
-        one = formulas.new_labels(word, label, one, message.unsqueeze(1))
+        one = formulas.new_labels(word, label, one, to_word(i, labels).unsqueeze(1))
         logits = torch.cat([logits[:, :i], one["label_logits"], logits[:, i + 1 :]], 1)
         labels = torch.cat([labels[:, :i], one["labels"], labels[:, i + 1 :]], 1)
     new = {"head_logits": head_logits, "heads": marginals, "label_logits": logits, "labels": labels}
     if crf.root is not None:
         new |= formulas.new_root(label, state, formulas.root_messages(crf, labels, heads))
     return new
-
-
-def _to_word(
-    crf: Potentials, left: Tensor | None, right: Tensor, group: Tensor, labels: Tensor, heads: Tensor,
-    rooted: Tensor | None, i: int,
-) -> Tensor:  # fmt: skip
-    """``G_i(a)`` of one word, (B, L): its neighbours' labels summed by group first,
-    then one product with the potentials.
-    """
-    length, first = labels.shape[-2], int(rooted is not None)
-    numbers = torch.arange(right.shape[1], device=labels.device)
-    outward, inward = ((x.unsqueeze(-1) == numbers).to(labels.dtype) for x in (group[i], group[:, i]))
-    above = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, i, first : first + length], outward, labels)
-    below = torch.einsum("bcj,jg,bjl->bcgl", heads[:, :, :, first + i], inward, labels)
-    told = torch.einsum("bcgl,cglr->bcgr", above, right)
-    total = told.sum((1, 2)) if left is None else torch.einsum("bcgr,cglr->bl", told, left)
-    told = below if left is None else torch.einsum("bcgl,cglr->bcgr", below, left)
-    total = total + torch.einsum("bcgr,cglr->bl", told, right)
-    if rooted is not None:
-        total = total + torch.einsum("bc,bca->ba", heads[:, :, i, 0], rooted)
-    if crf.memory is not None:
-        nodes = heads[:, : len(crf.memory), i, first + length :]
-        total = total + torch.einsum("bcm,cma->ba", nodes, crf.memory)
-    return total
 
 
 SCHEDULES: dict[str, Update] = {"asynchronous": Sweep(False), "synchronous": Sweep(True), "sequential": sequential}

@@ -8,11 +8,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
 import torch
 from pyro.distributions import Normal
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import require_room
@@ -20,9 +21,8 @@ from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
 from probtx_pyro.nn.tasks import is_padding
-from probtx_pyro.train._loop import train_task
-from probtx_pyro.train._rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
-from probtx_pyro.train._task import Batch, EncoderSettings, RunOptions, Task, unknown_share
+from probtx_pyro.train.loop import Batch, EncoderSettings, Processes, Run, RunOptions, Task, train_task, unknown_share
+from probtx_pyro.train.rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
 
@@ -66,6 +66,10 @@ class LabellingSettings(EncoderSettings):
         "prior_spread": (lambda value: value is None or value > 0, "positive, or None"),
     }
 
+    def model(self, words: int, labels: Sequence[int]) -> Any:
+        """The untrained tagger, from the number of words and the number of the tags of each column."""
+        return self.with_head(WordTagger, words, num_tags=labels, spellings=self.characters)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierSettings(LabellingSettings):
@@ -77,6 +81,12 @@ class ClassifierSettings(LabellingSettings):
     summary: str = "mean"
 
     RULES = {**LabellingSettings.RULES, "summary": SUMMARIES}
+
+    def model(self, words: int, labels: Sequence[int]) -> Any:
+        """The untrained classifier, from the number of words and of the categories, the one column of labels."""
+        read, root = SUMMARIES[self.summary]
+        head = {"num_categories": labels[0], "summary": read, "spellings": self.characters}
+        return self.with_head(TextClassifier, words, root=root, **head)
 
 
 def accuracy(right: Tensor, real: Tensor) -> float:
@@ -103,7 +113,7 @@ def sentence_accuracy(right: Tensor, real: Tensor) -> float:
     return float((right.all(-1) | ~real).all(-1).double().mean())
 
 
-def potential_priors(encoder: torch.nn.Module, spread: float) -> dict[str, Normal]:
+def potential_priors(encoder: nn.Module, spread: float) -> dict[str, Normal]:
     """Return Normal priors with mean 0 on the potentials of an encoder, by name.
 
     Parameters
@@ -119,16 +129,13 @@ def potential_priors(encoder: torch.nn.Module, spread: float) -> dict[str, Norma
         Another encoder.
     """
     if not isinstance(encoder, DependencyCRFEncoder):
-        raise ValueError(
-            f"prior_spread is of potentials, and a {type(encoder).__name__} has none; leave it out, or take encoder crf"
-        )
+        raise ValueError("prior_spread is of potentials, which the encoder crf alone has; leave it out")
     return {name: Normal(0.0, spread) for name in encoder.constrained() if name in DependencyCRF.PARAMETERS}
 
 
 def labelling(
     settings: LabellingSettings,
     parts: Parts,
-    build: Callable[[Any, int, tuple[int, ...]], torch.nn.Module],
     read: Callable[[Any], Sequence[Tensor]],
     counted: Mapping[str, Callable[[Tensor, Tensor], float]],
     metrics: Mapping[str, Metric] | None = None,
@@ -140,8 +147,6 @@ def labelling(
     settings, parts
         Settings, and the parts of the data by name: ``"train"``, ``"dev"`` and any others, on which the kept model is
         tested.
-    build
-        The model, from the settings, the number of words and the numbers of labels in the columns.
     read
         From the output of the model to logits (row, thing, label), one tensor a column.
     counted
@@ -165,14 +170,14 @@ def labelling(
     rows = {name: _rows(part, vocabulary, labels, name) for name, part in parts.items() if part}
     drawn = drawn_rows(rows["train"], settings)
 
-    model: Any = build(settings, len(vocabulary.tokens), tuple(map(len, labels)))
+    model = settings.model(len(vocabulary.tokens), tuple(map(len, labels)))
     for name, part in rows.items():
         require_room(model, [len(words) for words in part.words], f"in the {name} part, sentence")
     if settings.prior_spread is not None:
         model.encoder.priors = potential_priors(model.encoder, settings.prior_spread)
     things = sum(map(len, rows["train"].targets))
 
-    def of_a_thing(model: torch.nn.Module) -> Tensor | float:
+    def of_a_thing(model: nn.Module) -> Tensor | float:
         return 0.0 if settings.prior_spread is None else log_prior_density(model) / things
 
     def batch(step: int) -> Batch:
@@ -180,20 +185,20 @@ def labelling(
         words = drop_words(words, counts, settings.unknown, settings.draw(step))
         return (words, targets), int((targets[..., 0] != NO_TARGET).sum())
 
-    def logits(model: Any, words: Tensor) -> Sequence[Tensor]:
+    def logits(model: nn.Module, words: Tensor) -> Sequence[Tensor]:
         return read(model(words.clamp(min=0), is_padding(words)))
 
-    def loss(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+    def loss(model: nn.Module, words: Tensor, targets: Tensor) -> Tensor:
         found = (
             F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=NO_TARGET, reduction="sum")
             for x, y in zip(logits(model, words), targets.unbind(-1), strict=True)
         )
         return torch.stack(list(found)).sum()
 
-    def best(model: Any, words: Tensor, targets: Tensor) -> Tensor:
+    def best(model: nn.Module, words: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([x.argmax(-1) for x in logits(model, words)], -1)
 
-    def evaluate(model: Any, name: str, fabric: Any) -> dict[str, float]:
+    def evaluate(model: nn.Module, name: str, fabric: Processes) -> dict[str, float]:
         _, given = rows[name].pick(range(len(rows[name].words)))
         predicted = answers(model, rows[name], fabric, best, torch.zeros_like(given))
         real, right = given[..., 0] != NO_TARGET, predicted == given
@@ -205,13 +210,23 @@ def labelling(
             found.update({metric: float(of(lists, given_labels)) for metric, of in metrics.items()})
         return found
 
+    others = {name: part for name, part in rows.items() if name != "train"}
     return Task(
-        label=settings.encoder, settings=settings, model=model, log_prior_density=of_a_thing,
-        texts=(json.dumps([name, *part]) for name, part in parts.items()), tokens=vocabulary.tokens,
-        labels=labels, batch=batch, loss=loss, evaluate=evaluate, metric=settings.select, keep_best=True,
-        parts=tuple(name for name in rows if name != "train"),
-        unknown={name: unknown_share(part.words) for name, part in rows.items() if name != "train"},
-    )  # fmt: skip
+        label=settings.encoder,
+        settings=settings,
+        model=model,
+        texts=(json.dumps([name, *part]) for name, part in parts.items()),
+        vocabulary=vocabulary,
+        labels=labels,
+        words=fmean(len(row.words) for row in parts["train"]),
+        batch=batch,
+        loss=loss,
+        log_prior_density=of_a_thing,
+        evaluate=evaluate,
+        metric=settings.select,
+        keep_best=True,
+        unknown={name: unknown_share(part.words) for name, part in others.items()},
+    )
 
 
 def _columns(parts: Parts) -> int:
@@ -223,9 +238,7 @@ def _columns(parts: Parts) -> int:
     for name, part in parts.items():
         for i, row in enumerate(part):
             if not columns or not row.labels or any(len(labels) != columns for labels in row.labels):
-                raise ValueError(
-                    f"row {i + 1} of the {name} part lacks the {columns} columns of labels of the first; mend it"
-                )
+                raise ValueError(f"row {i + 1} of the {name} part has not {columns} columns of labels; mend it")
     return columns
 
 
@@ -242,37 +255,6 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
 COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
 
 
-class TaggerRun(NamedTuple):
-    """A finished run.
-
-    model, vocabulary, tags: the trained model, its words, and the tags of each column in the order of its logits.
-    results: settings, ``losses`` (nats a word at every step, summed over the columns), ``validation`` ([step, selected
-    metric]
-        pairs), ``kept`` (the step of the best), ``metrics`` of all other parts than ``"train"`` under the parameters of
-        that step, ``parameters``, ``seconds`` and the machine; as in the results file.
-    """
-
-    model: WordTagger
-    vocabulary: Vocabulary
-    tags: tuple[tuple[str, ...], ...]
-    results: dict[str, Any]
-
-
-def word_tagger(settings: LabellingSettings, words: int, tags: Sequence[int]) -> WordTagger:
-    """Return an untrained tagger.
-
-    Parameters
-    ----------
-    settings
-        Settings of the run.
-    words
-        Number of words.
-    tags
-        Number of the tags of each column.
-    """
-    return settings.model(WordTagger, words, num_tags=tags, spellings=settings.characters)
-
-
 def train_tagger(
     settings: LabellingSettings,
     parts: Parts,
@@ -280,7 +262,7 @@ def train_tagger(
     *,
     metrics: Mapping[str, Metric] | None = None,
     **run: Unpack[RunOptions],
-) -> TaggerRun:
+) -> Run[WordTagger, Vocabulary]:
     """Train a tagger and keep the parameters of the best validation.
 
     Parameters
@@ -303,53 +285,13 @@ def train_tagger(
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):
             if len(words) != len(tags):
-                raise ValueError(
-                    f"sentence {i + 1} of the {name} part has {len(words)} words and tags for {len(tags)}; mend it"
-                )
-
-    task = labelling(settings, parts, word_tagger, lambda logits: logits, COUNTED, metrics)
-    model, results = train_task(task, out, **run)
-    return TaggerRun(model, Vocabulary("word", task.tokens, settings.characters), task.labels, results)
-
-
-class ClassifierRun(NamedTuple):
-    """A finished run.
-
-    model, vocabulary, categories: the trained model, its words, and the categories in the order of its logits.
-    results: as in `TaggerRun`, with the losses in nats a text.
-    """
-
-    model: TextClassifier
-    vocabulary: Vocabulary
-    categories: tuple[str, ...]
-    results: dict[str, Any]
-
-
-def text_classifier(settings: ClassifierSettings, words: int, categories: Sequence[int]) -> TextClassifier:
-    """Return an untrained classifier.
-
-    Parameters
-    ----------
-    settings
-        Settings of the run.
-    words
-        Number of words.
-    categories
-        Number of the categories, alone.
-
-    Raises
-    ------
-    ValueError
-        A summary of the root, of an encoder that has none.
-    """
-    read, root = SUMMARIES[settings.summary]
-    head = {"num_categories": categories[0], "summary": read, "spellings": settings.characters}
-    return settings.model(TextClassifier, words, root=root, **head)
+                raise ValueError(f"sentence {i + 1} of the {name} part has tags for {len(tags)} of {len(words)} words")
+    return train_task(labelling(settings, parts, lambda logits: logits, COUNTED, metrics), out, **run)
 
 
 def train_classifier(
     settings: ClassifierSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
-) -> ClassifierRun:
+) -> Run[TextClassifier, Vocabulary]:
     """Train a classifier and keep the parameters of the best validation.
 
     Parameters
@@ -366,7 +308,5 @@ def train_classifier(
         An empty part, texts without words, a summary that the encoder does not have, and as in `train_language_model`.
     """
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
-
-    task = labelling(settings, rows, text_classifier, lambda logits: [logits[:, None]], {"accuracy": accuracy})
-    model, results = train_task(task, out, **run)
-    return ClassifierRun(model, Vocabulary("word", task.tokens, settings.characters), task.labels[0], results)
+    task = labelling(settings, rows, lambda logits: [logits[:, None]], {"accuracy": accuracy})
+    return train_task(task, out, **run)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyro.distributions import Gamma, Normal
 
-from probtx_pyro import models
+from probtx_pyro import cli, models
 
 KEYS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.5]])
 VALUES = torch.tensor([[-1.0], [1.0], [0.25]])
@@ -15,7 +15,7 @@ CRF = models.DependencyCRF(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.eye(2).
 
 
 def written(tmp_path, *arguments, **options):
-    path = models.write_explorer_json(tmp_path / "own.json", *arguments, **options)
+    path = cli.write_explorer_json(tmp_path / "own.json", *arguments, **options)
     return json.loads(path.read_text())
 
 
@@ -65,7 +65,7 @@ def of_keys(**priors):
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "said"),
+    ("make", "options", "message"),
     [
         (lambda: mixture(value_precision=torch.tensor(0.0).double()), {}, "value_precision is 0"),
         (lambda: mixture(values=None), {}, r"values of shape \(U, 1\)"),
@@ -86,7 +86,7 @@ def of_keys(**priors):
         (lambda: models.Hopfield(KEYS, 1.0), {}, "no view for a Hopfield"),
     ],
 )  # fmt: skip
-def test_what_a_view_cannot_draw_is_refused(tmp_path, make, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_a_view_cannot_draw_is_refused(tmp_path, make, options, message):
+    with pytest.raises(ValueError, match=message):
         written(tmp_path, make(), **options)
     assert not (tmp_path / "own.json").exists()

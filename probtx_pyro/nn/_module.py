@@ -1,12 +1,66 @@
-"""Prior densities over what modules learn: the term that MAP training adds to its objective."""
+"""Common parts of the modules: options, as constructors take and ``extra_repr`` prints them, and priors over what
+they learn, whose density MAP training adds to its objective.
+"""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 Priors = Mapping[str, Distribution]
+T = TypeVar("T")
+
+
+def made(kind: type[T], given: T | Mapping[str, Any]) -> T:
+    """Return options of the class ``kind``, given as such or as a mapping of its fields, as settings files have it.
+
+    Raises
+    ------
+    TypeError
+        Something else, or names that are no fields.
+    """
+    if isinstance(given, Mapping):
+        return kind(**given)
+    if not isinstance(given, kind):
+        raise TypeError(f"give {kind.__name__}(...), or a mapping of its fields, not {given!r}")
+    return given
+
+
+def options(module: nn.Module, constructor: Callable[..., object]) -> dict[str, Any]:
+    """Return the attributes that have the names of a constructor's arguments."""
+    names = inspect.signature(constructor).parameters
+    return {name: getattr(module, name) for name in names if hasattr(module, name)}
+
+
+def printed(module: nn.Module, sizes: Mapping[str, object], options: Mapping[str, object]) -> str:
+    """Return what ``extra_repr`` prints: all ``sizes``, and the ``options`` that differ from their defaults."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(type(module)).parameters.items()}
+    changed = {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
+    return ", ".join(
+        f"{name}={getattr(value, '__name__', repr(value))}" for name, value in {**sizes, **changed}.items()
+    )
+
+
+def refuse_unknown(kind: type[nn.Module], given: Iterable[str], others: Iterable[type[nn.Module]]) -> None:
+    """Refuse names that are no arguments of a class, with those of the ``others`` that have them.
+
+    Raises
+    ------
+    TypeError
+        The first such name.
+    """
+    parameters = inspect.signature(kind).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in given:
+        if name not in parameters:
+            have = [other.__name__ for other in others if name in inspect.signature(other).parameters]
+            own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+            repair = f"{' and '.join(have)} {'have' if have[1:] else 'has'}" if have else f"it has {', '.join(own)}"
+            raise TypeError(f"{kind.__name__} has no option {name!r}; {repair}")
 
 
 class WithPriors(nn.Module):
@@ -40,7 +94,7 @@ class WithPriors(nn.Module):
             if not isinstance(prior, Distribution):
                 found = prior.__name__ + " itself" if isinstance(prior, type) else type(prior).__name__
                 raise TypeError(
-                    f"priors: {name!r} must be a Pyro or torch distribution, such as pyro.distributions.Gamma(2.0, 8.0), not {found}"
+                    f"priors: {name!r} must be a Pyro or torch distribution, such as Gamma(2.0, 8.0), not {found}"
                 )
         self._priors = dict(priors)
 
@@ -70,9 +124,8 @@ def _log_prob(name: str, prior: Distribution, value: Tensor) -> Tensor:
     pairs = zip(reversed(shape), reversed(value.shape), strict=False)
     fits = len(shape) <= value.dim() and all(mine in (1, theirs) for mine, theirs in pairs)
     if not fits or value.shape[value.dim() - len(events) :] != events:
-        raise ValueError(
-            f"priors: the prior on {name!r} has shape {tuple(shape)}, which does not broadcast to that of the parameter, {tuple(value.shape)}"
-        )
+        found, wanted = tuple(shape), tuple(value.shape)
+        raise ValueError(f"priors: the prior on {name!r} has shape {found}, which does not broadcast to {wanted}")
     return prior.log_prob(value).sum()
 
 
@@ -108,6 +161,6 @@ def log_prior_density(model: nn.Module) -> Tensor:
     terms = [density() for module in counted if (density := getattr(module, "log_prior_density", None)) is not None]
     if not terms:
         raise ValueError(
-            f"no module of {type(model).__name__} has priors; give priors={{name: distribution}} to a layer, or a module of your own a method log_prior_density()"
+            f"no module of {type(model).__name__} has priors; give priors={{name: distribution}} to a layer"
         )
     return torch.stack(terms).sum()

@@ -1,33 +1,47 @@
-"""Adaptation of a trained tagger with a few annotated sentences: priors centred on its parameters,
-chosen by cross-validation.
+"""Adaptation of a trained tagger with a few annotated sentences: the mode of the posterior of its parameters.
+
+The priors are Normal and centred on the trained parameters; cross-validation chooses what moves, and how far.
+Over the annotated words, and over the parameters θ that move, the log posterior is
+
+    Σ log p(tag | words, θ) + Σ log Normal(θ; θ₀, s) + constant,    θ₀ trained, s the spread of the parameter
+
+where p unrolls the mean field of the encoder. L-BFGS climbs it from θ₀ in coordinates z that are standard Normal under
+the priors, θ = θ₀ + s z; where a gradient of z is below the tolerance, θ is about that many spreads from a mode.
+
+A word that the tagger does not know gets a row of its own in the embedding (of a dependency CRF, unary scores of its
+own), one level down: its prior is centred on the row of the unknown word, which moves, too. So words that are unknown
+still, and do not occur in the annotated sentences, have what these say of unknown words.
 """
 
 import copy
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import batches, channels_of, require_room
-from probtx_pyro.data._fetch import write_bytes
+from probtx_pyro.data.files import write_bytes
 from probtx_pyro.data.text import Vocabulary
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
-from probtx_pyro.nn.tasks import is_padding, own_numbers
+from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
 from probtx_pyro.ops._progress import progress_bar
-from probtx_pyro.train._labelling import Example, TaggerRun
-from probtx_pyro.train._loading import LoadedRun
-from probtx_pyro.train._loop import CHECKPOINT, RESULTS, new_file
-from probtx_pyro.train._mode import ROWS, find_mode, nats_of
-from probtx_pyro.train._rows import NO_TARGET, WordRows, numbered
+from probtx_pyro.train.labelling import Example
+from probtx_pyro.train.loop import CHECKPOINT, RESULTS, Run, new_file, tokens_of
+from probtx_pyro.train.rows import NO_TARGET, WordRows, numbered
 
+Tagger = Run[WordTagger, Vocabulary]
 SPREADS = (0.03, 0.1, 0.3)
 NOT_ANNOTATED = "_"
+ROWS = "words.weight"  # of the parameters of a tagger, the embedding
+TOLERANCE, MOST_STEPS = 1e-2, 100
+Parameters = Mapping[str, Tensor]
 
 
 class Choice(NamedTuple):
@@ -52,7 +66,7 @@ class TagScores(NamedTuple):
 
 
 @torch.no_grad()
-def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch: int = 64) -> TagScores:
+def score_tagger(run: Tagger, sentences: Sequence[Example], batch: int = 64) -> TagScores:
     """Return the answers of a tagger on annotated sentences; words whose tag is not known are left out.
 
     Parameters
@@ -70,10 +84,10 @@ def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch
         A sentence without words, with tags that do not fit them or the tagger, or with more words than there is room
         for.
     """
-    tagger, tags = _tagger(run)
-    rows = _rows(tags, run.vocabulary, sentences)
+    tagger = _tagger(run)
+    rows = _rows(run.labels, run.vocabulary, sentences)
     training, device = tagger.training, tagger.words.weight.device
-    found: list[Any] = [None] * len(sentences)
+    found: dict[int, tuple[Tensor, ...]] = {}
     lengths = [len(words) for words in rows.words]
     require_room(tagger, lengths)
     tagger.eval()
@@ -87,14 +101,13 @@ def score_tagger(run: TaggerRun | LoadedRun, sentences: Sequence[Example], batch
         nats = [F.nll_loss(x, y, reduction="none") for x, y in zip(log_probs, given.unbind(-1), strict=True)]
         answers = right, torch.stack(nats, -1), own_numbers(words)[known] == 0
         of_rows = zip(*(x.cpu().split(known.sum(-1).tolist()) for x in answers), strict=True)
-        for i, row in zip(index, of_rows, strict=True):
-            found[i] = row
+        found.update(zip(index, of_rows, strict=True))
     tagger.train(training)
-    return TagScores(*(torch.cat(x) for x in zip(*found, strict=True)))
+    return TagScores(*(torch.cat(x) for x in zip(*(row for _, row in sorted(found.items())), strict=True)))
 
 
 def adapt_tagger(
-    run: TaggerRun | LoadedRun,
+    run: Tagger,
     sentences: Sequence[Example],
     out: Path | None = None,
     *,
@@ -103,7 +116,7 @@ def adapt_tagger(
     folds: int = 5,
     seed: int = 0,
     progress: bool | None = None,
-) -> TaggerRun:
+) -> Tagger:
     """Adapt a trained tagger with a few annotated sentences: the mode under Normal priors centred on its parameters.
 
     Where ``move`` or ``spread`` is not given, cross-validation on the sentences chooses it, by the nats of a word held
@@ -132,31 +145,27 @@ def adapt_tagger(
 
     Returns
     -------
-    tuple
-        The adapted tagger, its words, its tags, and results: ``move`` and ``spread``, ``validation`` (the nats of a
+    Run
+        The adapted tagger, its words and its tags; results are ``move`` and ``spread``, ``validation`` (the nats of a
         word held out under each choice), the nats of a word of the sentences ``before`` and ``after``, ``converged``,
         ``new_words``, ``seconds``.
 
     Raises
     ------
     ValueError
-        A run that is no tagger's, or one to be saved that was not loaded; an encoder without potentials where ``move``
-        is not given; no such part or tag; a spread that is not positive; too few sentences; a sentence with more words
-        than there is room for; a folder with a checkpoint.
+        A run that is no tagger's; an encoder without potentials where ``move`` is not given; no such part or tag; a
+        spread that is not positive; too few sentences; a sentence with more words than there is room for; a folder with
+        a checkpoint.
     """
-    tagger, tags = _tagger(run)
+    tagger = _tagger(run)
     if out is not None and (Path(out) / CHECKPOINT).exists():
         raise ValueError(f"{Path(out) / CHECKPOINT} is the checkpoint of an earlier run; choose another folder")
-    if out is not None and not isinstance(run, LoadedRun):
-        raise ValueError(
-            "out is given with a run that was not loaded; give train.load_run(folder), which has the settings"
-        )
     require_room(tagger, [len(words) for words, _ in sentences])
     begin, tagger = time.perf_counter(), copy.deepcopy(tagger).cpu().eval()
     choices = _choices(tagger, move, spread)
     fresh = sorted({word for words, _ in sentences for word in words}.difference(run.vocabulary.tokens))
     extended = run.vocabulary._replace(tokens=run.vocabulary.tokens + tuple(fresh))
-    rows = _rows(tags, extended, sentences)
+    rows = _rows(run.labels, extended, sentences)
     validation: list[float] = []
     if len(choices) > 1:
         parts = _parts(len(rows.words), folds, seed)
@@ -165,21 +174,33 @@ def adapt_tagger(
             for choice in progress_bar(choices, label="cross-validation", progress=progress)
         ]
     chosen = choices[validation.index(min(validation))] if validation else choices[0]
-    mode = find_mode(tagger, rows, _spreads(tagger, chosen), len(fresh))
+    parameters, converged = find_mode(tagger, rows, _spreads(tagger, chosen), len(fresh))
     if "words" in chosen.move:
-        tagger.words = torch.nn.Embedding.from_pretrained(mode.parameters[ROWS], freeze=False)
+        tagger.words = torch.nn.Embedding.from_pretrained(parameters[ROWS], freeze=False)
     names = [name for part in chosen.move for name in movable(tagger)[part]]
-    tagger.load_state_dict({name: mode.parameters[name] for name in names}, strict=False)
-    adapted = TaggerRun(tagger, extended if "words" in chosen.move else run.vocabulary, tags, {})
+    tagger.load_state_dict({name: parameters[name] for name in names}, strict=False)
+    known = extended if "words" in chosen.move else run.vocabulary
+    adapted = Run(tagger, known, run.labels, run.settings, {})
     before, after = (float(score_tagger(of, sentences).nats.sum(-1).mean()) for of in (run, adapted))
-    adapted.results.update({
-        "sentences": len(sentences), "words": sum(map(len, rows.words)), "new_words": len(fresh),
-        "move": list(chosen.move), "spread": chosen.spread, "folds": folds, "seed": seed,
-        "validation": [{"move": list(c.move), "spread": c.spread, "nats": nats} for c, nats in zip(choices, validation, strict=False)],
-        "before": before, "after": after, "converged": mode.converged, "seconds": round(time.perf_counter() - begin, 1),
-    })  # fmt: skip
+    adapted.results.update(
+        sentences=len(sentences),
+        words=sum(map(len, rows.words)),
+        new_words=len(fresh),
+        move=list(chosen.move),
+        spread=chosen.spread,
+        folds=folds,
+        seed=seed,
+        validation=[
+            {"move": list(of.move), "spread": of.spread, "nats": nats}
+            for of, nats in zip(choices, validation, strict=False)
+        ],
+        before=before,
+        after=after,
+        converged=converged,
+        seconds=round(time.perf_counter() - begin, 1),
+    )
     if out is not None:
-        _save(Path(out), run, adapted)
+        _save(Path(out), adapted)
     return adapted
 
 
@@ -198,9 +219,7 @@ def _choices(tagger: WordTagger, move: Sequence[str] | None, spread: float | Non
     if move is not None and (not move or not set(move) <= set(parts)):
         raise ValueError(f"move must name some of {', '.join(parts)}, not {', '.join(move) or 'nothing'}")
     if move is None and not isinstance(tagger.encoder, DependencyCRFEncoder):
-        raise ValueError(
-            f"move must be given, some of {', '.join(parts)}: a {type(tagger.encoder).__name__} has no potentials to put priors on"
-        )
+        raise ValueError(f"move must be given, some of {', '.join(parts)}: there are no potentials to put priors on")
     potentials = tuple(name for name in parts if name not in ("words", "tags"))
     moves = [potentials, tuple(parts)] if move is None else [tuple(move)]
     spreads = SPREADS if spread is None else (spread,)
@@ -215,9 +234,7 @@ def _spreads(tagger: WordTagger, choice: Choice) -> dict[str, float]:
 def _parts(number: int, folds: int, seed: int) -> list[list[int]]:
     """Parts of the sentences, each to be held out once."""
     if not 2 <= folds <= number:
-        raise ValueError(
-            f"folds must be from 2 to the number of sentences, {number}, not {folds}; or give both move and spread"
-        )
+        raise ValueError(f"folds must be from 2 to {number} (sentences), not {folds}; or give both move and spread")
     order = torch.randperm(number, generator=torch.Generator().manual_seed(seed)).tolist()
     return [order[i::folds] for i in range(folds)]
 
@@ -227,17 +244,16 @@ def _held_out(tagger: WordTagger, rows: WordRows, choice: Choice, new_words: int
     total = 0.0
     for part in parts:
         rest = [i for i in range(len(rows.words)) if i not in part]
-        mode = find_mode(tagger, WordRows(*([of[i] for i in rest] for of in rows)), _spreads(tagger, choice), new_words)
+        parameters, _ = find_mode(tagger, rows.of(rest), _spreads(tagger, choice), new_words)
         with torch.no_grad():
-            total += float(nats_of(tagger, mode.parameters, WordRows(*([of[i] for i in part] for of in rows))))
+            total += float(nats_of(tagger, parameters, rows.of(part)))
     return total / sum(int((targets[..., 0] != NO_TARGET).sum()) for targets in rows.targets)
 
 
-def _tagger(run: TaggerRun | LoadedRun) -> tuple[WordTagger, tuple[tuple[str, ...], ...]]:
-    tagger: Any = run.model
-    if not isinstance(tagger, WordTagger):
-        raise ValueError(f"the run is of a {type(tagger).__name__}; give one of probtx train tagger")
-    return tagger, run.labels if isinstance(run, LoadedRun) else run.tags
+def _tagger(run: Tagger) -> WordTagger:
+    if not isinstance(run.model, WordTagger):
+        raise ValueError(f"the run is of a {type(run.model).__name__}; give one of probtx train tagger")
+    return run.model
 
 
 def _rows(tags: Sequence[Sequence[str]], vocabulary: Vocabulary, sentences: Sequence[Example]) -> WordRows:
@@ -257,14 +273,111 @@ def _rows(tags: Sequence[Sequence[str]], vocabulary: Vocabulary, sentences: Sequ
     return WordRows(numbered(vocabulary, [words for words, _ in sentences], "annotated"), targets)
 
 
-def _save(out: Path, run: Any, adapted: TaggerRun) -> None:
+def _save(out: Path, run: Tagger) -> None:
     """Write what `load_run` reads, and the results."""
     out.mkdir(parents=True, exist_ok=True)
-    state = {
-        "model": adapted.model.state_dict(), "kept": None, "settings": asdict(run.settings), "text": None,
-        "tokens": adapted.vocabulary.tokens, "labels": adapted.tags,
-    }  # fmt: skip
+    state = {"model": run.model.state_dict(), "kept": None, "settings": asdict(run.settings), "labels": run.labels}
     with new_file(out / CHECKPOINT) as new:
-        torch.save(state, new)
+        torch.save({**state, **tokens_of(run.vocabulary)}, new)
     new.replace(out / CHECKPOINT)
-    write_bytes(out / RESULTS, (json.dumps(adapted.results, indent=1) + "\n").encode())
+    write_bytes(out / RESULTS, (json.dumps(run.results, indent=1) + "\n").encode())
+
+
+def nats_of(tagger: WordTagger, parameters: Parameters, rows: WordRows) -> Tensor:
+    """Return -Σ log p(tag | words) over the annotated words and the columns of tags, a scalar.
+
+    Parameters
+    ----------
+    tagger, parameters
+        A tagger, and those of its parameters, by name, that are to be replaced.
+    rows
+        Sentences; targets that are not known are `NO_TARGET`.
+    """
+    return sum((_nats(tagger, parameters, part) for part in _together(tagger, rows)), start=torch.zeros(()))
+
+
+def _together(tagger: WordTagger, rows: WordRows) -> list[WordRows]:
+    """Return rows of like length together, as many as there is room for at once."""
+    index = batches([len(words) for words in rows.words], len(rows.words), channels_of(tagger))
+    return [rows.of(part) for part in index]
+
+
+def _nats(tagger: WordTagger, parameters: Parameters, rows: WordRows) -> Tensor:
+    """Return what `nats_of` does, all rows at once."""
+    words, targets = rows.pick(range(len(rows.words)))
+    logits = functional_call(tagger, dict(parameters), (words.clamp(min=0), is_padding(words)))
+    losses = (
+        F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=NO_TARGET, reduction="sum")
+        for x, y in zip(logits, targets.unbind(-1), strict=True)
+    )
+    return torch.stack(list(losses)).sum()
+
+
+def find_mode(
+    tagger: WordTagger, rows: WordRows, spreads: Mapping[str, float], new_words: int
+) -> tuple[dict[str, Tensor], bool]:
+    """Return the parameters at the mode for some annotated sentences, and whether it was reached.
+
+    Parameters
+    ----------
+    tagger
+        Trained tagger, in evaluation mode.
+    rows
+        The sentences; new words have the numbers behind those of the tagger's embedding, targets that are not known
+        `NO_TARGET`.
+    spreads
+        Standard deviations of the priors of the parameters that move, by name. The spread of `ROWS` is that of new
+        words, too; without one they have the row of the unknown word.
+    new_words
+        Number of new words; those that do not occur in ``rows`` have the row of the unknown word at the mode.
+
+    Returns
+    -------
+    The parameters that move, by name, and the embedding, which has rows for the new words; True where every gradient of
+    z is at most `TOLERANCE`.
+    """
+    trained = {name: x.detach() for name, x in tagger.named_parameters()}
+    numbers = [own_numbers(words, 1).contiguous() for words in rows.words]
+    used = torch.cat([torch.zeros(1, dtype=torch.long), *numbers]).unique()  # 0, the unknown word, is the first of them
+    new = (used >= len(trained[ROWS])).unsqueeze(-1)
+    centres = {**trained, ROWS: trained[ROWS][used.masked_fill(new.squeeze(-1), 0)]}
+    free = {name: torch.zeros_like(centres[name]).requires_grad_() for name in spreads}
+    compact = WordRows(
+        [with_numbers(words, torch.searchsorted(used, own)) for words, own in zip(rows.words, numbers, strict=True)],
+        rows.targets,
+    )
+
+    def parameters() -> dict[str, Tensor]:
+        moved = {name: centres[name] + spreads[name] * z for name, z in free.items()}
+        if ROWS in moved:
+            moved[ROWS] = moved[ROWS] + new * spreads[ROWS] * free[ROWS][:1]
+        return {**centres, **moved}
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = sum((z.square().sum() / 2 for z in free.values()), start=torch.zeros(()))
+        value.backward()
+        for part in parts:  # one graph at a time
+            nats = _nats(tagger, parameters(), part)
+            nats.backward()
+            value = value.detach() + nats.detach()
+        return value
+
+    slope, parts = 0.0, _together(tagger, compact)
+    if free:
+        optimizer = torch.optim.LBFGS(
+            [*free.values()],
+            max_iter=MOST_STEPS,
+            tolerance_grad=TOLERANCE,
+            tolerance_change=0.01 * TOLERANCE**2,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
+        with torch.enable_grad():
+            optimizer.step(loss)  # type: ignore[arg-type]
+            loss()
+        slope = max(float(z.grad.abs().max()) for z in free.values() if z.grad is not None)
+    with torch.no_grad():
+        found = parameters()
+        table = torch.cat([trained[ROWS], found[ROWS][:1].expand(new_words, -1)]).index_copy(0, used, found[ROWS])
+    return {**{name: found[name] for name in spreads}, ROWS: table}, slope <= TOLERANCE

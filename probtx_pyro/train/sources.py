@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
-from probtx_pyro.data._splits import load_splits
 from probtx_pyro.data.cogs import NONE, CogsExample, Tags, load_cogs
-from probtx_pyro.data.conllu import read_conllu
-from probtx_pyro.data.labelled import load_labelled, tokenize
-from probtx_pyro.data.listops import is_listops, load_listops
+from probtx_pyro.data.conllu import PUBLISHED as TREEBANKS
+from probtx_pyro.data.conllu import Sentence, load_treebank, read_conllu
+from probtx_pyro.data.files import load_splits
+from probtx_pyro.data.labelled import is_listops, load_labelled, load_listops, tokenize
 from probtx_pyro.data.tagged import PUBLISHED as ENTITIES
-from probtx_pyro.data.tagged import read_tagged
-from probtx_pyro.data.treebank import PUBLISHED as TREEBANKS
-from probtx_pyro.data.treebank import load_treebank
+from probtx_pyro.data.tagged import Tagged, read_tagged
 from probtx_pyro.metrics import span_f1
-from probtx_pyro.train._labelling import Example, Metric, Parts, Texts
+from probtx_pyro.train.labelling import Example, Metric, Parts, Texts
 
 
 class TaggedData(NamedTuple):
@@ -29,20 +27,25 @@ class TaggedData(NamedTuple):
     select: str
 
 
-def _parts(corpus: Any, tags: Callable[[Any], Iterable[tuple[str, ...]]]) -> Parts:
-    """Examples of each part of a corpus, from the tags of all words of a row."""
-    return {name: [Example(row.words, tuple(tags(row))) for row in part] for name, part in corpus._asdict().items()}
+Row = TypeVar("Row", Sentence, Tagged, CogsExample)
+
+
+def _examples(rows: Iterable[Row], tags: Callable[[Row], Iterable[tuple[str, ...]]]) -> list[Example]:
+    """Examples of the rows of a part, from the tags of all words of a row."""
+    return [Example(row.words, tuple(tags(row))) for row in rows]
 
 
 def _treebank(source: str, column: str) -> TaggedData:
-    parts = _parts(load_treebank(source), lambda row: zip(getattr(row, column), strict=True))
+    corpus = load_treebank(source)._asdict()
+    parts = {name: _examples(part, lambda row: zip(getattr(row, column), strict=True)) for name, part in corpus.items()}
     if all(tags == ("_",) for row in parts["train"] for tags in row.labels):
         raise ValueError(f"{source} has no tags in its column {column}; choose another column")
     return TaggedData(parts, {}, "accuracy")
 
 
 def _two_columns(source: str, column: str) -> TaggedData:
-    parts = _parts(load_splits(source, ENTITIES, read_tagged, 0.1), lambda row: zip(row.tags, strict=True))
+    corpus = load_splits(source, ENTITIES, read_tagged, 0.1)._asdict()
+    parts = {name: _examples(part, lambda row: zip(row.tags, strict=True)) for name, part in corpus.items()}
     tags = {tag for part in parts.values() for row in part for (tag,) in row.labels}
     entities = all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags)
     return TaggedData(parts, {"span_f1": span_f1}, "span_f1") if entities else TaggedData(parts, {}, "accuracy")
@@ -55,7 +58,8 @@ def _cogs(source: str, column: str) -> TaggedData:
         distances = (str(parent - i - 1) if parent else NONE for i, parent in enumerate(row.tags.parents))
         return zip(distances, *row.tags[1:], strict=True)
 
-    return TaggedData(_parts(load_cogs(), tags), {}, "sentence_accuracy")
+    parts = {name: _examples(part, tags) for name, part in load_cogs()._asdict().items()}
+    return TaggedData(parts, {}, "sentence_accuracy")
 
 
 def cogs_tags(labels: Sequence[tuple[str, ...]]) -> Tags:
@@ -128,12 +132,13 @@ def annotated_sentences(source: str | Path, column: str = "upos") -> list[Exampl
     ValueError
         No sentences, or what the readers refuse.
     """
-    conllu = ".conllu" in Path(source).name.lower()
-    rows: Any = read_conllu(source, check_tree=False) if conllu else read_tagged(source)
-    tags = column if conllu else "tags"
-    if not rows:
+    if ".conllu" in Path(source).name.lower():
+        found = _examples(read_conllu(source, check_tree=False), lambda row: zip(getattr(row, column), strict=True))
+    else:
+        found = _examples(read_tagged(source), lambda row: zip(row.tags, strict=True))
+    if not found:
         raise ValueError(f"{source} has no sentences; give some, annotated with tags")
-    return [Example(row.words, tuple((tag,) for tag in getattr(row, tags))) for row in rows]
+    return found
 
 
 NAMED_TEXTS = ("banking77", "listops")

@@ -1,13 +1,65 @@
-"""Checks of a dependency CRF's arguments, each with its repair."""
+"""Ternary potentials of low rank, and checks of a dependency CRF's arguments, each with its repair."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
-from probtx_pyro.models.dependency_crf.low_rank import LowRank
 from probtx_pyro.ops.dependency_crf import SCHEDULES, Potentials
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """``T^{(c,g)} = U^{(c,g)} V^{(c,g)}'``, the factorisation "uv"; `shared` makes "uvw".
+
+    Parameters
+    ----------
+    left, right
+        U and V, (C, G, L, r): of the dependent's label and of the head's.
+
+    Raises
+    ------
+    ValueError
+        Factors that do not fit each other.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            check.floating(name, getattr(self, name))
+        if self.left.dim() != 4 or self.left.shape != self.right.shape:
+            raise ValueError(
+                f"left {tuple(self.left.shape)} and right {tuple(self.right.shape)} must have one shape (C, G, L, r)"
+            )
+
+    @classmethod
+    def shared(cls, left: Tensor, right: Tensor, channels: Tensor) -> "LowRank":
+        """``T^{(c,g)} = Σ_r u_gr ⊗ v_gr w_gcr``: factors (G, L, r), (G, L, r) and (G, C, r),
+        over the channels as well.
+        """
+        shapes = left.shape, right.shape, channels.shape
+        if {len(shape) for shape in shapes} != {3} or shapes[0] != shapes[1] or shapes[0][::2] != shapes[2][::2]:
+            raise ValueError(
+                f"left {tuple(left.shape)}, right {tuple(right.shape)} and channels {tuple(channels.shape)} "
+                "must have shapes (G, L, r), (G, L, r) and (G, C, r)"
+            )
+        weights = channels.transpose(0, 1).unsqueeze(-2)
+        return cls(left * weights, right.expand(len(weights), *right.shape))
+
+    def full(self) -> Tensor:
+        """T, (C, G, L, L)."""
+        return self.left @ self.right.mT
+
+    def to(self, *args: Any, **kwargs: Any) -> "LowRank":
+        """Move and convert both factors, as ``torch.Tensor.to``."""
+        return check.unchecked(LowRank, left=self.left.to(*args, **kwargs), right=self.right.to(*args, **kwargs))
 
 
 def validate_parameters(
@@ -27,8 +79,12 @@ def validate_parameters(
             f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such sentences out"
         )
     words = _words(unary, mask)
-    check.finite(unary=unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0))
-    labels, groups = unary.shape[-1], _groups(distances)
+    seen = unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)
+    check.finite(unary=seen)
+    rising = all(b > a for a, b in zip((1, *distances), distances, strict=False))
+    if not all(isinstance(s, int) for s in distances) or not rising:
+        raise ValueError(f"distances must be integers of 2 or more that rise, like (2, 3, 4), not {distances}")
+    labels, groups = unary.shape[-1], 2 * (len(distances) + 1)
     if isinstance(ternary, LowRank):
         parts = {"ternary.left": ternary.left, "ternary.right": ternary.right}
         shape = (*ternary.left.shape[:3], ternary.left.shape[2])
@@ -37,32 +93,25 @@ def validate_parameters(
         parts, shape = {"ternary": ternary}, tuple(ternary.shape)
     if len(shape) != 4 or not shape[0] or shape[1:] != (groups, labels, labels):
         raise ValueError(
-            f"ternary has shape {shape} but distances {distances} and unary {tuple(unary.shape)} need (C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
+            f"ternary has shape {shape} but distances {distances} and unary {tuple(unary.shape)} need "
+            f"(C, {groups}, {labels}, {labels}): 2 (len(distances) + 1) groups"
         )
-    for name, x in (("root_ternary", root_ternary), ("memory", memory)):
-        if x is not None:
-            check.floating(name, x)
-            parts[name] = x
-    check.same_dtype(unary=unary, **parts)
-    check.finite(**parts)
-    _validate_extras(shape[0], labels, root_ternary, memory, memory_split)
-    _validate_sums(unary, words, parts, shape[0])
-
-
-def _validate_sums(unary: Tensor, words: Tensor | None, parts: dict[str, Tensor], channels: int) -> None:
-    """Refuse potentials whose sums over words and channels may be out of range,
-    where infinity less infinity would be NaN.
-    """
-    sizes = {"unary": (unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)).detach().abs().amax()}
-    sizes |= {name: x.detach().abs().amax() for name, x in parts.items() if "." not in name}
-    if "ternary.left" in parts:
-        left, right = (parts[f"ternary.{side}"].detach() for side in ("left", "right"))
-        sizes["ternary"] = left.abs().amax() * right.abs().amax() * left.shape[-1]
+    extras = {name: x for name, x in (("root_ternary", root_ternary), ("memory", memory)) if x is not None}
+    for name, x in extras.items():
+        check.floating(name, x)
+    check.same_dtype(unary=unary, **parts, **extras)
+    check.finite(**parts, **extras)
+    channels = shape[0]
+    _validate_extras(channels, labels, root_ternary, memory, memory_split)
+    sizes = {name: x.detach().abs().amax() for name, x in {"unary": seen, **parts, **extras}.items()}
+    if isinstance(ternary, LowRank):
+        sizes["ternary"] = sizes.pop("ternary.left") * sizes.pop("ternary.right") * ternary.left.shape[-1]
     largest = torch.finfo(unary.dtype).max / (4 * unary.shape[-2] * (channels + 1))
-    for name, size in sizes.items():
+    for name, size in sizes.items():  # where sums may be out of range, infinity less infinity would be NaN
         if check.violated(~(size <= largest)):
             raise ValueError(
-                f"{name} is so large, up to {float(size):.3g}, that sums over the words may overflow {unary.dtype}; scale the potentials down"
+                f"{name} is so large, up to {float(size):.3g}, that sums over the words may overflow {unary.dtype}; "
+                "scale the potentials down"
             )
 
 
@@ -82,24 +131,18 @@ def _words(unary: Tensor, mask: Tensor | None) -> Tensor | None:
     return words
 
 
-def _groups(distances: tuple[int, ...]) -> int:
-    """Number of distance groups."""
-    rising = all(b > a for a, b in zip((1, *distances), distances, strict=False))
-    if not all(isinstance(s, int) for s in distances) or not rising:
-        raise ValueError(f"distances must be integers of 2 or more that rise, like (2, 3, 4), not {distances}")
-    return 2 * (len(distances) + 1)
-
-
 def _validate_extras(channels: int, labels: int, root: Tensor | None, memory: Tensor | None, split: bool) -> None:
     if root is not None and (root.dim() != 3 or root.shape[:2] != (channels, labels) or not root.shape[2]):
         raise ValueError(
-            f"root_ternary has shape {tuple(root.shape)} but must be ({channels}, {labels}, K): channels, labels of words, labels of the root"
+            f"root_ternary has shape {tuple(root.shape)} but must be ({channels}, {labels}, K): "
+            "channels, labels of words, labels of the root"
         )
     if memory is not None and (
         memory.dim() != 3 or not 1 <= memory.shape[0] <= channels or not memory.shape[1] or memory.shape[2] != labels
     ):
         raise ValueError(
-            f"memory has shape {tuple(memory.shape)} but must be (C', M, {labels}), global nodes of the first C' of {channels} channels"
+            f"memory has shape {tuple(memory.shape)} but must be (C', M, {labels}), "
+            f"global nodes of the first C' of {channels} channels"
         )
     if split and memory is None:
         raise ValueError("memory_split is given without memory; give global nodes (C', M, L), or leave it out")
@@ -113,13 +156,10 @@ def known(
     """
     words, count = potentials.words, potentials.unary.shape[-1]
     shape = (*batch, words.shape[-1])
-    if observed is not None and (not isinstance(observed, Tensor) or observed.dtype != torch.bool):
-        what = observed.dtype if isinstance(observed, Tensor) else type(observed).__name__
-        raise ValueError(f"observed must be a boolean tensor {shape}, True where the label is known, not {what}")
+    if observed is not None:
+        _whole("observed", observed, shape)
     if observed is not None and labels is None:
-        raise ValueError(
-            "observed is given without labels, so there is nothing it could be of; give labels, or leave it out"
-        )
+        raise ValueError("observed is given without labels; give labels, or leave it out")
     if labels is not None:
         labels, read = _fitted("labels", labels, shape).reshape(words.shape), words
         if observed is not None:
@@ -127,7 +167,8 @@ def known(
         wrong = read & ((labels < 0) | (labels >= count))
         if check.violated(wrong):
             raise ValueError(
-                f"labels must be from 0 to {count - 1}, but one that is observed is {int(labels[wrong][0])}; mark unknown ones in observed"
+                f"labels must be from 0 to {count - 1}, but one that is observed is {int(labels[wrong][0])}; "
+                "mark unknown ones in observed"
             )
         potentials = potentials._replace(labels=labels.masked_fill(~read, -1))
     if heads is not None:
@@ -142,7 +183,8 @@ def known(
             which = [str(i) for i, ok in enumerate(allowed[sentence, channel, word].tolist()) if ok]
             said = f"it may take the slots {', '.join(which)}" if which else "it has no head to choose"
             raise ValueError(
-                f"heads gives word {word} of sentence {sentence} slot {int(heads[sentence, channel, word])} in channel {channel}, but {said}: no padding, nor the word itself; -1 says that a head is not known"
+                f"heads gives word {word} of sentence {sentence} slot {int(heads[sentence, channel, word])} in channel "
+                f"{channel}, but {said}: no padding, nor the word itself; -1 says that it is not known"
             )
         potentials = potentials._replace(heads=heads)
     return potentials
@@ -151,30 +193,27 @@ def known(
 def _fitted(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A tensor of whole numbers, or ``observed`` of booleans, at the shape that it must have."""
     _whole(name, x, shape)
-    own = 1 if name != "heads" else 2
-    if x.shape[x.dim() - own :] != shape[len(shape) - own :] or x.dim() < own:
+    own = 2 if name == "heads" else 1
+    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
+    fits = own <= x.dim() <= len(shape) and all(n == size or (n == 1 and k >= own) for k, (n, size) in enumerate(sizes))
+    if not fits:
         raise ValueError(f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word")
-    try:
-        return x.expand(shape)
-    except RuntimeError:
-        raise ValueError(
-            f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word"
-        ) from None
+    return x.expand(shape)
 
 
 def _whole(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what is no tensor of integers, or ``observed`` that is none of booleans."""
+    boolean = name == "observed"
+    if isinstance(x, Tensor) and (x.dtype == torch.bool if boolean else x.dtype in INTEGERS):
+        return
     what = x.dtype if isinstance(x, Tensor) else type(x).__name__
-    if (
-        not isinstance(x, Tensor)
-        or x.is_floating_point()
-        or x.is_complex()
-        or (x.dtype == torch.bool) != (name == "observed")
-    ):
-        repair = "convert it with .long()" if isinstance(x, Tensor) else f"wrap it by torch.as_tensor({name})"
-        raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; {repair}")
+    if boolean:
+        raise ValueError(f"observed must be a boolean tensor {shape}, True where the label is known, not {what}")
+    repair = "convert it with .long()" if isinstance(x, Tensor) else f"wrap it by torch.as_tensor({name})"
+    raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; {repair}")
 
 
-def validate_choices(potentials: Potentials, batch: torch.Size, **chosen: Tensor | None) -> None:
+def validate_choices(potentials: Potentials, batch: torch.Size, chosen: Mapping[str, Tensor | None]) -> None:
     """Refuse labels, heads, root_label and nodes outside the CRF's ranges; -1 is none."""
     words, count, channels = *potentials.unary.shape[-2:], potentials.channels
     nodes = 0 if potentials.memory is None else len(potentials.memory)
@@ -200,11 +239,12 @@ def validate_choices(potentials: Potentials, batch: torch.Size, **chosen: Tensor
             raise ValueError(f"{name} must be from 0 to {number - 1}, or -1, but one is {worst}")
 
 
-def require_own(field: Any, unary: Tensor) -> None:
-    """Refuse a mean field of other sentences."""
-    if field.label_marginals.shape != unary.shape:
+def require_own(marginals: Tensor, unary: Tensor) -> None:
+    """Refuse label marginals of a mean field of other sentences."""
+    if marginals.shape != unary.shape:
         raise ValueError(
-            f"field has label marginals {tuple(field.label_marginals.shape)} but unary is {tuple(unary.shape)}; give a mean field of this CRF"
+            f"field has label marginals {tuple(marginals.shape)} but unary is {tuple(unary.shape)}; "
+            "give a mean field of this CRF"
         )
 
 

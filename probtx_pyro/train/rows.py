@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.apps._batches import batches, channels_of
 from probtx_pyro.data.text import UNKNOWN, Vocabulary
 from probtx_pyro.nn.tasks import own_numbers, with_numbers
-from probtx_pyro.train._loop import summed
-from probtx_pyro.train._task import LoopSettings
+from probtx_pyro.train.loop import LoopSettings, Processes, summed
 
 PADDING, NO_TARGET = -1, -100  # of words, and of targets (that of torch's cross entropy)
 
@@ -28,12 +27,17 @@ class WordRows(NamedTuple):
     words: list[Tensor]
     targets: list[Tensor]
 
+    def of(self, index: Iterable[int]) -> "WordRows":
+        """Some rows, in that order."""
+        index = list(index)
+        return WordRows([self.words[i] for i in index], [self.targets[i] for i in index])
+
     def pick(self, index: Iterable[int]) -> tuple[Tensor, Tensor]:
         """Some rows, padded to the longest of them: words (row, word) with `PADDING`, targets with `NO_TARGET`."""
-        index = list(index)
+        words, targets = self.of(index)
         return (
-            pad_sequence([self.words[i] for i in index], batch_first=True, padding_value=PADDING),
-            pad_sequence([self.targets[i] for i in index], batch_first=True, padding_value=NO_TARGET),
+            pad_sequence(words, batch_first=True, padding_value=PADDING),
+            pad_sequence(targets, batch_first=True, padding_value=NO_TARGET),
         )
 
 
@@ -138,10 +142,10 @@ def drop_words(words: Tensor, counts: Tensor, amount: float, draw: torch.Generat
 
 @torch.no_grad()
 def answers(
-    model: Any,
+    model: nn.Module,
     rows: WordRows,
-    fabric: Any,
-    answer: Callable[[Any, Tensor, Tensor], Tensor],
+    fabric: Processes,
+    answer: Callable[[nn.Module, Tensor, Tensor], Tensor],
     into: Tensor,
     batch: int = 64,
 ) -> Tensor:
@@ -167,7 +171,7 @@ def answers(
     parts = batches([len(words) for words in rows.words], batch, channels_of(getattr(model, "module", model)))
     for index in parts[fabric.global_rank :: fabric.world_size]:
         found = answer(model, *(fabric.to_device(x) for x in rows.pick(index))).to("cpu", into.dtype)
-        place: tuple[Any, ...] = (torch.tensor(index), *map(slice, found.shape[1:]))
+        place: tuple[Tensor | slice, ...] = (torch.tensor(index), *map(slice, found.shape[1:]))
         into[place] = found
     model.train(training)
     return summed(fabric, into)
