@@ -35,7 +35,7 @@ DENSITIES = ("implied", "constant")
 
 
 class LayerMoments(NamedTuple):
-    """What a layer says of a stream, in double precision.
+    """Moments of a layer along a stream, in double precision.
 
     predicted: means of the values given the pairs before them, (..., T, M). variance: of each value, as the layer
     implies it, (..., T); None where it implies none. reads: answers to queries after each pair, (..., T, M), None
@@ -143,7 +143,7 @@ class LayerMemory:
 
 
 class Gains(NamedTuple):
-    """How a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values; and
+    """The way a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values; and
     the variances of the last state, (..., 1 or F).
     """
 
@@ -161,7 +161,7 @@ class Recursion(LayerMemory):
     error: bool = True
 
     def gains(self, keys: Tensor) -> Gains:
-        """What is written with each key."""
+        """Return the gains of each key."""
         raise NotImplementedError
 
     def moments(self, keys: Tensor, values: Tensor, queries: Maybe = None) -> LayerMoments:

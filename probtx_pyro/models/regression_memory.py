@@ -2,7 +2,7 @@
 
 ``w_m ~ N(W_0m, Λ⁻¹)`` for each row m of the memory W; a `Drift` moves the rows before each pair; then
 ``v_t | W_t ~ N(W_t φ(k_t), I/β_t)`` with ``β_t = β b_t``. Linear attention, the delta rule, Kalman delta networks and
-MesaNet are exact or approximate filters of it (`models.layers`), each with its own drift; softmax attention is none.
+MesaNet are exact or approximate filters of it (`layers`), each with its own drift; softmax attention is none.
 
 =====  ===================  ==================  ==============================================================
 k_t    ``keys``             (..., T, D)         real, given
@@ -69,7 +69,7 @@ def _number(x: Tensor | float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """What happens to the memory between two pairs, before the first one, too: ``w_t = A_t w_{t-1} + c_t + N(0, Q_t)``.
+    """The step of a memory between two pairs, before the first one, too: ``w_t = A_t w_{t-1} + c_t + N(0, Q_t)``.
 
     Each is a proper model: A, c and Q depend on keys and strengths alone. In what follows ``moves`` (..., T) says at
     which steps time passes.
@@ -340,7 +340,7 @@ class Reset(Drift):
         return torch.where(moves, decay, 1.0)
 
     def coherent(self, prior: Prior, moves: Tensor) -> bool:
-        """Whether it is a model of a memory."""
+        """Return whether it is a model of a memory."""
         if self.precision is None or prior.mean.shape[-1] == 1:
             return self.decay is None or bool((self.kept(moves) <= 1).all())
         after = self.precision.double().expand(moves.shape)
@@ -421,7 +421,8 @@ def _careful(
             parts.append(chunked(some, decay, start, asked))
     order = torch.cat([(~flat).nonzero(), flat.nonzero()]).squeeze(-1).argsort()
     merged = [None if x[0] is None else torch.cat(x)[order].unflatten(0, batch) for x in zip(*parts, strict=True)]
-    return Filtered(*(x if lost.dim() or x is None else x.squeeze(0) for x in merged))
+    alone: Any = (x if lost.dim() or x is None else x.squeeze(0) for x in merged)
+    return Filtered(*alone)
 
 
 def _trusted(found: Filtered, drift: Drift) -> Filtered:
@@ -477,7 +478,7 @@ class MemoryPath(TorchDistribution):
         self.first, self.covariance = first.expand(*batch, *first.shape[-2:]), covariance
         self.along, self.noise, self.reverse = along, noise, reverse
         self.offset = offset if offset.dim() else offset.expand(*along.shape[:-2], *first.shape[-2:])
-        super().__init__(batch, (along.shape[-3] + 1, *first.shape[-2:]), validate_args=validate_args)
+        super().__init__(batch, torch.Size((along.shape[-3] + 1, *first.shape[-2:])), validate_args=validate_args)
 
     @constraints.dependent_property
     def support(self) -> constraints.Constraint:
@@ -500,9 +501,9 @@ class MemoryPath(TorchDistribution):
         stacked = torch.stack(torch.broadcast_tensors(*path), -3)
         return stacked.flip(-3) if self.reverse else stacked
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw paths."""
-        shape = self._extended_shape(sample_shape)
+        shape = self._extended_shape(torch.Size(sample_shape))
         return self.moved(torch.randn(shape, dtype=self.first.dtype, device=self.first.device))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -524,7 +525,7 @@ class Prequential(TorchDistribution):
 
     def __init__(self, memory: "RegressionMemory", data: Data, batch: torch.Size, answers: int):
         self.memory, self.data = memory, data
-        super().__init__(batch, (data[0].shape[-2], answers), validate_args=False)
+        super().__init__(batch, torch.Size((data[0].shape[-2], answers)), validate_args=False)
 
     @constraints.dependent_property
     def support(self) -> constraints.Constraint:
@@ -540,9 +541,9 @@ class Prequential(TorchDistribution):
         density = self.memory.log_density(self.data[0], value, *self.data[2:]).sum(-1)
         return density.expand(common_shape(density.shape, self.batch_shape))
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw values, each given those before it."""
-        shape = self._extended_shape(sample_shape)
+        shape = self._extended_shape(torch.Size(sample_shape))
         return self.memory._drawn_values(self.data, shape)
 
 
@@ -569,11 +570,11 @@ class Smoothed(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What conditionals read: expected, or of a memory that was drawn.
+    """Moments that conditionals read: expected, or of a memory that was drawn.
 
     log_evidence: (..., T). pairs: pairs that are there, (...). residual: ``Σ b |v - W φ|²``, (...). squares: of a row's
     coordinates from where the prior has them, summed over rows and, where the prior is stationary, over steps as the
-    prior weighs them, (..., F). count: numbers in each of these sums, (...). quadratic and numbers: minus twice the log
+    prior weighs them, (..., F). number: of squares in each of these sums, (...). quadratic and numbers: minus twice the log
     density of the memory, or its path, that varies with it, and how many numbers it has, (...). first: the memory before the first step, (..., M, F).
     """
 
@@ -581,7 +582,7 @@ class Moments(NamedTuple):
     pairs: Tensor
     residual: Tensor
     squares: Tensor
-    count: Tensor
+    number: Tensor
     quadratic: Tensor
     numbers: Tensor
     first: Tensor
@@ -595,7 +596,7 @@ class Moments(NamedTuple):
 
 
 class MemoryState(NamedTuple):
-    """What a memory has come to after some pairs.
+    """A memory after some pairs.
 
     mean: (..., M, F). precision, covariance: of each row, (..., F, F), in units of the noise where the memory is
     relative. log_evidence: log density of each value given the pairs before it, (..., T). num_steps: T. memory: a
@@ -709,6 +710,7 @@ class RegressionMemory(Formulation):
             put("prior_precision", precision if precision.dim() else precision.reshape(1))
             check.positive("prior_precision", self.prior_precision)
         else:
+            assert self.prior_matrix is not None
             check.positive_definite("prior_matrix", self.prior_matrix, self.prior_matrix.shape[-1])
         noise = self.noise_precision
         if isinstance(noise, torch.distributions.Gamma):
@@ -763,10 +765,9 @@ class RegressionMemory(Formulation):
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def plates(
-        self, keys: Maybe = None, values: Maybe = None, observed: Maybe = None, strength: Maybe = None, **sizes: Any
-    ) -> Plates:
+    def plates(self, *data: Maybe, **sizes: int | None) -> Plates:
         """Check the data, and name the plate of the steps."""
+        keys, values, observed, strength = self.bind(*data)
         self.require_given(keys, sizes)
         return Plates(self._checked(keys, values, observed, strength), step=keys.shape[-2])
 
@@ -869,7 +870,7 @@ class RegressionMemory(Formulation):
         return Setting(pairs, prior, moves, noise.expand(*batch, 1), keys.dtype)
 
     def _scale(self, setting: Setting) -> Tensor:
-        """By which variances of the filter are divided, (..., 1)."""
+        """The number that variances of the filter are divided by, (..., 1)."""
         return setting.noise if self.relative else torch.ones_like(setting.noise)
 
     def _filtered(self, setting: Setting, queries: Maybe = None, size: int = 64) -> Filtered:
@@ -898,24 +899,27 @@ class RegressionMemory(Formulation):
         found = self._found(setting)
         precision, mean = self._precision(setting, found), found.mean.to(setting.dtype)
         density, shape, rate = self._density(setting, found)
-        changed = {"prior_precision": None, "prior_matrix": precision.to(setting.dtype), "mean": mean}
-        if shape is not None:
-            changed |= {"noise_shape": shape[..., -1], "noise_rate": rate[..., -1]}
-            changed["noise_precision"] = changed["noise_shape"] / changed["noise_rate"]
+        precision = precision.to(setting.dtype)
+        changed: dict[str, Maybe] = {"prior_precision": None, "prior_matrix": precision, "mean": mean}
+        if shape is not None and rate is not None:
+            shape, rate = shape[..., -1], rate[..., -1]
+            changed |= {"noise_shape": shape, "noise_rate": rate, "noise_precision": shape / rate}
         memory = check.unchecked(type(self), **vars(self) | changed)
         covariance = found.covariance.to(setting.dtype)
-        return MemoryState(mean, changed["prior_matrix"], covariance, density.to(setting.dtype), keys.shape[-2], memory)
+        return MemoryState(mean, precision, covariance, density.to(setting.dtype), keys.shape[-2], memory)
 
     def _precision(self, setting: Setting, found: Filtered) -> Tensor:
         """P_T, (..., F, F): as a sum where the drift has one, else from the covariance."""
         if not isinstance(self.drift, Static | Discount):
             return torch.cholesky_inverse(torch.linalg.cholesky(found.covariance))
-        pairs, weights, start = setting.pairs, torch.where(setting.pairs.present, setting.pairs.precision, 0.0), 1.0
+        pairs, start = setting.pairs, torch.ones_like(setting.prior.precision)
+        weights = torch.where(pairs.present, pairs.precision, 0.0)
         if isinstance(self.drift, Discount):
             gamma = self.drift.log_factor(setting.moves)
             after = gamma.flip(-1).cumsum(-1).flip(-1)
             weights = weights * (after - gamma).exp()
-            start = 1.0 if isinstance(self.drift, PullBack) else gamma.sum(-1).exp()[..., None, None]
+            if not isinstance(self.drift, PullBack):
+                start = gamma.sum(-1).exp()[..., None, None]
         kept = torch.where(pairs.present.unsqueeze(-1), pairs.features, 0.0)
         return start * setting.prior.precision + (weights.unsqueeze(-1) * kept).mT @ kept
 
@@ -1008,6 +1012,7 @@ class RegressionMemory(Formulation):
         noise = setting.noise
         if self.noise_shape is not None:  # variances of Student's t
             _, shape, rate = self._density(setting, found)
+            assert shape is not None and rate is not None
             rows = slice(1, None) if causal else slice(-1, None)
             scale = ((shape - 1) / rate)[..., rows]
             scale, noise = torch.where(scale > 0, scale, 0.0), torch.where(scale > 0, scale, 0.0)
@@ -1172,11 +1177,13 @@ class RegressionMemory(Formulation):
     def _num_answers(self, values: Maybe) -> int:
         if values is None and self.mean is None:
             raise ValueError("mean: how many numbers a value has is not known without values; give mean (M, F)")
-        return self.mean.shape[-2] if values is None else values.shape[-1]
+        given = self.mean if values is None else values.mT
+        assert given is not None
+        return given.shape[-2]
 
     @property
     def moves(self) -> bool:
-        """Whether there is a memory for each step."""
+        """Return whether there is a memory for each step."""
         return type(self.drift) is not Static
 
     def _path(self, setting: Setting, batch: torch.Size) -> TorchDistribution:
@@ -1191,8 +1198,8 @@ class RegressionMemory(Formulation):
         along, offset, noise = self.drift.transition(before, prior, setting.moves)
         first, covariance = path.predicted_mean[..., 0, :, :], path.predicted_covariance[..., 0, :, :]
         zero = offset if offset.dim() else offset.expand(*setting.moves.shape, *prior.mean.shape[-2:])
-        rows = (x.to(dtype) for x in (along, zero, noise / scale.unsqueeze(-1)))
-        along, zero, noise = (x.expand(*setting.moves.shape, *x.shape[-2:])[..., 1:, :, :] for x in rows)
+        steps = (x.to(dtype) for x in (along, zero, noise / scale.unsqueeze(-1)))
+        along, zero, noise = (x.expand(*setting.moves.shape, *x.shape[-2:])[..., 1:, :, :] for x in steps)
         return MemoryPath(first.to(dtype), (covariance / scale).to(dtype), along, zero, noise).expand(batch)
 
     def model(self, keys: Maybe, values: Maybe = None, observed: Maybe = None, strength: Maybe = None) -> None:
@@ -1224,10 +1231,8 @@ class RegressionMemory(Formulation):
         own = torch.cat([setting.prior.covariance.unsqueeze(-3), path.covariance[..., :-1, :, :]], -3)
         offset = base - path.predicted_mean @ gains.mT
         noise = own - gains @ path.predicted_covariance @ gains.mT
-        rows = [
-            x if first else x[..., 1:, :, :] for x in (gains, offset, 0.5 * (noise + noise.mT) / scale.unsqueeze(-1))
-        ]
-        along, zero, noise = (x.flip(-3).to(dtype) for x in rows)
+        steps = (gains, offset, 0.5 * (noise + noise.mT) / scale.unsqueeze(-1))
+        along, zero, noise = ((x if first else x[..., 1:, :, :]).flip(-3).to(dtype) for x in steps)
         last, covariance = path.mean[..., -1, :, :].to(dtype), (path.covariance[..., -1, :, :] / scale).to(dtype)
         return MemoryPath(last, covariance, along, zero, noise, reverse=True).expand(batch)
 
@@ -1287,7 +1292,7 @@ class RegressionMemory(Formulation):
         return self._summed(setting, found, drawn, nothing, nothing[..., 1:, :, :])
 
     def _of_noise(self, setting: Setting) -> Moments:
-        """What the noise alone needs where it scales everything: the memory is summed out."""
+        """Moments for the noise alone, where it scales everything: the memory is summed out."""
         found = self._filtered(setting)
         nothing = torch.zeros_like(found.variance[..., 0])
         pairs, zero = setting.pairs.present.sum(-1).double(), setting.prior.mean
@@ -1349,7 +1354,7 @@ class RegressionMemory(Formulation):
         if name == "mean":
             precision = (scale * self.prior_precision).unsqueeze(-2).expand_as(statistics.first)
             return NormalTerms(precision, precision * statistics.first)
-        squares, count = scale * statistics.squares, statistics.count.unsqueeze(-1)
+        squares, count = scale * statistics.squares, statistics.number.unsqueeze(-1)
         if self.prior_precision.shape[-1] == 1:
             return GammaTerms(0.5 * count * features, 0.5 * squares.sum(-1, keepdim=True))
         return GammaTerms(0.5 * count.expand_as(squares), 0.5 * squares)

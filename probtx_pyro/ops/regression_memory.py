@@ -40,7 +40,7 @@ class Pairs(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """What a filter leaves.
+    """Results of a filter.
 
     predicted: means of the values given the pairs before them, (..., T, M). variance: of each of their M numbers,
     (..., T). distance: squared error of a pair over its variance, (..., T), 0 where it is absent. mean: of the memory after the last pair, (..., M, F). covariance: of each of its rows, (..., F, F).
@@ -308,7 +308,7 @@ def _triangular(state: Tensor, rows: Tensor) -> Tensor:
 
 
 class Rows:
-    """What a filter says of its steps, chunk by chunk."""
+    """Results of some steps after others."""
 
     def __init__(self) -> None:
         self.found: list[tuple[Tensor, ...]] = []

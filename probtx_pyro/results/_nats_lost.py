@@ -1,4 +1,4 @@
-"""What approximations lose of an exact model on a stream: nats, calibration and means, one row for each."""
+"""Losses of approximations of an exact model on a stream: nats, calibration and means, one row for each."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ class Candidate(Protocol):
 
 
 class Loss(NamedTuple):
-    """What a candidate loses of the exact model, over the problems of a batch.
+    """Losses of a candidate against the exact model, over the problems of a batch.
 
     nats: log density of the exact model over the candidate's, summed over the stream, (...). state: the divergence of
     its last state from the posterior, (...), None where it has none. coverage: share of numbers within the central
@@ -54,9 +54,9 @@ def nats_lost(
     Parameters
     ----------
     exact
-        A formulation with ``predictive``, such as `models.RegressionMemory`.
+        A formulation with ``predictive``, such as a regression memory.
     candidates
-        By name: other formulations with ``predictive``, or layers of `models.layers`.
+        By name: other formulations with ``predictive``, or published layers.
     data
         Of ``exact``: keys (..., T, D) and values (..., T, M).
     fitted_on
@@ -77,11 +77,12 @@ def nats_lost(
 
     Examples
     --------
-    >>> from probtx_pyro import models
+    >>> from probtx_pyro.models.layers import delta
+    >>> from probtx_pyro.models.regression_memory import RegressionMemory
     >>> _ = torch.manual_seed(0)
     >>> keys = torch.nn.functional.normalize(torch.randn(64, 4), dim=-1)
     >>> values = keys @ torch.randn(4, 2) + 0.2 * torch.randn(64, 2)
-    >>> found = nats_lost(models.RegressionMemory(1.0, 25.0), {"delta": models.layers.delta(0.7)}, keys, values)
+    >>> found = nats_lost(RegressionMemory(1.0, 25.0), {"delta": delta(0.7)}, keys, values)
     >>> bool(found["delta"].nats > 0)
     True
     """

@@ -1,11 +1,13 @@
 """Published memory layers against loops of their printed recursions, and what they lose of the exact filter."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
-from probtx_pyro.models import PullBack, RegressionMemory, Reset, layers
+from probtx_pyro.models import layers
+from probtx_pyro.models.regression_memory import PullBack, RegressionMemory, Reset
 from probtx_pyro.ops.regression_memory import conjugate_gradient
 
 T, F, M = 10, 4, 2
@@ -211,4 +213,4 @@ def test_nats_lost_by_each_layer_on_a_memory_that_stands_still():
     for name, (*_, (low, high)) in bounds.items():
         assert low < float(lost[name].mean()) < high, name
     order = [lost[name] for name in ("linear", "delta", "Kalman", "Mesa 4")]
-    assert all(bool((x > y).all()) for x, y in zip(order, order[1:], strict=False))
+    assert all(bool((x > y).all()) for x, y in pairwise(order))
