@@ -34,10 +34,13 @@ class Plates:
         self.batch, self.sizes = batch, [*zip(plate_names(len(batch)), batch, strict=True)]
         self.last, self._made = last, dict[str, pyro.plate]()
 
-    def enter(self, last: str, like: torch.Size | None = None) -> ExitStack:
-        """Enter the leading axes and ``last``; only those along which ``like``, a batch shape, varies, if given."""
+    def enter(self, last: str | None, like: torch.Size | None = None) -> ExitStack:
+        """Enter the leading axes and ``last``, if any; only those along which ``like``, a batch shape, varies, if given.
+
+        The leading axes are plates at one place: a program enters them with the same ``last`` or always without.
+        """
         stack = ExitStack()
-        axes = [*self.sizes, (last, self.last[last])]
+        axes = [*self.sizes, *([] if last is None else [(last, self.last[last])])]
         like = torch.Size(n for _, n in axes) if like is None else torch.Size((1,) * (len(axes) - len(like))) + like
         for i, (name, n) in enumerate(axes):
             if like[i] == n:

@@ -12,6 +12,7 @@ _NAMES = {
     "_relabel": ("relabel",),
     "_diagnose": ("diagnose", "Verdict"),
     "_gap": ("Gap", "gap"),
+    "_nats_lost": ("Loss", "NatsLost", "nats_lost"),
     "_predict": ("Prediction", "predict"),
     "calibration": ("Calibration", "calibrate", "joint_test"),
     "_ecdf": ("simultaneous_band", "uniformity"),

@@ -118,7 +118,8 @@ class Likelihood(NamedTuple):
     def replicate(self, formulation: Formulation) -> dict[str, Tensor]:
         """New observations, by name of the datum, from the program itself."""
         program = formulation.collapsed if self.answers else poutine.uncondition(formulation.model)
-        nodes: Mapping[str, Any] = poutine.trace(program).get_trace(*formulation.asked(self.data)).nodes
+        given = formulation.asked(self.data) if self.answers else formulation.observations(self.data)
+        nodes: Mapping[str, Any] = poutine.trace(program).get_trace(*given).nodes
         return {name: nodes[name]["value"] for name in self.explains(formulation) if name in nodes}
 
 

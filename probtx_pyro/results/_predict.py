@@ -107,7 +107,8 @@ def standard_error(x: Tensor) -> Tensor:
 class ParameterDraws(NamedTuple):
     """Draws of a formulation's parameters, (chain, draw, *shape) by name, and data of problems ``batch``.
 
-    ``absorbed``: the data that the draws were made from, where ``data`` are others, for `Formulation.conditioned`.
+    ``absorbed``: the data that the draws were made from, for `Formulation.conditioned`; ``new``: whether ``data`` are
+    others, so that their density, too, is that of a formulation that has absorbed them.
     Without draws the formulation is as it is: a posterior of one point. Methods that take ``alone`` are those of all
     that the data hold, or of their first datum alone, such as queries without their answers.
     """
@@ -117,6 +118,7 @@ class ParameterDraws(NamedTuple):
     data: Data
     batch: torch.Size
     absorbed: Data | None = None
+    new: bool = False
 
     @property
     def number(self) -> tuple[int, int]:
@@ -160,7 +162,7 @@ class ParameterDraws(NamedTuple):
         given = self.arguments(alone)
         if self.samples:
             found = at_draws(
-                lambda at: {method: getattr(self.ready(at), method)(*given)},
+                lambda at: {method: getattr(self.ready(at, alone), method)(*given)},
                 self.formulation,
                 self.batch,
                 self.data,
@@ -180,18 +182,18 @@ class ParameterDraws(NamedTuple):
         own, total = len(self.formulation.axes(method)), flat.new_zeros(())
         for rows in torch.arange(len(flat)).split(max(1, held // self.width)):
             with torch.no_grad():
-                x = getattr(self.at(rows), method)(*given)
+                x = getattr(self.at(rows, alone), method)(*given)
             total = total + (flat[rows] * x.double()).sum(0)
         return total.expand(*self.batch, *total.shape[total.dim() - own :]).to(self.like.dtype)
 
-    def at(self, rows: Tensor) -> Any:
+    def at(self, rows: Tensor, alone: bool) -> Any:
         """Return the formulation at some of the draws, counted over all chains: its leading axis."""
         flat = flattened(self.formulation, self.samples, len(self.batch))
-        return self.ready(self.formulation.with_parameters({name: x[rows] for name, x in flat.items()}))
+        return self.ready(self.formulation.with_parameters({name: x[rows] for name, x in flat.items()}), alone)
 
-    def ready(self, at: Formulation) -> Formulation:
-        """Return the formulation with what it has absorbed."""
-        return at if self.absorbed is None else at.conditioned(self.absorbed)
+    def ready(self, at: Formulation, alone: bool) -> Formulation:
+        """Return the formulation with what it has absorbed; as it was before for the density of its own data."""
+        return at.conditioned(self.absorbed) if self.absorbed and (self.new or alone) else at
 
     def some(self, rows: Tensor) -> "ParameterDraws":
         """Return the same with some of the observations along the last of their axes."""
@@ -324,7 +326,7 @@ def predict(
         )
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if asked else formulation.batch_shape
-    values = ParameterDraws(formulation, samples, data, common_shape(own, *leading), bound if new and bound else None)
+    values = ParameterDraws(formulation, samples, data, common_shape(own, *leading), bound or None, new)
     values.require_rows()
     seen = not new or not isinstance(fit, Draws)
     known = torch.tensor(seen, device=values.like.device) if weights is None else weights > 0
@@ -431,7 +433,9 @@ class Prediction:
         )
 
         def at_draws(rows: Tensor) -> TorchDistribution:
-            return values.at(rows).output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
+            return (
+                values.at(rows, True).output_distribution(*values.data[:1]).expand((len(rows), *log_weights.shape[1:]))
+            )
 
         return PosteriorMixture(at_draws, log_weights, max(1, HELD // values.width))
 
