@@ -1,4 +1,5 @@
-"""Published memory layers as approximate filters of `RegressionMemory`: what each computes, and the density that it implies.
+"""Published memory layers as approximate filters of `RegressionMemory`: what each computes,
+and the density that it implies.
 
 ======================  =============================================================  ================================
 layer                   state after pair t                                             variance of a value that it implies
@@ -143,8 +144,8 @@ class LayerMemory:
 
 
 class Gains(NamedTuple):
-    """The way a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values; and
-    the variances of the last state, (..., 1 or F).
+    """The way a recursion writes: gains (..., T, F), decays (..., T, 1 or F), variances (..., T), which need no values;
+    and the variances of the last state, (..., 1 or F).
     """
 
     gain: Tensor
@@ -324,7 +325,8 @@ class Softmax(LayerMemory):
 
 
 def linear(scale: Number = 1.0, decay: Number = 1.0, noise_precision: Number = 1.0) -> LayerMemory:
-    """Linear attention, ``W = γ W + c v φ'``: with a decay RetNet, Mamba-2, and for each feature gated linear attention.
+    """Linear attention, ``W = γ W + c v φ'``: with a decay RetNet, Mamba-2,
+    and for each feature gated linear attention.
 
     Parameters
     ----------

@@ -200,7 +200,8 @@ class Discount(Drift):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PullBack(Discount):
-    """Certainty is pulled back to the prior's, ``P̂ = γ P + (1 - γ) Λ`` and N̂ likewise: MesaNet, whose λ does not decay.
+    """Certainty is pulled back to the prior's, ``P̂ = γ P + (1 - γ) Λ`` and N̂ likewise: MesaNet,
+    whose λ does not decay.
 
     The predicted density is ``p(W | past)^γ p_0(W)^(1-γ)`` (Kulhavý's stabilised forgetting).
 
@@ -321,7 +322,8 @@ class Reset(Drift):
     Notes
     -----
     For ``γ_t² λ_t <= λ_{t-1}`` it is a proper model, which undoes the memory's certainty along the last key and nowhere
-    else. Otherwise it is a sequence of densities and no model of a memory, `coherent` is False, and evidence is refused.
+    else. Otherwise it is a sequence of densities and no model of a memory, `coherent` is False, and evidence is
+    refused.
     """
 
     precision: Maybe = None
@@ -574,8 +576,9 @@ class Moments(NamedTuple):
 
     log_evidence: (..., T). pairs: pairs that are there, (...). residual: ``Σ b |v - W φ|²``, (...). squares: of a row's
     coordinates from where the prior has them, summed over rows and, where the prior is stationary, over steps as the
-    prior weighs them, (..., F). number: of squares in each of these sums, (...). quadratic and numbers: minus twice the log
-    density of the memory, or its path, that varies with it, and how many numbers it has, (...). first: the memory before the first step, (..., M, F).
+    prior weighs them, (..., F). number: of squares in each of these sums, (...). quadratic and numbers: minus twice the
+    log density of the memory, or its path, that varies with it, and how many numbers it has, (...). first: the memory
+    before the first step, (..., M, F).
     """
 
     log_evidence: Tensor
@@ -924,13 +927,13 @@ class RegressionMemory(Formulation):
         return start * setting.prior.precision + (weights.unsqueeze(-1) * kept).mT @ kept
 
     def _density(self, setting: Setting, found: Filtered) -> tuple[Tensor, Maybe, Maybe]:
-        """``log p(v_t | past)`` (..., T); under a Gamma of the noise also its shape and rate before and after each step,
-        (..., T + 1).
+        """``log p(v_t | past)`` (..., T); under a Gamma of the noise also its shape
+        and rate before and after each step, (..., T + 1).
         """
         if isinstance(self.drift, Reset) and not self.drift.coherent(setting.prior, setting.moves):
             raise ValueError(
-                "log_evidence: precision of Reset rises faster than data teach, so that there is no model of a memory; "
-                "let it fall, or take read"
+                "log_evidence: precision of Reset rises faster than data teach, so that there is no model of a "
+                "memory; let it fall, or take read"
             )
         if self.noise_shape is None:
             scale = self._scale(setting)
@@ -950,13 +953,17 @@ class RegressionMemory(Formulation):
     def log_evidence(
         self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None, clock: bool = True
     ) -> Tensor:
-        """Log density of each value given the pairs before it, (..., T), 0 of absent ones; their sum is the evidence."""
+        """Log density of each value given the pairs before it, (..., T), 0 of absent ones;
+        their sum is the evidence.
+        """
         self._checked(keys, values, observed, strength)
         setting = self._setting(keys, values, observed, strength, clock)
         return self._density(setting, self._found(setting))[0].to(setting.dtype)
 
     def log_density(self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None) -> Tensor:
-        """`log_evidence` of data that have been checked; NaN of a problem whose digits are lost, so that samplers turn back."""
+        """`log_evidence` of data that have been checked; NaN of a problem whose digits are lost,
+        so that samplers turn back.
+        """
         setting = self._setting(keys, values, observed, strength)
         found = self._filtered(setting)
         density = self._density(setting, found)[0]
@@ -1061,7 +1068,9 @@ class RegressionMemory(Formulation):
         return weights.to(setting.dtype)
 
     def information(self, keys: Tensor, observed: Maybe = None, strength: Maybe = None, clock: bool = True) -> Tensor:
-        """Nats that each pair teaches about a row of the memory, known before its value is: ``½ log β_t S_t``, (..., T)."""
+        """Nats that each pair teaches about a row of the memory, known before its value is: ``½ log β_t S_t``,
+        (..., T).
+        """
         self._checked(keys, None, observed, strength)
         setting = self._setting(keys, None, observed, strength, clock)
         taught = 0.5 * (self._found(setting).variance * setting.pairs.precision).log()
@@ -1134,7 +1143,9 @@ class RegressionMemory(Formulation):
         return self.filter(*(x for x in data)).memory
 
     def expected_outputs(self, keys: Tensor) -> Tensor:
-        """The mean value ``W_0 φ(k)`` at each key, (..., T, M), before any pair; of what it has learned, `conditioned`."""
+        """The mean value ``W_0 φ(k)`` at each key, (..., T, M), before any pair;
+        of what it has learned, `conditioned`.
+        """
         phi = self._features(keys)
         if self.mean is None:
             raise ValueError("mean: the memory has learned nothing, so answers have no size; give it mean, or read")

@@ -2,8 +2,8 @@
 
 A memory W (M, F) turns features φ_t into values, ``v_t ~ N(W φ_t, I/β_t)``, and its rows share one covariance C (F, F).
 Every function here takes pairs in the order of time and returns a `Filtered`. The chunk forms cost a small number of
-matrix products for each chunk of c pairs; the array forms orthogonalise roots, step by step, and keep half of the digits
-where the others lose all. docs/mathematics.md, section 8, has the recursions.
+matrix products for each chunk of c pairs; the array forms orthogonalise roots, step by step, and keep half of the
+digits where the others lose all. docs/mathematics.md, section 8, has the recursions.
 """
 
 import math
@@ -42,8 +42,9 @@ class Pairs(NamedTuple):
 class Filtered(NamedTuple):
     """Results of a filter.
 
-    predicted: means of the values given the pairs before them, (..., T, M). variance: of each of their M numbers,
-    (..., T). distance: squared error of a pair over its variance, (..., T), 0 where it is absent. mean: of the memory after the last pair, (..., M, F). covariance: of each of its rows, (..., F, F).
+    predicted: means of the values given the pairs before them, (..., T, M). variance: of each of their M numbers, (...,
+    T). distance: squared error of a pair over its variance, (..., T), 0 where it is absent. mean: of the memory after
+    the last pair, (..., M, F). covariance: of each of its rows, (..., F, F).
     reads: mean answers to queries after each pair, (..., T, M), and spread: their variance, (..., T), where there are
     queries. condition: a bound of the condition number that its rounding errors grow with, (...).
     """
