@@ -83,7 +83,7 @@ def entry(module: ModuleType, name: str) -> tuple[str, str, str | None]:
     elif inspect.isroutine(value):
         doc, text, own = inspect.getdoc(value), f".. autofunction:: {full}\n", None
     else:
-        doc, own = remark(module, name), None
+        doc, own = " ".join(remark(module, name).split()), None
         keys = f"\n\n   Keys: {', '.join(f'``{key!r}``' for key in value)}." if isinstance(value, dict) else ""
         text = f".. py:data:: {name}\n   :module: {module.__name__}\n\n   {doc}{keys}\n"
     if not doc:
