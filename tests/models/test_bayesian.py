@@ -319,7 +319,7 @@ def test_pyros_own_results_are_converted():
         results.to_inference_data(guide, queries)
     told = results.to_inference_data(guide, queries, seed=0)
     assert told["posterior"]["attention"].shape == (1, 1000, 12, 3) and told.attrs["approximation"] == "AutoNormal"
-    with pytest.raises(ValueError, match=r"fit must be a result of probtx_pyro\.inference"):
+    with pytest.raises(ValueError, match=r"fit must be a result of inference"):
         results.to_inference_data("draws")
 
 
