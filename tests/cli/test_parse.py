@@ -113,7 +113,7 @@ def test_runs_of_every_kind_load(tmp_path, capsys):
         classified = train.train_classifier(of, {"train": texts, "dev": texts}, out, progress=False)
         torch.testing.assert_close(train.load_run(out).model(words), classified.model.eval()(words))
     (out / "checkpoint.pt").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read \(.*\); train again"):
+    with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read \(.*\); remove it and train again"):
         train.load_run(out)
 
 
