@@ -71,7 +71,7 @@ def parts_of(*shifts):
 @pytest.mark.parametrize("shifts", [(1,), (3, 0)], ids=["the word before", "the word three before, and the word"])
 def test_taggers_learn_what_the_context_tells(encoder, shifts):
     done = train.train_tagger(settings_of(LabellingSettings, encoder, num_steps=200), parts_of(*shifts), progress=False)
-    assert done.results["kept"] in (100, 200) and len(done.tags) == len(shifts)
+    assert done.results["kept"] in (100, 200) and len(done.labels) == len(shifts)
     assert done.results["accuracy"] == max(score for _, score in done.results["validation"])
     assert done.results["metrics"]["dev"]["accuracy"] == done.results["accuracy"]
     assert (
