@@ -17,16 +17,14 @@ class Draws(NamedTuple):
 
     samples: by name of the Pyro site, (chain, draw, *shape of the parameter).
     statistics: by ArviZ's name of the sampler statistic, (chain, draw). ``lp``, the log density that the sampler
-    climbs, is always
-        there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate`` and
-        ``diverging``.
+        climbs, is always there; `nuts` adds ``energy``, ``tree_depth``, ``n_steps``, ``step_size``, ``acceptance_rate``
+        and ``diverging``.
     program: the Pyro program whose latent sites these are, such as `models.bayesian`, or the formulation whose latent
-    choices they
-        are; None where there is none.
+        choices they are; None where there is none.
     arguments: what the program was called with; of `models.bayesian` and of a formulation in the order of its table of
-    data.
+        data.
     method: "NUTS" or "Gibbs", Markov chains; anything else names the guide of variational inference, whose draws are
-    independent.
+        independent.
     record: what belongs to the whole run: seed, num_warmup, seconds; numbers and text only.
     """
 

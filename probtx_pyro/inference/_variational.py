@@ -157,12 +157,10 @@ class Approximation(NamedTuple):
     """A guide fitted to a posterior.
 
     draws: draws of the guide, one chain, so that R-hat says nothing about them; its ``method`` names the guide's class.
-    They are
-        of the parameters, or of the latent assignments where the program has no unknown parameters.
+        They are of the parameters, or of the latent assignments where the program has no unknown parameters.
     losses: the negative ELBO of every step, estimated by its particles; shape (num_steps,).
     guide: the fitted Pyro guide. Calling it fills Pyro's parameter store: do so inside
-    ``pyro.get_param_store().scope()``. A fit
-        with ``guide=fit.guide`` goes on from it.
+        ``pyro.get_param_store().scope()``. A fit with ``guide=fit.guide`` goes on from it.
     median: the guide's median by site (that of the draws, where a guide of one's own has none).
     state: the numbers that make the guide, by name.
     """

@@ -34,11 +34,10 @@ class Adaptation(NamedTuple, Generic[F]):
     """A formulation adapted to data.
 
     formulation: the adapted one; parameters without a prior are those of the formulation given.
-    objective: ``log p(parameters) + Σ_i log p(x_i | parameters)`` at the start and after every step, shape
-        (num_steps + 1, *problems); the leading axes along which a parameter is shared count as one problem.
+    objective: ``log p(parameters) + Σ_i log p(x_i | parameters)`` at the start and after every step, shape (num_steps +
+        1, *problems); the leading axes along which a parameter is shared count as one problem.
     converged: which problems met ``tol``, boolean (*problems,); without ``tol``, those that the last step moved by no
-    more than
-        the square root of the precision of their numbers.
+        more than the square root of the precision of their numbers.
     num_steps: steps that each problem took, integer (*problems,).
     method: "ECM", or "gradient MAP" where a prior has no closed-form update.
     """

@@ -39,9 +39,8 @@ class Captured:
 
     queries: (..., Q, D).
     written: the formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
-    keys (..., U, D)
-        and values (..., U, M) or None, or what another layer is. Where it has an axis of queries behind the leading
-        ones, every query has units of its own.
+        keys (..., U, D) and values (..., U, M) or None, or what another layer is. Where it has an axis of queries
+        behind the leading ones, every query has units of its own.
     mask: the log weights that were added to the logits, (..., 1 or Q, U); None where nothing was.
     present: which queries count, boolean (..., Q): neither padding nor without any unit to attend to.
     dims: names of the leading axes, such as ``("batch", "head")``.
@@ -501,8 +500,7 @@ class BestEquivalent(Captured):
     tilt: b, (*heads, D), heads the leading axes without those of the batch.
     precision: P, (*heads), (*heads, D) or (*heads, D, D).
     tilt_error, precision_error: their standard errors, from the observed information; of the posterior's Laplace
-    approximation
-        under priors.
+        approximation under priors.
     num_steps: Newton steps, (*heads).
     """
 

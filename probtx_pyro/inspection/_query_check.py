@@ -63,8 +63,7 @@ class QueryCheck(NamedTuple):
     observed: mean of each statistic over the queries of a head, (T, *heads).
     replicated: the same mean of each replicate, (T, S, *heads).
     p_values: two-sided, ``2 min(P(replicated <= observed), P(replicated >= observed))``, at least 2/(S + 1); uniform on
-    its
-        steps where a mixture that was not fitted to these queries is true, (T, *heads).
+        its steps where a mixture that was not fitted to these queries is true, (T, *heads).
     z_scores: ``(observed - mean of replicated) / sd of replicated``, (T, *heads): goes on where p-values end.
     pit: rank of each single query among its own replicates, in (0, 1), ties broken at random; uniform where such a
         mixture is true, NaN for a query that does not count, (T, ..., Q).

@@ -72,8 +72,7 @@ class FixedPoints(NamedTuple):
     state: the fixed point, (..., N, D).
     error: its distance from the pattern, (..., N); a pattern is stored where this is small.
     num_patterns: how many patterns the fixed point averages, see `Hopfield.effective_patterns`; (..., N). 1 is a
-    pattern by itself, more
-        is a metastable state, N the average of all.
+        pattern by itself, more is a metastable state, N the average of all.
     converged: whether the fixed point was reached, (..., N).
     """
 

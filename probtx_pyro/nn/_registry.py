@@ -32,11 +32,10 @@ class Encoder(NamedTuple):
     """Recipe of an encoder of words, as `TextClassifier` and the other word models use it.
 
     build: makes the module from its ``width``, ``context``, ``dropout``, ``root`` (True if its root will be read) and
-    options.
+        options.
     columns: of the module, the columns of the largest matrix that a layer or sweep multiplies the words with.
     start: standard deviation of the word embedding at the start. The unary scores of a dependency CRF must be large
-    enough for
-        its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
+        enough for its heads to learn from them; a transformer has norms, but its positions must not drown in the words.
     """
 
     build: Callable[..., nn.Module]

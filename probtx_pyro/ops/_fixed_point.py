@@ -27,8 +27,7 @@ class FixedPoint(NamedTuple):
     state: the last state, its tensors keyed by name.
     objective: the trace, shape (num_steps + 1, *problems): at every state visited, the last included; None without one.
     converged: which problems met the tolerance, a boolean tensor of shape (*problems,); without one, which problems the
-    last step
-        moved by no more than the square root of the precision of their numbers.
+        last step moved by no more than the square root of the precision of their numbers.
     num_steps: steps that each problem took, an integer tensor of shape (*problems,).
     """
 

@@ -23,8 +23,7 @@ class Exchangeable(NamedTuple):
     """Classes of units that are exchangeable under the prior.
 
     classes: ``unit`` (*problems, unit) and, of `GaussianKeys`, ``component`` (*problems, unit, component): numbers,
-    equal where
-        they may.
+        equal where they may.
     separated_by: what tells units, or components, apart: ``{"unit": ("prior on keys", "fixed values"), ...}``.
     """
 

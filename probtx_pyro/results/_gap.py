@@ -30,15 +30,12 @@ class Gap(NamedTuple):
     """The log evidence less the ELBO of a guide, in nats.
 
     assignments: ``KL(q(u_i) || p(u_i | x_i, θ))`` of each query times its weight, averaged over the guide's θ, (...,
-    Q); None where
-        the guide leaves assignments to be summed out, which costs nothing.
+        Q); None where the guide leaves assignments to be summed out, which costs nothing.
     parameters: ``KL(q(θ) || p(θ | x))`` of each problem, (...), estimated; None where there are no parameters.
     assignments_error, parameters_error: Monte Carlo standard errors of both; without parameters there is nothing to
-    sample, and
-        the error of the assignments is 0.
+        sample, and the error of the assignments is 0.
     pareto_k: shape of the tail of the importance weights ``p(θ, x) / q(θ)`` of each problem, (...). Above 0.7 the guide
-    misses
-        posterior mass, and ``parameters`` is too small (Vehtari et al. 2024).
+        misses posterior mass, and ``parameters`` is too small (Vehtari et al. 2024).
     kind: "posterior", or what else the guide is held against, as "pseudo-posterior".
     """
 

@@ -23,8 +23,7 @@ class Learned(NamedTuple):
     """The information that the data added to the prior; by parameter, arrays of its shape.
 
     shrinkage: ``1 - var(posterior) / var(prior)``; 1 for a parameter that the data fixed, 0 for one of which they say
-    nothing,
-        negative where they widened it.
+        nothing, negative where they widened it.
     shift: ``(mean(posterior) - mean(prior)) / sd(prior)``; beyond 2 or so data and prior disagree.
     overlap: ``∫ min(prior, posterior)``, 1 for equal and 0 for disjoint distributions.
     """

@@ -47,12 +47,11 @@ class LabellingSettings(EncoderSettings):
     """Settings of a task on words with labels.
 
     unknown: a word that occurs c times in training is made unknown with probability unknown / (unknown + c) at each
-    draw.
+        draw.
     characters: rows of the table in which words have features of their spelling, known or not; 0 is words alone.
     select: the metric by which the validation chooses the parameters that are kept.
     prior_spread: standard deviation of Normal priors with mean 0 on the potentials of a dependency CRF, whose log
-    density is
-        added to the objective; None adds nothing.
+        density is added to the objective; None adds nothing.
     """
 
     unknown: float = 0.25

@@ -69,8 +69,7 @@ class LoopSettings:
     num_steps, batch: AdamW steps, rows of a batch over all processes.
     width, dropout: channels of the model, dropout rate.
     lr, warmup, weight_decay, clip: peak learning rate, the share of the steps that it rises over (it then falls by a
-    cosine to a
-        tenth), AdamW's weight decay, largest norm of a gradient.
+        cosine to a tenth), AdamW's weight decay, largest norm of a gradient.
     validate_every: steps between validations; the last step validates in any case.
     seed: of weights, batches and dropout.
 
@@ -199,8 +198,7 @@ class Task:
     vocabulary, labels: the tokens that the model knows, and the labels of each of its outputs, kept in the checkpoint.
     words: mean number of words of a row.
     batch: from a step to its batch, as drawn, whole: tensors, the first axis of each the rows, which the processes
-    share; and how
-        many predictions the loss is summed over. A function of the seed and the step.
+        share; and how many predictions the loss is summed over. A function of the seed and the step.
     loss: from the model and a share of the tensors of a batch, the sum of the losses of its targets.
     evaluate: from the model, the name of a part of the data and Fabric, the metrics of the whole part.
     metric, validated: the names of the metric that is validated by, and of the part.
@@ -209,7 +207,7 @@ class Task:
     ready: called with the model when it is on its device.
     log_prior_density: of the parameters, divided by the number of targets in the training part; added to the objective.
     unknown: share of the words of each other part of the data that the training part does not have; the metrics of
-    these parts under the kept parameters go to the results when the run is done.
+        these parts under the kept parameters go to the results when the run is done.
     """
 
     label: str

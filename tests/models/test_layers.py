@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from probtx_pyro import results
 from probtx_pyro.models import layers
 from probtx_pyro.models.regression_memory import PullBack, RegressionMemory, Reset
 from probtx_pyro.ops.regression_memory import conjugate_gradient
@@ -185,6 +186,36 @@ def test_conjugate_gradients_rise_to_the_solution_and_take_as_many_steps_as_ther
     torch.testing.assert_close(one, right * energy / curvature)
     with pytest.raises(ValueError, match="not positive definite"):
         conjugate_gradient(-matrix, right, 3)
+
+
+@pytest.mark.parametrize("layer", [layers.linear(0.3, 0.9, 5.0), layers.delta(0.7, 1.0, 5.0), layers.kalman(2.0, 5.0)])
+def test_nats_that_a_state_lacks_are_the_divergence_of_normal_rows(layer):
+    keys, values, _ = stream()
+    memory = RegressionMemory(2.0, 5.0)
+    found, state = layer.moments(keys, values), memory.filter(keys, values)
+    rows = [
+        torch.distributions.kl_divergence(
+            torch.distributions.MultivariateNormal(mean, torch.diag(found.spread.expand(F))),
+            torch.distributions.MultivariateNormal(exact, torch.linalg.inv(state.precision)),
+        )
+        for mean, exact in zip(found.mean, state.mean, strict=True)
+    ]
+    assert float(layer.divergence(memory, keys, values)) == pytest.approx(float(sum(rows)), rel=1e-9)
+
+
+def test_what_is_lost_is_the_difference_of_evidence_under_the_density_that_is_named():
+    keys, values, _ = stream()
+    other = stream(7)[:2]
+    memory, layer = RegressionMemory(2.0, 5.0), layers.delta(0.7, noise_precision=5.0)
+    found = results.nats_lost(memory, {"itself": memory, "delta": layer}, keys, values)
+    assert float(found["itself"].nats) == 0.0 and float(found["itself"].distance) == 0.0
+    exact, implied = memory.log_evidence(keys, values).sum(), layer.log_evidence(keys, values).sum()
+    assert float(found["delta"].nats) == pytest.approx(float(exact - implied), rel=1e-9)
+    assert [loss.density for loss in found.values()] == ["exact", "implied"]
+    fitted = results.nats_lost(memory, {"delta": layer}, keys, values, fitted_on=other)["delta"]
+    constant = layer.log_evidence(keys, values, "constant", layer.fitted_variance(*other)).sum()
+    assert fitted.density == "constant"
+    assert float(fitted.nats) == pytest.approx(float(exact - constant), rel=1e-9)
 
 
 def unit_stream(problems, seed, steps=256, size=16, answers=4, beta=25.0):

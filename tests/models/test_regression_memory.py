@@ -17,6 +17,8 @@ from probtx_pyro import inference, models
 from probtx_pyro.models import regression_memory
 from probtx_pyro.models.regression_memory import Discount, PullBack, RegressionMemory, Reset, Static, Walk
 
+# Bounds of 1e-9 to 1e-13 are rounding: some thousand operations in double precision, at conditions below 1e3 and numbers
+# of order ten; the oracle's own solves of 12 x 12 matrices take the larger part of it.
 KINDS = ("static", "discount", "pull back", "walk", "reset")
 T, F, M = 12, 3, 2
 
@@ -115,10 +117,8 @@ def test_a_batch_is_the_stack_of_its_singles(kind):
         assert largest(both[1].variance[i], read.variance) < 1e-12
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pull back"])  # whose prior is what it is pulled to
 def test_what_was_learned_before_goes_on_as_a_prior(kind):
-    if kind == "pull back":
-        pytest.skip("a memory that is pulled back to another prior is another memory")
     memory, (keys, values, observed, strength), *_ = problem(kind, 4)
     drift = memory.drift
     if kind in ("discount", "reset"):
@@ -251,26 +251,6 @@ def test_the_exact_guide_makes_the_elbo_the_evidence(kind, relative):
     )
 
 
-def test_a_state_as_guide_lacks_its_divergence_from_the_posterior():
-    memory, (keys, values, *_), *_ = problem("static", 14)
-    state = memory.filter(keys, values)
-    diagonal = torch.diag_embed(state.precision.diagonal())
-    mean = state.mean + 0.1
-
-    inverse = torch.linalg.inv(diagonal)
-    left = mean - state.mean
-    divergence = 0.5 * M * (torch.trace(state.precision @ inverse) - F - torch.logdet(state.precision @ inverse))
-    divergence = divergence + 0.5 * ((left @ state.precision) * left).sum()
-    total = sum(
-        torch.distributions.kl_divergence(
-            torch.distributions.MultivariateNormal(mean[m], precision_matrix=diagonal),
-            torch.distributions.MultivariateNormal(state.mean[m], precision_matrix=state.precision),
-        )
-        for m in range(M)
-    )
-    assert float(divergence) == pytest.approx(float(total), rel=1e-9)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_of_the_programs_have_the_moments_of_the_joint_density(kind):
     memory, (keys, _, _, strength), _, _ = problem(kind, 15, length=4)
@@ -321,7 +301,12 @@ def test_what_is_absent_is_never_read_nor_its_gradient():
         memory.log_evidence(keys, holes[1])
 
 
-@pytest.mark.parametrize("drift", [Static(), Walk(0.9), Walk(0.9, 0.1), Walk(torch.tensor([0.9, 0.8, 0.7]))])
+WALKS = [
+    pytest.param(Walk(*how), marks=pytest.mark.slow) for how in ((0.9,), (0.9, 0.1), (torch.tensor([0.9, 0.8, 0.7]),))
+]
+
+
+@pytest.mark.parametrize("drift", [Static(), *WALKS])
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("size", [1, F])
 def test_em_never_lowers_the_log_joint(drift, relative, size):
@@ -333,19 +318,12 @@ def test_em_never_lowers_the_log_joint(drift, relative, size):
     fit = inference.adapt(posterior, keys, values, num_steps=30)
     assert fit.method == "ECM"
     assert float(fit.objective.diff(dim=0).min()) >= -1e-9
-    again = inference.adapt(
-        models.bayesian(fit.formulation, **posterior.priors), keys, values, num_steps=200, tol=1e-12
-    )
-    free = {
-        "prior_precision": again.formulation.prior_precision.clone(),
-        "noise_precision": again.formulation.noise_precision.clone(),
-    }
-    free = {name: x.requires_grad_() for name, x in free.items()}
-    total = posterior.problem(keys, values).objective(
-        {k: x.unsqueeze(0) if x.dim() < 1 else x for k, x in free.items()}
-    )
-    slopes = torch.autograd.grad(total.sum(), [*free.values()])
-    assert all(float((g * x).detach().abs().max()) < 2e-4 for g, x in zip(slopes, free.values(), strict=True))
+    rest = inference.adapt(models.bayesian(fit.formulation, **posterior.priors), keys, values, num_steps=3000, tol=1e-9)
+    assert bool(rest.converged.all())
+    found = {name: getattr(rest.formulation, name).clone().requires_grad_() for name in posterior.priors}
+    slopes = torch.autograd.grad(posterior.problem(keys, values).objective(found).sum(), [*found.values()])
+    # a step that moves a precision by 1e-9 of it has a slope of that times its complete data, at most M F (T + 1) / 2 + 1
+    assert all(float((g * x).detach().abs().max()) < 1e-7 for g, x in zip(slopes, found.values(), strict=True))
 
 
 def test_em_finds_the_fixed_point_of_scikit_learn():
