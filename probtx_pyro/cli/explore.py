@@ -1,4 +1,4 @@
-"""The explorer, in your browser: nine views of attention as a posterior, to drag and slide.
+"""The explorer, in your browser: ten views of attention as a posterior, to drag and slide.
 
 With a FILE that cli.write_explorer_json wrote, the view for it opens with your own mixture or dependency CRF:
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from probtx_pyro.models import Bayesian, DependencyCRF, GaussianMixture
 
-SUMMARY = "an interactive page: attention as a posterior, in nine views"
+SUMMARY = "an interactive page: attention as a posterior, in ten views"
 PAGE = Path(__file__).with_name("_explorer.html")
 VIEWS = ("posterior", "keys-adapt", "mean-field")  # that take a model
 # where notebooks lie in the repository, and not beside this page
