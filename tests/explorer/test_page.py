@@ -311,7 +311,7 @@ def test_what_the_views_suggest_comes_true(visit):
 
 
 def own_models():
-    """Models of one's own for the views 1, 6 and 8, with what the library says of them."""
+    """Models of one's own for the views 1, 6, 8 and 10, with what the library says of them."""
     draw = torch.Generator().manual_seed(4)
     normal = lambda *shape: torch.randn(shape, generator=draw, dtype=torch.float64)  # noqa: E731
     keys, queries = 3 * normal(5, 2), normal(6, 2)
@@ -332,9 +332,13 @@ def own_models():
     field = crf.mean_field(10, "asynchronous", progress=False)  # so many as the view takes
     said = {"elbo": field.elbo, "labels": field.label_marginals}
     yield "mean-field", (crf,), {"words": ["w</script>1", "two", "three", "four"]}, said
+    memory, pairs = models.RegressionMemory(0.5, 9.0, models.PullBack(0.8)), (3 * normal(5, 2), normal(5, 1))
+    state = memory.filter(*pairs)
+    said = {"memory": state.mean[0], "covariance": state.covariance, "exactEvidence": state.log_evidence.sum()}
+    yield "regression", (memory, query), {"pairs": pairs}, said
 
 
-@pytest.mark.parametrize("number", range(3), ids=["mixture", "priors", "crf"])
+@pytest.mark.parametrize("number", range(4), ids=["mixture", "priors", "crf", "memory"])
 def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
     view, own, names, said = list(own_models())[number]
     file = cli.write_explorer_json(tmp_path / "own.json", *own, **names)
@@ -347,7 +351,7 @@ def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
     for name in names.get("words", [])[1:]:
         assert one.page.locator("#view").get_by_text(name, exact=True).count() > 0
     assert one.page.locator("#notebook a").count() == 0  # there are no notebooks beside this page
-    one.set({"precision": 9} if number < 2 else {"sweeps": 1})
+    one.set([{"precision": 9}, {"precision": 9}, {"sweeps": 1}, {"noise": 90}][number])
     one.page.locator("#reset").click()
     again = one.numbers()
     assert all(again[name] == shown[name] for name in said)  # starts over from the file
