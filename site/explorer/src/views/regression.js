@@ -82,7 +82,7 @@ function bands(picture, rows, truth) {
   const at = (x) => (left + (width * (x - low)) / range).toFixed(2);
   picture.setAttribute("viewBox", `0 0 460 ${bottom + 20}`);
   const parts = nice(low, low + range, 6).flatMap((x) => [
-    svg("path", { d: `M${at(x)} 2V${bottom}`, class: "grid" }), svg("text", { x: at(x), y: bottom + 15, "text-anchor": "middle", class: "tick" }, String(x)),
+    svg("path", { d: `M${at(x)} 2V${bottom}`, class: "grid" }), svg("text", { x: at(x), y: bottom + 15, "text-anchor": "middle", class: "tick" }, Math.abs(x) < 1e5 ? String(x) : fixed(x)),
   ]);
   if (truth !== null) parts.push(svg("path", { d: `M${at(truth)} 0V${bottom}`, class: "mean dashed" }));
   rows.forEach(({ name, mean, sd }, r) => {
