@@ -94,7 +94,7 @@ CANDIDATES: dict[str, tuple[Make, Mapping[str, tuple[float, ...]], bool]] = {
     "KDN diagonal, s = F": (kalman(True, FEATURES), {"a": (0.99, 1.0), "ω": SPREADS}, False),
     "softmax": (
         lambda s, beta, rate: layers.softmax(s, beta, rate),
-        {"scale": (1.0, 2.0, 4.0, 8.0, 16.0), "β": (0.5, 1.0, 2.0, 4.0, 8.0), "λ": (0.5, 1.0, 2.0)},
+        {"scale": (4.0, 8.0, 16.0, 32.0), "β": (1.0, 2.0, 4.0), "λ": (1.0, 2.0, 4.0)},
         False,
     ),
 }  # fmt: skip
