@@ -26,7 +26,7 @@ Maybe = Tensor | None
 
 
 class MemoryState(NamedTuple):
-    """What a memory keeps of the pairs that it has read: its size does not depend on their number.
+    """State of a memory after the pairs that it has read: its size does not depend on their number.
 
     mean: the memory (B, H, M, F); of `exact` with gates and of `conjugate_gradient` the sum of ``β v φ'`` that it
     follows from.
@@ -362,7 +362,7 @@ class RegressionMemoryAttention(Attention):
         key_padding_mask: Tensor | None,
         is_causal: bool = False,
     ) -> tuple[Units, Tensor, Masks]:
-        """As every layer does; the one mask that is taken is the causal one."""
+        """Return what every layer does; the one ``attn_mask`` that is taken is the causal one."""
         if attn_mask is not None and not is_causal:
             shape = queries.shape[-2], values.shape[-2]
             of_heads = queries.shape[0] * queries.shape[1], *shape

@@ -17,7 +17,7 @@ Solve = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _decays(log_gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a chunk, Γ_i (..., c) from its start to each pair, and Γ_is (..., c, c) from pair s to pair i, 0 where s > i."""
+    """Return Γ_i (..., c) from a chunk's start to each pair, and Γ_is (..., c, c) from pair s to pair i, 0 where s > i."""
     total = log_gamma.cumsum(-1)
     return total.exp(), (total.unsqueeze(-1) - total.unsqueeze(-2)).tril().exp().tril()
 
