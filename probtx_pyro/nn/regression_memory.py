@@ -1,7 +1,7 @@
 """The attention layer that is a memory: a regression from keys to values, learned pair by pair and read by queries.
 
 An update says how pairs change the memory; `memory_updates` has those of the literature by name. Each is a function of
-a `Stream` and of the `MemoryState` before it. docs/mathematics.md, section 8.
+a `MemoryStream` and of the `MemoryState` before it. docs/mathematics.md, section 8.
 """
 
 import math
@@ -45,7 +45,7 @@ class MemoryState(NamedTuple):
         return MemoryState(self.mean.to(dtype), spread, self.told.to(dtype))
 
 
-class Stream(NamedTuple):
+class MemoryStream(NamedTuple):
     """Pairs in the order of time, and queries: all of the float32 or float64 that an update works in.
 
     features: φ of the keys, (B, H, T, F). values: (B, H, T, M). precision: β_t of each pair, 0 where it is absent, (B,
@@ -88,7 +88,7 @@ class Stream(NamedTuple):
         state = state.to(self.values.dtype)
         return state._replace(told=state.told + told.detach())
 
-    def in_double(self, state: MemoryState | None) -> tuple["Stream", MemoryState | None]:
+    def in_double(self, state: MemoryState | None) -> tuple["MemoryStream", MemoryState | None]:
         """Return stream and state in double precision."""
         wide: dict[str, Any] = {name: x.double() for name, x in self._asdict().items() if isinstance(x, Tensor)}
         return self._replace(**wide), None if state is None else state.to(torch.float64)
@@ -106,7 +106,7 @@ class Stream(NamedTuple):
         return True
 
 
-class Answered(NamedTuple):
+class MemoryAnswers(NamedTuple):
     """Answers of a memory: their mean (B, H, L, M); their variance, without the noise of a value, (B, H, L);
     and the state after the last pair.
     """
@@ -116,16 +116,16 @@ class Answered(NamedTuple):
     state: MemoryState
 
 
-Update = Callable[[Stream, MemoryState | None], Answered]
+Update = Callable[[MemoryStream, MemoryState | None], MemoryAnswers]
 
 
-def _covariance(stream: Stream) -> Tensor:
+def _covariance(stream: MemoryStream) -> Tensor:
     """``I/λ``, (B, H, F, F)."""
     eye = torch.eye(stream.features.shape[-1], dtype=stream.features.dtype, device=stream.features.device)
     return eye / stream.prior_precision[..., None, None]
 
 
-def exact(stream: Stream, state: MemoryState | None = None) -> Answered:
+def exact(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAnswers:
     """The posterior mean of a memory that stands still; with gates, of one that is pulled back to its prior:
     MesaNet, solved by a Cholesky factor at every pair.
     """
@@ -134,12 +134,12 @@ def exact(stream: Stream, state: MemoryState | None = None) -> Answered:
     return _solved(layers.by_cholesky, stream, state)
 
 
-def conjugate_gradient(stream: Stream, state: MemoryState | None = None) -> Answered:
+def conjugate_gradient(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAnswers:
     """MesaNet: as `exact`, by conjugate gradients; bands are a little too narrow."""
     return _solved(layers.by_conjugate_gradient, stream, state)
 
 
-def discount(stream: Stream, state: MemoryState | None = None) -> Answered:
+def discount(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAnswers:
     """The posterior mean of a memory whose certainty is discounted by the gates: recursive least squares with
     forgetting, by one Cholesky factor a chunk.
     """
@@ -163,12 +163,12 @@ def discount(stream: Stream, state: MemoryState | None = None) -> Answered:
     after = MemoryState(mean, covariance, before.told)
     if reads:
         answers, doubts = zip(*reads, strict=True)
-        return Answered(torch.cat(answers, -2), torch.cat(doubts, -1), after)
+        return MemoryAnswers(torch.cat(answers, -2), torch.cat(doubts, -1), after)
     spread = ((stream.queries @ covariance) * stream.queries).sum(-1)
-    return Answered(stream.queries @ mean.mT, spread, after)
+    return MemoryAnswers(stream.queries @ mean.mT, spread, after)
 
 
-def _solved(solve: layers.Solve, stream: Stream, state: MemoryState | None) -> Answered:
+def _solved(solve: layers.Solve, stream: MemoryStream, state: MemoryState | None) -> MemoryAnswers:
     """Keep N, the sum of ``β v φ'``, and H, that of ``β φ φ'``; the answer to q is ``N (H + λ I)⁻¹ q``."""
     before, prior, gains = stream.started(state, 0 * _covariance(stream)), stream.prior_precision, stream.moments
     moment, features, gamma, size = before.spread, stream.features, stream.log_gamma, stream.chunk_size
@@ -187,16 +187,16 @@ def _solved(solve: layers.Solve, stream: Stream, state: MemoryState | None) -> A
     asked = x if stream.causal else None
     reads, total = layers.recursion(features, gains, stream.values, gamma, before.mean, asked, False, size)
     reads = x @ total.mT if reads is None else reads
-    return Answered(reads, (x * stream.queries).sum(-1), MemoryState(total, moment, before.told))
+    return MemoryAnswers(reads, (x * stream.queries).sum(-1), MemoryState(total, moment, before.told))
 
 
-def linear(stream: Stream, state: MemoryState | None = None) -> Answered:
+def linear(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAnswers:
     """Linear attention, ``W = γ W + (β/λ) v φ'``; with gates RetNet and Mamba-2."""
     before, prior = stream.started(state), stream.prior_precision[..., None, None]
     return _recursive(stream, before, stream.moments / prior, False)
 
 
-def delta(stream: Stream, state: MemoryState | None = None) -> Answered:
+def delta(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAnswers:
     """The delta rule, ``W = γ W + b (v - γ W φ) φ'`` with ``b = β/(λ + β |φ|²)``: DeltaNet, gated or not."""
     before, squares = stream.started(state), stream.features.square().sum(-1, keepdim=True)
     strength = stream.precision.unsqueeze(-1)
@@ -204,7 +204,7 @@ def delta(stream: Stream, state: MemoryState | None = None) -> Answered:
     return _recursive(stream, before, gains, True)
 
 
-def kalman(stream: Stream, state: MemoryState | None = None, diagonal: bool = True) -> Answered:
+def kalman(stream: MemoryStream, state: MemoryState | None = None, diagonal: bool = True) -> MemoryAnswers:
     """Kalman delta networks: the filter of a stationary walk with decay γ that keeps one variance for each feature,
     or one for all. Variances go step by step, the memory by chunks.
     """
@@ -217,12 +217,14 @@ def kalman(stream: Stream, state: MemoryState | None = None, diagonal: bool = Tr
     return _recursive(stream, before._replace(spread=last.squeeze(-2)), gains, True, spread)
 
 
-def _recursive(stream: Stream, before: MemoryState, gains: Tensor, errors: bool, spread: Maybe = None) -> Answered:
+def _recursive(
+    stream: MemoryStream, before: MemoryState, gains: Tensor, errors: bool, spread: Maybe = None
+) -> MemoryAnswers:
     """Write values, or errors, along gains; the variance of an answer is that of the prior where it is not given."""
     how = stream.values, stream.log_gamma, before.mean, stream.asked, errors, stream.chunk_size
     reads, mean = layers.recursion(stream.features, gains, *how)
     spread = stream.queries.square().sum(-1) / stream.prior_precision.unsqueeze(-1) if spread is None else spread
-    return Answered(stream.queries @ mean.mT if reads is None else reads, spread, before._replace(mean=mean))
+    return MemoryAnswers(stream.queries @ mean.mT if reads is None else reads, spread, before._replace(mean=mean))
 
 
 memory_updates: Mapping[str, Update] = {
@@ -271,9 +273,9 @@ class RegressionMemoryAttention(Attention):
     ``attn_mask`` that is taken is the causal one. Weights are the matrix whose product with the values is the answer:
     *signed*, and with rows of any sum. Dropout drops values, the same for all queries of a head.
 
-    The mean depends on λ and β by their ratio alone; bands (see `bands`) depend on both. A memory works in double
-    precision where ``1 + Σ β|φ|²/λ`` passes 8,000, else in single precision at least. Nothing is ever added to a
-    diagonal. With gates ``exact`` and ``conjugate_gradient`` hold an F x F matrix for each pair of a chunk, and for
+    The mean depends on λ and β by their ratio alone; bands (see `bands`) depend on both. Memories work in single
+    precision at least, and those that solve in double precision where a bound of the condition number, ``1 + Σ
+    β|φ|²/λ``, passes 8,000. Nothing is ever added to a diagonal. With gates ``exact`` and ``conjugate_gradient`` hold an F x F matrix for each pair of a chunk, and for
     each pair of the stream in training.
 
     `remember` and `recall`, by which decoders go on word by word, keep the pairs and read all of them again at each
@@ -381,7 +383,7 @@ class RegressionMemoryAttention(Attention):
         x = F.normalize(single(x), dim=-1)
         return x if self.feature_map is None else self.feature_map(x)
 
-    def stream(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> Stream:
+    def stream(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> MemoryStream:
         """Return what an update reads; arguments as of `Attention.attend`, values (B, H, S, M)."""
         prior, noise = self.prior_precision, self.noise_precision.unsqueeze(-1)
         log_strength = noise.new_zeros(values.shape[:3]) if units.log_weights is None else units.log_weights
@@ -400,11 +402,13 @@ class RegressionMemoryAttention(Attention):
         precision = F.pad(precision, (0, more))
         log_forgetting = None if log_forgetting is None else F.pad(log_forgetting, (0, more))
         prior = prior.expand(values.shape[0], -1)
-        return Stream(features, single(values), precision, log_forgetting, prior, asked, masks.causal, self.chunk_size)
+        return MemoryStream(
+            features, single(values), precision, log_forgetting, prior, asked, masks.causal, self.chunk_size
+        )
 
     def _answered(
         self, queries: Tensor, units: Units, values: Tensor, masks: Masks, state: MemoryState | None = None
-    ) -> Answered:
+    ) -> MemoryAnswers:
         update = memory_updates[self.update] if isinstance(self.update, str) else self.update
         with unrounded(values.device):
             return update(self.stream(queries, units, values, masks), state)

@@ -67,7 +67,9 @@ def log_density(pairs: Pairs, found: Filtered) -> Tensor:
 
 def ends_of_chunks(log_gamma: Tensor | None, length: int, size: int, lowest_log: float) -> Iterator[tuple[int, int]]:
     """Yield chunks of at most ``size`` steps, over which the log of what no problem forgets stays above a bound."""
-    lowest = None if log_gamma is None else log_gamma.detach().reshape(-1, log_gamma.shape[-1]).amin(0).tolist()
+    lowest = None
+    if log_gamma is not None and log_gamma.numel():
+        lowest = log_gamma.detach().reshape(-1, log_gamma.shape[-1]).amin(0).tolist()
     first, total = 0, 0.0
     for t in range(length):
         step = 0.0 if lowest is None else lowest[t if len(lowest) > 1 else 0]

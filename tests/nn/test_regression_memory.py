@@ -308,6 +308,19 @@ def test_the_state_goes_round_and_swaps_with_multihead_attention(update):
         assert encoder.train(train)(x, src_mask=causal, is_causal=True).shape == x.shape
 
 
+@updates
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (2, 0, 0), (2, 3, 0), (2, 0, 3)], ids=str)
+def test_a_size_of_zero_is_a_size_like_any_other(update, sizes):
+    batch, length, pairs = sizes
+    layer, query, memory = made(update, True), draw(1, batch, length, E), draw(2, batch, pairs, E)
+    for causal in (False, True):
+        output, weights = layer(query, memory, memory, is_causal=causal)
+        assert output.shape == query.shape and weights.shape == (batch, length, pairs)
+        assert (output == 0).all() or pairs > 0
+    if length:
+        assert layer.bands(query, memory, memory)[1].isfinite().all()
+
+
 def test_widths_of_keys_and_values_and_of_features_are_free():
     square = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Tanh())
     layer = nn.RegressionMemoryAttention(
