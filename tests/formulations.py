@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import Dirichlet, Gamma, Normal, Wishart
+from pyro.distributions import Beta, Dirichlet, Gamma, Normal, Uniform, Wishart
 from strategies import crf_problem, keys_problem, lists, problem
 from torch.distributions import constraints
 from truths import assigned, enumerated, hopfield_lists, kmeans_lists, of_lists, table_lists, tilted
@@ -67,6 +67,15 @@ def linear_keys(g, *, batch=(), queries=5, units=4, components=2, features=3, an
         return memory, asked
     memory = memory.replace(value_precision=torch.rand(*batch, units, generator=g) + 0.5)
     return memory, asked, torch.randn(*batch, queries, answers, generator=g)
+
+
+def memory(g, *, batch=(), queries=7, units=0, features=3, answers=2, drift=None, relative=False):
+    """A regression memory with a precision for each feature, and its pairs: ``queries`` are their steps."""
+    mean = 0.3 * torch.randn(*batch, answers, features, generator=g)
+    rates = torch.rand(*batch, features, generator=g) + 0.5
+    made = models.RegressionMemory(rates, torch.rand(batch, generator=g) + 2.0, drift, mean, relative=relative)
+    pairs = (torch.randn(*batch, queries, size, generator=g) for size in (features, answers))
+    return made, *pairs
 
 
 def crf(g, *, batch=(), queries=3, units=2, features=0, answers=0, **options):
@@ -173,6 +182,10 @@ def priors_of(formulation):
             found[name] = Wishart(torch.tensor(x.shape[-1] + 3.0), torch.eye(x.shape[-1]) / 3)
         elif row.support is constraints.positive or row.support is constraints.nonnegative:
             found[name] = Gamma(torch.full_like(x, 3.0), 2.0)
+        elif row.support is constraints.unit_interval:
+            found[name] = Beta(torch.full_like(x, 8.0), 2.0)
+        elif isinstance(row.support, constraints.interval):
+            found[name] = Uniform(torch.full_like(x, row.support.lower_bound), row.support.upper_bound)
         else:
             found[name] = Normal(x, 1.0)
     return found
@@ -294,3 +307,13 @@ ROWS = {
     "dependency CRF": crf_row(),
     "dependency CRF, root and nodes": crf_row(root=2, nodes=2, masked=True),
 }  # fmt: skip
+MEMORIES = {
+    "regression memory": memory,
+    "regression memory, walk": with_options(memory, drift=models.Walk(0.9)),
+    "regression memory, walk with a spread": with_options(memory, drift=models.Walk(0.9, 0.1)),
+    "regression memory, discount": with_options(memory, drift=models.Discount(0.9)),
+    "regression memory, pull-back": with_options(memory, drift=models.PullBack(0.9)),
+    "regression memory, reset": with_options(memory, drift=models.Reset()),
+    "regression memory, relative": with_options(memory, relative=True),
+}
+"""Densities of data whose attention is no posterior of an assignment: a draw of each, for the verbs."""

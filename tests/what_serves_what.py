@@ -59,6 +59,11 @@ ROWS = {
     "DependencyCRF": Served("dependency CRF"),
     'DependencyCRF, likelihood="exact"': Served("dependency CRF", likelihood="exact"),
     'DependencyCRF, likelihood="pseudo"': Served("dependency CRF", likelihood="pseudo"),
+    "RegressionMemory": Served("regression memory"),
+    "RegressionMemory(drift=Walk(a))": Served("regression memory, walk"),
+    "RegressionMemory(drift=Discount(γ))": Served("regression memory, discount"),
+    "RegressionMemory(drift=PullBack(γ))": Served("regression memory, pull-back"),
+    "RegressionMemory(drift=Reset())": Served("regression memory, reset"),
 }
 
 
@@ -66,7 +71,11 @@ class Problem:
     """The tiny problem of a row, and what a verb takes from another."""
 
     def __init__(self, served: Served):
-        self.served, row = served, formulations.ROWS[served.problem]
+        self.served = served
+        if served.problem in formulations.MEMORIES:
+            self.formulation, *self.data = formulations.MEMORIES[served.problem](generator(0))
+            return
+        row = formulations.ROWS[served.problem]
         formulation, *data = row.draw(generator(0))
         self.formulation, self.data = formulation, data[: max(row.parts)]
         if served.likelihood is not None:
@@ -115,9 +124,11 @@ def adapted(problem: Problem) -> str:
 def converted(problem: Problem) -> str:
     """What there is of attention and likelihood."""
     data = problem.labelled
-    held = data["posterior"] if len(problem.result) == 1 and "posterior" in data else data["point_estimate"]
-    of = "draws" if held is not None and "chain" in held["attention"].dims else "one value"
-    return f"{of}: attention{', log likelihood' if of == 'draws' and 'log_likelihood' in data else ''}"
+    drawn = len(problem.result) == 1 and "posterior" in data
+    held = data["posterior" if drawn else "point_estimate"]
+    kind = "prequential log likelihood" if problem.formulation.PREQUENTIAL else "log likelihood"
+    said = ["attention"] * ("attention" in held) + [kind] * (drawn and "log_likelihood" in data)
+    return f"{'draws' if drawn else 'one value'}: {', '.join(said)}"
 
 
 def diagnosed(problem: Problem) -> str:

@@ -1,6 +1,6 @@
-"""The explorer, in your browser: nine views of attention as a posterior, to drag and slide.
+"""The explorer, in your browser: ten views of attention as a posterior, to drag and slide.
 
-With a FILE that cli.write_explorer_json wrote, the view for it opens with your own mixture or dependency CRF:
+With a FILE that cli.write_explorer_json wrote, the view for it opens with your own mixture, memory or CRF:
 
   from probtx_pyro import cli, models
   mixture = models.GaussianMixture(keys, values, 1.0, 9.0)
@@ -27,15 +27,16 @@ from probtx_pyro.cli import _options as options
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probtx_pyro.models import Bayesian, DependencyCRF, GaussianMixture
+    from probtx_pyro.models import Bayesian, DependencyCRF, GaussianMixture, RegressionMemory
 
-SUMMARY = "an interactive page: attention as a posterior, in nine views"
+SUMMARY = "an interactive page: attention as a posterior, in ten views"
 PAGE = Path(__file__).with_name("_explorer.html")
-VIEWS = ("posterior", "keys-adapt", "mean-field")  # that take a model
+VIEWS = ("posterior", "keys-adapt", "mean-field", "regression")  # that take a model
 # where notebooks lie in the repository, and not beside this page
 BESIDE = ' data-notebooks="../../notebooks/" data-suffix=".ipynb"'
 BEFORE = "<noscript>"
-MOST_UNITS, MOST_QUERIES, MOST_WORDS = 12, 60, 12  # that the views draw
+MOST_UNITS, MOST_QUERIES, MOST_WORDS, MOST_PAIRS = 12, 60, 12, 8  # that the views draw
+RANGES = {"prior_precision": (0.001, 1000), "noise_precision": (0.01, 10000), "forgetting": (0.3, 1)}  # of view 10
 State = dict[str, object]
 
 
@@ -111,17 +112,18 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write_explorer_json(
     path: str | Path,
-    model: "GaussianMixture | Bayesian | DependencyCRF",
+    model: "GaussianMixture | Bayesian | DependencyCRF | RegressionMemory",
     queries: "Tensor | None" = None,
     *,
     words: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
+    pairs: "tuple[Tensor, Tensor] | None" = None,
 ) -> Path:
     """Write a model as the JSON that ``probtx explore FILE`` opens in the browser.
 
     A mixture goes to view 1 (attention is a posterior), a mixture with priors on its keys or shift to view 6 (keys
-    adapt), a dependency CRF to view 8 (mean field on a sentence). The views draw one small problem in the plane; what
-    they cannot draw is refused, never changed.
+    adapt), a dependency CRF to view 8 (mean field on a sentence), a memory with its pairs to view 10 (a memory is a
+    regression). The views draw one small problem in the plane; what they cannot draw is refused, never changed.
 
     Parameters
     ----------
@@ -132,11 +134,15 @@ def write_explorer_json(
         for all units, one row of ``log_prior``, no metric and no shift; masked units are left out. Or `bayesian` of a
         mixture with 2 features, one precision, equal weights and Normal priors on ``keys`` (around the present ones),
         ``shift`` (around 0) or both, each with one scale. Or a `DependencyCRF` of one sentence, without mask and global
-        nodes.
+        nodes. Or a `RegressionMemory` with mean 0, one prior precision and one noise precision, without drift or under
+        `Discount` or `PullBack` with one factor.
     queries
-        For a mixture the query (2,) or (1, 2), the middle of the keys if None; for `bayesian` all of the data, (Q, 2).
+        For a mixture or a memory the query (2,) or (1, 2), the middle of the keys if None; for `bayesian` all of the
+        data, (Q, 2).
     words, labels
         Names for a CRF; numbers if None.
+    pairs
+        Keys (T, 2) and values (T, 1) that a memory reads, 1 to 8 of them.
 
     Returns
     -------
@@ -161,13 +167,17 @@ def write_explorer_json(
     from probtx_pyro import models
 
     names = {"words": words, "labels": labels}
+    given = pairs is not None and not isinstance(model, models.RegressionMemory)
+    _refuse((given, "pairs are what a RegressionMemory reads; leave them out"))
     if isinstance(model, models.DependencyCRF):
         _refuse((queries is not None, "a DependencyCRF has words and no queries; leave queries out"))
         view, state = "mean-field", _crf(model, names)
     else:
         named = words is not None or labels is not None
         _refuse((named, "words and labels are names for a DependencyCRF; leave them out"))
-        if isinstance(model, models.Bayesian):
+        if isinstance(model, models.RegressionMemory):
+            view, state = "regression", _memory(model, queries, pairs)
+        elif isinstance(model, models.Bayesian):
             view, state = "keys-adapt", _posterior(model, queries)
         else:
             view, state = "posterior", _mixture(model, queries)
@@ -262,6 +272,44 @@ def _crf(crf: "DependencyCRF", names: Mapping[str, Sequence[str] | None]) -> Sta
     return {"crf": {**named, **potentials, "distances": list(crf.distances)}}
 
 
+def _memory(memory: "RegressionMemory", query: "Tensor | None", pairs: "tuple[Tensor, Tensor] | None") -> State:
+    from probtx_pyro import models
+
+    drifts = {models.Static: "static", models.Discount: "discount", models.PullBack: "pullback"}
+    keys, values = (None, None) if pairs is None else pairs
+    if keys is None or values is None or not 1 <= len(keys) <= MOST_PAIRS:
+        raise ValueError(f"view 10 needs pairs=(keys, values), 1 to {MOST_PAIRS} of them")
+    query = keys.mean(0) if query is None else query.reshape(-1)
+    plain = memory.mean is None and memory.feature_map is None and memory.noise_shape is None and not memory.relative
+    _refuse(
+        (keys.shape != (len(keys), 2), f"view 10 draws keys of 2 features, (T, 2), not {tuple(keys.shape)}"),
+        (values.shape != (len(keys), 1), f"view 10 draws values (T, 1), one for each key, not {tuple(values.shape)}"),
+        (query.shape != (2,), f"view 10 has one query of 2 features, not {tuple(query.shape)}"),
+        (not plain, "view 10 draws a memory of mean 0 and known noise; leave mean, feature_map and relative out"),
+        (memory.prior_precision is None, "view 10 draws one prior_precision and no prior_matrix"),
+        (type(memory.drift) not in drifts, f"view 10 draws no drift, Discount or PullBack, not {memory.drift!r}"),
+    )
+    numbers: dict[str, float] = {}
+    for name, (low, high) in RANGES.items():
+        held = memory.held(name)
+        numbers[name] = 1.0 if held is None else _one(name, held)
+        _refuse(
+            (not low <= numbers[name] <= high, f"view 10 draws a {name} of {low} to {high}, not {numbers[name]:.4g}")
+        )
+    return {
+        "keys": keys.tolist(),
+        "values": values[:, 0].tolist(),
+        "query": query.tolist(),
+        "truth": None,
+        "unit": False,
+        "prior": numbers["prior_precision"],
+        "noise": numbers["noise_precision"],
+        "drift": drifts[type(memory.drift)],
+        "forgetting": numbers["forgetting"],
+        "read": len(keys),
+    }
+
+
 def _plane(mixture: object) -> float:
     """The precision of a mixture that the plane can show."""
     from probtx_pyro import models
@@ -280,5 +328,7 @@ def _plane(mixture: object) -> float:
 def _one(name: str, number: "Tensor") -> float:
     """The number that all entries share."""
     first = number.reshape(-1)[0]
-    _refuse(((number != first).any(), f"{name} differs between units; the explorer has one for all of them"))
+    _refuse(
+        ((number != first).any(), f"{name} differs between its entries; the explorer has one number for all of them")
+    )
     return float(first)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torch.serialization import add_safe_globals
 
 from probtx_pyro._lazy import with_extra
+from probtx_pyro.models import layers
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._from_points import from_points, held_out_evidence
 from probtx_pyro.models._plates import Plates
@@ -40,6 +41,15 @@ from probtx_pyro.models.positions import (
     uniform_log_prior,
 )
 from probtx_pyro.models.priors import FLAT, Saved
+from probtx_pyro.models.regression_memory import (
+    Discount,
+    Drift,
+    PullBack,
+    RegressionMemory,
+    Reset,
+    Static,
+    Walk,
+)
 from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 
 if TYPE_CHECKING:
@@ -55,6 +65,7 @@ __all__ = ["GaussianMixture", "OutputModes", "from_points", "held_out_evidence",
 __all__ += ["linear_key_attention", "DependencyCRF", "LowRank", "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints"]
 __all__ += ["Movement", "SoftKMeans", "Clustering", "SoftHashTable", "offsets", "uniform_log_prior"]
 __all__ += ["laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior", "stick_breaking_log_prior"]
+__all__ += ["RegressionMemory", "Drift", "Static", "Discount", "PullBack", "Walk", "Reset", "layers"]
 __all__ += ["bayesian", "Bayesian", "FLAT", "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem"]
 __all__ += ["SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms"]
 __all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE"]

@@ -223,6 +223,7 @@ class Formulation:
     LATENTS: ClassVar[
         tuple[str, ...]
     ] = ()  # sites of `model` that are latents of observations and cannot be enumerated: no parameters
+    PREQUENTIAL: ClassVar[bool] = False  # whether an observation's evidence is given those before it, dependent on them
     GUIDED_BY_ATTENTION: ClassVar[bool] = False  # whether `guide` takes another attention than the exact one
     INSTEAD: ClassVar[Mapping[str, str]] = {}  # by name of a method that is missing: what to use in its place
     #: by name, what makes it a formulation that is a density of data; none where it is one already, or cannot be

@@ -73,6 +73,8 @@ class LayerMemory:
             check.at_least(name, x, 2, "(..., T, D)" if name == "keys" else "(..., T, M)")
         check.same_dtype(keys=keys, values=values)
         check.same_size("keys", keys.shape[-2], "values", values.shape[-2], "steps")
+        if not keys.shape[-2]:
+            raise ValueError("keys: a layer reads one pair at least; give a step")
         check.finite(keys=keys, values=values)
 
     def read(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

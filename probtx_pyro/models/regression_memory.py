@@ -91,6 +91,10 @@ class Drift:
         """Names of the axes of a parameter."""
         return "feature"
 
+    def support(self, name: str) -> constraints.Constraint | None:
+        """The support of a parameter where it is narrower than in the memory's table."""
+        return None
+
     def changed(self, parameters: Mapping[str, Tensor]) -> Self:
         """The drift with other parameters, not validated."""
         return check.unchecked(type(self), **vars(self) | {self.PARAMETERS[k]: x for k, x in parameters.items()})
@@ -270,6 +274,10 @@ class Walk(Drift):
         """The walk whose spread is that of a stationary prior, as a number that does not follow the prior."""
         decay = _number(decay)
         return cls(decay, (1 - decay.square()) / _number(prior_precision))
+
+    def support(self, name: str) -> constraints.Constraint | None:
+        """A stationary walk decays."""
+        return constraints.interval(-1.0, 1.0) if name == "decay" and self.spread is None else None
 
     def variance(self, prior: Prior) -> Tensor:
         """ω, (..., F)."""
@@ -692,8 +700,10 @@ class RegressionMemory(Formulation):
         "expected_outputs": "step answer",
     }
     AT_DRAWS: ClassVar[tuple[str, ...]] = ()
+    PREQUENTIAL: ClassVar[bool] = True
     LATENTS: ClassVar[tuple[str, ...]] = ("memory",)
     INSTEAD: ClassVar[Mapping[str, str]] = {
+        "attention": "what memory.attention(queries, keys) returns is a signed smoother matrix, not a posterior to average",
         "conditional": "not all parameters of its drift have a closed conditional; draw with inference.nuts",
         "draw_latents": "its drift has no closed conditionals; draw with inference.nuts",
         "expect": "its drift has no closed conditionals; inference.adapt climbs by gradients where priors say so",
@@ -741,7 +751,7 @@ class RegressionMemory(Formulation):
         """The row of a parameter, as the drift has it: whether its conditional is closed, and its axes."""
         row = super().row(name)
         if name in self.drift.PARAMETERS:
-            return replace(row, axes=self.drift.axes(name))
+            return replace(row, axes=self.drift.axes(name), support=self.drift.support(name) or row.support)
         closed = name in self.drift.CONJUGATE or (name == "noise_precision" and self.relative)
         return row if closed else replace(row, conjugate=None)
 

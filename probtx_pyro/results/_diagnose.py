@@ -160,7 +160,9 @@ def diagnose(
         skipped.extend(
             f"{name}: the sampler recorded none" for name in ("diverging", "energy") if name not in statistics
         )
-    if "log_likelihood" in group_names(data):
+    if str(data.attrs.get("log_likelihood", "")).startswith("prequential"):
+        skipped.append("Pareto k: the log likelihood is prequential, and its terms cannot be left out one by one")
+    elif "log_likelihood" in group_names(data):
         sizes = {str(name): x.size for name, x in dataset(data, "log_likelihood").data_vars.items()}
         skipped.extend(f"Pareto k: {name} has no observation" for name, size in sizes.items() if not size)
         checks.extend(_leave_one_out(data, [name for name, size in sizes.items() if size], pareto_k))

@@ -77,12 +77,11 @@ def nats_lost(
 
     Examples
     --------
-    >>> from probtx_pyro.models.layers import delta
-    >>> from probtx_pyro.models.regression_memory import RegressionMemory
+    >>> from probtx_pyro import models
     >>> _ = torch.manual_seed(0)
     >>> keys = torch.nn.functional.normalize(torch.randn(64, 4), dim=-1)
     >>> values = keys @ torch.randn(4, 2) + 0.2 * torch.randn(64, 2)
-    >>> found = nats_lost(RegressionMemory(1.0, 25.0), {"delta": delta(0.7)}, keys, values)
+    >>> found = nats_lost(models.RegressionMemory(1.0, 25.0), {"delta": models.layers.delta(0.7)}, keys, values)
     >>> bool(found["delta"].nats > 0)
     True
     """

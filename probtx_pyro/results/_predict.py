@@ -456,6 +456,8 @@ class Prediction:
         """The mean, error or band of a quantity over the draws, kept once it is there."""
         if name not in ("attention", "log_evidence", "expected_outputs"):
             raise ValueError(f"name must be attention, log_evidence or expected_outputs, not {name!r}")
+        if name in self._values.formulation.lacks():
+            self._values.formulation.refuse(name)
         if (name, kind) not in self._found:
             self._found[name, kind] = (
                 self._of_evidence(kind) if name == "log_evidence" else self._over_blocks(name, kind)

@@ -136,7 +136,8 @@ def to_inference_data(
     -----
     Of a Pyro program of your own the plates name the axes, and masked observations lie outside ``site_observation`` as
     those of weight 0 do below. Where a latent site has no draws, such as one that NUTS enumerates, the likelihood is
-    left out; the attribute ``log_likelihood`` says so.
+    left out; the attribute ``log_likelihood`` says so. It also says where the log likelihood is prequential, each
+    observation given those before it, as of a regression memory: `diagnose` then leaves Pareto k out.
 
     A query of weight 0 has no likelihood: where there are such (or unobserved answers, for "answers"), the others lie
     along ``observation``, whose labels say which they are, so that ``arviz.loo`` meets no NaN. Other weights multiply
@@ -299,6 +300,8 @@ def draws_groups(
         (pointwise,) = over_draws(kind.log_density, program, data, posterior.samples).values()
         label = explained[0] if len(explained) == 1 else "joint"
         groups["log_likelihood"] = _pointwise(layout, label, kind.counted(formulation), pointwise)
+        if formulation.PREQUENTIAL:
+            attrs["log_likelihood"] = PREQUENTIAL
     if seed is not None:
         first, second = (int(x) for x in np.random.SeedSequence(seed).generate_state(2))
         with poutine.seed(rng_seed=first):
@@ -374,6 +377,7 @@ def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) ->
     }
 
 
+PREQUENTIAL = "prequential: each observation given those before it; arviz.loo, which leaves out one, does not apply"
 Sites = dict[str, dict[str, Any]]
 Dims = Mapping[str, list[str | None]]
 

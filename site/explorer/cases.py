@@ -1,4 +1,4 @@
-"""Cases for views 1 to 5 and 7 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
+"""Cases for views 1 to 5, 7 and 10 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
@@ -234,9 +234,62 @@ def memories():
             yield case("memory", "path", name, path, *own, 3, -1)
 
 
+# -- view 10: a memory is a regression -------------------------------------------------------------------------------------------------
+
+
+def shown(state):
+    """All numbers of the view, by the memory and the layers themselves."""
+    read, prior, noise, gamma = (state[name] for name in ("read", "prior", "noise", "forgetting"))
+    drift = {"static": models.Static(), "discount": models.Discount(gamma), "pullback": models.PullBack(gamma)}[
+        state["drift"]
+    ]
+    decay, exact = 1.0 if state["drift"] == "static" else gamma, models.RegressionMemory(prior, noise, drift)
+    approximate = {
+        "linear": models.layers.linear(noise / (prior + noise), decay, noise),
+        "delta": models.layers.delta(state["step"], decay, noise),
+        "kalman": models.layers.kalman(prior, noise, decay, diagonal=state["kalman"] == "diagonal"),
+    }
+    keys, values, query = state["keys"][:read], state["values"][:read, None], state["query"][None]
+    unseen = torch.zeros(1, 1, dtype=KIND)
+    stream = torch.cat([keys, query]), torch.cat([values, unseen])
+    after, said = exact.filter(keys, values), exact.predictive(*stream)
+    found = {"exact": {"mean": said.mean[-1, 0], "sd": said.stddev[-1, 0], "memory": after.mean[0]}}
+    evidence = {"exact": after.log_evidence.sum()}
+    for name, layer in approximate.items():
+        moments = layer.moments(*stream)
+        dense = moments.variance is not None
+        memory = layer.moments(keys, values).mean[0] if read else torch.zeros(2)
+        sd = moments.variance[-1].sqrt() if dense else None
+        found[name] = {"mean": moments.predicted[-1, 0], "sd": sd, "memory": memory}
+        evidence[name] = layer.log_evidence(*stream)[:read].sum() if dense else None
+    linear = approximate["linear"]
+    return {
+        "memory": after.mean[0], "covariance": after.covariance, "determinant": torch.linalg.det(after.precision),
+        "layers": found, "evidence": evidence, "before": exact.predictive(query, unseen).stddev[0, 0],
+        "attention": exact.attention(query, keys, causal=False)[0],
+        "linearAttention": linear.attention(query.expand(read, 2), keys)[-1] if read else [],
+    }  # fmt: skip
+
+
+def regressions():
+    """Cases of ``regression.js``: every drift and both Kalman networks, no pair and eight, parallel keys, steps without a density."""
+    for seed in range(24):
+        draw = drawing(600 + seed)
+        pairs, kind = (0, 1, 2, 3, 5, 8)[seed % 6], ("static", "discount", "pullback")[(seed + seed // 6) % 3]
+        keys = draw(pairs, 2)
+        if seed % 4 == 1:  # nearly parallel
+            keys = draw(2) + 1e-3 * keys
+        state = {
+            "keys": keys, "values": 2 * draw(pairs), "query": draw(2), "prior": draw().exp().item(), "noise": 3 * draw().exp().item(),
+            "drift": kind, "forgetting": 0.5 + 0.5 * draw().sigmoid().item(), "kalman": ("diagonal", "isotropic")[seed // 3 % 2],
+            "step": (0.1, 0.05, 0.9)[seed // 2 % 3], "read": pairs if seed % 5 else pairs // 2,
+        }  # fmt: skip
+        yield case("regression", "summary", f"{kind}, {state['read']} of {pairs} pairs, {seed}", shown(state), state)
+
+
 def cases():
     """Return all cases."""
-    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories)
+    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions)
     return [one for part in parts for one in part()]
 
 

@@ -60,6 +60,24 @@ def test_a_crf_goes_to_the_eighth_view(tmp_path):
     assert written(tmp_path, CRF)["state"]["crf"]["words"] == ["1", "2"]
 
 
+PAIRS = (KEYS.double(), VALUES.double())
+
+
+def test_a_memory_goes_to_the_tenth_view(tmp_path):
+    own = written(tmp_path, models.RegressionMemory(2.0, 9.0, models.Discount(0.5)), QUERIES[0].double(), pairs=PAIRS)
+    assert own["view"] == "regression"
+    assert own["state"] == {
+        "keys": KEYS.tolist(), "values": [-1.0, 1.0, 0.25], "query": [0.5, 0.25], "truth": None, "unit": False, "prior": 2.0, "noise": 9.0,
+        "drift": "discount", "forgetting": 0.5, "read": 3,
+    }  # fmt: skip
+    state = written(tmp_path, models.RegressionMemory(2.0, 9.0), pairs=PAIRS)["state"]
+    assert (state["drift"], state["forgetting"], state["query"]) == ("static", 1.0, [0.0, 0.5])
+
+
+def memory(*arguments, **options):
+    return models.RegressionMemory(*(arguments or (2.0, 9.0)), **options)
+
+
 def of_keys(**priors):
     return models.bayesian(models.GaussianMixture(KEYS.double(), key_precision=4.0), **priors)
 
@@ -84,6 +102,17 @@ def of_keys(**priors):
         (lambda: CRF, {"words": ["one"]}, "words has 1 names but the CRF has 2"),
         (lambda: CRF.replace(mask=torch.tensor([True, True])), {}, "neither padding"),
         (lambda: models.Hopfield(KEYS, 1.0), {}, "no view for a Hopfield"),
+        (mixture, {"pairs": PAIRS}, "leave them out"),
+        (memory, {}, "needs pairs"),
+        (memory, {"pairs": (torch.ones(9, 2), torch.ones(9, 1))}, "1 to 8"),
+        (memory, {"pairs": (torch.ones(2, 3), torch.ones(2, 1))}, r"2 features, \(T, 2\)"),
+        (memory, {"pairs": (torch.ones(2, 2), torch.ones(2))}, r"values \(T, 1\)"),
+        (memory, {"pairs": PAIRS, "queries": QUERIES}, "one query"),
+        (lambda: memory(mean=torch.ones(1, 2)), {"pairs": PAIRS}, "mean 0"),
+        (lambda: memory(None, 1.0, prior_matrix=torch.eye(2)), {"pairs": PAIRS}, "no prior_matrix"),
+        (lambda: memory(2.0, 9.0, models.Walk(0.5)), {"pairs": PAIRS}, "no drift, Discount or PullBack"),
+        (lambda: memory(torch.tensor([1.0, 2.0])), {"pairs": PAIRS}, "prior_precision differs"),
+        (lambda: memory(1e-6), {"pairs": PAIRS}, "prior_precision of 0.001 to 1000"),
     ],
 )  # fmt: skip
 def test_what_a_view_cannot_draw_is_refused(tmp_path, make, options, message):

@@ -5,10 +5,11 @@ steps of EM or through a layer and its backward pass, each of which begins with 
 """
 
 import functools
+import warnings
 
 import pytest
 import torch
-from formulations import ROWS, priors_of
+from formulations import MEMORIES, ROWS, priors_of
 from samplers import Checkpoint
 from strategies import crf_problem, generator
 from tolerances import assert_equal
@@ -55,6 +56,20 @@ def test_closed_forms_are_those_of_the_processor(row, batch):
             assert_equal(found, expected, operations=1024)
     if everything:
         assert_equal(there.expected_outputs(others[0]), formulation.expected_outputs(everything[0]), operations=1024)
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_memories_are_those_of_the_processor_and_are_adapted_and_drawn_there(name):
+    memory, *pairs = MEMORIES[name](generator(1))
+    there, others = moved(memory, pairs)
+    assert_there(there.log_evidence(*others))
+    assert_equal(there.log_evidence(*others), memory.log_evidence(*pairs), operations=1024)
+    assert_equal(there.attention(others[0], others[0]), memory.attention(pairs[0], pairs[0]), operations=1024)
+    posterior = models.bayesian(there, **priors_of(there))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_there(inference.adapt(posterior, *others, num_steps=2, progress=False).objective)
+    assert_there(inference.nuts(posterior, *others, **DRAWS, max_tree_depth=2).samples["noise_precision"])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])

@@ -42,6 +42,9 @@ def test_there_are_cases_enough():
         ("bound", "logJoint[j] - Math.log(guide[j])", "logJoint[j]", {"elbo"}),
         ("kmeans", "point, center))) / gamma", "point, center)))", {"freeEnergy"}),
         ("memory", "(4 / 3)", "(2 / 3)", {"energy"}),
+        ("regression", "keys[t][1] - values[t] * k[1]", "keys[t][1] + values[t] * k[1]", {"summary"}),
+        ("regression", "count - 1 - s + steps", "count - s + steps", {"summary"}),
+        ("regression", "(v - mean) ** 2 / variance", "(v - mean) ** 2", {"summary"}),
         ("memory", "mean - Math.sqrt(Math.max(0, inside))", "mean - Math.max(0, inside)", {"entmax15", "shares", "step"}),
     ],
 )  # fmt: skip

@@ -31,6 +31,7 @@ MODES = {
     "8, mean field, all at once": ("mean-field", f'{WORDS}, schedule: "synchronous"', DAMPING),
     "8, mean field, word by word": ("mean-field", f'{WORDS}, schedule: "sequential"', DAMPING),
     "9, fool the diagnostics": ("fool-the-diagnostics", "", "{ separation: 4 + (k % 9) / 10 }"),
+    "10, a memory is a regression": ("regression", "keys: points.slice(4), values: points.slice(4).map((p) => p[0]), read: 8", QUERIES),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ VIEWS = {
     "soft-kmeans": (".layer-centers .handle", "centers", "freeEnergy"),
     "mean-or-mode": (".layer-values .handle", "values", "mean"),
     "memory": (".layer-start .handle", "start", "energy"),
+    "regression": (".layer-query .handle", "query", "exact"),
 }
 SLIDERS = {
     "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
@@ -31,6 +32,7 @@ SLIDERS = {
     "soft-kmeans": ("gamma",),
     "mean-or-mode": ("sd", "steps", "weight"),
     "memory": ("beta",),
+    "regression": ("read", "value", "prior", "noise", "step"),
 }
 # States besides the one that a view opens with, for the address and for copy as Python.
 STATES = {
@@ -48,6 +50,12 @@ STATES = {
         {"values": [[-1, 0], [0.9, 0.3]], "weights": [2, 1], "sd": 0.5, "start": [0, 1]},
     ],
     "memory": [{"beta": 6}, {"transformation": "sparsemax", "beta": 3}, {"transformation": "entmax15", "start": [-1, 0.2]}],
+    "regression": [
+        {"drift": "discount", "forgetting": 0.6, "read": 4, "kalman": "isotropic"},
+        {"drift": "pullback", "forgetting": 0.5, "read": 3, "noise": 100},
+        {"drift": "discount", "read": 0, "prior": 0.001},
+        {"keys": [[1, 0.5], [-0.3, 2]], "values": [1, -2], "truth": None, "step": 1, "query": [0, 0.5], "unit": False},
+    ],
 }  # fmt: skip
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
 
@@ -71,7 +79,7 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     for number in range(links.count()):
         links.nth(number).click()
         one.until("(id) => explorer.view() === id", found[number])
-        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 9 else "")
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 10 else "")
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 
@@ -195,6 +203,9 @@ def test_the_address_holds_the_state(visit, view, state):
         ('#soft-kmeans:{"gamma":0}', "gamma is not positive"),
         ('#mean-or-mode:{"weights":[1]}', "equally many"),
         ('#same-attention:{"along":-2}', "along is not positive"),
+        ('#regression:{"noise":1e9}', "noise must be 0.01 to 10000"),
+        ('#regression:{"keys":[[1,0]],"values":[]}', "equally many"),
+        ('#regression:{"read":5}', "read is not a number of pairs"),
     ],
 )
 def test_an_address_that_cannot_be_drawn_is_said(visit, place, said):
@@ -286,9 +297,21 @@ def test_what_the_views_suggest_comes_true(visit):
     one.page.get_by_label("sparsemax").check()
     assert one.numbers()["end"] in one.state()["patterns"]
 
+    one = visit("#regression")
+    before, verdict = one.numbers(), one.page.locator(".verdict")
+    assert "is outside the band of linear attention." in verdict.inner_text()
+    assert before["linear"][0] > 1.7 * before["truth"] and abs(before["exact"][0] - before["truth"]) < 0.1
+    one.set({"query": [-0.59, 0.81]})  # across the two keys
+    across = one.numbers()
+    assert across["exact"][1] > 2 * before["exact"][1] and across["delta"] != before["delta"]
+    assert across["delta"][1] == pytest.approx(before["delta"][1], rel=0.01)
+    one.page.get_by_role("button", name="Read the next pair").click()
+    assert one.numbers()["exact"][1] < 0.5 * across["exact"][1]
+    assert "inside every band" in verdict.inner_text()
+
 
 def own_models():
-    """Models of one's own for the views 1, 6 and 8, with what the library says of them."""
+    """Models of one's own for the views 1, 6, 8 and 10, with what the library says of them."""
     draw = torch.Generator().manual_seed(4)
     normal = lambda *shape: torch.randn(shape, generator=draw, dtype=torch.float64)  # noqa: E731
     keys, queries = 3 * normal(5, 2), normal(6, 2)
@@ -309,9 +332,13 @@ def own_models():
     field = crf.mean_field(10, "asynchronous", progress=False)  # so many as the view takes
     said = {"elbo": field.elbo, "labels": field.label_marginals}
     yield "mean-field", (crf,), {"words": ["w</script>1", "two", "three", "four"]}, said
+    memory, pairs = models.RegressionMemory(0.5, 9.0, models.PullBack(0.8)), (3 * normal(5, 2), normal(5, 1))
+    state = memory.filter(*pairs)
+    said = {"memory": state.mean[0], "covariance": state.covariance, "exactEvidence": state.log_evidence.sum()}
+    yield "regression", (memory, query), {"pairs": pairs}, said
 
 
-@pytest.mark.parametrize("number", range(3), ids=["mixture", "priors", "crf"])
+@pytest.mark.parametrize("number", range(4), ids=["mixture", "priors", "crf", "memory"])
 def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
     view, own, names, said = list(own_models())[number]
     file = cli.write_explorer_json(tmp_path / "own.json", *own, **names)
@@ -324,7 +351,7 @@ def test_a_model_of_ones_own_is_shown(visit, number, tmp_path, capsys):
     for name in names.get("words", [])[1:]:
         assert one.page.locator("#view").get_by_text(name, exact=True).count() > 0
     assert one.page.locator("#notebook a").count() == 0  # there are no notebooks beside this page
-    one.set({"precision": 9} if number < 2 else {"sweeps": 1})
+    one.set([{"precision": 9}, {"precision": 9}, {"sweeps": 1}, {"noise": 90}][number])
     one.page.locator("#reset").click()
     again = one.numbers()
     assert all(again[name] == shown[name] for name in said)  # starts over from the file

@@ -245,3 +245,11 @@ def test_nats_lost_by_each_layer_on_a_memory_that_stands_still():
         assert low < float(lost[name].mean()) < high, name
     order = [lost[name] for name in ("linear", "delta", "Kalman", "Mesa 4")]
     assert all(bool((x > y).all()) for x, y in pairwise(order))
+
+
+@pytest.mark.parametrize("name", ["linear", "delta", "kalman", "mesa", "softmax"])
+def test_a_stream_without_pairs_is_refused(name):
+    empty, layer = torch.zeros(2, 0, 3), getattr(layers, name)()
+    for call in (lambda: layer.read(empty, empty, empty), lambda: layer.predictive(empty, empty)):
+        with pytest.raises(ValueError, match="keys: a layer reads one pair at least"):
+            call()

@@ -117,6 +117,15 @@ def test_a_batch_is_the_stack_of_its_singles(kind):
         assert largest(both[1].variance[i], read.variance) < 1e-12
 
 
+@pytest.mark.parametrize("drift", [Static(), Discount(0.9), PullBack(0.9), Walk(0.9), Reset()])
+def test_a_memory_that_has_read_nothing_is_its_prior(drift):
+    nothing = torch.zeros(0, 2, dtype=torch.float64)
+    memory = RegressionMemory(2.0, 3.0, drift)
+    state = memory.filter(nothing, nothing[:, :1])
+    assert largest(state.covariance, 0.5 * torch.eye(2)) < 1e-12 and float(state.mean.abs().max()) == 0
+    assert memory.attention(torch.ones(1, 2, dtype=torch.float64), nothing, causal=False).shape == (1, 0)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pull back"])  # whose prior is what it is pulled to
 def test_what_was_learned_before_goes_on_as_a_prior(kind):
     memory, (keys, values, observed, strength), *_ = problem(kind, 4)

@@ -50,6 +50,15 @@ def test_a_formulation_comes_back(name):
     assert torch.equal(kept.attention(*data), before)
 
 
+@pytest.mark.parametrize("name", formulations.MEMORIES)
+def test_a_memory_comes_back_with_its_drift(name):
+    memory, *pairs = formulations.MEMORIES[name](generator(0))
+    before = memory.log_evidence(*pairs)
+    kept = again(memory)
+    assert same(vars(memory) | {"drift": vars(memory.drift)}, vars(kept) | {"drift": vars(kept.drift)})
+    assert torch.equal(kept.log_evidence(*pairs), before)
+
+
 def test_so_do_a_formulation_of_ones_own_and_a_factored_crf():
     own = PoissonMixture(torch.ones(3, 2))
     assert same(own, again(own))

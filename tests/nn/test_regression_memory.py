@@ -11,9 +11,7 @@ from tolerances import assert_equal
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from probtx_pyro import inspection, nn
-from probtx_pyro.models import layers as published
-from probtx_pyro.models import regression_memory as memories
+from probtx_pyro import inspection, models, nn
 
 B, T, E, H = 3, 11, 6, 2
 UPDATES = list(nn.memory_updates)
@@ -153,14 +151,14 @@ def test_every_update_is_the_loop_of_its_formula(update, gates, causal, hidden):
 
 
 MODELS = {
-    "exact": lambda prior, noise, gamma: memories.RegressionMemory(
-        prior, noise, memories.Static() if gamma is None else memories.PullBack(gamma)
+    "exact": lambda prior, noise, gamma: models.RegressionMemory(
+        prior, noise, models.Static() if gamma is None else models.PullBack(gamma)
     ),
-    "discount": lambda prior, noise, gamma: memories.RegressionMemory(
-        prior, noise, memories.Static() if gamma is None else memories.Discount(gamma)
+    "discount": lambda prior, noise, gamma: models.RegressionMemory(
+        prior, noise, models.Static() if gamma is None else models.Discount(gamma)
     ),
-    "delta": lambda prior, noise, gamma: memories.RegressionMemory(
-        prior, noise, memories.Reset(decay=torch.ones(()) if gamma is None else gamma)
+    "delta": lambda prior, noise, gamma: models.RegressionMemory(
+        prior, noise, models.Reset(decay=torch.ones(()) if gamma is None else gamma)
     ),
 }
 
@@ -183,11 +181,11 @@ def test_reads_and_bands_are_those_of_the_model_that_the_update_is_exact_for(upd
 
 
 LAYERS = {
-    "linear": lambda prior, noise: published.linear(noise / prior, noise_precision=noise),
-    "delta": lambda prior, noise: published.delta(noise / (prior + noise), noise_precision=noise),
-    "kalman_diagonal": lambda prior, noise: published.kalman(prior.unsqueeze(-1), noise),
-    "kalman_isotropic": lambda prior, noise: published.kalman(prior.unsqueeze(-1), noise, diagonal=False),
-    "conjugate_gradient": lambda prior, noise: published.mesa(prior.unsqueeze(-1), noise),
+    "linear": lambda prior, noise: models.layers.linear(noise / prior, noise_precision=noise),
+    "delta": lambda prior, noise: models.layers.delta(noise / (prior + noise), noise_precision=noise),
+    "kalman_diagonal": lambda prior, noise: models.layers.kalman(prior.unsqueeze(-1), noise),
+    "kalman_isotropic": lambda prior, noise: models.layers.kalman(prior.unsqueeze(-1), noise, diagonal=False),
+    "conjugate_gradient": lambda prior, noise: models.layers.mesa(prior.unsqueeze(-1), noise),
 }
 
 

@@ -304,7 +304,7 @@ export function bars(picture, rows, { high = 22, left = 96, width = 270 } = {}) 
 
 // ---- curves: a small chart with axes ------------------------------------------------------------------------------------------------
 
-const nice = (low, high, count) => {
+export const nice = (low, high, count) => {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
