@@ -1,9 +1,9 @@
 """Time, memory and parameters against the number of tokens and the width: softmax attention, mixtures of Gaussian keys, linear keys.
 
-Run with ``python -m benchmarks.efficiency [--quick] [--figure] [--width]``. Whole layers of 512 channels with heads of 64, B = 1, on the
+Run with ``python -m benchmarks.efficiency [--quick] [--figure] [--width] [--memory]``. Whole layers of 512 channels with heads of 64, B = 1, on the
 threads that torch has; and the attention alone, given projected heads, for the two ratios that have a target. With ``--width``
-instead: layers of 128 to 2048 channels, heads of 64 or half as many of them, at 1024 and 4096 tokens. Candidates are interleaved,
-ratios are medians over rounds.
+instead: layers of 128 to 2048 channels, heads of 64 or half as many of them, at 1024 and 4096 tokens; with ``--memory``: a memory
+that is a regression beside torch's fused softmax, 1024 to 4096 pairs. Candidates are interleaved, ratios are medians over rounds.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from matplotlib import pyplot
+from torch.nn import functional as F
 
 from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, Largest, machine, medians, peak_memory, ratio, rounds, write
@@ -31,6 +32,7 @@ LAYERS: dict[str, tuple[type[nn.Attention], int, dict[str, Any]]] = {  # what th
     "linear, 8 heads": (nn.LinearKeysAttention, 1, {"num_components": 1}),
     "MLK, 4 heads": (nn.LinearKeysAttention, 2, {}),
 }
+MEMORY_LAYER = "memory, 8 heads"
 LINEAR = ("linear, 8 heads", "MLK, 4 heads")
 REFERENCE, HALF = "softmax, 8 heads", "MGK, 4 heads"
 WIDTHS = {128: 9, 256: 9, 512: 7, 1024: 5, 2048: 3}
@@ -42,7 +44,7 @@ Call = Callable[[], object]
 def layer(name: str, width: int = WIDTH) -> nn.Attention:
     """One of `LAYERS`, with the same weights every time."""
     torch.manual_seed(0)
-    kind, divided, options = LAYERS[name]
+    kind, divided, options = LAYERS[name] if name in LAYERS else (nn.RegressionMemoryAttention, 1, {})
     return kind(width, width // HEAD_DIM // divided, batch_first=True, head_dim=HEAD_DIM, **options)
 
 
@@ -143,6 +145,31 @@ def targets(tokens: int, long: int, repeats: int) -> list[dict[str, object]]:
     return rows
 
 
+def fused(tokens: int) -> Call:
+    """Torch's causal ``scaled_dot_product_attention`` of as many heads."""
+    queries, keys, values = torch.randn(3, 1, HEADS, tokens, HEAD_DIM)
+    return lambda: F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+def regression_memory(sizes: dict[int, int]) -> list[dict[str, object]]:
+    """Causal forward passes of a memory, given heads: time against fused softmax and the number of pairs, peak MiB."""
+    rows: list[dict[str, object]] = []
+    short, long = min(sizes), max(sizes)
+    for tokens, repeats in sizes.items():
+        times = rounds({"memory": kernel(MEMORY_LAYER, tokens, True, False), "softmax": fused(tokens)}, repeats)
+        found = {name: round(1e3 * statistics.median(seconds), 1) for name, seconds in times.items()}
+        target = {short: 2.5, long: 1.0}.get(tokens)
+        rows.append({"what": "memory over softmax, causal, forward", "N": tokens, "milliseconds": found,
+                     "ratio": round(ratio(times, "memory", "softmax"), 3), "target": target, "rounds": repeats})  # fmt: skip
+    grown = rounds({str(n): kernel(MEMORY_LAYER, n, True, False) for n in (short, long)}, sizes[long])
+    rows.append({"what": f"memory, time({long}) / time({short})", "ratio": round(ratio(grown, str(long), str(short)), 3),
+                 "target": [3.2, 5.0]})  # fmt: skip
+    code = MEMORY.replace("whole", "kernel")
+    used = {n: peak_memory(code.format(name=MEMORY_LAYER, tokens=n, backward=False), repeats=3) for n in sizes}
+    rows.append({"what": "memory, peak MiB above the inputs", "MiB": {str(n): round(x, 1) for n, x in used.items()}})
+    return rows
+
+
 MEMORY = """
 import torch
 from benchmarks.efficiency import whole
@@ -201,7 +228,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few tokens, to try the benchmark itself")
     parser.add_argument("--figure", action="store_true", help="only draw the figure from the results that are there")
     parser.add_argument("--width", action="store_true", help="against the width instead")
+    parser.add_argument("--memory", action="store_true", help="a memory beside torch's fused softmax instead")
     args = parser.parse_args(argv)
+    if args.memory:
+        rows = regression_memory({128: 1, 512: 1} if args.quick else {1024: 15, 2048: 9, 4096: 7})
+        for row in rows:
+            print(" ", row, flush=True)
+        if not args.quick:
+            print(f"written to {write('regression_memory_cpu', rows)}")
+        return
     if args.width:
         rows = against_width({128: 1} if args.quick else WIDTHS, (64,) if args.quick else (1024, 4096))
         if not args.quick:

@@ -57,6 +57,13 @@ ATTENTION_OPTIONS = {
     "adapt-steps": Option("adapt.steps", options.count, "ECM steps of the keys at every call"),
     "retrieval-steps": Option("num_steps", options.count, "steps of a state among the keys"),
     "transformation": Option("transformation", str, "from scores to weights", ("softmax", "entmax15", "sparsemax")),
+    "update": Option(
+        "update",
+        str,
+        "how pairs change a memory (default exact)",
+        ("exact", "discount", "delta", "linear", "kalman_diagonal", "kalman_isotropic", "conjugate_gradient"),
+    ),
+    "gates": Option("gates", None, "a memory learns how strong pairs are and how fast it forgets"),
 }
 ENCODER_OPTIONS = {
     "channels": Option("num_channels", options.count, "channels, in each of which a word has a head (default 8)"),

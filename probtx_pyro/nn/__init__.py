@@ -11,6 +11,13 @@ from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention, HopfieldRetrieval
 from probtx_pyro.nn.linear import LinearKeysAttention
+from probtx_pyro.nn.regression_memory import (
+    MemoryAnswers,
+    MemoryState,
+    MemoryStream,
+    RegressionMemoryAttention,
+    memory_updates,
+)
 from probtx_pyro.nn.swap import swap_attention
 from probtx_pyro.nn.tasks import (
     MaskedLanguageModel,
@@ -31,6 +38,7 @@ from probtx_pyro.nn.transformer import (
 
 __all__ = ["Attention", "SoftmaxAttention", "GaussianMixtureAttention", "GaussianKeysAttention", "LinearKeysAttention"]
 __all__ += ["HopfieldAttention", "HopfieldRetrieval", "Adapt", "ATTENTIONS"]
+__all__ += ["RegressionMemoryAttention", "memory_updates", "MemoryStream", "MemoryState", "MemoryAnswers"]
 __all__ += ["TransformerBlock", "TransformerLM", "TransformerDecoderBlock", "TransformerDecoder", "DecoderCache"]
 __all__ += ["EncoderDecoder", "ENCODERS", "Encoder", "DependencyCRFEncoder", "MeanFieldOptions", "GlobalNodes"]
 __all__ += ["TransformerEncoder", "WordTagger", "MaskedLanguageModel", "TextClassifier"]

@@ -21,11 +21,14 @@ class Units(NamedTuple):
     keys: (B, H, S, D), or (B, H, S, R, D) for R keys a unit.
     log_weights: added to the log prior of a unit, (B, H, S); None is 0.
     log_precision: added to the log precision of a unit's keys, (B, H, S); None is 0.
+    log_forgetting: log of what a memory that reads units in their order keeps of those before this one, (B, H, S); None
+    is 0.
     """
 
     keys: Tensor
     log_weights: Tensor | None = None
     log_precision: Tensor | None = None
+    log_forgetting: Tensor | None = None
 
     def extended(self, more: "Units") -> "Units":
         """Return the units with one more behind them, all of whose keys are those of ``more`` (1, H, 1, D);

@@ -14,6 +14,7 @@ from probtx_pyro.nn.gaussian_keys import GaussianKeysAttention
 from probtx_pyro.nn.gaussian_mixture import GaussianMixtureAttention
 from probtx_pyro.nn.hopfield import HopfieldAttention
 from probtx_pyro.nn.linear import LinearKeysAttention
+from probtx_pyro.nn.regression_memory import RegressionMemoryAttention
 from probtx_pyro.nn.tasks import TransformerEncoder, mean_word, root_label
 
 ATTENTIONS: Mapping[str, type[Attention]] = {
@@ -22,6 +23,7 @@ ATTENTIONS: Mapping[str, type[Attention]] = {
     "gaussian-keys": GaussianKeysAttention,
     "linear-keys": LinearKeysAttention,
     "hopfield": HopfieldAttention,
+    "regression-memory": RegressionMemoryAttention,
 }
 """Attention layers by the name that ``probtx train`` takes: of language models,
 and of the encoder ``"transformer"`` of words."""

@@ -246,7 +246,7 @@ class Attention(Heads):
         """Return the probability model whose posterior is this layer's attention, before it adapts, and its queries.
 
         Arguments are those of `forward`, returned is what `formulation` returns. ValueError for inputs or masks that
-        ``forward`` refuses, NotImplementedError for a layer of your own that does not define ``formulation``.
+        ``forward`` refuses, NotImplementedError for a memory and for a layer of your own without ``formulation``.
         """
         return self.formulation(*self.heads(query, key, value, key_padding_mask, attn_mask, is_causal))
 

@@ -68,7 +68,7 @@ def log_density(pairs: Pairs, found: Filtered) -> Tensor:
 def ends_of_chunks(log_gamma: Tensor | None, length: int, size: int, lowest_log: float) -> Iterator[tuple[int, int]]:
     """Yield chunks of at most ``size`` steps, over which the log of what no problem forgets stays above a bound."""
     lowest = None
-    if log_gamma is not None and length:
+    if log_gamma is not None and log_gamma.numel():
         lowest = log_gamma.detach().reshape(-1, log_gamma.shape[-1]).amin(0).tolist()
     first, total = 0, 0.0
     for t in range(length):
@@ -99,43 +99,72 @@ def chunks(
     size
         Pairs of a chunk, at most.
     """
-    floor = math.log(1e-6 if mean.dtype == torch.float64 else 1e-2)
     rows, condition = Rows(), mean.new_ones(mean.shape[:-2])
-    for first, last in ends_of_chunks(log_gamma, pairs.length, size, floor):
-        phi, values, precision, present = pairs.between(first, last)
-        here = present.unsqueeze(-1)
-        kept = torch.where(here, phi, 0.0)
-        decay = torch.ones_like(precision)
-        if log_gamma is not None:
-            part = log_gamma if log_gamma.shape[-1] == 1 else log_gamma[..., first:last]
-            decay = part.expand(*part.shape[:-1], last - first).cumsum(-1).exp()
-        noise = decay / precision
-        across = kept @ covariance
-        square = across @ kept.mT
-        condition = torch.maximum(condition, 1 + (square.diagonal(dim1=-2, dim2=-1) / noise).sum(-1))
-        root, failed = torch.linalg.cholesky_ex(square + torch.diag_embed(noise))
-        condition = condition.masked_fill(failed > 0, math.inf)
-        guess = phi @ mean.mT
-        scaled = torch.linalg.solve_triangular(root, torch.where(here, values - guess, 0.0), upper=False)
-        solved = torch.linalg.solve_triangular(root, across, upper=False)  # L⁻¹φC
-        state = (mean, covariance, solved, scaled, decay)
-        answers, doubt = _read(phi, 1, state)
-        own = root.diagonal(dim1=-2, dim2=-1).square() / decay
+    for part in factored(pairs, log_gamma, mean, covariance, size):
+        precision, present = part.pairs.precision, part.pairs.present
+        answers, doubt = part.read(part.pairs.features, 1)
+        own = part.root.diagonal(dim1=-2, dim2=-1).square() / part.decay
         own = torch.where(present, own, doubt + precision.reciprocal())
-        reads = None if queries is None else _read(queries[..., first:last, :], 0, state)
-        rows.add(answers, own, decay * scaled.square().sum(-1), reads)
-        mean = mean + scaled.mT @ solved
-        covariance = covariance - solved.mT @ solved
-        covariance = 0.5 * (covariance + covariance.mT) / decay[..., -1, None, None]
+        reads = None if queries is None else part.read(queries[..., part.steps, :])
+        rows.add(answers, own, part.decay * part.scaled.square().sum(-1), reads)
+        condition = torch.maximum(condition, part.condition)
+        mean, covariance = part.after
     return rows.filtered(pairs, mean, covariance, condition)
 
 
-def _read(features: Tensor, diagonal: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Mean answers (..., c, M) and their variance (..., c), from the pairs of a chunk before a diagonal."""
-    mean, covariance, solved, scaled, decay = state
-    weights = (solved @ features.mT).triu(diagonal)  # (pair s, query i)
-    variance = ((features @ covariance) * features).sum(-1) - weights.square().sum(-2)
-    return features @ mean.mT + weights.mT @ scaled, variance.clamp_min(0.0) / decay
+class Chunk(NamedTuple):
+    """Some steps of a memory that stands still or is discounted, with the Cholesky factor of ``φCφ' + diag(Γ/β)``.
+
+    steps: which. pairs: those of these steps. mean, covariance: of the memory before them. root: the factor L, (..., c,
+    c). scaled: ``L⁻¹(v - φm')``, (..., c, M). solved: ``L⁻¹φC``, (..., c, F). decay: Γ, (..., c). after: mean and
+    covariance after these steps. condition: a bound of the condition number, inf where there is no factor, (...).
+    """
+
+    steps: slice
+    pairs: Pairs
+    mean: Tensor
+    covariance: Tensor
+    root: Tensor
+    scaled: Tensor
+    solved: Tensor
+    decay: Tensor
+    after: tuple[Tensor, Tensor]
+    condition: Tensor
+
+    def read(self, features: Tensor, diagonal: int = 0) -> tuple[Tensor, Tensor]:
+        """Mean answers (..., c, M) and their variance (..., c), each from the pairs up to its own;
+        with a diagonal of 1 from those before it.
+        """
+        weights = (self.solved @ features.mT).triu(diagonal)  # (pair s, query i)
+        variance = ((features @ self.covariance) * features).sum(-1) - weights.square().sum(-2)
+        return features @ self.mean.mT + weights.mT @ self.scaled, variance.clamp_min(0.0) / self.decay
+
+
+def factored(
+    pairs: Pairs, log_gamma: Tensor | None, mean: Tensor, covariance: Tensor, size: int = 64
+) -> Iterator[Chunk]:
+    """Yield the chunks of `chunks`, each with its Cholesky factor; arguments as there."""
+    floor = math.log(1e-6 if mean.dtype == torch.float64 else 1e-2)
+    for first, last in ends_of_chunks(log_gamma, pairs.length, size, floor):
+        some = pairs.between(first, last)
+        here = some.present.unsqueeze(-1)
+        kept = torch.where(here, some.features, 0.0)
+        decay = torch.ones_like(some.precision)
+        if log_gamma is not None:
+            part = log_gamma if log_gamma.shape[-1] == 1 else log_gamma[..., first:last]
+            decay = part.expand(*part.shape[:-1], last - first).cumsum(-1).exp()
+        noise = decay / some.precision
+        across = kept @ covariance
+        square = across @ kept.mT
+        condition = 1 + (square.diagonal(dim1=-2, dim2=-1) / noise).sum(-1)
+        root, failed = torch.linalg.cholesky_ex(square + torch.diag_embed(noise))
+        error = torch.where(here, some.values - some.features @ mean.mT, 0.0)
+        scaled, solved = (torch.linalg.solve_triangular(root, x, upper=False) for x in (error, across))
+        condition = condition.masked_fill(failed > 0, math.inf)
+        left = covariance - solved.mT @ solved
+        after = mean + scaled.mT @ solved, 0.5 * (left + left.mT) / decay[..., -1, None, None]
+        yield Chunk(slice(first, last), some, mean, covariance, root, scaled, solved, decay, after, condition)
+        mean, covariance = after
 
 
 def pull_back(

@@ -72,6 +72,8 @@ def test_a_layer_added_to_the_registry_is_a_choice_with_its_options(monkeypatch)
 
 def test_every_option_is_taken_by_a_layer_or_encoder_and_sets_its_argument():
     values = {"distances": "2,3", "attention": "hopfield", "share": "shift", "transformation": "sparsemax"}
+    values["update"] = "delta"
+    assert choices.ATTENTION_OPTIONS["update"].values == tuple(nn.memory_updates)
     values |= dict.fromkeys(("head-temperature", "head-step", "label-step"), "0.5")
     tried = set()
     for task in ("lm", "mlm"):

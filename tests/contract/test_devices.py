@@ -189,6 +189,8 @@ def test_a_dependency_crf_there():
         nn.GaussianKeysAttention,
         nn.LinearKeysAttention,
         nn.HopfieldAttention,
+        nn.RegressionMemoryAttention,
+        functools.partial(nn.RegressionMemoryAttention, gates=True),
     ],
 )
 def test_layers_answer_as_on_the_processor(kind, causal):

@@ -51,6 +51,7 @@ PRINTED = {
     "keys": (lambda: nn.GaussianKeysAttention(16, 2, head_dim=3, num_components=3, share="shift", assignment="hard"), "(embed_dim=16, num_heads=2, head_dim=3, num_components=3, share='shift', assignment='hard'|"),
     "linear": (lambda: nn.LinearKeysAttention(16, 2, feature_map=torch.exp), "(embed_dim=16, num_heads=2, head_dim=8, feature_map=exp|"),
     "hopfield": (lambda: nn.HopfieldAttention(16, 2, num_steps=3, beta=2.0, learn_beta=True, transformation="sparsemax"), "(embed_dim=16, num_heads=2, head_dim=8, num_steps=3, beta=2.0, learn_beta=True, transformation='sparsemax'|"),
+    "memory": (lambda: nn.RegressionMemoryAttention(16, 2, update="delta", gates=True, chunk_size=32), "(embed_dim=16, num_heads=2, head_dim=8, update='delta', gates=True, chunk_size=32|"),
     "retrieval": (lambda: nn.HopfieldRetrieval(2, patterns=torch.zeros(3, 4), batch_first=True), "(num_heads=2, patterns=(3, 4), batch_first=True|"),
     "encoder": (lambda: nn.DependencyCRFEncoder(8), "(width=8, num_channels=8)|"),
     "encoder with options": (lambda: nn.DependencyCRFEncoder(8, 2, distances=[2, 4], rank=3, nodes={"number": 2}), "(width=8, num_channels=2, distances=(2, 4), rank=3, nodes=GlobalNodes(number=2, channels=None, split=False))|"),

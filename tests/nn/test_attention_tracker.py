@@ -14,10 +14,20 @@ def draw(seed, *shape):
     return torch.randn(*shape, generator=generator(seed))
 
 
+def made(name):
+    torch.manual_seed(0)
+    return nn.ATTENTIONS[name](E, H, batch_first=True).eval()
+
+
 @pytest.fixture(params=list(nn.ATTENTIONS))
 def layer(request):
-    torch.manual_seed(0)
-    return nn.ATTENTIONS[request.param](E, H, batch_first=True).eval()
+    return made(request.param)
+
+
+@pytest.fixture(params=[name for name in nn.ATTENTIONS if name != "regression-memory"])
+def masked(request):
+    """A layer that takes any mask; a memory takes the causal one alone."""
+    return made(request.param)
 
 
 @pytest.mark.parametrize("value", [-torch.inf, torch.finfo(torch.float64).min, -1e9])
@@ -53,21 +63,21 @@ def test_causal_attention_of_unequal_lengths_is_aligned_at_the_first_unit(layer,
     assert (weights[:, future] == 0).all()
 
 
-def test_weights_change_no_output_under_two_masks_of_numbers(layer):
+def test_weights_change_no_output_under_two_masks_of_numbers(masked):
     """Outputs that differ by ``need_weights`` where a floating padding mask meets a floating attention mask."""
     query, memory = draw(5, 2, L, E), draw(6, 2, S, E)
     masks = {"attn_mask": draw(7, L, S), "key_padding_mask": draw(8, 2, S)}
-    output, weights = layer(query, memory, memory, **masks)
-    assert_equal(output, layer(query, memory, memory, need_weights=False, **masks)[0])
+    output, weights = masked(query, memory, memory, **masks)
+    assert_equal(output, masked(query, memory, memory, need_weights=False, **masks)[0])
     assert_equal(weights.sum(-1), torch.ones(2, L))
 
 
-def test_a_batch_of_one_and_a_single_example_meet_the_same_masks(layer):
+def test_a_batch_of_one_and_a_single_example_meet_the_same_masks(masked):
     """Masks for each head of a single example, (H, L, S), that are read as those of a batch, or refused."""
     query, memory = draw(9, L, E), draw(10, S, E)
     masks = {"attn_mask": draw(11, H, L, S), "key_padding_mask": torch.arange(S) > 3}
-    output, weights = layer(query, memory, memory, **masks)
+    output, weights = masked(query, memory, memory, **masks)
     masks["key_padding_mask"] = masks["key_padding_mask"].unsqueeze(0)
-    expected = layer(query.unsqueeze(0), *[memory.unsqueeze(0)] * 2, **masks)
+    expected = masked(query.unsqueeze(0), *[memory.unsqueeze(0)] * 2, **masks)
     assert_equal(output, expected[0][0])
     assert_equal(weights, expected[1][0])

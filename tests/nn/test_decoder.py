@@ -17,6 +17,7 @@ KINDS = {
     "hard keys": ("gaussian-keys", {"assignment": "hard"}),
     "extra units": ("softmax", {"add_bias_kv": True, "add_zero_attn": True}),
     "shifted linear keys": ("linear-keys", {"share": "shift"}),
+    "memory with gates": ("regression-memory", {"update": "discount", "gates": True}),
     "retrieval": ("hopfield", {"num_steps": 3, "transformation": "entmax15", "beta": 0.7, "learn_beta": True}),
 }
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())

@@ -19,6 +19,9 @@ LAYERS = {  # hard keys and adaptation work in chunks of queries, whose size doe
     "linked keys": (nn.GaussianKeysAttention, {"linked": True}),
     "linear": (nn.LinearKeysAttention, {"num_components": 1}),
     "linear keys": (nn.LinearKeysAttention, {}),
+    "memory": (nn.RegressionMemoryAttention, {}),
+    "memory with gates": (nn.RegressionMemoryAttention, {"gates": True}),
+    "gated delta": (nn.RegressionMemoryAttention, {"update": "delta", "gates": True}),
     "hopfield": (nn.HopfieldAttention, {"num_steps": 3}),
     "hopfield to tolerance": (nn.HopfieldAttention, {"num_steps": 10, "tol": 1e-2, "learn_beta": True}),
 }
