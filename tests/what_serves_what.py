@@ -59,11 +59,11 @@ ROWS = {
     "DependencyCRF": Served("dependency CRF"),
     'DependencyCRF, likelihood="exact"': Served("dependency CRF", likelihood="exact"),
     'DependencyCRF, likelihood="pseudo"': Served("dependency CRF", likelihood="pseudo"),
-    "RegressionMemory": Served("regression memory"),
-    "RegressionMemory(drift=Walk(a))": Served("regression memory, walk"),
-    "RegressionMemory(drift=Discount(γ))": Served("regression memory, discount"),
-    "RegressionMemory(drift=PullBack(γ))": Served("regression memory, pull-back"),
-    "RegressionMemory(drift=Reset())": Served("regression memory, reset"),
+    "RegressionMemory": Served("regression memory", layer("RegressionMemoryAttention")),
+    "RegressionMemory(drift=Walk(a))": Served("regression memory, walk", layer("RegressionMemoryAttention")),
+    "RegressionMemory(drift=Discount(γ))": Served("regression memory, discount", layer("RegressionMemoryAttention")),
+    "RegressionMemory(drift=PullBack(γ))": Served("regression memory, pull-back", layer("RegressionMemoryAttention")),
+    "RegressionMemory(drift=Reset())": Served("regression memory, reset", layer("RegressionMemoryAttention")),
 }
 
 

@@ -275,8 +275,9 @@ class RegressionMemoryAttention(Attention):
 
     The mean depends on λ and β by their ratio alone; bands (see `bands`) depend on both. Memories work in single
     precision at least, and those that solve in double precision where a bound of the condition number, ``1 + Σ
-    β|φ|²/λ``, passes 8,000. Nothing is ever added to a diagonal. With gates ``exact`` and ``conjugate_gradient`` hold an F x F matrix for each pair of a chunk, and for
-    each pair of the stream in training.
+    β|φ|²/λ``, passes 8,000. Nothing is ever added to a diagonal. With gates
+    ``exact`` and ``conjugate_gradient`` hold an F x F matrix for each pair of a chunk, and for each pair of the stream
+    in training.
 
     `remember` and `recall`, by which decoders go on word by word, keep the pairs and read all of them again at each
     word; `step` keeps a state.
