@@ -28,7 +28,7 @@ SLOW_EXAMPLES = {  # of pages and modules: what draws, climbs or learns for thre
     "howto": {
         "add_a_formulation", "add_an_inference_method", "check_a_sampler", "choose_a_prior", "cluster", "convert_pyro_results",
         "draw_parses", "learn_a_hierarchy", "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict",
-        "read_a_verdict", "sample_a_posterior", "train_a_guide", "use_the_log_normalizer",
+        "read_a_verdict", "remember_a_series", "sample_a_posterior", "train_a_guide", "use_the_log_normalizer",
     },
     "models": {"_from_points"},
     "results": {"_gap"},

@@ -15,6 +15,10 @@ softmax                 attention over the pairs                                
 A layer keeps a mean; its density is a choice. ``"implied"`` is the column above; ``"constant"`` is one variance, fitted
 to prequential errors, as a user of a mean-only layer would. Keys are features here: normalise and scale them before.
 docs/mathematics.md, section 8.3, says for which drift each is exact.
+
+Attention as nonparametric regression is here, too: `nadaraya_watson`, `local_linear`, `kernel_ridge` and
+`fourier_attention` make a matrix that is multiplied with the values; `leave_one_out` and `kernel_log_evidence` choose
+a bandwidth. docs/mathematics.md, section 8.5.
 """
 
 import math
@@ -26,6 +30,16 @@ from pyro.distributions import Categorical, MixtureSameFamily, Normal, TorchDist
 from torch import Tensor
 
 from probtx_pyro.models import _validation as check
+from probtx_pyro.models._smoothers import (
+    KernelRidge,
+    fourier_attention,
+    gaussian_scores,
+    kernel_log_evidence,
+    kernel_ridge,
+    leave_one_out,
+    local_linear,
+    nadaraya_watson,
+)
 from probtx_pyro.models.regression_memory import RegressionMemory
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.ops.regression_memory import conjugate_gradient
@@ -408,3 +422,8 @@ def softmax(scale: Number = 1.0, noise_precision: Number = 1.0, prior_precision:
         β of a value about that of a pair, and λ of the sink.
     """
     return Softmax(noise_precision, scale, prior_precision)
+
+
+__all__ = ["LayerMemory", "LayerMoments", "linear", "delta", "kalman", "mesa", "softmax"]
+__all__ += ["gaussian_scores", "nadaraya_watson", "local_linear", "kernel_ridge", "KernelRidge", "fourier_attention"]
+__all__ += ["leave_one_out", "kernel_log_evidence"]

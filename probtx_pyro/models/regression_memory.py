@@ -91,6 +91,11 @@ class Drift:
         """Names of the axes of a parameter."""
         return "feature"
 
+    def problems(self, name: str, length: int) -> torch.Size:
+        """The leading axes of a parameter."""
+        x = self.held(name)
+        return torch.Size() if x is None else x.shape[: x.dim() - len(self.axes(name).split())]
+
     def support(self, name: str) -> constraints.Constraint | None:
         """The support of a parameter where it is narrower than in the memory's table."""
         return None
@@ -176,12 +181,18 @@ class Discount(Drift):
         """A step, where there is a factor for each."""
         return "step" if self.per_step else ""
 
+    def _by_step(self, length: int) -> Tensor:
+        """The factor, (..., 1 or T)."""
+        stepwise = self.per_step and self.factor.shape[-1] in (1, length)
+        return self.factor if stepwise else self.factor.unsqueeze(-1)
+
+    def problems(self, name: str, length: int) -> torch.Size:
+        """The leading axes; all of them where no axis counts steps."""
+        return self._by_step(length).shape[:-1]
+
     def log_factor(self, moves: Tensor) -> Tensor:
         """``log γ_t``, (..., T), 0 where time stands still."""
-        factor, length = self.factor, moves.shape[-1]
-        if not self.per_step or factor.shape[-1] not in (1, length):
-            factor = factor.unsqueeze(-1)
-        return torch.where(moves, factor.double().log(), 0.0)
+        return torch.where(moves, self._by_step(moves.shape[-1]).double().log(), 0.0)
 
     def predict(self, prior: Prior, moves: Tensor) -> Predict:
         """Covariances grow by 1/γ."""
@@ -819,6 +830,7 @@ class RegressionMemory(Formulation):
                 raise ValueError(f"{name} has {x.shape[-1]} features but keys make {features}; give it {features}")
         if self.prior_matrix is not None:
             shapes["prior_matrix"] = self.prior_matrix.shape[:-2]
+        shapes |= {name: self.drift.problems(name, keys.shape[-2]) for name in self.drift.PARAMETERS}
         return check.broadcastable(**shapes)
 
     def _features(self, keys: Tensor) -> Tensor:
@@ -856,11 +868,7 @@ class RegressionMemory(Formulation):
         noise = self.noise_precision.double().unsqueeze(-1)
         beta = strong.double() if self.relative else noise * strong.double()
         beta = torch.where(present | (strong > 0), beta, 1.0)
-        drifting = [
-            x.shape[: x.dim() - len(self.drift.axes(name).split())]
-            for name in self.drift.PARAMETERS
-            if (x := self.drift.held(name)) is not None
-        ]
+        drifting = [self.drift.problems(name, length) for name in self.drift.PARAMETERS]
         batch = common_shape(
             phi.shape[:-2],
             values.shape[:-2],

@@ -444,6 +444,21 @@ def test_gibbs_refuses_what_has_no_closed_conditional_and_names_nuts():
         )
 
 
+@pytest.mark.parametrize("drift", [Discount, PullBack])
+def test_a_factor_for_each_problem_makes_a_problem_of_each(drift):
+    keys, values = normal(1, T, F), normal(2, T, M)
+    factors, noise = uniform(3, 2, low=0.7), Gamma(torch.tensor(1.0).double(), torch.tensor(1.0).double())
+    both = RegressionMemory(1.0, noise, drift(factors), relative=True)
+    found = both.log_evidence(keys, values)
+    assert both.plates(keys, values).batch == (2,) and both.smooth(keys, values).mean.shape == (2, T, M, F)
+    for i in range(2):
+        alone = RegressionMemory(1.0, noise, drift(factors[i]), relative=True)
+        assert largest(found[i], alone.log_evidence(keys, values)) < 1e-12
+    assert torch.equal(found, both.replace(drift=drift(factors[:, None])).log_evidence(keys, values))
+    with pytest.raises(ValueError, match="forgetting"):
+        both.log_evidence(keys.expand(3, T, F), values)
+
+
 def test_reset_to_rising_precision_has_reads_but_no_evidence():
     keys, values = normal(1, 4, 2), normal(2, 4, 1)
     memory = RegressionMemory(1.0, 4.0, Reset(torch.tensor([1.0, 2.0, 3.0, 4.0]).double()))
