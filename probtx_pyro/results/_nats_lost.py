@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.distributions import Independent, MixtureSameFamily, Normal
 
 LEVEL = 0.9  # of the bands
 DRAWS = 1000  # by which they are found
@@ -96,9 +97,7 @@ def nats_lost(
         divergence = getattr(candidate, "divergence", None)
         density = options.get("density", "implied" if divergence else "exact")
         nats = (best.log_prob(data[1]).double() - said.log_prob(values.to(said.mean.dtype)).double()).sum(-1)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            below = (said.sample(torch.Size((DRAWS,))) < values).double().mean(0)
+        below = _below(said, values, seed)
         found[name] = Loss(
             nats,
             None if divergence is None else divergence(exact, *data),
@@ -107,6 +106,22 @@ def nats_lost(
             density,
         )
     return found
+
+
+def _below(said: Any, values: Tensor, seed: int) -> Tensor:
+    """The probability of a smaller number than each of the values, (..., T, M): of normals and their mixtures exactly,
+    of other distributions by draws.
+    """
+    if isinstance(said, Independent):
+        return _below(said.base_dist, values, seed)
+    if isinstance(said, Normal):
+        return said.cdf(values)
+    if isinstance(said, MixtureSameFamily):
+        each = _below(said.component_distribution, values.unsqueeze(-2), seed)  # (..., T, unit, M)
+        return (said.mixture_distribution.probs.unsqueeze(-1) * each).sum(-2)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return (said.sample(torch.Size((DRAWS,))) < values).double().mean(0)
 
 
 def _told(x: Tensor) -> str:

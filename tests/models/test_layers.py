@@ -253,3 +253,20 @@ def test_a_stream_without_pairs_is_refused(name):
     for call in (lambda: layer.read(empty, empty, empty), lambda: layer.predictive(empty, empty)):
         with pytest.raises(ValueError, match="keys: a layer reads one pair at least"):
             call()
+
+
+def test_bands_of_a_mixture_are_counted_by_its_distribution_function():
+    keys, values, _ = stream()
+    memory, softmax = RegressionMemory(2.0, 5.0), layers.softmax(2.0, 3.0)
+    said, inside = softmax.predictive(keys, values), []
+    weights, units = said.mixture_distribution.probs, said.component_distribution.base_dist
+    for t in range(len(values)):
+        for m in range(values.shape[-1]):
+            below = 0.0
+            for s in range(weights.shape[-1]):
+                distance = float(values[t, m] - units.loc[t, s, m]) / float(units.scale[t, s, m])
+                below += float(weights[t, s]) * 0.5 * math.erfc(-distance / math.sqrt(2))
+            inside.append(0.05 < below < 0.95)
+    found = results.nats_lost(memory, {"softmax": softmax}, keys, values)["softmax"].coverage
+    assert 0 < sum(inside) < len(inside)
+    assert float(found) == pytest.approx(sum(inside) / len(inside), abs=1e-12)
