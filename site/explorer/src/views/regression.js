@@ -250,5 +250,5 @@ export default {
   id: "regression", title: "A memory is a regression",
   sentence: "Of keys that point the same way, linear attention adds up the answers. The exact posterior weighs them as one direction heard again, and knows in which direction it has heard nothing.",
   suggestion: "turn the query across the two keys: the exact band widens. Then read the next pair.",
-  notebook: "08_log_normalizer_and_hopfield", defaults, fromURL, mount, python,
+  notebook: "16_memory_is_regression", defaults, fromURL, mount, python,
 };
