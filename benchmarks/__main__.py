@@ -11,6 +11,7 @@ from benchmarks import (
     language_modelling,
     long_range,
     mean_field,
+    memory,
     mixture,
     posterior,
     redundancy,
@@ -35,6 +36,10 @@ def main() -> int:
     agreement.main([])
     print("\nSimulation-based calibration of Gibbs and of NUTS (the latter takes an hour)")
     calibration.main([])
+    print(
+        "\nMemories and published layers: the tables of docs/reports/memory.md (python -m benchmarks.memory measures anew)"
+    )
+    memory.main(["--table"])
     print(
         "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
     )

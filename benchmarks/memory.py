@@ -272,10 +272,15 @@ PARTS: dict[str, Callable[[bool], Iterator[dict[str, Any]]]] = {
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
-def told(xs: list[float], digits: int = 3) -> str:
+def number(x: float) -> str:
+    """Three digits, 0 for what rounding leaves."""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}" if abs(x) > 1e-4 else "0"
+
+
+def told(xs: list[float]) -> str:
     """Mean and standard error over problems."""
     x = torch.tensor(xs).double()
-    return f"{float(x.mean()):.{digits}g} ({float(x.std() / math.sqrt(len(xs))):.2g})"
+    return f"{number(float(x.mean()))} ({number(float(f'{float(x.std() / math.sqrt(len(xs))):.2g}'))})"
 
 
 def tables(found: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, list[str]]]:

@@ -8,6 +8,7 @@ from benchmarks import (
     efficiency,
     language_modelling,
     long_range,
+    memory,
     papers_tables,
     redundancy,
     reports,
@@ -68,6 +69,7 @@ def summary(name):
         ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
         ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
+        *(("memory.md", name, lambda lines=lines: lines) for name, lines in memory.tables(summary("memory"))),
         ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
     ],
 )  # fmt: skip
