@@ -419,6 +419,7 @@ def test_both_precisions_can_have_priors():
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @gated
 @updates
 def test_gradients(update, gates):
