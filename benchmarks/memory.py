@@ -21,7 +21,7 @@ from pyro.distributions import Gamma
 from torch import Tensor
 
 from benchmarks.reports import rows_of, write_table
-from probtx_pyro import inference, models
+from probtx_pyro import inference, models, nn
 from probtx_pyro.models import layers
 from probtx_pyro.ops import regression_memory as filters
 
@@ -264,8 +264,80 @@ def solver(quick: bool = False) -> Iterator[dict[str, Any]]:
         yield row
 
 
+# -- associative recall ----------------------------------------------------------------------------------------------------
+
+VOCABULARY = 64
+TASKS = {"16 keys": (16, 16), "32 keys": (32, 32), "48 writings of 16 keys": (16, 48)}  # keys, writings
+RECALLED: dict[str, tuple[str, bool]] = {  # the update, and whether it learns to forget
+    "linear": ("linear", False), "GLA": ("linear", True), "delta": ("delta", False), "gated delta": ("delta", True),
+    "KDN diagonal": ("kalman_diagonal", True), "ridge": ("exact", False), "PullBack": ("exact", True),
+    "Discount": ("discount", True), "softmax": ("softmax", True),
+}  # fmt: skip
+
+
+class Recall(torch.nn.Module):
+    """Embeddings of keys and values, one memory, and a linear reading of what it answers."""
+
+    def __init__(self, update: str, forgets: bool):
+        super().__init__()
+        self.update, self.forgets = update, forgets
+        self.keys = torch.nn.Embedding(VOCABULARY, FEATURES)
+        self.values = torch.nn.Embedding(VOCABULARY, FEATURES)
+        self.head = torch.nn.Linear(FEATURES, VOCABULARY)
+        self.log_prior, self.scale = (torch.nn.Parameter(torch.tensor(x)) for x in (0.0, 3.0))
+        self.keep = torch.nn.Parameter(torch.tensor(3.0))  # γ = sigmoid: .95
+
+    def forward(self, keys: Tensor, values: Tensor, queries: Tensor) -> Tensor:
+        """Logits of the value of each query, after all pairs; tokens (B, T) and (B, Q)."""
+        phi, asked = (torch.nn.functional.normalize(self.keys(x), dim=-1).unsqueeze(1) for x in (keys, queries))
+        written, length = self.values(values).unsqueeze(1), keys.shape[1]
+        if self.update == "softmax":
+            recent = torch.arange(length) * torch.nn.functional.softplus(-self.keep)
+            scores = self.scale.exp() * asked @ phi.mT + recent
+            return self.head((scores.softmax(-1) @ written).squeeze(1))
+        ones = torch.ones(len(keys), 1, length)
+        forgetting = torch.nn.functional.logsigmoid(self.keep) * ones if self.forgets else None
+        prior = self.log_prior.exp() * ones[..., 0]
+        stream = nn.MemoryStream(phi, written, ones, forgetting, prior, asked, False, 64)
+        return self.head(nn.memory_updates[self.update](stream, None).mean.squeeze(1))
+
+
+def sequences(task: str, number: int, g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keys and values (B, T), queries and the values last written for them (B, Q)."""
+    distinct, writings = TASKS[task]
+    queries = torch.rand(number, VOCABULARY, generator=g).argsort(-1)[:, :distinct]
+    rounds = writings // distinct
+    order = torch.cat([torch.rand(number, distinct, generator=g).argsort(-1) for _ in range(rounds)], -1)
+    order = order.gather(-1, torch.rand(number, writings, generator=g).argsort(-1))  # mixed, each key as often
+    values = torch.randint(VOCABULARY, (number, writings), generator=g)
+    when = torch.where(order.unsqueeze(1) == torch.arange(distinct)[:, None], torch.arange(writings), -1).amax(-1)
+    return queries.gather(-1, order), values, queries, values.gather(-1, when)
+
+
+def recall(quick: bool = False) -> Iterator[dict[str, Any]]:
+    """Share of the values that are recalled by embeddings that are learned with the memory; 3 seeds."""
+    for (task, _), (name, made) in itertools.product(TASKS.items(), RECALLED.items()):
+        shares = []
+        for seed in range(1 if quick else 3):
+            torch.manual_seed(seed)
+            g, model = torch.Generator().manual_seed(seed), Recall(*made)
+            num_steps = 5 if quick else 600 if made[0] != "kalman_diagonal" else 200
+            optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+            for _ in range(num_steps):
+                *given, wanted = sequences(task, 64, g)
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(*given).flatten(0, 1), wanted.flatten()).backward()
+                optimizer.step()
+                schedule.step()
+            with torch.no_grad():
+                *given, wanted = sequences(task, 500, torch.Generator().manual_seed(1000 + seed))
+                shares.append(float((model(*given).argmax(-1) == wanted).double().mean()))
+        yield {"task": task, "memory": name, "recalled": shares}
+
+
 PARTS: dict[str, Callable[[bool], Iterator[dict[str, Any]]]] = {
-    "compare": compare, "calibration": calibration, "digits": digits, "solver": solver,
+    "compare": compare, "calibration": calibration, "digits": digits, "solver": solver, "recall": recall,
 }  # fmt: skip
 
 
@@ -304,6 +376,9 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, lis
         for name in dict.fromkeys(row["filter"] for row in found["calibration"])
     ]  # fmt: skip
     yield "noise", rows_of(["filter", *kinds], *body)
+    of = {(row["memory"], row["task"]): row["recalled"] for row in found["recall"]}
+    body = [[name, *(" ".join(f"{x:.2f}" for x in of[name, task]) for task in TASKS)] for name in RECALLED]
+    yield "recall", rows_of(["memory", *TASKS], *body)
     for name, part in (("digits", "digits"), ("conjugate gradients", "solver")):
         columns = list(found[part][0])
         yield name, rows_of(columns, *([f"{row[key]:g}" for key in columns] for row in found[part]))

@@ -16,7 +16,7 @@ from formulations import MEMORIES, priors_of
 from gaussian_process import GaussianProcess
 from pyro import poutine
 from pyro.distributions import Beta, Gamma
-from samplers import Lanes, parameters, starts
+from samplers import assert_lanes_are_the_program
 from strategies import generator
 from tolerances import assert_equal
 
@@ -79,19 +79,7 @@ def test_what_verbs_climb_and_draw_from_is_the_density_of_the_program(name, batc
     problem = posterior.problem(*pairs)
     program = poutine.condition(posterior, {key: site.initial for key, site in problem.sites.items()})
     assert_equal(problem.objective(problem.start).sum(), poutine.trace(program).get_trace(*pairs).log_prob_sum())
-    found = parameters(posterior, tuple(pairs))
-    points = starts(found, 3, "formulation", 0)
-    lanes = Lanes(found, points)
-    assert lanes.how == "closed form"
-    energies, slopes = lanes(lanes.start)
-    density, transforms = found._replace(closed=False).unconstrained()
-    for chain in range(3):
-        free = {key: transforms[key](x[chain]).detach().requires_grad_() for key, x in points.items()}
-        value = density(free)
-        assert_equal(energies.view(3, -1)[chain].sum(), value, energies, operations=1024)
-        for key, slope in lanes._values(slopes).items():
-            (expected,) = torch.autograd.grad(value, free[key], retain_graph=True)
-            assert_equal(slope[chain], expected, energies, operations=1024)
+    assert_lanes_are_the_program(posterior, pairs)
 
 
 @memories

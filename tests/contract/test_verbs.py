@@ -8,9 +8,8 @@ import torch
 from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
 from pyro import poutine
 from pyro.distributions import Gamma, Normal
-from samplers import Lanes, parameters, starts
+from samplers import assert_lanes_are_the_program
 from strategies import generator
-from tolerances import assert_equal
 
 from probtx_pyro import inference, models, results
 
@@ -92,19 +91,7 @@ def test_nuts_draws(row):
 def test_the_density_of_many_chains_is_that_of_the_program_at_each(row, batch):
     """Over R^n, Jacobians included, with its gradient: what NUTS moves by, against runs of the Pyro program."""
     posterior, data = posterior_of(row, batch=batch)
-    found = parameters(posterior, tuple(data))
-    points = starts(found, 3, "formulation", 0)
-    lanes = Lanes(found, points)
-    assert lanes.how == "closed form"
-    energies, slopes = lanes(lanes.start)
-    program, transforms = found._replace(closed=False).unconstrained()
-    for chain in range(3):
-        free = {name: transforms[name](x[chain]).detach().requires_grad_() for name, x in points.items()}
-        value = program(free)
-        assert_equal(energies.view(3, -1)[chain].sum(), value, energies, operations=1024)
-        for name, slope in lanes._values(slopes).items():
-            (expected,) = torch.autograd.grad(value, free[name], retain_graph=True)
-            assert_equal(slope[chain], expected, energies, operations=1024)
+    assert_lanes_are_the_program(posterior, data)
 
 
 @densities
