@@ -3,6 +3,8 @@
 The printed forms stand here, in plain torch, so that a reader can reproduce a paper; ``docs/errata.md`` explains each.
 """
 
+import math
+
 import oracles
 import pytest
 import torch
@@ -112,18 +114,20 @@ def test_5_keys_learn_from_all_queries_not_only_the_annotated():
     assert score(slice(None)) < 1e-9 < 1e-2 < score(slice(2))  # stationary for the sum to n, not for the sum to s
 
 
-def test_6_the_normaliser_belongs_to_the_unit():
+def test_6_precisions_belong_to_the_unit():
+    """PT 9 as printed integrates to (β_i/β_j)^{m/2}; PT 8 as printed is a density, with another attention."""
     mixture, queries, *_ = problem(generator(5), queries=4, units=4)
-    volume = torch.linspace(-30, 30, 6001)[:, None]
-    line = models.GaussianMixture(torch.tensor([[-1.0], [2.0]]), key_precision=torch.tensor([0.3, 4.0]))
-    assert (
-        abs(float(torch.trapezoid(line.log_evidence(volume).exp(), volume[:, 0])) - 1) < 1e-9
-    )  # a density integrates to 1
-    by_query = (0.5 * 3 * mixture.key_precision.log()).unsqueeze(
-        -1
-    )  # α_i of query i: constant along the row, it would drop out
-    printed = (mixture.log_joint(queries) - 1.5 * mixture.key_precision.log() + by_query).softmax(-1)
-    assert (printed - mixture.attention(queries)).abs().max() > 0.05
+    line, own, unit = torch.linspace(-30, 30, 6001), 3.0, 0.4
+    printed = (own / (2 * math.pi)) ** 0.5 * torch.exp(-0.5 * unit * (line - 1.0) ** 2)
+    assert float(torch.trapezoid(printed, line)) == pytest.approx((own / unit) ** 0.5, rel=1e-9)
+    right = models.GaussianMixture(torch.tensor([[-1.0], [2.0]]), key_precision=torch.tensor([0.3, 4.0]))
+    total = torch.trapezoid(right.log_evidence(line[:, None]).exp(), line)
+    assert float(total) == pytest.approx(1.0, abs=1e-9)
+    distance = torch.cdist(queries, mixture.keys).square()
+    of_query = mixture.key_precision.unsqueeze(-1)  # α_i: constant along the row, so its normaliser drops out
+    logits = mixture.log_prior - 0.5 * of_query * distance + 1.5 * of_query.log()
+    assert_equal(logits.softmax(-1), (mixture.log_prior - 0.5 * of_query * distance).softmax(-1))
+    assert (logits.softmax(-1) - mixture.attention(queries)).abs().max() > 0.05
 
 
 def test_7_the_joint_factorises_over_queries_and_answers_only():

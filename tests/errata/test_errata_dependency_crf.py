@@ -1,4 +1,4 @@
-"""Erratum 24, poster and oldest code of the dependency CRF: the diagonal is zeroed after the softmax instead of excluded before it.
+"""Erratum 24, published code of the dependency CRF: the diagonal is zeroed after the softmax instead of excluded before it.
 
 The printed form stands here, as a schedule in plain torch, so that a reader can reproduce it; ``docs/errata.md`` explains.
 """
