@@ -299,7 +299,8 @@ class Recall(torch.nn.Module):
         forgetting = torch.nn.functional.logsigmoid(self.keep) * ones if self.forgets else None
         prior = self.log_prior.exp() * ones[..., 0]
         stream = nn.MemoryStream(phi, written, ones, forgetting, prior, asked, False, 64)
-        return self.head(nn.memory_updates[self.update](stream, None).mean.squeeze(1))
+        answers = nn.memory_updates[self.update](stream, None).mean.squeeze(1)
+        return self.head(answers.to(written.dtype))  # from double precision, where a condition number asks for it
 
 
 def sequences(task: str, number: int, g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
