@@ -113,7 +113,7 @@ def test_draws_that_absorb_their_data_answer_as_the_average_of_their_filters():
 TWO = {"noise_precision": Gamma(3.0, 2.0), "prior_precision": Gamma(3.0, 2.0)}
 CALIBRATED = {
     "static, Gibbs": (models.Static(), TWO, 200),
-    "walk, Gibbs": (models.Walk(0.9), TWO, 200),
+    "walk, Gibbs": (models.Walk(0.9), TWO, 100),
     "discount, NUTS": (models.Discount(0.9), TWO | {"forgetting": Beta(18.0, 2.0)}, 100),
 }
 
