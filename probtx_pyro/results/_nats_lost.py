@@ -64,7 +64,7 @@ def nats_lost(
         Other data of the same kind. Candidates that can be given one variance then have that which fits these data
         best, the density called "constant"; None leaves each the density that it implies.
     seed
-        Of the draws by which the bands are found.
+        Of the draws by which bands are found that are neither normal nor mixtures of normals.
 
     Returns
     -------
