@@ -1,6 +1,7 @@
 """The site as `make site` built it: every page in Chromium, every link; `make site-test` builds it first."""
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -132,7 +133,11 @@ def test_search_finds_without_a_server(watch, word, page):
 @pytest.mark.parametrize("package", [models, inference, results, inspection, nn], ids=lambda package: package.__name__)
 def test_the_reference_has_every_public_name(package):
     text = "".join(path.read_text() for path in (OUT / "reference").glob("*.html"))
-    assert [name for name in package.__all__ if f'id="{package.__name__}.{name}"' not in text] == []
+    anchors = {
+        name: f"{'module-' if inspect.ismodule(getattr(package, name)) else ''}{package.__name__}.{name}"
+        for name in package.__all__
+    }
+    assert [name for name, anchor in anchors.items() if f'id="{anchor}"' not in text] == []
 
 
 @needs_site
