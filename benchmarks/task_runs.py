@@ -1,17 +1,22 @@
 """The runs of `benchmarks.tasks`: what each task trains, and what it scores beyond the metrics of training."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks.induced_trees import attachment
+from benchmarks.verdicts import FIGURES, Items
 from probtx_pyro import train
-from probtx_pyro.apps import tag_words
+from probtx_pyro.apps import classify_texts, tag_words
 from probtx_pyro.data import Text, load_cogs, load_treebank, logical_form_of
 from probtx_pyro.train import classified_texts, cogs_tags, tagged_sentences
+from probtx_pyro.train.masked import ROWS, hidden
 
 
 class Words(nn.Module):
@@ -34,9 +39,51 @@ def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
     def run(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[str, Any]:
         data = tagged_sentences(source, column)
         settings = replace(settings, select=data.select)
-        return train.train_tagger(settings, without_test(data.parts, tuning), metrics=data.metrics, **where).results
+        done = train.train_tagger(settings, without_test(data.parts, tuning), metrics=data.metrics, **where)
+        if tuning:
+            return done.results
+        test = data.parts["test"]
+        found = tag_words(done.model, done.vocabulary, done.labels, [row.words for row in test], batch=256)
+        pairs = [([guess.label for (guess,) in x], [label for (label,) in row.labels]) for x, row in zip(found, test, strict=True)]  # fmt: skip
+        each = [_right(*pair) for pair in pairs]
+        items = Items("share", np.array(each, np.uint16))
+        if "span_f1" in data.metrics:
+            items = Items("f1", np.array([_spans(*pair) for pair in pairs], np.uint16))
+        return with_items(done.results, items, 100 * done.results["metrics"]["test"][data.select])
 
     return run
+
+
+def with_items(results: dict[str, Any], items: Items, figure: float, within: float = 1e-6) -> dict[str, Any]:
+    """Results with the test items of the figure, which must add up to it (relatively ``within``)."""
+    found = float(FIGURES[items.figure](items.each.astype(float).sum(0)))
+    if abs(found - figure) > within * abs(figure):
+        raise ValueError(f"the items add up to {found}, and the figure is {figure}; they are not of the same answers")
+    return {**results, "items": items.packed()}
+
+
+def _right(predicted: Sequence[str], given: Sequence[str]) -> tuple[int, int]:
+    """Labels right, and labels."""
+    return sum(a == b for a, b in zip(predicted, given, strict=True)), len(given)
+
+
+def _spans(predicted: Sequence[str], given: Sequence[str]) -> tuple[int, int, int]:
+    """Entities found and right, found, and given: of a sentence."""
+    ours, theirs = spans(predicted), spans(given)
+    return len(ours & theirs), len(ours), len(theirs)
+
+
+def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Type, start and end of the entities that BIO tags spell; an I after another type, or after none, starts one."""
+    found, start = set(), 0
+    for i, (before, tag, after) in enumerate(zip(("O", *tags), tags, (*tags[1:], "O"), strict=False)):
+        if tag == "O":
+            continue
+        if tag[0] == "B" or before[2:] != tag[2:]:
+            start = i
+        if after[0] != "I" or after[2:] != tag[2:]:
+            found.add((tag[2:], start, i + 1))
+    return found
 
 
 def without_test(parts: Any, tuning: bool) -> dict[str, Any]:
@@ -46,7 +93,15 @@ def without_test(parts: Any, tuning: bool) -> dict[str, Any]:
 
 def classifier(settings: train.ClassifierSettings, tuning: bool, **where: Any) -> dict[str, Any]:
     """Banking77."""
-    return train.train_classifier(settings, without_test(classified_texts("banking77"), tuning), **where).results
+    parts = classified_texts("banking77")
+    done = train.train_classifier(settings, without_test(parts, tuning), **where)
+    return done.results if tuning else with_items(done.results, right_texts(done, parts["test"]), 100 * done.results["metrics"]["test"]["accuracy"])  # fmt: skip
+
+
+def right_texts(done: train.Run, rows: Any) -> Items:
+    """Whether the likeliest category of each text is its own."""
+    found = classify_texts(done.model, done.vocabulary, done.labels[0], [" ".join(words) for words, _ in rows], 64)
+    return Items("share", np.array([(guesses[0].label == label, 1) for guesses, (_, label) in zip(found, rows, strict=True)], np.uint8))  # fmt: skip
 
 
 def masked(settings: train.MaskedSettings, tuning: bool, **where: Any) -> dict[str, Any]:
@@ -54,8 +109,24 @@ def masked(settings: train.MaskedSettings, tuning: bool, **where: Any) -> dict[s
     bank = load_treebank("ewt")
     parts = ["\n".join(" ".join(sentence.words) for sentence in part) for part in bank]
     done = train.train_masked_language_model(settings, Text(*parts[: 2 if tuning else 3]), **where)
-    trees = {} if tuning else {"attachment": attachment(done.model, done.vocabulary, bank.dev, bank.test)}
-    return {**done.results, **trees}
+    if tuning:
+        return done.results
+    trees = {"attachment": attachment(done.model, done.vocabulary, bank.dev, bank.test)}
+    figure = done.results["metrics"]["test"]["perplexity"]
+    return {**with_items(done.results, hidden_words(done, parts[2]), figure, within=1e-4), **trees}
+
+
+@torch.no_grad()
+def hidden_words(done: train.Run, text: str) -> Items:
+    """Nats of the hidden words of each sentence, the same that training's own test hides, and how many they are."""
+    draw, rows, settings = done.settings.draw(-1), [], done.settings
+    done.model.eval()
+    sentences = done.vocabulary.encode_each(ROWS[settings.rows](text))
+    for words in (piece for sentence in sentences for piece in sentence.split(settings.context)):
+        where = hidden(words[None], settings.mask, draw)
+        logits = done.model(words[None].masked_fill(where, done.model.mask), None, where)
+        rows.append((float(F.cross_entropy(logits, words[None][where], reduction="sum")), int(where.sum())))
+    return Items("perplexity", np.array(rows, np.float32))
 
 
 def cogs(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[str, Any]:
@@ -67,13 +138,15 @@ def cogs(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[
     forms: dict[str, Any] = {}
     for name in ("dev", "test", "gen"):
         right = right_forms(done, rows[name])
+        if name == "gen":
+            items = Items("share", np.array([(ok, 1) for ok in right], np.uint8))
         forms[name] = {"exact_match": statistics.fmean(right)}
         kinds = sorted({row.category for row in rows[name]})
         forms[name]["by category"] = {
             kind: statistics.fmean(ok for ok, row in zip(right, rows[name], strict=True) if row.category == kind)
             for kind in kinds
         }
-    return {**done.results, "forms": forms}
+    return with_items({**done.results, "forms": forms}, items, 100 * forms["gen"]["exact_match"])
 
 
 def right_forms(done: train.Run, rows: list) -> list[bool]:
@@ -91,3 +164,4 @@ def same_form(row: Any, labels: list[tuple[str, ...]]) -> bool:
         return logical_form_of(row.words, cogs_tags(labels)) == row.logical_form
     except ValueError:
         return False
+

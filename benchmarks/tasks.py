@@ -102,11 +102,11 @@ MASKED = {
     "validate_every": 600,
 }
 TASKS = {
-    "upos": Benchmark(tagger("ewt"), TAGS, ACCURACY, encoders=("crf", "low-rank", "transformer", "relative")),
-    "xpos": Benchmark(tagger("ewt", "xpos"), TAGS, ACCURACY),
-    "entities": Benchmark(tagger("wnut17"), {"characters": 2**14, "num_steps": 530, "validate_every": 53}, ("metrics", "test", "span_f1"), tuning=(265,), encoders=("crf", "transformer", "relative", "words")),
+    "upos": Benchmark(tagger("ewt"), TAGS, ACCURACY, tuning=(196, 490), encoders=("crf", "low-rank", "transformer", "relative")),
+    "xpos": Benchmark(tagger("ewt", "xpos"), TAGS, ACCURACY, tuning=(196, 490)),
+    "entities": Benchmark(tagger("wnut17"), {"characters": 2**14, "num_steps": 530, "validate_every": 53}, ("metrics", "test", "span_f1"), tuning=(265, 530), encoders=("crf", "transformer", "relative", "words")),
     "intents": Benchmark(classifier, {"num_steps": 700, "validate_every": 140}, ACCURACY, train.ClassifierSettings, encoders=("crf", "transformer", "relative", "words", "rooted")),
-    "cogs": Benchmark(cogs, {"num_steps": 6000, "validate_every": 600, "dropout": 0.1, "unknown": 0.0}, ("forms", "gen", "exact_match"), tuning=(600,)),
+    "cogs": Benchmark(cogs, {"num_steps": 6000, "validate_every": 600, "dropout": 0.1, "unknown": 0.0}, ("forms", "gen", "exact_match"), tuning=(600, 3000)),
     "masked sentences": Benchmark(masked, MASKED, ("metrics", "test", "perplexity"), train.MaskedSettings, tuning=(600, 2400, 6000)),
 }  # fmt: skip
 LOW_RANK = {**CRF, "rank": None}
@@ -173,14 +173,17 @@ def read_or_run(path: Path, task: str, settings: Any, tuning: bool) -> dict[str,
     return found
 
 
-def run(task: str, encoder: str, seed: int, steps: int | None = None) -> dict[str, Any]:
-    """The results of a run: read, or made. With other steps than the task's it validates as often."""
-    settings = settings_of(task, encoder, seed)
+def run(task: str, encoder: str, seed: int, steps: int | None = None, rate: float | None = None) -> dict[str, Any]:
+    """The results of a run: read, or made. With other steps than the task's it validates as often; with another rate than
+    that of the trials its file is one of ``rates/``.
+    """
+    settings = settings_of(task, encoder, seed, **({} if rate is None else {"lr": rate}))
     if steps is not None:
         every = max(1, settings.validate_every * steps // settings.num_steps)
         settings = replace(settings, num_steps=steps, validate_every=every)
-    path = FOLDER / f"{name_of(task, encoder)}-{settings.num_steps}-steps-seed-{seed}.json"
-    return read_or_run(path, task, settings, tuning=False)
+    name = f"{name_of(task, encoder)}-{settings.num_steps}-steps"
+    own = f"{name}-seed-{seed}.json" if rate is None else f"rates/{name}-rate-{rate:g}-seed-{seed}.json"
+    return read_or_run(FOLDER / own, task, settings, tuning=False)
 
 
 def trial_file(task: str, encoder: str, rate: float, steps: int) -> Path:
@@ -318,6 +321,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--encoder", nargs="+", choices=ENCODERS, help="instead of those of each task")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="instead of those of each task")
+    parser.add_argument("--rates", nargs="+", type=float, help="instead of that of the trials; kept apart, in results/tasks/rates")
     parser.add_argument("--tune", action="store_true", help="only the trials that choose the rates")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
@@ -331,8 +335,10 @@ def main(argv: list[str] | None = None) -> None:
         best_rate(task, encoder, shown_trial)
     for seed in [] if args.tune else args.seeds:
         for task, encoder in todo:
-            done = run(task, encoder, seed, args.steps)
-            print(f"{task}, {encoder}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
+            for rate in args.rates or [None]:
+                done = run(task, encoder, seed, args.steps, rate)
+                at = "" if rate is None else f", rate {rate:g}"
+                print(f"{task}, {encoder}{at}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
     rows = table(args.only, args.encoder)
     print("\n".join(printed(rows)))
     steps = table_of_steps("masked sentences") if "masked sentences" in args.only else []
