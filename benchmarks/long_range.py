@@ -42,10 +42,10 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.reports import rows_of, write_table
+from benchmarks.task_runs import right_texts, texts, with_items
 from benchmarks.tasks import OWN_ENCODERS
 from benchmarks.timing import RESULTS, machine, peak_memory, rounds, write
 from probtx_pyro import nn, train
-from probtx_pyro.train import classified_texts
 
 FOLDER, CACHE = RESULTS / "long_range", Path(__file__).parent / "cache"
 HALF = {"num_heads": 4, "head_dim": 8}  # of the 8 heads of 8 channels
@@ -89,7 +89,7 @@ def settings_of(data: str, row: str, seed: int, lr: float, **others: Any) -> tra
 
 def parts_of(data: str) -> tuple[dict[str, Any], int]:
     """The parts, with test cut by length as well, and how many training expressions were too long."""
-    parts: dict[str, Any] = dict(classified_texts(data))
+    parts: dict[str, Any] = texts(data)
     kept = [row for row in parts["train"] if len(row[0]) <= LONGEST.get(named(data), 10**9)]
     dropped = len(parts["train"]) - len(kept)
     cut = defaultdict(list)
@@ -122,7 +122,8 @@ def run(
     if (found := read(path, settings)) is not None:
         return found
     out = CACHE / f"long-range-{path.stem}"
-    found = train.train_classifier(settings, parts, out, resume=(out / "checkpoint.pt").exists()).results
+    done = train.train_classifier(settings, parts, out, resume=(out / "checkpoint.pt").exists())
+    found = done.results if trial else with_items(done.results, right_texts(done, parts["test"]), 100 * done.results["metrics"]["test"]["accuracy"])  # fmt: skip
     losses = found.pop("losses")
     every = max(1, len(losses) // 50)
     thin = [round(statistics.fmean(losses[i : i + every]), 4) for i in range(0, len(losses), every)]
@@ -153,7 +154,7 @@ def rate(data: str, row: str) -> float:
 def baselines(parts: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Accuracy on test, over all and by length, of the commonest answer in train, without and with the first token known."""
     commonest = Counter(label for _, label in parts["train"]).most_common(1)[0][0]
-    by_first = defaultdict(Counter)
+    by_first: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, label in parts["train"]:
         by_first[words[0]][label] += 1
     answers = {

@@ -1,7 +1,7 @@
 """The runs of `benchmarks.tasks`: what each task trains, and what it scores beyond the metrics of training."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from probtx_pyro import train
 from probtx_pyro.apps import classify_texts, tag_words
 from probtx_pyro.data import Text, load_cogs, load_treebank, logical_form_of
 from probtx_pyro.train import classified_texts, cogs_tags, tagged_sentences
-from probtx_pyro.train.masked import ROWS, hidden
 
 
 class Words(nn.Module):
@@ -38,11 +37,12 @@ def tagger(source: str, column: str = "upos") -> Callable[..., dict[str, Any]]:
 
     def run(settings: train.LabellingSettings, tuning: bool, **where: Any) -> dict[str, Any]:
         data = tagged_sentences(source, column)
+        parts = without_repeats(data.parts, lambda row: row.words)
         settings = replace(settings, select=data.select)
-        done = train.train_tagger(settings, without_test(data.parts, tuning), metrics=data.metrics, **where)
+        done = train.train_tagger(settings, without_test(parts, tuning), metrics=data.metrics, **where)
         if tuning:
             return done.results
-        test = data.parts["test"]
+        test = parts["test"]
         found = tag_words(done.model, done.vocabulary, done.labels, [row.words for row in test], batch=256)
         pairs = [([guess.label for (guess,) in x], [label for (label,) in row.labels]) for x, row in zip(found, test, strict=True)]  # fmt: skip
         each = [_right(*pair) for pair in pairs]
@@ -86,6 +86,24 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
+def without_repeats(parts: Mapping[str, Sequence[Any]], text: Callable[[Any], Hashable]) -> dict[str, Sequence[Any]]:
+    """The parts, without the rows of train whose text stands in another part, too: published parts repeat short texts."""
+    elsewhere = {text(row) for name, part in parts.items() if name != "train" for row in part}
+    return {**parts, "train": [row for row in parts["train"] if text(row) not in elsewhere]}
+
+
+def texts(source: str) -> dict[str, Any]:
+    """Texts with their categories, none of dev or test in train."""
+    return without_repeats(classified_texts(source), lambda row: tuple(row[0]))
+
+
+def masked_text() -> Text:
+    """The sentences of EWT, none of validation or test in training."""
+    parts = load_treebank("ewt")._asdict()
+    kept = without_repeats(parts, lambda sentence: sentence.words)
+    return Text(*("\n".join(" ".join(sentence.words) for sentence in part) for part in kept.values()))
+
+
 def without_test(parts: Any, tuning: bool) -> dict[str, Any]:
     """The parts of the data that a run may see."""
     return {name: part for name, part in parts.items() if not tuning or name in ("train", "dev")}
@@ -93,7 +111,7 @@ def without_test(parts: Any, tuning: bool) -> dict[str, Any]:
 
 def classifier(settings: train.ClassifierSettings, tuning: bool, **where: Any) -> dict[str, Any]:
     """Banking77."""
-    parts = classified_texts("banking77")
+    parts = texts("banking77")
     done = train.train_classifier(settings, without_test(parts, tuning), **where)
     return done.results if tuning else with_items(done.results, right_texts(done, parts["test"]), 100 * done.results["metrics"]["test"]["accuracy"])  # fmt: skip
 
@@ -106,24 +124,25 @@ def right_texts(done: train.Run, rows: Any) -> Items:
 
 def masked(settings: train.MaskedSettings, tuning: bool, **where: Any) -> dict[str, Any]:
     """A masked language model of the sentences of EWT, and the trees in its attention."""
-    bank = load_treebank("ewt")
-    parts = ["\n".join(" ".join(sentence.words) for sentence in part) for part in bank]
-    done = train.train_masked_language_model(settings, Text(*parts[: 2 if tuning else 3]), **where)
+    text = masked_text()
+    done = train.train_masked_language_model(settings, Text(*text[: 2 if tuning else 3]), **where)
     if tuning:
         return done.results
+    bank = load_treebank("ewt")
     trees = {"attachment": attachment(done.model, done.vocabulary, bank.dev, bank.test)}
     figure = done.results["metrics"]["test"]["perplexity"]
-    return {**with_items(done.results, hidden_words(done, parts[2]), figure, within=1e-4), **trees}
+    return {**with_items(done.results, hidden_words(done, text.test), figure, within=1e-4), **trees}
 
 
 @torch.no_grad()
-def hidden_words(done: train.Run, text: str) -> Items:
+def hidden_words(done: Any, text: str) -> Items:
     """Nats of the hidden words of each sentence, the same that training's own test hides, and how many they are."""
-    draw, rows, settings = done.settings.draw(-1), [], done.settings
+    draw, rows = done.settings.draw(-1), []
     done.model.eval()
-    sentences = done.vocabulary.encode_each(ROWS[settings.rows](text))
-    for words in (piece for sentence in sentences for piece in sentence.split(settings.context)):
-        where = hidden(words[None], settings.mask, draw)
+    for words in done.vocabulary.encode_each(text.split("\n")):
+        chance = torch.rand(1, len(words), generator=draw)
+        number = (done.settings.mask * torch.tensor(len(words))).round().clamp(min=1)
+        where = chance.argsort(-1).argsort(-1) < number
         logits = done.model(words[None].masked_fill(where, done.model.mask), None, where)
         rows.append((float(F.cross_entropy(logits, words[None][where], reduction="sum")), int(where.sum())))
     return Items("perplexity", np.array(rows, np.float32))
@@ -164,4 +183,3 @@ def same_form(row: Any, labels: list[tuple[str, ...]]) -> bool:
         return logical_form_of(row.words, cogs_tags(labels)) == row.logical_form
     except ValueError:
         return False
-

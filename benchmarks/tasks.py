@@ -321,7 +321,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--encoder", nargs="+", choices=ENCODERS, help="instead of those of each task")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="instead of those of each task")
-    parser.add_argument("--rates", nargs="+", type=float, help="instead of that of the trials; kept apart, in results/tasks/rates")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, help="instead of that of the trials; kept apart, in results/tasks/rates"
+    )
     parser.add_argument("--tune", action="store_true", help="only the trials that choose the rates")
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
@@ -338,7 +340,9 @@ def main(argv: list[str] | None = None) -> None:
             for rate in args.rates or [None]:
                 done = run(task, encoder, seed, args.steps, rate)
                 at = "" if rate is None else f", rate {rate:g}"
-                print(f"{task}, {encoder}{at}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True)
+                print(
+                    f"{task}, {encoder}{at}, seed {seed}: {figure(task, done):.4f}, {done['seconds']:.0f} s", flush=True
+                )
     rows = table(args.only, args.encoder)
     print("\n".join(printed(rows)))
     steps = table_of_steps("masked sentences") if "masked sentences" in args.only else []

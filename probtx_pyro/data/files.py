@@ -8,10 +8,14 @@ import random
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from probtx_pyro._lazy import install_advice
 
@@ -337,7 +341,7 @@ def load_splits(
     read
         From a file to its items.
     dev_share
-        How much of train is held out where there is no dev file.
+        How much of train is held out where there is no dev file; see `held_out`.
     seed
         Hold out at random (the order of the file is kept within the parts); ``None`` takes the end of the file.
 
@@ -348,21 +352,31 @@ def load_splits(
     """
     parts = {part: read(path) for part, path in part_paths(source, published).items()}
     if "dev" not in parts:
-        parts["train"], parts["dev"] = held_out(parts["train"], dev_share, seed)
+        parts |= held_out(parts["train"], {"dev": dev_share}, seed)
     return Splits(parts["train"], parts["dev"], parts.get("test", []))
 
 
-def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[list[Item], list[Item]]:
-    """Return ``items`` in two parts.
+def held_out(
+    items: Sequence[Item],
+    shares: Mapping[str, float],
+    seed: int | None = None,
+    texts: Callable[[Item], Iterable[Hashable]] = lambda item: item[:1],  # type: ignore[index]
+) -> dict[str, list[Item]]:
+    """Return ``items`` in parts, the order kept; what is left is ``"train"``.
+
+    No text is in two parts: items that have a text in common stay together, and with them what has one in common with
+    any of these.
 
     Parameters
     ----------
     items
         What is divided.
-    share
-        Share of the second part.
+    shares
+        Share of each part, at least; one of 0 is left out.
     seed
-        Draw the second part at random; None takes the last items.
+        Draw the parts at random; None takes the last items.
+    texts
+        The texts of an item, those of the same place compared; without it the first field.
 
     Raises
     ------
@@ -371,14 +385,36 @@ def held_out(items: list[Item], share: float, seed: int | None = None) -> tuple[
 
     Examples
     --------
-    >>> held_out(list("abcdefghij"), 0.2)[1]
-    ['i', 'j']
+    >>> held_out([("a", 1), ("b", 2), ("c", 3), ("b", 4)], {"dev": 0.25})
+    {'train': [('a', 1), ('c', 3)], 'dev': [('b', 2), ('b', 4)]}
     """
-    number = round(len(items) * share)
-    if not 0 < number < len(items):
-        raise ValueError(f"dev_share {share} of {len(items)} items leaves a part empty; give a dev file")
-    order = list(range(len(items)))
+    groups = _together(items, texts)
     if seed is not None:
-        random.Random(seed).shuffle(order)
-    cut = len(items) - number
-    return [items[i] for i in sorted(order[:cut])], [items[i] for i in sorted(order[cut:])]
+        random.Random(seed).shuffle(groups)
+    part_of: dict[int, str] = {}
+    for part, share in shares.items():
+        number, wanted = len(part_of), round(len(items) * share)
+        while groups and len(part_of) < number + wanted:
+            part_of |= dict.fromkeys(groups.pop(), part)
+        if (share and not wanted) or share < 0 or len(part_of) == len(items):
+            left = (
+                f"{part}_share {share} of {len(items)} items, of which equal texts stay together, leaves a part empty"
+            )
+            raise ValueError(f"{left}; give a {part} file")
+    found: dict[str, list[Item]] = {part: [] for part in ("train", *shares)}
+    for i, item in enumerate(items):
+        found[part_of.get(i, "train")].append(item)
+    return found
+
+
+def _together(items: Sequence[Item], texts: Callable[[Item], Iterable[Hashable]]) -> list[list[int]]:
+    """The items of each group that no text leaves, groups in the order of their last items."""
+    number: dict[tuple[int, Hashable], int] = {}
+    pairs = [(i, number.setdefault(text, len(number))) for i, x in enumerate(items) for text in enumerate(texts(x))]
+    rows, columns = np.array(pairs).T
+    nodes = len(items) + len(number)
+    graph = coo_array((np.ones(len(pairs)), (rows, len(items) + columns)), shape=(nodes, nodes))
+    groups: dict[int, list[int]] = {}
+    for i, group in enumerate(connected_components(graph, directed=False)[1][: len(items)].tolist()):
+        groups.setdefault(group, []).append(i)
+    return sorted(groups.values(), key=max)

@@ -96,7 +96,7 @@ def load_labelled(source: str | Path = "banking77", dev_share: float = 0.1, seed
         ``"banking77"``, customers' questions and 77 intents (Casanueva et al. 2020, CC BY 4.0; train and test), from
         ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share, seed
-        How much of train becomes dev where there is none, drawn at random.
+        How much of train becomes dev where there is none, drawn at random; equal texts stay together.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def load_listops(source: str | Path = "listops", dev_share: float = 0.1, seed: i
         once. This project's own cut of it: the first 8,000 are train, the last 2,000 test, so that scores do not
         compare with published ones. Or the path of a file or folder, see `part_paths` and `read_listops`.
     dev_share, seed
-        How much of train becomes dev where there is none, drawn at random.
+        How much of train becomes dev where there is none, drawn at random; equal texts stay together.
 
     Raises
     ------
@@ -234,4 +234,4 @@ def load_listops(source: str | Path = "listops", dev_share: float = 0.1, seed: i
     own = [own_file(f"listops/d20s_{part}.tsv", sha256) for part, sha256 in _PARTS.items()]
     files = [path for path in own if path] or [fetch(_WHOLE)]
     rows = [row for path in files for row in read_listops(path)]
-    return Splits(*held_out(rows[:_TRAIN], dev_share, seed), rows[_TRAIN:])
+    return Splits(**held_out(rows[:_TRAIN], {"dev": dev_share}, seed), test=rows[_TRAIN:])

@@ -1,14 +1,13 @@
 """Sentence pairs to train translation on: files of two columns, and Tatoeba by name;
-held-out parts share no source sentence with the rest.
+held-out parts share no sentence with the rest, on either side.
 """
 
 import hashlib
-import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from probtx_pyro.data.files import GITHUB, Splits, download, own_file, part_paths, read_lines
+from probtx_pyro.data.files import GITHUB, Splits, download, held_out, own_file, part_paths, read_lines
 
 TATOEBA = "tatoeba_en_de/pairs.tsv"
 SHA256 = "fd7636e4f85ae5414c7f0c2dcb5992a1fcb110404fd7e2526b746553273d0510"
@@ -67,8 +66,8 @@ def load_pairs(
         ``"tatoeba"``, 50,001 short English-German pairs (Tatoeba, CC BY 2.0 FR, selected by manythings.org), from
         ``$PROBTX_DATA`` or downloaded once; or the path of a file or folder, see `part_paths`.
     dev_share, test_share
-        How much of the distinct source sentences of train becomes dev or test where there is no such part, drawn at
-        random; all pairs of a source sentence are in one part.
+        How much of train becomes dev or test where there is no such part, drawn at random. Pairs that share a sentence
+        on either side are in one part, and so are those that other pairs connect.
     seed
         Seed of the draw.
 
@@ -83,27 +82,7 @@ def load_pairs(
         parts = {part: read_pairs(path) for part, path in part_paths(source, {"tatoeba": {}}).items()}
     shares = {"dev": dev_share, "test": test_share}
     missing = {part: share for part, share in shares.items() if part not in parts}
-    return Splits(**{"train": [], **parts, **_held_out(parts["train"], missing, seed)})
-
-
-def _held_out(pairs: list[Pair], shares: dict[str, float], seed: int) -> dict[str, list[Pair]]:
-    """Return the parts by name, with what is left as ``"train"``: a share of the distinct sources each,
-    the order of pairs kept.
-    """
-    sources = list(dict.fromkeys(pair.source for pair in pairs))
-    random.Random(seed).shuffle(sources)
-    part_of: dict[str, str] = {}
-    for part, share in shares.items():
-        start, number = len(part_of), round(len(sources) * share)
-        if not 0 <= share < 1 or (part == "dev" and not number) or start + number >= len(sources):
-            raise ValueError(
-                f"{part}_share {share} of {len(sources)} sentences leaves a part empty; give a {part} file"
-            )
-        part_of |= dict.fromkeys(sources[start : start + number], part)
-    parts: dict[str, list[Pair]] = {part: [] for part in ("train", *shares)}
-    for pair in pairs:
-        parts[part_of.get(pair.source, "train")].append(pair)
-    return parts
+    return Splits(**{"test": [], **parts, **held_out(parts["train"], missing, seed, texts=iter)})
 
 
 def _tatoeba() -> list[Pair]:

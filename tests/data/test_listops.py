@@ -62,8 +62,8 @@ def test_a_classifier_takes_its_words_from_files_of_either_kind(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text(LINES * 10)
     parts = classified_texts(str(path))
-    assert (["[MAX", "2", "[SM", "9", "4", "]", "1", "]"], "3") in parts["train"] and len(parts["dev"]) == 2
-    path.write_text("text\tcategory\n" + "Is it 7?\tno\n" * 10)
+    assert (["[MAX", "2", "[SM", "9", "4", "]", "1", "]"], "3") in parts["train"] and len(parts["dev"]) == 10  # equal
+    path.write_text("text\tcategory\n" + "Is it 7?\tno\n" * 10 + "Yes!\tyes\n")
     assert not is_listops(path) and classified_texts(str(path))["train"][0] == (["is", "it", "7", "?"], "no")
     with pytest.raises(ValueError, match="there is no file or folder nowhere; give one, or one of banking77, listops"):
         classified_texts("nowhere")

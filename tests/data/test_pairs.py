@@ -29,20 +29,21 @@ def test_a_bad_line_is_named(tmp_path, text, message):
         load_pairs(tmp_path / "pairs.tsv")
 
 
-def test_parts_share_no_source_sentence(tmp_path):
+def test_parts_share_no_sentence(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("\n".join(LINES))
     parts = load_pairs(path, dev_share=0.1, test_share=0.2)
     assert [len(part) for part in parts] == [140, 20, 40]
     assert sorted(pair for part in parts for pair in part) == sorted(read_pairs(LINES))
-    sources = [{pair.source for pair in part} for part in parts]
-    assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
+    for side in (0, 1):
+        texts = [{pair[side] for pair in part} for part in parts]
+        assert not (texts[0] & texts[1] or texts[0] & texts[2] or texts[1] & texts[2])
     assert parts == load_pairs(path, dev_share=0.1, test_share=0.2)
     assert parts != load_pairs(path, dev_share=0.1, test_share=0.2, seed=1)
     assert parts.test != sorted(parts.test)[:40] and not load_pairs(path, test_share=0.0).test
-    with pytest.raises(ValueError, match=r"dev_share 0.004 of 100 sentences leaves a part empty"):
-        load_pairs(path, dev_share=0.004)
-    with pytest.raises(ValueError, match=r"test_share 0.95 of 100 sentences leaves a part empty"):
+    with pytest.raises(ValueError, match=r"dev_share 0.002 of 200 items, .* leaves a part empty"):
+        load_pairs(path, dev_share=0.002)
+    with pytest.raises(ValueError, match=r"test_share 0.95 of 200 items, .* leaves a part empty"):
         load_pairs(path, test_share=0.95)
 
 

@@ -30,16 +30,31 @@ def test_published_parts_are_fetched_or_installed(tmp_path, monkeypatch):
 def test_a_file_is_split_at_its_end_or_by_a_seed(tmp_path):
     (tmp_path / "letters").write_text("abcdefghij")
     assert load_splits(tmp_path / "letters", {}, letters, 0.3) == Splits(list("abcdefg"), list("hij"), [])
-    train, dev = held_out(list("abcdefghij"), 0.3, seed=1)
+    train, dev = held_out("abcdefghij", {"dev": 0.3}, seed=1).values()
     assert sorted(train + dev) == list("abcdefghij") and train == sorted(train) and dev == sorted(dev)
-    assert held_out(list("abcdefghij"), 0.3, seed=1) == (train, dev)
-    assert any(held_out(list("abcdefghij"), 0.3, seed=seed)[1] != dev for seed in range(2, 5))
+    assert held_out("abcdefghij", {"dev": 0.3}, seed=1)["dev"] == dev
+    assert any(held_out("abcdefghij", {"dev": 0.3}, seed=seed)["dev"] != dev for seed in range(2, 5))
 
 
 def test_a_share_may_not_empty_a_part():
-    for share in (0.0, 1.0, 0.01, -1.0):
-        with pytest.raises(ValueError, match=r"dev_share .* of 10 items leaves a part empty"):
-            held_out(list("abcdefghij"), share)
+    for share in (1.0, 0.01, -1.0):
+        with pytest.raises(ValueError, match=r"dev_share .* of 10 items, .* leaves a part empty"):
+            held_out("abcdefghij", {"dev": share})
+    assert held_out("ab", {"dev": 0.0})["dev"] == []
+
+
+@pytest.mark.parametrize("seed", [None, *range(5)])
+def test_what_is_connected_stays_together(seed):
+    """Chains: each item shares a text with the next on one side or the other; a loop over parts finds none in two."""
+    chains = [[(f"a{k}", f"x{k}"), (f"a{k}", f"y{k}"), (f"b{k}", f"y{k}"), (f"b{k}", f"z{k}")] for k in range(30)]
+    items = [chain[i] for i in range(4) for chain in chains]
+    parts = held_out(items, {"dev": 0.1, "test": 0.2}, seed, texts=iter)
+    assert sorted(x for part in parts.values() for x in part) == sorted(items)
+    assert [len(part) for part in parts.values()] == [84, 12, 24]
+    for k, chain in enumerate(chains):
+        assert sum(any(x in part for x in chain) for part in parts.values()) == 1, k
+    swapped = held_out([("a", "b"), ("b", "c")], {"dev": 0.5}, seed, texts=iter)
+    assert len(swapped["dev"]) == 1  # "b" stands on another side in each
 
 
 @pytest.mark.parametrize(
