@@ -2,7 +2,8 @@
 
 Used by `benchmarks.tasks` ("masked sentences"). A channel of the CRF is a channel of its last sweep; one of a transformer is a head
 of a layer, what each word attends to being its head. Both go to the same decoders (`apps.DECODERS`), a word's attention to itself
-left out. Scores are of the words that are no punctuation. "best channel" is chosen on the dev part, and scored on the test part.
+left out. Scores are of the words that are no punctuation. "best channel" is chosen on the dev part, and scored on the test part: of
+the channels of one layer, so that a pick is compared with a pick among as many. A CRF has one "layer", its last sweep.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,12 @@ def transformer_heads(model: WordModel, words: Tensor) -> Tensor:
     return torch.cat(found)
 
 
+def channels_of(model: WordModel) -> int:
+    """The channels of a CRF, or the heads of one layer."""
+    layers = getattr(model.encoder, "layers", None)
+    return model.encoder.num_channels if layers is None else layers[0].self_attn.num_heads
+
+
 def decoded(marginals: np.ndarray, decoder: str) -> np.ndarray:
     """Heads (..., N) from attention (..., N, N), by a decoder of `DECODERS`."""
     p = torch.as_tensor(marginals, dtype=torch.float64).clamp_min(SMALLEST).log()
@@ -73,16 +80,21 @@ def attachment(model: WordModel, vocabulary: Vocabulary, dev: list[Sentence], te
         counted[name] = [[tag != PUNCTUATION for tag in s.upos] for s in part]
         marginals[name] = attention_of(model, vocabulary, [s.words for s in part])
     scores: dict[str, Any] = baseline_scores(gold["test"], counted["test"], seed=0)
-    for name in DECODERS:
-        means = [decoded(x.mean(0), name) for x in marginals["test"]]
-        scores[f"mean of channels, {name}"] = attachment_score(means, gold["test"], counted["test"])
-    for decoder in ("word", "projective"):
-        of = {
-            name: channel_scores(marginals[name], gold[name], lambda p, d=decoder: decoded(p, d), counted[name])
-            for name in marginals
-        }
-        best = int(of["dev"].channels.argmax())
-        scores[f"channels, {decoder}"] = of["test"].channels.tolist()
-        scores[f"best channel, {decoder}"] = float(of["test"].channels[best])
-        scores[f"any channel, {decoder}"] = of["test"].oracle
+    channels = channels_of(model)
+    for layer in range(len(marginals["test"][0]) // channels):
+        own = slice(layer * channels, (layer + 1) * channels)
+        shown = {name: [x[own] for x in part] for name, part in marginals.items()}
+        where = f"layer {layer + 1}"
+        for name in DECODERS:
+            means = [decoded(x.mean(0), name) for x in shown["test"]]
+            scores[f"{where}: mean of channels, {name}"] = attachment_score(means, gold["test"], counted["test"])
+        for decoder in ("word", "projective"):
+            of = {
+                name: channel_scores(part, gold[name], lambda p, d=decoder: decoded(p, d), counted[name])
+                for name, part in shown.items()
+            }
+            best = int(of["dev"].channels.argmax())
+            scores[f"{where}: channels, {decoder}"] = of["test"].channels.tolist()
+            scores[f"{where}: best channel, {decoder}"] = float(of["test"].channels[best])
+            scores[f"{where}: any channel, {decoder}"] = of["test"].oracle
     return scores

@@ -1,21 +1,21 @@
 """Every table of the sources, their figures beside ours: writes the tables of ``docs/reports/the_papers_tables.md`` from the results.
 
 Run with ``python -m benchmarks.papers_tables``. It trains nothing: a row has the figures of the run files of its name that are
-there, one a seed, and a row without files says so. A claim is that one row is better than another. Its verdict is computed: at
-three seeds or more, "reproduced" where every seed says so, "not reproduced" where every seed says the contrary, else "open"; where the
-source has no such rows, "holds here" and "does not hold here".
+there, one a seed, and a row without files says so. A claim is that one row is better than another; `benchmarks.verdicts` says when
+it holds. It is "reproduced" or "not reproduced" where the source has both rows, else it "holds here" or "does not hold here".
 """
 
 import json
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks.reports import REPORTS, filled, rows_of
 from benchmarks.timing import RESULTS
+from benchmarks.verdicts import LEVEL, Gains, Items, Verdict, gains, holm, still_rose, verdict
 
 PAGE = REPORTS / "the_papers_tables.md"
-SEEDS = 3  # at least, for a verdict
 
 
 class Row(NamedTuple):
@@ -24,13 +24,15 @@ class Row(NamedTuple):
     name: of the model.
     files: of our runs under ``results/``, one a seed.
     theirs: the figures that the source prints, one for each of its data sets; none for a control that it lacks.
-    figure: in the place of the table's.
+    figure: in the place of the table's, of which the files keep no items.
+    fixed: the same in every run, which is no run of its own.
     """
 
     name: str
     files: str
     theirs: tuple[str, ...] = ()
     figure: Callable[[dict[str, Any]], float] | None = None
+    fixed: bool = False
 
 
 class Table(NamedTuple):
@@ -63,19 +65,22 @@ def metric(part: str, name: str, scale: float = 1.0) -> Callable[[dict[str, Any]
 
 
 def trees(read: str) -> Callable[[dict[str, Any]], float]:
-    """Attachment score of a way to read trees, in per cent."""
-    return lambda run: 100 * run["attachment"][read]
+    """Attachment score of a way to read trees, in per cent; nan where a run did not read them so."""
+    return lambda run: 100 * run["attachment"].get(read, math.nan)
 
 
-def read_trees(encoders: dict[str, str]) -> tuple[Row, ...]:
-    """The rows of trees in attention, and of baselines, which are the same in every run."""
+def read_trees(encoders: dict[str, tuple[str, int]]) -> tuple[Row, ...]:
+    """The rows of trees in attention, layer by layer, and of baselines, which are the same in every run."""
     files = "tasks/masked-sentences-{}-12000-steps-seed-*.json"
-    ways = {"mean of all channels": "mean of channels, projective", "best channel": "best channel, projective", "any channel": "any channel, projective"}  # fmt: skip
-    rows = [Row(f"{name}: {way}", files.format(x), (), trees(key)) for x, name in encoders.items() for way, key in ways.items()]  # fmt: skip
-    return (
-        *(Row(name, files.format("crf"), (), trees(name)) for name in ("right arc", "left arc", "random heads")),
-        *rows,
-    )
+    ways = ("mean of channels", "best channel", "any channel")
+    rows = [
+        Row(f"{name.format(layer)}: {way}", files.format(x), (), trees(f"layer {layer}: {way}, projective"))
+        for x, (name, layers) in encoders.items()
+        for layer in range(1, layers + 1)
+        for way in ways
+    ]
+    baselines = (Row(name, files.format("crf"), (), trees(name), fixed=True) for name in ("right arc", "left arc", "random heads"))  # fmt: skip
+    return (*baselines, *rows)
 
 
 def words(task: str, steps: int, **theirs: tuple[str, ...]) -> tuple[Row, ...]:
@@ -143,7 +148,7 @@ TABLES = {
             *words("upos", 980, transformer=("96.44 ± 0.04", "91.17 ± 0.11"), crf=("96.29 ± 0.03", "90.96 ± 0.10")),
             Row("dependency CRF, potentials of low rank (control)", "tasks/upos-low-rank-980-steps-seed-*.json"),
         ),
-        ((TRANSFORMER, CRF),),
+        ((TRANSFORMER, CRF), (RELATIVE, CRF)),
     ),
     "masked words": Table(
         ("PTB", "BLLIP"), "UD English EWT by sentences, words that occur 3 times, perplexity of hidden test words",
@@ -182,19 +187,30 @@ TABLES = {
     ),
     "induced trees": Table(
         (), "UD English EWT, attachment without punctuation in per cent", trees("right arc"), False,
-        read_trees({"crf": "CRF", "transformer": "transformer", "relative": "relative transformer"}),
+        read_trees({"crf": ("CRF", 1), "transformer": ("transformer, layer {}", 2), "relative": ("relative transformer, layer {}", 2)}),
         (
-            ("CRF: best channel", "transformer: best channel"), ("CRF: best channel", "relative transformer: best channel"),
-            ("CRF: best channel", "right arc"), ("CRF: mean of all channels", "right arc"),
+            *(("CRF: best channel", f"{name}transformer, layer {layer}: best channel") for name in ("", "relative ") for layer in (1, 2)),
+            ("CRF: best channel", "right arc"), ("CRF: mean of channels", "right arc"),
         ),
     ),
 }  # fmt: skip
 
 
-def seeds_of(row: Row, table: Table) -> dict[int, float]:
-    """The figure of each seed that has been run."""
-    runs = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(row.files))]
-    return {run["settings"]["seed"]: (row.figure or table.figure)(run) for run in runs}
+class Found(NamedTuple):
+    """The runs of a row by seed, their figures, and the items of those that keep them."""
+
+    runs: dict[int, dict[str, Any]]
+    figures: dict[int, float]
+    items: dict[int, Items]
+
+
+def found_of(row: Row, table: Table) -> Found:
+    """What has been run of a row."""
+    figure = row.figure or table.figure
+    read = (json.loads(path.read_text()) for path in sorted(RESULTS.glob(row.files)))
+    runs = {run["settings"]["seed"]: run for run in read if not math.isnan(figure(run))}
+    kept = {} if row.figure else {seed: Items.unpacked(run["items"]) for seed, run in runs.items() if "items" in run}
+    return Found(runs, {seed: figure(run) for seed, run in runs.items()}, kept)
 
 
 def spread(values: list[float], digits: int, sign: str = "") -> str:
@@ -205,12 +221,40 @@ def spread(values: list[float], digits: int, sign: str = "") -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-def verdict(gains: list[float], printed: bool = True) -> str:
-    """Verdict on a claim, from how much better its first row is in each seed; of our own, where the source has not ``printed`` both rows."""
-    holds, fails = ("reproduced", "not reproduced") if printed else ("holds here", "does not hold here")
-    if len(gains) < SEEDS:
-        return "open" if gains else "not run yet"
-    return holds if min(gains) > 0 else fails if max(gains) < 0 else "open"
+def rise_of(found: Found) -> tuple[float, bool]:
+    """How much the validation score of the runs of a row got better over the last fifth, and whether that is too much."""
+    runs = list(found.runs.values())
+    return still_rose(runs, lower="perplexity" in runs[0]) if runs and "validation" in runs[0] else (0.0, False)
+
+
+class Claim(NamedTuple):
+    """A claim of a table, judged.
+
+    first, second: rows of which the first is said to be better.
+    gains, verdict: of the first over the second.
+    """
+
+    first: str
+    second: str
+    gains: Gains
+    verdict: Verdict
+
+
+def claims_of(table: Table, found: dict[str, Found]) -> list[Claim]:
+    """The claims of a table, judged."""
+    made = []
+    for first, second in table.claims:
+        rows = found[first], found[second]
+        by = gains(*(row.figures for row in rows), [row.items for row in rows], table.lower)
+        made.append(Claim(first, second, by, verdict(by, [rise_of(row)[1] for row in rows])))
+    return made
+
+
+def said(of: Verdict, printed: bool) -> str:
+    """The word of a verdict; of our own, where the source has not ``printed`` both rows."""
+    if printed:
+        return {"holds": "reproduced", "does not hold": "not reproduced"}.get(of.word, of.word)
+    return {"holds": "holds here", "does not hold": "does not hold here"}.get(of.word, of.word)
 
 
 def number(text: str) -> float:
@@ -226,32 +270,87 @@ def gain_of(first: str, second: str, lower: bool) -> str:
     return f"{(number(second) - number(first)) * (1 if lower else -1):+.{digits}f}"
 
 
-def lines(table: Table) -> list[str]:
-    """The table and its claims, in Markdown."""
-    found = {row.name: seeds_of(row, table) for row in table.rows}
+def lines(table: Table, corrected: dict[tuple[str, str], float] | None = None) -> list[str]:
+    """The table and its claims, in Markdown; ``corrected`` has the p-values of its claims after `holm`."""
+    found = {row.name: found_of(row, table) for row in table.rows}
     theirs = {row.name: row.theirs or ("-",) * len(table.sets) for row in table.rows}
-    head = ["model", *(f"theirs: {name}" for name in table.sets), f"ours: {table.ours}", "seeds"]
-    made = [head]
-    for name, seeds in found.items():
-        made.append([name, *theirs[name], spread(list(seeds.values()), table.digits), str(len(seeds))])
-    sign = 1 if table.lower else -1
-    head = ["claim", "theirs, by", "ours, by", "seeds for it", "verdict"]
-    claims = [head]
-    for first, second in table.claims:
-        both = found[first].keys() & found[second].keys()
-        gains = [sign * (found[second][seed] - found[first][seed]) for seed in sorted(both)]
-        by = [gain_of(*pair, table.lower) for pair in zip(theirs[first], theirs[second], strict=True)]
-        said = ", ".join(x for x in by if x != "-") or "no such row"
-        shown = spread(gains, table.digits, "+")
-        claims.append([f"{first}, better than {second}", said, shown, f"{sum(x > 0 for x in gains)} of {len(gains)}", verdict(gains, any(x != "-" for x in by))])  # fmt: skip
-    return [*rows_of(*made), "", *rows_of(*claims)]
+    columns = ["rise at the end", "parameters", "seconds", "seeds"]
+    made = [["model", *(f"theirs: {name}" for name in table.sets), f"ours: {table.ours}", *columns]]
+    for row in table.rows:
+        of = found[row.name]
+        runs, values = list(of.runs.values()), list(of.figures.values())
+        if row.fixed or not runs:
+            shown = f"{values[0]:.{table.digits}f}" if values else "not run yet"
+            made.append([row.name, *theirs[row.name], shown, "-", "-", "-", "-"])
+            continue
+        more, rose = rise_of(of)
+        seconds = statistics.median(run.get("seconds", math.nan) for run in runs)
+        cells = [f"{more:+.1%}{' **rose**' if rose else ''}", f"{runs[0].get('parameters', 0):,}", f"{seconds:,.0f}", str(len(runs))]  # fmt: skip
+        made.append([row.name, *theirs[row.name], spread(values, table.digits), *cells])
+    head = ["claim", "theirs, by", f"ours, by, with {LEVEL:.0%} interval", "over", "p", "p after Holm", "verdict"]
+    rows = [head]
+    for claim in claims_of(table, found):
+        pair = (claim.first, claim.second)
+        by = [gain_of(*each, table.lower) for each in zip(theirs[claim.first], theirs[claim.second], strict=True)]
+        printed = any(x != "-" for x in by)
+        them = ", ".join(x for x in by if x != "-") or "no such row"
+        rows.append([f"{claim.first}, better than {claim.second}", them, *judged(claim, table.digits, printed, (corrected or {}).get(pair))])  # fmt: skip
+    return [*rows_of(*made), "", *rows_of(*rows)]
+
+
+def judged(claim: Claim, digits: int, printed: bool, corrected: float | None) -> list[str]:
+    """The cells of a claim: difference and interval, what the interval covers, both p-values, verdict."""
+    of, n = claim.verdict, len(claim.gains.by_seed)
+    if not n:
+        return ["not run yet", "-", "-", "-", "not run yet"]
+    interval = f" ({of.low:+.{digits}f} to {of.high:+.{digits}f})" if n > 1 else ""
+    over = f"{n} seeds" + (" and items" if claim.gains.item_variance is not None else "")
+    after = "-" if corrected is None else small(corrected)
+    return [f"{of.mean:+.{digits}f}{interval}", over, small(of.p), after, said(of, printed) + (f": {of.more}" if of.more else "")]  # fmt: skip
+
+
+def small(p: float) -> str:
+    """A p-value with two digits behind the point, or as a bound."""
+    return "-" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 0.1 else f"{p:.2f}".lstrip("0")  # fmt: skip
+
+
+def everything() -> dict[str, list[Claim]]:
+    """The claims of every table, judged."""
+    return {name: claims_of(table, {row.name: found_of(row, table) for row in table.rows}) for name, table in TABLES.items()}  # fmt: skip
+
+
+def corrected_p(all_claims: dict[str, list[Claim]]) -> dict[str, dict[tuple[str, str], float]]:
+    """p-values after `holm` over all claims of the page, by table and pair."""
+    flat = [(name, claim) for name, claims in all_claims.items() for claim in claims]
+    found: dict[str, dict[tuple[str, str], float]] = {name: {} for name in all_claims}
+    for (name, claim), p in zip(flat, holm([claim.verdict.p for _, claim in flat]), strict=True):
+        found[name][claim.first, claim.second] = p
+    return found
+
+
+def summary(all_claims: dict[str, list[Claim]]) -> list[str]:
+    """How many claims there are, and how many are decided."""
+    corrected, rows = corrected_p(all_claims), [["table", "claims", "hold", "do not hold", "open", "still decided after Holm"]]  # fmt: skip
+    words = ("holds", "does not hold", "open")
+    totals = [0] * 5
+    for name, claims in all_claims.items():
+        count = [sum(claim.verdict.word == word for claim in claims) for word in words]
+        kept = sum(claim.verdict.word in words[:2] and corrected[name][claim.first, claim.second] < 1 - LEVEL for claim in claims)  # fmt: skip
+        numbers = [len(claims), *count, kept]
+        totals = [a + b for a, b in zip(totals, numbers, strict=True)]
+        rows.append([name, *map(str, numbers)])
+    rows.append(["**all**", *map(str, totals)])
+    chance = (1 - LEVEL) * totals[0]
+    return [*rows_of(*rows), "", f"Were there no difference behind any of the {totals[0]} claims, {chance:.1f} of them would be decided by chance."]  # fmt: skip
 
 
 def page(text: str) -> str:
     """The page, its tables written anew."""
+    claims = everything()
+    corrected = corrected_p(claims)
     for name, table in TABLES.items():
-        text = filled(text, name, lines(table))
-    return text
+        text = filled(text, name, lines(table, corrected[name]))
+    return filled(text, "claims", summary(claims))
 
 
 def main() -> None:
