@@ -158,20 +158,25 @@ def peers(seeds: int, chosen: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def taught(digits: Any, seed: int) -> tuple[np.random.Generator, np.ndarray, MemoryClassifier]:
-    """Random numbers, the digits that were not learned from, and a classifier of a thousand others."""
+def taught(
+    images: np.ndarray, labels: np.ndarray, number: int, seed: int, defaults: bool = False
+) -> tuple[np.random.Generator, np.ndarray, MemoryClassifier]:
+    """Random numbers, the pictures that were not learned from, and a classifier of so many others: one unit a class and
+    the full metric, or the class's own ``defaults``.
+    """
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(digits.labels))
-    learned, rest = order[:1000], order[1000:]
-    x, y = digits.images[learned].reshape(-1, 64), digits.labels[learned]
-    return rng, rest, MemoryClassifier(random_state=seed).fit(x, y)
+    order = rng.permutation(len(labels))
+    learned, rest = order[:number], order[number:]
+    settings = {} if defaults else {"units_per_class": 1, "metric": "full"}
+    classifier = MemoryClassifier(random_state=seed, **settings)
+    return rng, rest, classifier.fit(images[learned].reshape(number, -1), labels[learned])
 
 
 def prevalence(seeds: int) -> list[dict[str, Any]]:
     found = load_digits()
     rows = []
     for seed in range(seeds):
-        rng, rest, classifier = taught(found, seed)
+        rng, rest, classifier = taught(found.images, found.labels, 1000, seed)
         for concentration in (0.1, 1.0):
             for draw in range(20):
                 shares = rng.dirichlet(np.full(10, concentration))

@@ -1,8 +1,21 @@
 """Another domain without labels: what a memory lets move, chosen by held-out evidence of the batch, beside the same without a choice.
 
-    python -m benchmarks.evidence domain-shift [--seeds 10] [--tuning] [--quick]
+    python -m benchmarks.evidence domain-shift [--seeds 10] [--tuning | --fashion] [--quick]
 
-**Protocol** (23 November 2026). Digits, 8 x 8, ink in 0..1: 1,000 to learn from, one unit a class, full metric, all defaults of
+**Protocol of the test** (``--fashion``; 27 November 2026, written before anything was scored on these pictures or in these domains). Below
+is the table on digits, which is *development*: its five domains had been scored with the default of that morning before the scale and
+the stages were added, because cells at half contrast were lost. What came out of it is tested once, on other pictures in other domains:
+the 900 garments of Fashion-MNIST, halved to 14 x 14 by means of four pixels, 600 to learn from and batches of the other 300, of 20, 75 and
+150 garments or as many as three classes have, unchanged and in five domains that neither table has: **occluded** (the lower right
+quarter black), **coarse** (each block of two by two pixels its mean), **wider** (stretched by 1.25 across), **specks** (5 % of the
+pixels black, 5 % white), **lit from the side** (multiplied by a ramp from 0.5 to 1.2, clipped). Nothing is tuned: settings, methods and
+scores are those below, ``stata`` with the anchor of `STATA_ANCHOR`; one unit a class and the full metric, as below, and beside it
+``choice`` and ``nothing`` of the class's own defaults. Ten seeds draw what is learned, the batches and the noise; the 900 garments are
+the same, so that the interval over seeds covers draws of garments from these 900 only. **Claims**: (1) ``choice`` is more accurate
+than ``nothing`` over all cells; (2) and in each of the five domains; (3) no cell loses more than .015; (4) the negative log likelihood is
+no worse; verdicts by `benchmarks.verdicts` over seeds, (3) by the count. It is run once, and whatever comes out stands.
+
+**Protocol of the development** (23 November 2026). Digits, 8 x 8, ink in 0..1: 1,000 to learn from, one unit a class, full metric, all defaults of
 `apps.MemoryClassifier`; batches of the other 797 without their labels, of all ten classes or of three drawn at random, of 20, 75 and 300
 digits (or as many as three classes have), unchanged and in five other domains: rotated by 20 degrees, blurred (Gaussian, sigma 0.7
 pixels), noisy (Gaussian, sd 0.25, clipped to 0..1), of half the contrast, brighter by 0.25 (clipped). Each method adapts to a batch and
@@ -27,7 +40,7 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import ndimage
@@ -36,9 +49,35 @@ from scipy.special import softmax
 from benchmarks.memory_classifier import scores, taught
 from benchmarks.timing import RESULTS, write
 from probtx_pyro.apps import MemoryClassifier
-from probtx_pyro.data import load_digits
+from probtx_pyro.data import load_digits, load_fashion
 
 Images = np.ndarray
+
+
+def _ramp(images: Images) -> Images:
+    return (images * np.linspace(0.5, 1.2, images.shape[-1])).clip(0, 1)
+
+
+def _specks(images: Images, rng: np.random.Generator) -> Images:
+    chance = rng.random(images.shape)
+    return np.where(chance < 0.05, 0.0, np.where(chance > 0.95, 1.0, images))
+
+
+def _occluded(images: Images) -> Images:
+    half = images.shape[-1] // 2
+    return np.where((np.arange(2 * half) >= half) & (np.arange(2 * half) >= half)[:, None], 0.0, images)
+
+
+def _coarse(images: Images) -> Images:
+    return np.kron(halved(images), np.ones((2, 2)))
+
+
+def halved(images: Images) -> Images:
+    """Pictures of half the width and height, each pixel the mean of four."""
+    n, height, width = images.shape
+    return images.reshape(n, height // 2, 2, width // 2, 2).mean((2, 4))
+
+
 Change = Callable[[Images, np.random.Generator], Images]
 DOMAINS: Mapping[str, Change] = {
     "clean": lambda images, rng: images,
@@ -65,7 +104,14 @@ TUNING: Mapping[str, Change] = {
     "thinner": lambda images, rng: 0.5 * images + 0.5 * ndimage.grey_erosion(images, size=(1, 2, 1)),
     "smaller": lambda images, rng: _warped(images, 1.15 * np.eye(2), -0.15 * 3.5),
 }
-SIZES = (20, 75, 300)
+FASHION: Mapping[str, Change] = {
+    "clean": lambda images, rng: images,
+    "occluded": lambda images, rng: _occluded(images),
+    "coarse": lambda images, rng: _coarse(images),
+    "wider": lambda images, rng: _warped(images, [[1, 0], [0, 0.8]], (0, 0.1 * images.shape[-1])),
+    "specks": _specks,
+    "lit from the side": lambda images, rng: _ramp(images),
+}
 SETS = (
     ("prevalence",), ("shift",), ("shift", "scale"), ("metric",), ("shift", "scale", "metric"), ("keys",),
     ("prevalence", "shift", "scale", "metric", "keys"),
@@ -133,24 +179,57 @@ METHODS: Mapping[str, Method] = {
 TUNED = {**NOTHING, **{f"stata {anchor:g}": _anchored(anchor) for anchor in STATA_ANCHORS}}
 
 
-def run(seeds: range, domains: Mapping[str, Change], methods: Mapping[str, Method], name: str | None) -> list[Any]:
-    """Rows of cells and methods, a score a list over seeds; seeds that are kept are not run again."""
-    path, found = RESULTS / f"{name}.json", load_digits()
+class Pictures(NamedTuple):
+    """Pictures in domains.
+
+    images, labels: (N, H, W), and (N,) classes 0 to 9.
+    learned: how many are learned from.
+    sizes: of batches.
+    domains: changes of them, by name.
+    """
+
+    images: Images
+    labels: np.ndarray
+    learned: int
+    sizes: tuple[int, ...]
+    domains: Mapping[str, Change]
+
+
+def digits(domains: Mapping[str, Change]) -> Pictures:
+    found = load_digits()
+    return Pictures(found.images, found.labels, 1000, (20, 75, 300), domains)
+
+
+def garments() -> Pictures:
+    found = load_fashion()
+    return Pictures(halved(found.images), found.labels, 600, (20, 75, 150), FASHION)
+
+
+def run(seeds: range, pictures: Pictures, methods: Mapping[str, Method], name: str | None, defaults: bool = False) -> list[Any]:  # fmt: skip
+    """Rows of cells and methods, a score a list over seeds; seeds that are kept are not run again.
+
+    With ``defaults`` a classifier with the class's own settings answers beside, as it is and with its choice.
+    """
+    path, (images, labels, _, sizes, domains) = RESULTS / f"{name}.json", pictures
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     if name and path.exists():
         kept = json.loads(path.read_text())["rows"]
         cells = {(row["domain"], row["classes"], row["size"], row["method"]): row for row in kept}
     done = len(next(iter(cells.values()))["accuracy"]) if cells else 0
     for seed in seeds[done:]:
-        rng, rest, classifier = taught(found, seed)
+        rng, rest, classifier = taught(images, labels, pictures.learned, seed)
+        asked = {method: (classifier, answer) for method, answer in methods.items()}
+        if defaults:
+            own_settings = taught(images, labels, pictures.learned, seed, defaults=True)[2]
+            asked |= {f"defaults: {method}": (own_settings, answer) for method, answer in NOTHING.items()}
         for domain, change in domains.items():
             for classes in (10, 3):
-                for size in SIZES:
-                    own = rest[np.isin(found.labels[rest], rng.choice(10, classes, replace=False))]
+                for size in sizes:
+                    own = rest[np.isin(labels[rest], rng.choice(10, classes, replace=False))]
                     batch = rng.choice(own, min(size, len(own)), replace=False)
-                    x, truth = change(found.images[batch], rng).reshape(-1, 64), found.labels[batch]
-                    for method, answer in methods.items():
-                        said, moves = answer(classifier, x)
+                    x, truth = change(images[batch], rng).reshape(len(batch), -1), labels[batch]
+                    for method, (learner, answer) in asked.items():
+                        said, moves = answer(learner, x)
                         key = domain, classes, size, method
                         empty = {"domain": domain, "classes": classes, "size": size, "method": method}
                         row = cells.setdefault(key, {**empty, **{score: [] for score in SCORES}, "moved": []})
@@ -204,15 +283,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--tuning", action="store_true", help="on the domains that settings were chosen on")
+    parser.add_argument("--fashion", action="store_true", help="the test, on garments")
     parser.add_argument("--quick", action="store_true", help="two domains, one seed; writes nothing")
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # of prevalence in other domains
     if args.quick:
-        table(run(range(1), {name: DOMAINS[name] for name in ("clean", "blurred")}, METHODS, None))
+        table(run(range(1), digits({name: DOMAINS[name] for name in ("clean", "blurred")}), METHODS, None))
     elif args.tuning:
-        table(run(range(100, 100 + args.seeds), TUNING, TUNED, "evidence_domain_shift_tuning"))
+        table(run(range(100, 100 + args.seeds), digits(TUNING), TUNED, "evidence_domain_shift_tuning"))
+    elif args.fashion:
+        table(run(range(args.seeds), garments(), METHODS, "evidence_domain_shift_fashion", defaults=True))
     else:
-        table(run(range(args.seeds), DOMAINS, METHODS, "evidence_domain_shift"))
+        table(run(range(args.seeds), digits(DOMAINS), METHODS, "evidence_domain_shift"))
 
 
 if __name__ == "__main__":
