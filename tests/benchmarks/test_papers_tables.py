@@ -4,17 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import (
-    efficiency,
-    language_modelling,
-    long_range,
-    memory,
-    papers_tables,
-    redundancy,
-    reports,
-    tasks,
-    translation,
-)
+from benchmarks import papers_tables
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -52,27 +42,3 @@ def test_differences_are_paired_by_seed(tmp_path, monkeypatch):
     table = Table(("theirs",), "ours", lambda run: run["loss"], True, rows, (("A", "B"),))
     assert lines(table)[-1] == "| A, better than B | +0.5 | +1.33 ± 0.58 | 3 of 3 | reproduced |"
     assert lines(table)[2] == "| A | 1.0 | 6.00 ± 1.00 | 3 |"
-
-
-def summary(name):
-    return json.loads((papers_tables.RESULTS / f"{name}.json").read_text())
-
-
-@pytest.mark.parametrize(
-    ("report", "name", "made"),
-    [
-        ("language_models.md", "tinyshakespeare", lambda: language_modelling.printed(summary("language_modelling_tinyshakespeare")["rows"])),
-        ("language_models.md", "wikitext2", lambda: language_modelling.printed(summary("language_modelling_wikitext2")["rows"])),
-        ("performance.md", "width", lambda: efficiency.width_table(summary("efficiency_width_cpu")["rows"])),
-        ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
-        ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
-        ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
-        ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
-        ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
-        *(("memory.md", name, lambda lines=lines: lines) for name, lines in memory.tables(summary("memory"))),
-        ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
-    ],
-)  # fmt: skip
-def test_tables_of_reports_are_what_the_files_say(report, name, made):
-    text = (reports.REPORTS / report).read_text()
-    assert reports.filled(text, name, made()) == text
