@@ -4,7 +4,11 @@ A benchmark has ``report_tables``, which reads the file that the benchmark write
 `benchmarks.papers_tables`, which has a test of its own.
 """
 
+import json
+import statistics
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 
 from benchmarks import (
     adaptation,
@@ -35,7 +39,8 @@ from benchmarks import (
     tree_weights,
 )
 from benchmarks.evidence import domain_shift, in_context, label_shift
-from benchmarks.reports import Tables, whole_file
+from benchmarks.reports import Tables, rows_of, whole_file
+from benchmarks.tasks import FOLDER
 
 
 def _language_models() -> Tables:
@@ -58,9 +63,39 @@ def _tasks() -> Tables:
     }
 
 
+EARLIER = {  # runs that other tables do not have: files under ``results/tasks``, and where their figure stands
+    "entities by words without their spelling, test F1": ("entities-{}-1060-steps", ("metrics", "test", "span_f1")),
+    "entities at a rate of 0.02, test F1": ("earlier_rates/entities-{}-530-steps-rate-0.02", ("metrics", "test", "span_f1")),
+    "the same, best dev F1": ("earlier_rates/entities-{}-530-steps-rate-0.02", ("span_f1",)),
+    "the runs of the table, best dev F1": ("entities-{}-530-steps", ("span_f1",)),
+    "COGS, 1,500 steps, all tags of a sentence of gen right": ("cogs-{}-1500-steps", ("metrics", "gen", "sentence_accuracy")),
+    "masked words, WikiText-2, 1,500 steps, dev perplexity": ("masked-words-{}-1500-steps", ("perplexity",)),
+    "masked sentences at a rate of 0.02, test perplexity": ("earlier_rates/masked-sentences-{}-12000-steps-rate-0.02", ("metrics", "test", "perplexity")),
+}  # fmt: skip
+
+
+def _earlier_runs() -> Tables:
+    """Mean and standard deviation of the seeds, and their number, by encoder."""
+    encoders = ("crf", "transformer", "relative")
+    lines = []
+    for name, (files, place) in EARLIER.items():
+        cells = []
+        for encoder in encoders:
+            runs = [
+                json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{files.format(encoder)}-seed-*.json"))
+            ]
+            values = [float(reduce(getitem, place, run)) for run in runs]
+            digits = 1 if values and values[0] > 1 else 3
+            sd = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.fmean(values):.{digits}f}{sd} ({len(values)})" if values else "")
+        lines.append([name, *cells])
+    return {"earlier runs": rows_of(["mean ± sd (seeds)", *encoders], *lines)}
+
+
 MAKERS: tuple[tuple[str, Callable[[], Tables]], ...] = (
     ("crf_posterior.md", crf_likelihoods.report_tables),
     ("dependency_crf.md", _tasks),
+    ("dependency_crf.md", _earlier_runs),
     ("dependency_crf.md", text_classification.report_tables),
     ("dependency_crf.md", crf_bounds.report_tables),
     ("dependency_crf.md", known_heads.report_tables),

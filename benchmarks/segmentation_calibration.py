@@ -243,8 +243,10 @@ def calibration_table(rows: list[dict[str, Any]], pictures: str) -> list[str]:
                 ("equal mass", "log_loss"), ("equal mass", "brier"),
             )
         ]  # fmt: skip
+        error = max(x or 0.0 for x in by["calibrated", "equal width"]["standard_error"][1:-1])
+        cells.append(short(error, 2))
         lines.append([f"{marks}, {'all at once' if marks == 'scribbles' else 'with previous'}", *cells])
-    head = ["", "largest gap, ten equal-width bins", "mean gap", "largest gap, ten equal-mass bins", "mean gap", "log loss", "Brier"]  # fmt: skip
+    head = ["", "largest gap, ten equal-width bins", "mean gap", "largest gap, ten equal-mass bins", "mean gap", "log loss", "Brier", "largest standard error of an equal-width gap, but for the ends"]  # fmt: skip
     return rows_of(head, *lines)
 
 

@@ -366,6 +366,18 @@ def priors_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     return table_of(["step", "worth", *TEXTS, "evidence of the next query: own, other", "moved, of the spread: own, other"], *lines)  # fmt: skip
 
 
+def trained_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The models trained with their step: what their priors are worth, the rise of the evidence of the next query, and how far the units move."""
+    lines = []
+    for step in STEPS:
+        looks = [[row for row in rows if row["what"] == "reasons" and (row["way"], row["text"]) == (step, text)] for text in TEXTS[1:]]  # fmt: skip
+        worth = np.array([row["worth"] for row in looks[0]])
+        rise = [np.mean([np.subtract(row["next"], row["before"]) for row in own]) for own in looks]
+        moved = [np.mean([row["beside_keys"] for row in own]) for own in looks]
+        lines.append([step, f"{worth.min():.0f} to {worth.max():.0f}", _joined(rise, 2, "+"), _joined(moved, 2)])
+    return table_of(["trained with the step", "priors worth, queries", "evidence of the next query: own, other", "moved, of the spread: own, other"], *lines)  # fmt: skip
+
+
 def costs_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Time of a training step over that of softmax."""
     (row,) = (row for row in rows if row["what"] == "cost")
@@ -385,7 +397,7 @@ def report_tables() -> Tables:
     rows = rows_kept("evidence_in_context")
     return {
         "rates": rates_table(rows), "own text": scores_table(rows, "own", 2), "other text": scores_table(rows, "other", 1),
-        "priors": priors_table(rows), "time": costs_table(rows),
+        "priors": priors_table(rows), "trained": trained_table(rows), "time": costs_table(rows),
     }  # fmt: skip
 
 

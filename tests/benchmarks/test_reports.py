@@ -52,6 +52,47 @@ def test_the_check_sees_a_table_that_is_typed():
     assert unmarked("| a |\n| --- |\n| words alone |") == []
 
 
+FIGURE = re.compile(r"(?<![\w.,])[-+]?\d*\.\d{2,}(?!\w|\.\d)")
+NOT_KEPT = re.compile(r"trials?\b[^.]{0,30}\bnot\skept|in\sno\sfile", re.IGNORECASE)
+IN_WORK = ("long_range.md", "translation.md", PAPERS, *ELSEWHERE)  # these pages are being written anew
+
+
+def loose(text: str) -> list[str]:
+    """Figures of two digits and more after the point, in prose, that no table of the page has, and that are not called trials.
+
+    A paragraph or point that says "trial, not kept" is passed over, and one that begins with "Trials, not kept" with what follows it
+    in its section. Numbers in code are settings.
+    """
+    known = [abs(float(x)) for line in text.split("\n") if line.startswith("|") for x in FIGURE.findall(line)]
+    found = []
+    for section in re.split(r"^#+ ", text, flags=re.MULTILINE)[2:]:
+        for paragraph in re.split(r"\n\s*\n|\n(?=- |\d+\. )", section):
+            if re.match(r"\W*trials?, not kept", paragraph, re.IGNORECASE):
+                break
+            if NOT_KEPT.search(paragraph) or paragraph.startswith(("|", "<!--")):
+                continue
+            for x in FIGURE.findall(re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|arXiv [\d.]+", "", paragraph)):
+                digits = len(x.partition(".")[2])
+                if not any(f"{abs(float(x)):.{digits}f}" == f"{y:.{digits}f}" for y in known):
+                    found.append(x)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in IN_WORK], ids=lambda page: page.stem)
+def test_figures_in_prose_stand_in_a_table_of_the_page_or_are_called_trials(page):
+    assert loose(page.read_text()) == []
+
+
+def test_the_check_sees_a_loose_figure():
+    page = "# Report\n\n## A\n\nIt gains {} points.\n\n| a |\n| --- |\n| .947 |\n"
+    assert (
+        loose(page.format(".95")) == loose(page.format("`0.02`")) == loose(page.format("(trial, not kept) .12")) == []
+    )
+    assert loose(page.format(".12")) == [".12"]
+    assert loose(page.format("much (trial, not kept) in") + "\nIt lost .34.\n") == [".34"]
+    assert loose(page.format("much") + "\nTrials, not kept:\n\n- .34\n- .56\n\n## B\n\n.78") == [".78"]
+
+
 def test_short_numbers():
     assert [reports.short(x, 2, sign) for x, sign in [(0.944, ""), (-0.5, "+"), (0.5, "+"), (10.25, "")]] == [".94", "-.50", "+.50", "10.25"]  # fmt: skip
     assert reports.short_spread([0.5, 0.7], 1) == ".6 ± .1"
