@@ -269,7 +269,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # of prevalence in other domains
     if args.quick:
-        print("\n".join(by_domain(run(range(1), {name: DOMAINS[name] for name in ("clean", "blurred")}, METHODS, None), SHOWN)))  # fmt: skip
+        rows = run(range(1), {name: DOMAINS[name] for name in ("clean", "blurred")}, METHODS, None)
+        print("\n".join([*by_domain(rows, SHOWN), "", *of_choice(rows)]))
         return
     if args.tuning:
         run(range(100, 100 + args.seeds), TUNING, TUNED, "evidence_domain_shift_tuning")
