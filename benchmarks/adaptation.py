@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.reports import Tables, rows_of, write_tables
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
 from probtx_pyro.data import Sentence, load_treebank
@@ -182,12 +183,13 @@ def run_genre(genre: str, encoder: str, seeds: Sequence[int], part: str, methods
                 print(genre, encoder, "seed", seed, method, flush=True)
 
 
-def table(genre: str, encoder: str) -> list[str]:
-    """Rows of Markdown: the base tagger, and the differences from it, mean ± standard deviation over the seeds."""
+def table(genre: str, encoder: str) -> list[list[str]]:
+    """Cells: the base tagger, and the differences from it, mean ± standard deviation over the seeds."""
     path = FOLDER / f"{genre}-{encoder}.json"
+    lines: list[list[str]] = []
     if not path.exists():
-        return []
-    seeds, lines = json.loads(path.read_text())["seeds"], []
+        return lines
+    seeds = json.loads(path.read_text())["seeds"]
     for method in METHODS:
         rows, cells = [row for row in seeds if method in row], []
         if not rows:
@@ -198,7 +200,7 @@ def table(genre: str, encoder: str) -> list[str]:
             base = f"{scale * rows[0]['none'][part][figure]:.2f}"
             cells.append(base if method == "none" else f"{statistics.fmean(change):+.2f} ± {spread:.2f}")
         moved = sum(bool(row[method]["chosen"].get("move") or row[method]["chosen"].get("steps")) for row in rows)
-        lines.append(f"| {genre} | {method} | {moved} of {len(rows)} | {' | '.join(cells)} |")
+        lines.append([genre, method, f"{moved} of {len(rows)}", *cells])
     return lines
 
 
@@ -206,6 +208,39 @@ COLUMNS = (
     ("genre", "accuracy", 100.0), ("genre", "known", 100.0), ("genre", "unknown", 100.0), ("genre", "nats", 1000.0),
     ("others", "accuracy", 100.0), ("others", "nats", 1000.0),
 )  # fmt: skip
+
+
+def chosen_table() -> list[list[str]]:
+    """What the folds chose for ``map``, with the change of accuracy in each of these seeds, and ``map`` less fine-tuning."""
+    lines = []
+    for genre in GENRES:
+        seeds = json.loads((FOLDER / f"{genre}-crf.json").read_text())["seeds"]
+
+        def change(row: dict[str, Any], method: str = "none", figure: str = "accuracy", scale: float = 100.0) -> float:
+            return float(scale * (row["map"]["genre"][figure] - row[method]["genre"][figure]))
+
+        found: dict[str, list[float]] = {}
+        for row in seeds:
+            chosen = row["map"]["chosen"]
+            name = f"{', '.join(chosen['move'])}, spread {chosen['spread']:g}" if chosen.get("move") else "nothing"
+            found.setdefault(name, []).append(change(row))
+        lines += [
+            [genre, name, str(len(x)), ", ".join(f"{y:+.2f}" for y in sorted(x))] for name, x in sorted(found.items())
+        ]
+        for said, figure, scale in (("accuracy", "accuracy", 100.0), ("nats, thousandths", "nats", 1000.0)):
+            each = [change(row, "fine-tuning", figure, scale) for row in seeds]
+            spread = f"{statistics.fmean(each):+.2f} ± {statistics.stdev(each):.2f}"
+            lines.append([genre, f"`map` less fine-tuning, {said}", str(len(each)), spread])
+    return lines
+
+
+def report_tables() -> Tables:
+    """The table of ``docs/reports/tagger_adaptation.md``."""
+    head = ["genre", "method", "moved", "accuracy", "known words", "unknown words", "nats", "others: accuracy", "others: nats"]  # fmt: skip
+    return {
+        "genres": rows_of(head, *(row for genre in GENRES for row in table(genre, "crf"))),
+        "chosen": rows_of(["genre", "chosen for `map`", "seeds", "change of accuracy, points"], *chosen_table()),
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -222,7 +257,8 @@ def main(argv: list[str] | None = None) -> None:
     for genre, encoder in [] if args.table else pairs:
         run_genre(genre, encoder, args.seeds, args.part, args.methods)
     for genre, encoder in pairs:
-        print("\n".join(table(genre, encoder)))
+        print("\n".join(" | ".join(row) for row in table(genre, encoder)))
+    write_tables("tagger_adaptation.md", report_tables())
 
 
 if __name__ == "__main__":

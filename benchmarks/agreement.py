@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, write
 from probtx_pyro import inference, models
 from probtx_pyro.data import load_text, text_transformer
@@ -105,6 +106,19 @@ def compared(name: str, scale: int) -> dict[str, Any]:
     return row
 
 
+def report_tables() -> Tables:
+    """A table of ``docs/reports/posteriors.md``."""
+    lines = [
+        [
+            row["problem"], str(row["scalars"]), f"{row['largest gap of means in MCSE']:.2f}", " to ".join(f"{x:.3f}" for x in row["ratio of sd"]),
+            f"{row['R-hat']:g}", str(row["divergences"]),
+        ]
+        for row in rows_kept("agreement")
+    ]  # fmt: skip
+    head = ["problem", "scalars", "largest gap of means, Monte Carlo errors", "ratio of standard deviations", "R-hat", "divergences"]  # fmt: skip
+    return {"agreement": rows_of(head, *lines)}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the draws, nothing written")
@@ -112,6 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = [compared(name, 10 if args.quick else 1) for name in PROBLEMS]
     if not args.quick:
         print(write("agreement", rows), machine())
+        write_tables("posteriors.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, write
 from probtx_pyro import inference, models, results
 
@@ -90,6 +91,22 @@ def joint(name: str, chains: int) -> dict[str, Any]:
     return {"case": name, "joint test, largest |z|": round(worst, 2), "scores": count, "chains": chains}
 
 
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/posteriors.md``."""
+    rows = rows_kept("calibration")
+    ranks = [
+        [x["sampler"], x["case"], f"{x['simulations']:,}", str(x["quantities"]), "yes" if x["inside"] else "no", x["least uniform"], f"{x['p after Bonferroni']:.2f}"]
+        for x in rows if "sampler" in x
+    ]  # fmt: skip
+    joint = [[x["case"], str(x["scores"]), f"{x['joint test, largest |z|']:.2f}"] for x in rows if "scores" in x]
+    return {
+        "calibration": rows_of(
+            ["sampler", "drawn", "simulations", "quantities", "inside", "least uniform", "p"], *ranks
+        ),
+        "joint test": rows_of(["drawn", "scores", "largest \\|z\\|"], *joint),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="50 simulations, no NUTS, nothing written")
@@ -99,6 +116,7 @@ def main(argv: list[str] | None = None) -> None:
     if not args.quick:
         rows += [calibrated(name, "NUTS", 200) for name in ("keys and weights", "all together")]
         print(write("calibration", rows), machine())
+        write_tables("posteriors.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import write
 from probtx_pyro import inference, models, results
 from probtx_pyro.models.dependency_crf import MeanField
@@ -223,38 +224,77 @@ def tagger_rows(only: Sequence[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> None:
+def _nats(values: Sequence[float]) -> str:
+    """Nats of every seed: two digits after the point, one of what is above 10."""
+    return ", ".join(f"{x:.{1 if x > 10 else 2}f}" for x in values)
+
+
+def _k(k: float) -> str:
+    return "∞" if k == float("inf") else f"{k:.1f}"
+
+
+def random_table(rows: list[dict[str, Any]]) -> list[str]:
+    """What mean field and structured mean field lack of log Z, by channels and scale."""
+    lines = []
+    for row in rows:
+        size = row["crf"].removeprefix("random, ").replace(" channels", "").replace("scale ", "")
+        plain, structured = (row["fields"][name] for name in ("mean field", "structured"))
+        ks = [" to ".join(dict.fromkeys(_k(x) for x in (min(field["pareto_k"]), max(field["pareto_k"])))) for field in (plain, structured)]  # fmt: skip
+        lines.append([
+            size, f"{row['log_partition']:.2f} ± {row['error']:.2f}", f"{row['fewest_chains']:.0f}", _nats([plain["elbo_short"]]),
+            _nats([plain["bound_short"]]), ks[0], _nats([structured["bound_short"]]), ks[1],
+        ])  # fmt: skip
+    head = ["channels, scale", "log Z", "chains", "mean field: ELBO short by", "its bound with heads summed out short by", "k", "structured mean field: bound short by", "k"]  # fmt: skip
+    return rows_of(head, *lines)
+
+
+def taggers_table(rows: list[dict[str, Any]]) -> list[str]:
     """The same by tagger: the figure of every seed, the largest error of a mean, the largest k of each field."""
-    print(
-        "\n| channels | words | tagger | heads at | log Z | self-attention: ELBO short by | its bound short by | mean field: ELBO short by | its bound short by | structured: bound short by | error | k |"
-    )
-    print("|" + " --- |" * 12)
+    lines = []
     for setting in dict.fromkeys((row["channels"], row["words"], row["state"]) for row in rows):
         own = [row for row in rows if (row["channels"], row["words"], row["state"]) == setting]
-        state = "before" if setting[2] == "before" else "after"
         for name in (name for name in own[0]["fields"] if name.startswith("attention")):
             fields = [[row["fields"][each] for row in own] for each in (name, "mean field", "structured")]
             shown = [
-                ", ".join(f"{x[key]:.{1 if x[key] > 10 else 2}f}" for x in of)
+                _nats([x[key] for x in of])
                 for of, key in zip(
                     (fields[0], fields[0], fields[1], fields[1], fields[2]),
-                    ("elbo_short", "bound_short", "elbo_short", "bound_short", "bound_short"),
-                    strict=True,
+                    ("elbo_short", "bound_short", "elbo_short", "bound_short", "bound_short"), strict=True,
                 )
-            ]
-            error = max(
-                (row["error"] ** 2 + x["bound_error"] ** 2) ** 0.5
-                for of in fields
-                for row, x in zip(own, of, strict=True)
-            )
-            ks = ", ".join(f"{max(max(x['pareto_k']) for x in of):.1f}" for of in fields)
-            log_z = ", ".join(f"{row['log_partition']:.2f}" for row in own)
-            heads = f"1/{WIDTH}" if name.endswith("published") else "1"
-            print("| " + " | ".join([*map(str, setting[:2]), state, heads, log_z, *shown, f"{error:.3f}", ks]) + " |")
-    checks = [down["difference"] / down["error"] for row in rows if (down := row["down_from_gibbs"]) is not None]
+            ]  # fmt: skip
+            errors = [(row["error"] ** 2 + x["bound_error"] ** 2) ** 0.5 for of in fields for row, x in zip(own, of, strict=True)]  # fmt: skip
+            lines.append([
+                str(setting[0]), str(setting[1]), "before" if setting[2] == "before" else "after",
+                "1/64" if name.endswith("published") else "1", ", ".join(f"{row['log_partition']:.2f}" for row in own), *shown,
+                f"{max(errors):.3f}", ", ".join(_k(max(max(x["pareto_k"]) for x in of)) for of in fields),
+            ])  # fmt: skip
+    head = [
+        "channels", "words", "tagger", "heads at", "log Z", "self-attention: ELBO short by", "its bound short by", "mean field: ELBO short by",
+        "its bound short by", "structured: bound short by", "error", "k",
+    ]  # fmt: skip
+    return rows_of(head, *lines)
+
+
+def checks_table(rows: list[dict[str, Any]]) -> list[str]:
+    """How often bounds are in order, and how far chains from Gibbs draws down are from those upwards, in standard errors."""
     counts = [(field["in_order"], len(field["pareto_k"])) for row in rows for field in row["fields"].values()]
-    print(f"in order: {sum(n for n, _ in counts)} of {sum(n for _, n in counts)}")
-    print(f"down from Gibbs draws, errors off: {', '.join(f'{x:+.1f}' for x in checks)}")
+    off = [down["difference"] / down["error"] for row in rows if (down := row["down_from_gibbs"]) is not None]
+    square = (sum(x * x for x in off) / len(off)) ** 0.5
+    said = f"{min(off):+.1f} to {max(off):+.1f}, root mean square {square:.1f}, {len(off)} batches"
+    return rows_of(
+        ["check", "found"],
+        ["bounds in order", f"{sum(n for n, _ in counts)} of {sum(n for _, n in counts)}"],
+        ["chains down from Gibbs draws less those up, in standard errors", said],
+    )
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/dependency_crf.md`` from the files of this benchmark."""
+    return {
+        "bounds, random": random_table(rows_kept("crf_bounds")),
+        "bounds, taggers": taggers_table(rows_kept("crf_bounds_taggers")),
+        "bounds, checks": checks_table(rows_kept("crf_bounds_taggers")),
+    }
 
 
 @torch.no_grad()
@@ -267,10 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.what == "random":
         print(write("crf_bounds", random_rows()))
-        return 0
-    rows = tagger_rows(given.only)
-    table(rows)
-    print(write("crf_bounds_taggers", rows))
+    else:
+        print(write("crf_bounds_taggers", tagger_rows(given.only)))
+    write_tables("dependency_crf.md", report_tables())
     return 0
 
 

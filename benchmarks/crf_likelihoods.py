@@ -29,6 +29,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import Normal
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import RESULTS, write
 from probtx_pyro import inference, models, results
 
@@ -164,6 +165,24 @@ def draw(rows: Rows) -> None:
     pyplot.close(figure)
 
 
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/crf_posterior.md``."""
+    rows, modes_, spreads_ = rows_kept("crf_likelihoods"), [], []
+    for row in rows:
+        if row["what"] == "modes":
+            pairs = [
+                f"{mean:.2f} ± {sd:.2f}" for mean, sd in (row[x] for x in ("apart", "exact_off", "pseudo_off", "nats"))
+            ]
+            seconds = ", ".join(f"{row['seconds'][x]:.1f}" for x in ("exact", "pseudo"))
+            modes_.append([f"{row['sentences']}, {row['words']}", *pairs, seconds])
+        if row["what"] == "spread":
+            pairs = [f"{mean:.2f} ± {sd:.2f}" for mean, sd in (row["ratio"], row["exact_sd"], *row["inside"].values())]
+            spreads_.append([f"{row['sentences']}, {row['words']}", *pairs])
+    head = ["sentences, words", "pseudo MAP to exact MAP", "exact MAP to the truth", "pseudo MAP to the truth", "nats", "seconds, exact and pseudo"]  # fmt: skip
+    wide = ["sentences, words", "standard deviation, pseudo over exact", "exact", "truths inside 90 %: exact", "pseudo"]
+    return {"modes": rows_of(head, *modes_), "spread": rows_of(wide, *spreads_)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true")
@@ -180,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(more, flush=True)
         print(write("crf_likelihoods", rows))
     draw(rows)
+    write_tables("crf_posterior.md", report_tables())
     return 0
 
 

@@ -13,6 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, peak_memory, ratio, rounds, write
 from probtx_pyro import nn
 from probtx_pyro.ops import dependency_crf
@@ -128,6 +129,31 @@ def memory(name: str) -> float:
     )
 
 
+def report_tables() -> Tables:
+    """The table of ``docs/reports/performance.md``."""
+    one, two = (
+        {(row["what"], row["candidate"]): row for row in rows_kept(name) if "candidate" in row}
+        for name in ("dependency_crf_cpu_1", "dependency_crf_cpu")
+    )
+    shown = [(one, OURS), (two, OURS), (two, COMPILED)]
+    both, back = ("forward", "forward + backward"), "forward + backward"
+    lines = [
+        *([f"mean field over its own two GEMM families alone, {what}", *(f"{x[what, who]['over GEMMs']:.2f}" for x, who in shown), "1.3"] for what in both),
+        ["those GEMMs in the kernel's own memory, over the same in a core's cache, forward", "", f"{two['forward', IN_PLACE]['over GEMMs']:.2f}", "", ""],
+        *([f"plain einsum with three families over mean field, {what}", *(f"{1 / x[what, who]['over plain']:.1f}" for x, who in shown), "1.6"] for what in both),
+    ]  # fmt: skip
+    memory = f"peak memory of {back}"
+    used = [(x[memory, who]["MiB"], x[memory, PLAIN]["MiB"]) for x, who in shown]
+    lines.append([f"{memory} over that of plain einsum (compiled: after a first call)", *(f"{a / b:.2f} ({a:,.0f} of {b:,.0f} MiB)" for a, b in used), "0.33"])  # fmt: skip
+    for title, name in (
+        (f"`{TRANSFORMER}` with as many parameters ({LAYERS} layers)", TRANSFORMER),
+        (LOW_RANK, LOW_RANK),
+    ):
+        cells = (f"{x[back, name]['over GEMMs'] / x[back, who]['over GEMMs']:.2f}" for x, who in shown)
+        lines.append([f"{title}, over mean field, {back}", *cells, ""])
+    return {"mean field": rows_of(["what", "one thread", "two threads", "two threads, compiled", "target"], *lines)}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="of the CPU (default: one for each core)")
@@ -161,6 +187,7 @@ def main(argv: list[str] | None = None) -> None:
         rows.append({"what": "peak memory of forward + backward", "candidate": name, "MiB": round(memory(name), 1)})
         print(f"  {name:30s} {rows[-1]['MiB']:8.1f} MiB")
     print(write(f"dependency_crf_cpu{f'_{args.threads}' if args.threads else ''}", rows), machine())
+    write_tables("performance.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from matplotlib import pyplot
 from torch.nn import functional as F
 
-from benchmarks.reports import rows_of, write_table
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import RESULTS, Largest, machine, medians, peak_memory, ratio, rounds, write
 from probtx_pyro import nn
 from probtx_pyro.plots import unit_color
@@ -125,6 +125,56 @@ def width_table(rows: list[dict[str, Any]]) -> list[str]:
         )
         lines.append([f"{tokens:,}", f"{width:,}", softmax, *over])
     return rows_of(["N", "width", f"{names[0]}, ms", *names[1:]], *lines)
+
+
+def targets_table(rows: list[dict[str, Any]]) -> list[str]:
+    """The rows that have a target."""
+    lines = []
+    for row in rows:
+        if "target" in row:
+            least = f" ({' - '.join(f'{x:.2f}' for x in row['rounds'])})" if isinstance(row.get("rounds"), list) else ""
+            lines.append([row["what"], f"{row['ratio']:.2f}{least}", f"{row['target']}"])
+    return rows_of(["what", "ratio (smallest and largest round)", "target"], *lines)
+
+
+SIZES = (256, 1024, 4096, 16384)
+
+
+def layers_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Causal layers: parameters, milliseconds by the number of tokens, memory."""
+    by = {(row["N"], row["pass"], unit): row[unit] for row in rows if row.get("causal") for unit in ("milliseconds", "MiB") if unit in row}  # fmt: skip
+    counts = next(row["parameters"] for row in rows if "parameters" in row)
+    lines = []
+    for name, count in counts.items():
+        times = []
+        for part in ("forward", "forward + backward"):
+            each = [by[tokens, part, "milliseconds"].get(name) for tokens in SIZES]
+            times.append(" / ".join("-" if x is None else f"{x:,.0f}" if x >= 100 else f"{x:.1f}" for x in each))
+        used = (by[tokens, part, "MiB"][name] for tokens, part in ((4096, "forward + backward"), (16384, "forward")))
+        lines.append([name, f"{count / 1e6:.2f} M", *times, *(f"{x:.0f}" for x in used)])
+    return rows_of(["layer", "parameters", "forward, ms", "forward + backward, ms", "training MiB, N = 4096", "forward MiB, N = 16384"], *lines)  # fmt: skip
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/performance.md``."""
+    rows = rows_kept("efficiency_cpu")
+    return {
+        "mixtures of keys": targets_table(rows),
+        "layers": layers_table(rows),
+        "width": width_table(rows_kept("efficiency_width_cpu")),
+    }
+
+
+def memory_tables() -> Tables:
+    """The table of ``docs/reports/memory.md``."""
+    rows = rows_kept("regression_memory_cpu")
+    used = next(row["MiB"] for row in rows if "MiB" in row)
+    lines = []
+    for row in rows:
+        if "N" in row:
+            times = (f"{row['milliseconds'][name]:.0f}" for name in ("memory", "softmax"))
+            lines.append([f"{row['N']:,}", *times, f"{row['ratio']:.1f}", f"{used[str(row['N'])]:.0f}"])
+    return {"cost": rows_of(["pairs", "memory, ms", "softmax, ms", "ratio", "peak MiB above the inputs"], *lines)}
 
 
 def targets(tokens: int, long: int, repeats: int) -> list[dict[str, object]]:
@@ -236,12 +286,13 @@ def main(argv: list[str] | None = None) -> None:
             print(" ", row, flush=True)
         if not args.quick:
             print(f"written to {write('regression_memory_cpu', rows)}")
+            write_tables("memory.md", memory_tables())
         return
     if args.width:
         rows = against_width({128: 1} if args.quick else WIDTHS, (64,) if args.quick else (1024, 4096))
         if not args.quick:
             print(f"written to {write('efficiency_width_cpu', rows)}")
-            write_table("performance.md", "width", width_table(rows))
+            write_tables("performance.md", report_tables())
         return
     kept = RESULTS / "efficiency_cpu.json"
     if args.figure:
@@ -255,6 +306,7 @@ def main(argv: list[str] | None = None) -> None:
     rows += against_tokens([256, 512] if args.quick else list(REPEATS))
     if not args.quick:
         print(f"written to {write('efficiency_cpu', rows)}")
+        write_tables("performance.md", report_tables())
         draw(rows, FIGURE)
 
 

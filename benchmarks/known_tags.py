@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.reports import Tables, rows_of, whole_file, write_tables
 from benchmarks.timing import write
 from probtx_pyro.data import load_treebank
 from probtx_pyro.train import load_run
@@ -56,6 +57,23 @@ def scores(run: Any) -> dict[str, Any]:
     return found
 
 
+NAMES = {
+    "none": "none: no tag known",
+    "at one label": "the readout at one label",
+    "0 steps": "mean prediction of the words by their labels",
+    "10 steps": "the same, 10 steps of expectation maximisation",
+    "100 steps": "100 steps",
+}
+
+
+def report_tables() -> Tables:
+    """The table of ``docs/reports/dependency_crf.md``."""
+    found = whole_file("known_tags")["rows"]
+    lines = [[said, *(f"{row[name]:.3f}" for row in found.values())] for name, said in NAMES.items()]
+    spread = ["labels at once", *(f"{row['labels at once']:.1f}" for row in found.values())]
+    return {"known tags": rows_of(["p(tag given label)", *(name.replace("_", " ") for name in found)], *lines, spread)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", nargs="+", type=Path, required=True)
@@ -64,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[folder.name] = scores(load_run(folder))
         print(folder.name, {name: round(x, 4) for name, x in rows[folder.name].items()}, flush=True)
     write("known_tags", rows)
+    write_tables("dependency_crf.md", report_tables())
     return 0
 
 

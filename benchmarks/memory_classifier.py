@@ -23,6 +23,7 @@ anchor 1); accuracy of the batch before and after that adaptation.
 import argparse
 import json
 import os
+import statistics
 import time
 import warnings
 from typing import Any
@@ -39,6 +40,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, StratifiedShu
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.reports import Tables, rows_kept, rows_of, short, short_spread, write_tables
 from benchmarks.timing import RESULTS, machine, write
 from probtx_pyro.apps import MemoryClassifier
 from probtx_pyro.data import load_digits, load_labelled
@@ -207,6 +209,41 @@ def prevalence(seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def peers_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Scores and seconds of every classifier, mean over the seeds."""
+    lines = []
+    for data, who in dict.fromkeys((row["data"], row["classifier"]) for row in rows):
+        own = [row for row in rows if (row["data"], row["classifier"]) == (data, who)]
+        scored = [short_spread([row[name] for row in own]) for name in ("accuracy", "nll")]
+        ece, fit, predict = (statistics.fmean(row[x] for row in own) for x in ("ece", "fit seconds", "predict seconds"))
+        lines.append([data, who, *scored, short(ece), short(fit, 2), short(predict), str(len(own))])
+    return rows_of(["data", "classifier", "accuracy", "NLL", "ECE", "fit, s", "predict, s", "seeds"], *lines)
+
+
+def prevalence_table(rows: list[dict[str, Any]]) -> list[str]:
+    """How many shares lie in their interval, and errors of a share, by the concentration that they were drawn with."""
+    lines = []
+    for drawn in sorted({row["concentration"] for row in rows}, reverse=True):
+        own = [row for row in rows if row["concentration"] == drawn]
+        mean = {name: statistics.fmean(row[name] for row in own) for name in own[0]}
+        errors = [short(mean[name], 4) for name in ("posterior mean", "mode", "counting")]
+        right = [short(mean[name]) for name in ("accuracy before", "accuracy after")]
+        lines.append([f"Dirichlet({drawn:g})", "Dirichlet(1), the default", short(mean["covered"]), *errors, *right])
+        if drawn != 1:
+            as_drawn = [short(mean["covered, prior as drawn"]), short(mean["mean, prior as drawn"], 4)]
+            lines.append([f"Dirichlet({drawn:g})", f"Dirichlet({drawn:g}), added after the first look", *as_drawn, *[""] * 4])  # fmt: skip
+    head = ["shares from", "prior of `prevalence`", "covered", "error of the mean", "of the mode", "of counting", "accuracy before", "after"]  # fmt: skip
+    return rows_of(head, *lines)
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/memory_classifier.md``."""
+    return {
+        "peers": peers_table(rows_kept("memory_classifier_peers")),
+        "prevalence": prevalence_table(rows_kept("memory_classifier_prevalence")),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("peers", "prevalence", "all"), default="all")
@@ -223,6 +260,7 @@ def main(argv: list[str] | None = None) -> None:
             raise SystemExit("set PROBTX_DATA to the folder that holds banking77/")
         peers(args.seeds, args.data)
         print(machine())
+    write_tables("memory_classifier.md", report_tables())
 
 
 if __name__ == "__main__":

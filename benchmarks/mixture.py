@@ -12,6 +12,7 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, Normal
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, medians, peak_memory, write
 from probtx_pyro import inference, models
 
@@ -148,6 +149,24 @@ def small_problems(count: int = 512) -> float:
     return seconds["loop"] / seconds["one call"]
 
 
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/performance.md``: ratios to SDPA on the processor and on a GPU."""
+
+    def ratios(name: str) -> dict[str, dict[str, object]]:
+        return {row["what"]: row for row in rows_kept(name)}
+
+    here = ratios("mixture_cpu_float32")
+    there = [ratios(f"mixture_cuda_{dtype}") for dtype in ("float32", "bfloat16")]
+    said = [[what, f"{row['ratio']:.2f}", str(row["target"])] for what, row in here.items()]
+    on_gpu = [
+        [what, *(f"{row[what]['ratio']:,.1f}" for row in there), str(there[0][what]["target"])] for what in there[0]
+    ]
+    return {
+        "mixtures": rows_of(["what", "ratio to SDPA", "target"], *said),
+        "mixtures on a GPU": rows_of(["what", "float32", "bfloat16", "target"], *on_gpu),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="N = 512 and few repeats, to try the benchmark itself")
@@ -201,6 +220,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"  {row['what']:66s} {row['ratio']:8.2f}   target {row['target']}")
     if not args.quick:
         print(f"written to {write(f'mixture_{args.device}_{args.dtype}', rows)}")
+        write_tables("performance.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import ndimage
 
+from benchmarks.reports import Tables, rows_kept, rows_of, short, write_tables
 from benchmarks.segmentation import photographs
 from benchmarks.timing import write
 from probtx_pyro.apps import segmentation
@@ -97,6 +98,18 @@ def game(
     return scores
 
 
+def report_tables() -> Tables:
+    """The table of ``docs/reports/segmentation.md``: IoU after each click, by the start, the marks and the rule."""
+    lines = [
+        [
+            row["start"] if row["start"] == "middles" else f"any pixel, {row['seeds']} seeds",
+            "with previous" if row["with_previous"] else "all at once", row["rule"], *map(short, row["iou"]),
+        ]
+        for row in rows_kept("next_click_even")
+    ]  # fmt: skip
+    return {"next click": rows_of(["first clicks", "marks", "rule", *map(str, COUNTS)], *lines)}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, print, write."""
     parser = argparse.ArgumentParser(prog="benchmarks.next_click", description="rules for the next click")
@@ -128,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = f"{start}, {'with previous' if in_turn else 'all at once'}, {name}"
         print(f"{given:56}" + "".join(f"{value:7.3f}" for value in means.mean(0)), flush=True)
     print(write(f"next_click_{arguments.half}", rows))
+    write_tables("segmentation.md", report_tables())
     return 0
 
 

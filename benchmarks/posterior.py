@@ -21,6 +21,7 @@ import torch
 from pyro.distributions import LogNormal, Normal
 from pyro.infer import MCMC, NUTS
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, write
 from probtx_pyro import inference, models
 
@@ -172,6 +173,19 @@ def compared(case: str, scale: int, seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def report_tables() -> Tables:
+    """A table of ``docs/reports/posteriors.md``: effective samples a second, median and range of the seeds."""
+    rows = rows_kept("posterior_cpu")
+    lines = []
+    for name in dict.fromkeys(row["sampler"] for row in rows):
+        own = [row for row in rows if row["sampler"] == name]
+        speed = [row["smallest ESS per second"] for row in own]
+        worst = max(row["R-hat"] for row in own)
+        shown = f"{np.median(speed):,.0f} ({min(speed):,.0f} to {max(speed):,.0f})"
+        lines.append([name, shown, "" if np.isnan(worst) else f"{worst:g}", str(len(own))])
+    return {"samplers": rows_of(["sampler", "smallest ESS a second", "largest R-hat", "seeds"], *lines)}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed, fewer draws, nothing written")
@@ -185,6 +199,7 @@ def main(argv: list[str] | None = None) -> None:
         rows += compared(case, 4 if args.quick else 1, 1 if args.quick else 3)
     if not args.quick:
         print(write("posterior_cpu", rows), machine())
+        write_tables("posteriors.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.capacity import capacity
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.retrieval_figure import draw
 from benchmarks.timing import write
 from probtx_pyro import models
@@ -207,6 +208,44 @@ def settled(name: str, images: np.ndarray, size: Size, asked: int = 100) -> list
     return rows
 
 
+def corruption_table(rows: list[dict[str, Any]]) -> list[str]:
+    """How many images one step of softmax brings back, by corruption."""
+    plain = {"transformation": "softmax", "type": "float64", "steps": 1}
+    found = {
+        (row["data"], row.get("corruption", "lower half, known to be erased (distances on what is seen)")): row
+        for row in rows
+        if row["what"].startswith("beta") and plain.items() <= {**plain, **row}.items()
+    }
+    lines = []
+    for what in dict.fromkeys(what for _, what in found):
+        cells = []
+        for name in ("fashion", "digits"):
+            row = found[name, what]
+            worst = row["least"][row["retrieved"].index(row["best"])]
+            cells += [f"{100 * row['best']:.1f} % ({100 * worst:.0f} %)", str(row["99 % from beta"] or "never")]
+        lines.append([what, *cells])
+    head = [x for name in ("Fashion", "digits") for x in (f"{name}, best β: mean (worst seed)", "99 % from β =")]
+    return rows_of(["corruption", *head], *lines)
+
+
+def capacity_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Laws N = a cᴰ of the number of patterns on a sphere that a memory holds."""
+    lines = [
+        [
+            f"{row['noise']:g}", f"{row['K']:g}", f"{row['D'][0]} to {row['D'][-1]}", f"{row['a']:.2g}", f"{row['c']:.3f}",
+            " to ".join(f"{x:.3f}" for x in row["95 % interval of c"]), f"{row['c for large beta and D']:.3f}",
+        ]
+        for row in rows if row["what"] == "capacity"
+    ]  # fmt: skip
+    return rows_of(["noise, lengths", "K", "D", "a", "c", "95 % interval", "theory for large D"], *lines)
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/retrieval.md`` from the file of this benchmark."""
+    rows = rows_kept("retrieval")
+    return {"corruptions": corruption_table(rows), "capacity": capacity_table(rows)}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few seeds and values; writes nothing")
@@ -224,6 +263,7 @@ def main(argv: list[str] | None = None) -> None:
     if not quick:
         print(f"written to {write('retrieval', rows)}")
         draw(rows)
+        write_tables("retrieval.md", report_tables())
 
 
 if __name__ == "__main__":

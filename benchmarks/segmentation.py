@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.reports import Tables, rows_kept, rows_of, short, write_tables
 from benchmarks.scribbles import scribbles
 from benchmarks.segmentation_peers import PEERS, Method
 from benchmarks.timing import RESULTS, write
@@ -270,6 +271,66 @@ PARTS: dict[str, tuple[Callable[[str, str], dict[str, Any]], list[str], tuple[st
 }
 
 
+NAMES = {  # of the reports, where the file has others
+    "+ a second round, longer paths": "+ a second round, longer paths (the default), all at once",
+    ONLINE: "the default, with previous",
+}
+
+
+def _result(rows: list[dict[str, Any]], part: str, half: str, method: str) -> dict[str, Any] | None:
+    return next(
+        (row["result"] for row in rows if (row["part"], row["half"], row["method"]) == (part, half, method)), None
+    )
+
+
+def held_out(rows: list[dict[str, Any]]) -> list[str]:
+    """IoU of every method on the pictures that no setting was chosen on."""
+    lines = []
+    for method in (*ADDITIONS, ONLINE, *PEERS):
+        clicked, drawn = (_result(rows, part, "odd", method) for part in ("clicks", "scribbles"))
+        if clicked is not None:
+            few = [
+                f"{short(drawn[kind], 2)} ± {short(drawn[f'{kind}_spread'], 2)}" if drawn else "" for kind in STROKES
+            ]
+            lines.append([NAMES.get(method, method), *map(short, clicked["iou"]), *few])
+    return rows_of(
+        ["method, held out", *(f"{n} clicks" for n in SHOWN), *(f"{kind} strokes" for kind in STROKES)], *lines
+    )
+
+
+def by_half(rows: list[dict[str, Any]]) -> list[str]:
+    """IoU after clicks on the tuning half, the held-out half and all 16 pictures."""
+    lines = []
+    for method in (*ADDITIONS, ONLINE, *PEERS):
+        halves = [_result(rows, "clicks", half, method) for half in ("even", "odd")]
+        if all(halves):
+            tuned, held = (np.array(half["iou"]) for half in halves if half)
+            each = zip(tuned, held, (tuned + held) / 2, strict=True)
+            lines.append([NAMES.get(method, method), *(" / ".join(map(short, three)) for three in each)])
+    return rows_of(["method: tuning half / held out / all 16", *(f"{n} clicks" for n in SHOWN)], *lines)
+
+
+def falls(rows: list[dict[str, Any]]) -> list[str]:
+    """The largest fall of the score by a click."""
+    lines = []
+    for method in (DEFAULT, ONLINE):
+        for half, name in (("even", "tuning half"), ("odd", "held out"), ("pagoda", "the pagoda")):
+            if found := _result(rows, "drops", half, method):
+                fall, picture, click = found["largest_of_each_picture_and_click"][0]
+                where = f"{picture}, click {click}" if fall > 0 else "none falls"
+                above = [str(found["above"][least]) for least in ("0.02", "0.1")]
+                lines.append([f"{method.partition(', ')[2]}, {name}", str(found["clicks"]), short(abs(found["largest"])), *above, where])  # fmt: skip
+    return rows_of(
+        ["", "clicks", "largest fall", "above .02", "above .1", "the photograph of the largest fall"], *lines
+    )
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/segmentation.md`` from the file of this benchmark."""
+    rows = rows_kept("segmentation")
+    return {"held out": held_out(rows), "halves": by_half(rows), "falls": falls(rows)}
+
+
 def draw(rows: list[dict[str, Any]]) -> None:
     """Write the reliability figure from the rows of the held-out half."""
     from matplotlib import pyplot
@@ -327,6 +388,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     draw(rows)
+    if arguments.file == FILE:
+        write_tables("segmentation.md", report_tables())
     return 0
 
 

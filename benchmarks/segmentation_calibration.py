@@ -32,6 +32,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
+from benchmarks.reports import Tables, rows_kept, rows_of, short, write_tables
 from benchmarks.scribbles import scribbles
 from benchmarks.segmentation import SEEDS, STROKES, Photograph, photographs
 from benchmarks.timing import write
@@ -228,6 +229,36 @@ def scores(predicted: np.ndarray, pet: np.ndarray) -> tuple[float, float]:
     return float(((p - pet) ** 2).mean()), float(-np.log(np.where(pet, p, 1 - p)).mean())
 
 
+def calibration_table(rows: list[dict[str, Any]], pictures: str) -> list[str]:
+    """Gaps of the bins, log loss and Brier score, before and after calibration."""
+    lines = []
+    for marks in CONDITIONS:
+        by = {
+            (row["stage"], row["bins"]): row for row in rows if (row["pictures"], row.get("marks")) == (pictures, marks)
+        }
+        cells = [
+            " → ".join(short(by[stage, bins][score]) for stage in ("before", "calibrated"))
+            for bins, score in (
+                ("equal width", "largest_gap"), ("equal width", "mean_gap"), ("equal mass", "largest_gap"), ("equal mass", "mean_gap"),
+                ("equal mass", "log_loss"), ("equal mass", "brier"),
+            )
+        ]  # fmt: skip
+        error = max(x or 0.0 for x in by["calibrated", "equal width"]["standard_error"][1:-1])
+        cells.append(short(error, 2))
+        lines.append([f"{marks}, {'all at once' if marks == 'scribbles' else 'with previous'}", *cells])
+    head = ["", "largest gap, ten equal-width bins", "mean gap", "largest gap, ten equal-mass bins", "mean gap", "log loss", "Brier", "largest standard error of an equal-width gap, but for the ends"]  # fmt: skip
+    return rows_of(head, *lines)
+
+
+def report_tables() -> Tables:
+    """Tables of calibration in ``docs/reports/segmentation.md``."""
+    rows = rows_kept("segmentation_calibration")
+    return {
+        "calibration, held out": calibration_table(rows, "held out"),
+        "calibration, all": calibration_table(rows, "all, one left out"),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit on the tuning half; with ``--judge`` score the other half and all."""
     parser = argparse.ArgumentParser(prog="benchmarks.segmentation_calibration", description=(__doc__ or "").splitlines()[0])  # fmt: skip
@@ -265,6 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows += judge(games | held_out, without, "all, one left out")
         rows += [{"pictures": "all but " + name, "epsilon": e, "kappa": k} for name, (e, k) in without.items()]
         print(write("segmentation_calibration", rows))
+        write_tables("segmentation.md", report_tables())
     return 0
 
 

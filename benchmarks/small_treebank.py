@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import RESULTS, write
 from probtx_pyro.cli import _options as options
 from probtx_pyro.train import LabellingSettings, tagged_sentences, train_tagger
@@ -152,6 +153,45 @@ def threads(rounds: int) -> list[dict[str, Any]]:
     return rows + beside(products, rounds, data="threads")
 
 
+NAMES = {"crf": "CRF, rank 8 (the default)", "crf, full": "CRF, full", "crf, symmetric": "CRF, rank 8, symmetric"}
+
+
+def accuracy_table(rows: list[dict[str, Any]], data: str, seconds: str) -> list[str]:
+    """Accuracy at every rate, and of every seed at the best one."""
+    lines = []
+    for encoder in ENCODERS:
+        own = [row for row in rows if (row["data"], row.get("encoder")) == (data, encoder)]
+        first = {row["rate"]: row["accuracy"] for row in own if row["seed"] == 0}
+        seeds = [row["accuracy"] for row in own if row["rate"] == max(first, key=lambda rate: first[rate])]
+        took = [row[seconds] for row in own]
+        shown = [*(f"{first[rate]:.3f}" for rate in RATES), ", ".join(f"{x:.3f}" for x in seeds), f"{statistics.fmean(seeds):.3f}"]  # fmt: skip
+        lines.append([NAMES.get(encoder, encoder), f"{own[0]['parameters']:,}", *shown, f"{min(took):.0f} to {max(took):.0f}"])  # fmt: skip
+    head = [f"{data} treebank, {CORPORA[data].steps} steps", "parameters", *(f"rate {rate}" for rate in RATES)]
+    return rows_of([*head, "seeds 0, 1, 2 at the best", "mean", seconds], *lines)
+
+
+def threads_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds on one thread and two, beside 0, 1 and 2 busy processes."""
+    own = [row for row in rows if row["data"] == "threads"]
+    lines = []
+    for what in dict.fromkeys(row["what"] for row in own):
+        digits = 1 if what in ENCODERS else 3
+        times = [x for row in own if row["what"] == what for x in row["seconds beside 0, 1, 2"]]
+        name = NAMES.get(what, what) if what in ENCODERS else f"products of {what}"
+        lines.append([name, *(f"{x:.{digits}f}" for x in times)])
+    return rows_of(["", "one thread: 0", "1", "2", "two threads: 0", "1", "2"], *lines)
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/small_treebanks.md``."""
+    rows = rows_kept("small_treebank")
+    return {
+        "small": accuracy_table(rows, "small", "seconds"),
+        "ewt": accuracy_table(rows, "ewt", "cpu seconds"),
+        "threads": threads_table(rows),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=(*CORPORA, "threads"), default=[*CORPORA, "threads"])
@@ -169,6 +209,8 @@ def main(argv: list[str] | None = None) -> None:
         kept = [row for row in kept if row["data"] != part] + rows
         if not args.quick:
             print(write("small_treebank", kept))
+    if not args.quick:
+        write_tables("small_treebanks.md", report_tables())
 
 
 if __name__ == "__main__":

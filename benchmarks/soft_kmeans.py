@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import machine, rounds, write
 from probtx_pyro import inference, models
 
@@ -154,6 +155,36 @@ def quality(seeds: int) -> list[dict[str, object]]:
     return rows
 
 
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/retrieval.md`` from the file of this benchmark."""
+    rows = rows_kept("soft_kmeans_cpu")
+    kinds = list(dict.fromkeys(row["dtype"] for row in rows if "dtype" in row))
+    lines = []
+    for what in dict.fromkeys(row["what"] for row in rows if "dtype" in row):
+        own = [row for row in rows if row["what"] == what]
+        timed = "milliseconds an iteration"
+        cells = (
+            f"{x[timed]:.1f}" if timed in x else f"{x['ratio']:.1f} ({x['lowest']:.1f} - {x['highest']:.1f})"
+            for x in own
+        )
+        lines.append([what, *cells])
+    objectives = [
+        [row["what"].partition(":")[0], row["dtype"], *(f"{row[f'objective a point, {who}']:.12g}" for who in ("scikit-learn", "ours"))]
+        for row in rows if "objective a point, ours" in row
+    ]  # fmt: skip
+    agreed = [
+        [row["what"].partition(": ")[2], f"{row['adjusted Rand index']:.3f} ({row['lowest']:.3f} - {row['highest']:.3f})", str(row.get("inertia", ""))]
+        for row in rows if "adjusted Rand index" in row
+    ]  # fmt: skip
+    return {
+        "k-means": rows_of(["what", *kinds], *lines),
+        "objectives": rows_of(["objective a point after the same steps", "dtype", "scikit-learn", "ours"], *objectives),
+        "digits": rows_of(
+            ["ten centers, ten seeds", "adjusted Rand index, mean (least - largest)", "inertia"], *agreed
+        ),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer points, repeats and seeds, nothing written")
@@ -171,6 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"  target: EM for spherical mixtures at least {TARGET} times faster an iteration")
     if not args.quick:
         print(write("soft_kmeans_cpu", rows), machine())
+        write_tables("retrieval.md", report_tables())
 
 
 if __name__ == "__main__":

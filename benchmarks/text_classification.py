@@ -17,6 +17,7 @@ All trials, in the order in which they were run, are lines of ``results/text_cla
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from benchmarks.reports import Tables, rows_of, write_tables
 from benchmarks.tasks import CRF, SHARED
 from benchmarks.tasks import ENCODERS as OTHERS
 from benchmarks.timing import RESULTS, machine
@@ -172,6 +174,34 @@ def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
 
 
+RUNS = {  # of `benchmarks.tasks`
+    "CRF, mean word": "intents-crf-700",
+    "words alone, mean": "intents-words-700",
+    "transformer, mean word": "intents-transformer-700",
+    "the same, 22 November": "intents-transformer-1400",
+    "relative, mean word, 22 November": "intents-relative-1400",
+    "CRF, root, 22 November": "intents-rooted-1400",
+}
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/dependency_crf.md``: the runs on Banking77, and the trials before them."""
+    rows = []
+    for name, files in RUNS.items():
+        runs = [json.loads(path.read_text()) for path in sorted((RESULTS / "tasks").glob(f"{files}-steps-seed-*.json"))]
+        dev, test = ([run["metrics"][part]["accuracy"] for run in runs] for part in ("dev", "test"))
+        means = [f"{statistics.fmean(dev):.3f}", f"{statistics.fmean(test):.4f}", ", ".join(f"{x:.4f}" for x in test)]
+        settings = [f"{runs[0]['steps']:,}", f"{runs[0]['settings']['lr']:g}", f"{runs[0]['parameters']:,}"]
+        rows.append([name, *settings, *means])
+    trials = [
+        [x["trial"], *(f"{score:.3f}" for score in [*x["dev"], *[math.nan] * 3][:3]), f"{x['loss']:.2f}", f"{x['first']['summary']:.3f}, {x['last']['summary']:.2f}"]
+        for x in lines() if len(x["dev"]) <= 3
+    ]  # fmt: skip
+    trials = [[cell.replace("nan", "") for cell in row] for row in trials]
+    head = ["encoder and summary", "steps", "rate", "parameters, words and all", "dev, mean of the seeds", "test, mean", "test, seeds 0, 1, 2"]  # fmt: skip
+    return {"intents": rows_of(head, *rows), "trials of intents": rows_of(["trial", "140", "280", "420", "loss", "spread"], *trials)}  # fmt: skip
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", nargs="+", choices=TRIALS, default=list(TRIALS), metavar="NAME")
@@ -186,8 +216,7 @@ def main(argv: list[str] | None = None) -> None:
             with FILE.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(f"{name}: {line['dev']}, {line['seconds']:.0f} s", flush=True)
-    for line in lines():
-        print(f"| {line['trial']} | {' | '.join(f'{x:.3f}' for x in line['dev'])} | {line['loss']:.2f} |")
+    write_tables("dependency_crf.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from benchmarks.reports import Tables, rows_kept, rows_of, write_tables
 from benchmarks.timing import write
 from probtx_pyro import inference, models, ops, results
 
@@ -31,6 +32,18 @@ def weights(crf: models.DependencyCRF, draws: inference.Draws) -> torch.Tensor:
     return ops.tree_log_partition(arcs).sum(-1).squeeze(-1)
 
 
+def report_tables() -> Tables:
+    """The table of ``docs/reports/dependency_crf.md``."""
+    lines = []
+    for row in rows_kept("tree_weights"):
+        chances, shares, ks = zip(*row["found"], strict=True)
+        ranges = (f"{min(x):.2f} to {max(x):.2f}" for x in (shares, ks))
+        size = [str(row["words"]), f"{row['channels']}, {row['scale']:g}"]
+        lines.append([*size, f"{sum(chances) / len(chances):.1f}", *ranges])
+    head = ["words", "channels, scale", "mean log P(trees)", "effective share of the draws", "Pareto's k"]
+    return {"tree weights": rows_of(head, *lines)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args(arguments)
     rows = []
@@ -48,14 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     chance = float(log_weights.logsumexp(0)) - math.log(len(log_weights))
                     found.append([chance, 1 / float(shares.square().sum()) / len(shares), float(k)])
                 rows.append({"words": words, "channels": channels, "scale": scale, "found": found})
-                chances, share, ks = zip(*found, strict=True)
-                cells = (
-                    f"{sum(chances) / len(chances):.1f}",
-                    f"{min(share):.2f} to {max(share):.2f}",
-                    f"{min(ks):.2f} to {max(ks):.2f}",
-                )
-                print(f"| {words} | {channels}, {scale:g} | {' | '.join(cells)} |", flush=True)
+                print(rows[-1], flush=True)
     write("tree_weights", rows)
+    write_tables("dependency_crf.md", report_tables())
     return 0
 
 

@@ -238,7 +238,7 @@ Every formulation of `models` by every verb of `inference`, `results` and `inspe
 every parameter that the data inform. `tests/test_what_serves_what.py` calls every cell and compares; after a change
 `python tests/what_serves_what.py` writes the page anew.
 
-`adapt` shows its method, `calibrate` the samplers that were calibrated, `predict` the averages that there are, and `capture` the layer
+`adapt` shows its method, `calibrate` the samplers that can be called (whether they are calibrated is another question), `predict` the averages that there are, and `capture` the layer
 of `nn` that is caught as this formulation. `gibbs` is asked for all parameters at once: where it says no, some may still have a
 conditional, as the values of linear keys and their precision do. Of a CRF with a likelihood, sentences are its data. Without a posterior `to_inference_data` and `predict` take the
 formulation itself.

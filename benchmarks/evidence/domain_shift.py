@@ -47,6 +47,7 @@ from scipy import ndimage
 from scipy.special import softmax
 
 from benchmarks.memory_classifier import scores, taught
+from benchmarks.reports import Tables, rows_kept, rows_of, short, short_spread, write_tables
 from benchmarks.timing import RESULTS, write
 from probtx_pyro.apps import MemoryClassifier
 from probtx_pyro.data import load_digits, load_fashion
@@ -242,41 +243,101 @@ def run(seeds: range, pictures: Pictures, methods: Mapping[str, Method], name: s
     return list(cells.values())
 
 
-def table(rows: list[dict[str, Any]]) -> None:
-    """Print accuracy and negative log likelihood by domain, then each method against nothing."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    domains = list(dict.fromkeys(row["domain"] for row in rows))
+Cell = tuple[str, int, int]
+Found = dict[tuple[str, int, int, str], dict[str, np.ndarray]]
+
+
+def _cells(rows: list[dict[str, Any]]) -> tuple[list[Cell], Found]:
+    """Domains, numbers of classes and sizes, and the scores of each method there, seed by seed."""
     found = {(r["domain"], r["classes"], r["size"], r["method"]): {s: np.array(r[s]) for s in SCORES} for r in rows}
-    cells = list(dict.fromkeys(key[:3] for key in found))
-    for classes in (10, 3):
-        for domain in domains:
-            own = [cell for cell in cells if cell[:2] == (domain, classes)]
-            means = [[np.mean([found[*cell, m][s] for cell in own]) for s in ("accuracy", "nll")] for m in methods]
-            print(f"| {classes} | {domain} | " + " | ".join(f"{a:.3f} {n:.2f}" for a, n in means) + " |")
-    print("methods:", ", ".join(methods))
-    for method in methods[1:]:
-        gains = {cell: found[*cell, method]["accuracy"] - found[*cell, "nothing"]["accuracy"] for cell in cells}
-        costs = {cell: found[*cell, method]["nll"] - found[*cell, "nothing"]["nll"] for cell in cells}
-        by_seed = np.mean(list(gains.values()), 0)
-        low = min(gains, key=lambda cell: gains[cell].mean())
-        high = max(costs, key=lambda cell: costs[cell].mean())
-        error = gains[low].std(ddof=1) / len(by_seed) ** 0.5 if len(by_seed) > 1 else np.nan
+    return list(dict.fromkeys(key[:3] for key in found)), found
+
+
+def by_domain(rows: list[dict[str, Any]], methods: Mapping[str, str]) -> list[str]:
+    """Accuracy and negative log likelihood of methods (by the name that the table has), the mean over sizes and seeds."""
+    cells, found = _cells(rows)
+    lines = []
+    for classes, domain in dict.fromkeys((c, d) for c in (10, 3) for d, classes, _ in cells if classes == c):
+        own = [cell for cell in cells if cell[:2] == (domain, classes)]
+        means = ([np.mean([found[*cell, m][s] for cell in own]) for s in ("accuracy", "nll")] for m in methods.values())
+        lines.append([str(classes), domain, *(f"{short(a)} {short(n, 2)}" for a, n in means)])
+    return rows_of(["classes", "domain", *methods], *lines)
+
+
+def against_nothing(rows: list[dict[str, Any]]) -> list[str]:
+    """What each method gains over no adaptation, over all cells."""
+    cells, found = _cells(rows)
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        if method == "nothing":
+            continue
+        gains, costs = (
+            {cell: found[*cell, method][s] - found[*cell, "nothing"][s] for cell in cells} for s in ("accuracy", "nll")
+        )
+        low = min(cells, key=lambda cell: gains[cell].mean())
+        error = gains[low].std(ddof=1) / len(gains[low]) ** 0.5
         lost = sum(gain.mean() < -0.015 for gain in gains.values())
-        by_domain = {d: np.mean([gains[cell] for cell in cells if cell[0] == d], 0) for d in domains}
-        print(f"{method}: {by_seed.mean():+.4f} ± {by_seed.std(ddof=1) if len(by_seed) > 1 else 0:.4f}; worst cell {low} {gains[low].mean():+.4f} ± {error:.4f}, "
-              f"{lost} below -.015, worst batch {min(g.min() for g in gains.values()):+.3f}; nll {np.mean(list(costs.values())):+.3f}, "
-              f"worst {high} {costs[high].mean():+.3f}; " + ", ".join(f"{d} {g.mean():+.3f} ± {g.std(ddof=1) if len(g) > 1 else 0:.3f}" for d, g in by_domain.items()))  # fmt: skip
-    if not {"choice", *OPTIONS} <= set(methods):
-        return
-    right: dict[str, list[float]] = defaultdict(list)
+        dearer = sum(cost.mean() > 0.005 for cost in costs.values())
+        worst = f"{short(gains[low].mean(), 3, '+')} ± {short(error)} ({', '.join(map(str, low))})"
+        batch = min(gain.min() for gain in gains.values())
+        nll = short(float(np.mean(list(costs.values()))), 3, "+")
+        most = max(cost.mean() for cost in costs.values())
+        mean = short_spread(np.mean(list(gains.values()), 0).tolist(), 3, "+")
+        lines.append([method, mean, worst, str(lost), short(batch, 2, "+"), nll, short(most, 2, "+"), str(dearer)])
+    head = ["method", "accuracy", "worst cell", "cells below -.015", "worst batch", "NLL", "worst cell's", "cells above +.005"]  # fmt: skip
+    return rows_of(head, *lines)
+
+
+def of_choice(rows: list[dict[str, Any]]) -> list[str]:
+    """The choice by domain: gains, how often it was as good as nothing and as the best of its options, and what it moved."""
+    cells, found = _cells(rows)
+    domains = list(dict.fromkeys(cell[0] for cell in cells))
+    lines: dict[str, list[str]] = defaultdict(list)
+    right: dict[str, list[bool]] = defaultdict(list)
     for domain in domains:
-        for cell in (cell for cell in cells if cell[0] == domain):
-            chosen, best = found[*cell, "choice"]["accuracy"], np.max([found[*cell, o]["accuracy"] for o in OPTIONS], 0)
-            right[f"{domain}: as accurate as nothing"] += list(chosen >= found[*cell, "nothing"]["accuracy"])
-            right[f"{domain}: as the best"] += list(chosen >= best)
-    print({name: round(float(np.mean(x)), 2) for name, x in right.items()})
-    moved = [(row["domain"], move or "nothing") for row in rows if row["method"] == "choice" for move in row["moved"]]
-    print({f"{d}: {m}": moved.count((d, m)) for d, m in sorted(set(moved))})
+        own = [cell for cell in cells if cell[0] == domain]
+        chosen, nothing = ([found[*cell, m] for cell in own] for m in ("choice", "nothing"))
+        gain = np.mean([a["accuracy"] - b["accuracy"] for a, b in zip(chosen, nothing, strict=True)], 0)
+        cost = np.mean([a["nll"] - b["nll"] for a, b in zip(chosen, nothing, strict=True)])
+        best = [np.max([found[*cell, option]["accuracy"] for option in OPTIONS], 0) for cell in own]
+        good = {
+            "batches at least as accurate as nothing": [a["accuracy"] >= b["accuracy"] for a, b in zip(chosen, nothing, strict=True)],
+            "at least as the best of its options": [a["accuracy"] >= b for a, b in zip(chosen, best, strict=True)],
+        }  # fmt: skip
+        lines["accuracy"].append(short_spread(gain.tolist(), 3, "+"))
+        lines["NLL"].append(short(float(cost), 3, "+"))
+        for name, each in good.items():
+            right[name] += np.concatenate(each).tolist()
+            lines[name].append(short(float(np.mean(each)), 2))
+        moved = [move for row in rows if (row["domain"], row["method"]) == (domain, "choice") for move in row["moved"]]
+        for name, parts in MOVES.items():
+            lines[f"{name} moved"].append(f"{sum(move == parts for move in moved)} of {len(moved)}")
+    in_all = [short(float(np.mean(right[name])), 2) if name in right else "" for name in lines]
+    body = ([name, *cells, total] for (name, cells), total in zip(lines.items(), in_all, strict=True))
+    return rows_of(["choice against nothing", *domains, "all"], *body)
+
+
+MOVES = {
+    "nothing": "",
+    "places alone": "shift, scale",
+    "metric alone": "metric",
+    "places and metric": "shift, scale, metric",
+}
+SHOWN = {
+    "nothing": "nothing", "choice": "choice", "shift, scale": "shift, scale", "metric": "metric",
+    "these three": "shift, scale, metric", "keys": "keys", "before": "shift, metric before", "EM": "EM", "StatA": "stata",
+}  # fmt: skip
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/domain_shift.md``."""
+    rows = rows_kept("evidence_domain_shift")
+    return {
+        "domains": by_domain(rows, SHOWN),
+        "against nothing": against_nothing(rows),
+        "choice": of_choice(rows),
+        "tuning": against_nothing(rows_kept("evidence_domain_shift_tuning")),
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -288,13 +349,16 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # of prevalence in other domains
     if args.quick:
-        table(run(range(1), digits({name: DOMAINS[name] for name in ("clean", "blurred")}), METHODS, None))
-    elif args.tuning:
-        table(run(range(100, 100 + args.seeds), digits(TUNING), TUNED, "evidence_domain_shift_tuning"))
+        rows = run(range(1), digits({name: DOMAINS[name] for name in ("clean", "blurred")}), METHODS, None)
+        print("\n".join([*by_domain(rows, SHOWN), "", *of_choice(rows)]))
+        return
+    if args.tuning:
+        run(range(100, 100 + args.seeds), digits(TUNING), TUNED, "evidence_domain_shift_tuning")
     elif args.fashion:
-        table(run(range(args.seeds), garments(), METHODS, "evidence_domain_shift_fashion", defaults=True))
+        run(range(args.seeds), garments(), METHODS, "evidence_domain_shift_fashion", defaults=True)
     else:
-        table(run(range(args.seeds), digits(DOMAINS), METHODS, "evidence_domain_shift"))
+        run(range(args.seeds), digits(DOMAINS), METHODS, "evidence_domain_shift")
+    write_tables("domain_shift.md", report_tables())
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.evidence.in_context_figure import draw
 from benchmarks.evidence.in_context_scores import by_position, calibration_error, clustered
 from benchmarks.evidence.one_step import OneStepAttention
+from benchmarks.reports import Tables, rows_kept, short, write_tables
+from benchmarks.reports import rows_of as table_of
 from benchmarks.timing import ratio, rounds, write
 from probtx_pyro import nn
 from probtx_pyro.data import Text, Vocabulary, load_text
@@ -327,6 +329,78 @@ def afterwards(readings: Readings, name: str, seed: int, model: nn.TransformerLM
         readings.scores[f"{name} afterwards", seed, text] = readings.scores[ways[best], seed, text]
 
 
+def _joined(numbers: Sequence[float], digits: int, sign: str = "") -> str:
+    """Numbers side by side."""
+    return ", ".join(short(x, digits, sign) for x in numbers)
+
+
+def scores_table(rows: Sequence[dict[str, Any]], text: str, digits: int) -> list[str]:
+    """Perplexity, calibration and gain of every way to read a text."""
+    lines = []
+    for row in rows:
+        if row["what"] == "scores" and row["text"] == text:
+            error = short(max(row["standard error"]), digits)
+            gain = f"{short(row['mean gain'], 4, '+')} ± {short(row['standard error of the gain'], 4)}"
+            late, late_error = row["late less early"]
+            lines.append([
+                row["way"], f"{_joined(row['perplexity'], digits)} (± {error})", _joined(row["calibration error"], 3), gain,
+                _joined(row["gain"], 3, "+"), f"{short(late, 3, '+')} ± {short(late_error)}", row["verdict"],
+            ])  # fmt: skip
+    return table_of([f"{text} text", "perplexity", "calibration error", "mean gain", "each seed", "late less early", "verdict"], *lines)  # fmt: skip
+
+
+def priors_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The step switched on afterwards: gains of every seed, the rise of the evidence of the next query, and how far the units move."""
+    lines = []
+    for step in STEPS:
+        chosen = [row for row in rows if row["what"] == "prior" and row["step"] == step]
+        for place, worth in enumerate(chosen[0]["worth"]):
+            if worth == "inf":
+                continue
+            way, digits = f"{step} afterwards, worth {float(worth):g}", 3 if float(worth) < 64 else 4
+            gains = [_joined([row[f"gain, {text}"][place] for row in chosen], digits, "+") for text in TEXTS]
+            looks = [[row for row in rows if row["what"] == "reasons" and (row["way"], row["text"]) == (way, text)] for text in TEXTS[1:]]  # fmt: skip
+            rise = [np.mean([np.subtract(row["next"], row["before"]) for row in own]) for own in looks]
+            moved = [np.mean([row["beside_keys"] for row in own]) for own in looks]
+            lines.append([step, f"{float(worth):g}", *gains, _joined(rise, 2, "+"), _joined(moved, 2)])
+    return table_of(["step", "worth", *TEXTS, "evidence of the next query: own, other", "moved, of the spread: own, other"], *lines)  # fmt: skip
+
+
+def trained_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The models trained with their step: what their priors are worth, the rise of the evidence of the next query, and how far the units move."""
+    lines = []
+    for step in STEPS:
+        looks = [[row for row in rows if row["what"] == "reasons" and (row["way"], row["text"]) == (step, text)] for text in TEXTS[1:]]  # fmt: skip
+        worth = np.array([row["worth"] for row in looks[0]])
+        rise = [np.mean([np.subtract(row["next"], row["before"]) for row in own]) for own in looks]
+        moved = [np.mean([row["beside_keys"] for row in own]) for own in looks]
+        lines.append([step, f"{worth.min():.0f} to {worth.max():.0f}", _joined(rise, 2, "+"), _joined(moved, 2)])
+    return table_of(["trained with the step", "priors worth, queries", "evidence of the next query: own, other", "moved, of the spread: own, other"], *lines)  # fmt: skip
+
+
+def costs_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Time of a training step over that of softmax."""
+    (row,) = (row for row in rows if row["what"] == "cost")
+    ratios = {name.removesuffix(" / softmax"): x for name, x in row.items() if name != "what"}
+    return table_of(list(ratios), [f"{x:.2f}" for x in ratios.values()])
+
+
+def rates_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Validation perplexity at each learning rate, seed 0."""
+    found = [row for row in rows if row["what"] == "rate"]
+    head = ["validation perplexity", *(f"rate {rate:g}" for rate in found[0]["rates"])]
+    return table_of(head, *([row["model"], *(f"{x:.2f}" for x in row["validation perplexity"])] for row in found))
+
+
+def report_tables() -> Tables:
+    """Tables of ``docs/reports/in_context.md``."""
+    rows = rows_kept("evidence_in_context")
+    return {
+        "rates": rates_table(rows), "own text": scores_table(rows, "own", 2), "other text": scores_table(rows, "other", 1),
+        "priors": priors_table(rows), "trained": trained_table(rows), "time": costs_table(rows),
+    }  # fmt: skip
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=MODELS, metavar="NAME", help="train these models, and stop")
@@ -382,6 +456,7 @@ def run(
         rows.append({"what": "other text", "share of characters replaced": round(texts.replaced, 4)})
         print(f"written to {write('evidence_in_context', [*rows, *table, *readings.rows])}")
         draw(table)
+        write_tables("in_context.md", report_tables())
 
 
 if __name__ == "__main__":

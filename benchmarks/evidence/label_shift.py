@@ -55,6 +55,7 @@ from benchmarks.evidence.label_shift_figure import draw
 from benchmarks.evidence.rows import Row, against_best, kept, shown
 from benchmarks.evidence.shifts import DATA, Parts, batches, shifts_of_test, shifts_of_validation
 from benchmarks.memory_classifier import scores
+from benchmarks.reports import Tables, rows_kept, rows_of, short, write_tables
 from benchmarks.timing import machine
 from probtx_pyro.apps import MemoryClassifier
 from probtx_pyro.apps.memory._adapt import CONCENTRATIONS, draw_shares
@@ -283,25 +284,74 @@ def run(data: str, seed: int, kept_settings: Any, num_batches: int = 2) -> list[
     return rows
 
 
-def table(rows: list[Row]) -> None:
-    """Print a table in Markdown for each set and shift, and ours against the best baseline."""
-    for data, shift in dict.fromkeys((row["data"], row["shift"]) for row in rows):
-        own = [row["test"] for row in rows if (row["data"], row["shift"]) == (data, shift)]
-        measured = {name: np.array([row[name] for row in own], dtype=float) for name in own[0]}
-        print(
-            f"\n{data}, {shift}, {len(own)} seeds\n\n| method | {' | '.join(SCORES)} |\n|{' --- |' * (1 + len(SCORES))}"
-        )
-        for name, values in measured.items():
-            cells = [
-                "" if np.isnan(x).all() else shown(x, 4 if place in (3, 6) else 3) for place, x in enumerate(values.T)
-            ]
-            print(f"| {name} | {' | '.join(cells)} |")
-        others = {name: x for name, x in measured.items() if name.split(", ")[1] in BASELINES}
-        for place, score in enumerate(SCORES[:4]):
-            found = against_best(
-                measured[HEADLINE][:, place], {name: x[:, place] for name, x in others.items()}, place == 0
-            )
-            print(f"{HEADLINE}, gain in {score}: {found.mean:+.4f} ± {found.error:.4f} over {found.other}")
+def _measured(rows: list[Row], data: str) -> dict[str, dict[str, np.ndarray]]:
+    """By shift and method: (seed, score)."""
+    own = [row for row in rows if row["data"] == data]
+    return {
+        shift: {
+            name: np.array([row["test"][name] for row in own if row["shift"] == shift], dtype=float)
+            for name in own[0]["test"]
+        }
+        for shift in dict.fromkeys(row["shift"] for row in own)
+    }
+
+
+def answers(rows: list[Row], data: str) -> list[str]:
+    """Accuracy, negative log likelihood, calibration error and error of the shares of every method."""
+    found = _measured(rows, data)
+    head = [name for shift in found for name in (f"{shift}: accuracy", "NLL", "ECE", "error")]
+    lines = []
+    for method in next(iter(found.values())):
+        cells = []
+        for shift in found.values():
+            accuracy, nll, ece, error = shift[method][:, :4].T
+            cells += [shown(accuracy), shown(nll, 2), short(ece.mean(), 2), short(error.mean(), 4)]
+        lines.append([method, *cells])
+    return rows_of(["", *head], *lines)
+
+
+def intervals(rows: list[Row]) -> list[str]:
+    """How many shares lie in their 90 % interval, of all and of classes above one point of the batch, and the mean width."""
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    shifts = list(dict.fromkeys(row["shift"] for row in rows))
+    lines = []
+    for data in sets:
+        found = _measured(rows, data)
+        for method, values in found[shifts[0]].items():
+            if not np.isnan(values[:, 4]).all():
+                each = [(shown(own[:, 4]), shown(own[:, 5]), short(own[:, 6].mean())) for own in (found[shift][method] for shift in shifts)]  # fmt: skip
+                lines.append([data, method, *(cell for three in each for cell in three)])
+    head = [name for shift in shifts for name in (f"{shift}: all", "present", "width")]
+    return rows_of(["data", "intervals", *head], *lines)
+
+
+def against_baselines(rows: list[Row], headline: str = HEADLINE, by: tuple[str, ...] = tuple(CLASSIFIERS)) -> list[str]:
+    """Ours less the baseline of the best mean, in accuracy and negative log likelihood, among those of some classifiers."""
+    lines = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        for shift, methods in _measured(rows, data).items():
+            others = {
+                name: x for name, x in methods.items() if name.split(", ")[1] in BASELINES and name.startswith(by)
+            }
+            cells = []
+            for place in (0, 1):
+                own = {name: x[:, place] for name, x in others.items()}
+                found = against_best(methods[headline][:, place], own, larger_is_better=place == 0)
+                cells.append(f"{short(found.mean, 3, '+')} ± {short(found.error)} ({found.other})")
+            lines.append([data, shift, *cells])
+    return rows_of(["data", "shift", "accuracy", "NLL"], *lines)
+
+
+def report_tables() -> Tables:
+    """Tables of *Changed prevalence* in ``docs/reports/what_the_view_buys.md``."""
+    rows = rows_kept(RESULT)
+    return {
+        **{f"prevalence, {data}": answers(rows, data) for data in dict.fromkeys(row["data"] for row in rows)},
+        "intervals": intervals(rows),
+        "ours against the baselines": against_baselines(rows),
+        "ours against those of the memory": against_baselines(rows, HEADLINE, ("memory",)),
+        "ours against those of the regression": against_baselines(rows, "logistic, ours, learned", ("logistic",)),
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -317,7 +367,8 @@ def main(argv: list[str] | None = None) -> None:
     warnings.simplefilter("ignore", UserWarning)  # of points unlike the training points, which may be rare classes
     if args.quick:
         first = {"logistic": "C 1", "memory": "1, full"}, {(w, m): 0 for w in CLASSIFIERS for m in METHODS}
-        table([{"data": "digits", "seed": 0, **row} for row in run("digits", 0, first, num_batches=1)])
+        rows = [{"data": "digits", "seed": 0, **row} for row in run("digits", 0, first, num_batches=1)]
+        print("\n".join(answers(rows, "digits")))
         return
     validated = kept(CHOICES, [{"data": data, "seed": seed} for data in args.data for seed in VALIDATION_SEEDS], choose)
     for data in args.data:
@@ -329,7 +380,7 @@ def main(argv: list[str] | None = None) -> None:
         return run(data, seed, chosen(validated, data))
 
     rows = kept(RESULT, [{"data": data, "seed": seed} for seed in range(args.seeds) for data in args.data], job)
-    table(rows)
+    write_tables("what_the_view_buys.md", report_tables())
     print(draw(rows), machine())
 
 

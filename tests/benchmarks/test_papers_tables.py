@@ -4,17 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import (
-    efficiency,
-    language_modelling,
-    long_range,
-    memory,
-    papers_tables,
-    redundancy,
-    reports,
-    tasks,
-    translation,
-)
+from benchmarks import papers_tables
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, said, spread
 from benchmarks.verdicts import Gains, verdict
 
@@ -71,27 +61,3 @@ def test_claims_are_counted_and_corrected_together():
     known = sum(claim.verdict.p == claim.verdict.p for claim in flat)
     corrected = papers_tables.corrected_p(claims)
     assert min(p for of in corrected.values() for p in of.values() if p == p) == pytest.approx(least * known)
-
-
-def summary(name):
-    return json.loads((papers_tables.RESULTS / f"{name}.json").read_text())
-
-
-@pytest.mark.parametrize(
-    ("report", "name", "made"),
-    [
-        ("language_models.md", "tinyshakespeare", lambda: language_modelling.printed(summary("language_modelling_tinyshakespeare")["rows"])),
-        ("language_models.md", "wikitext2", lambda: language_modelling.printed(summary("language_modelling_wikitext2")["rows"])),
-        ("performance.md", "width", lambda: efficiency.width_table(summary("efficiency_width_cpu")["rows"])),
-        ("performance.md", "redundancy", lambda: redundancy.printed(redundancy.means(redundancy.runs("wikitext2")))),
-        ("translation.md", "BLEU", lambda: translation.printed(translation.table([0, 1, 2]))),
-        ("long_range.md", "accuracy", lambda: long_range.printed(summary("long_range_listops")["rows"], summary("long_range_listops")["baselines"])),
-        ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
-        ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
-        *(("memory.md", name, lambda lines=lines: lines) for name, lines in memory.tables(summary("memory"))),
-        ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
-    ],
-)  # fmt: skip
-def test_tables_of_reports_are_what_the_files_say(report, name, made):
-    text = (reports.REPORTS / report).read_text()
-    assert reports.filled(text, name, made()) == text
