@@ -23,7 +23,7 @@ test: $(STAMP)          ## the default suite: no process, no notebook, no traini
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST)
 
 test-data: $(STAMP)     ## what reads the published data in the folder that PROBTX_DATA names, which the other targets pass over without it
-	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" tests/data tests/models/test_hopfield_images.py
+	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" tests/data tests/benchmarks/test_splits.py tests/models/test_hopfield_images.py
 
 test-slow: $(STAMP)     ## the rest: commands, notebooks, the wheel, training, compiled layers, long chains
 	$(BIN)/python -m pytest -q -n 2 -m slow -o faulthandler_timeout=900
