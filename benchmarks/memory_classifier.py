@@ -164,7 +164,7 @@ def taught(digits: Any, seed: int) -> tuple[np.random.Generator, np.ndarray, Mem
     order = rng.permutation(len(digits.labels))
     learned, rest = order[:1000], order[1000:]
     x, y = digits.images[learned].reshape(-1, 64), digits.labels[learned]
-    return rng, rest, MemoryClassifier(random_state=seed).fit(x, y)
+    return rng, rest, MemoryClassifier(1, metric="full", random_state=seed).fit(x, y)
 
 
 def prevalence(seeds: int) -> list[dict[str, Any]]:
