@@ -447,7 +447,8 @@ def against_nearest(rows: list[Row]) -> list[str]:
         half = scipy.stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / len(gains) ** 0.5
         low, high = gains.mean() - half, gains.mean() + half
         verdict = "holds" if low > -0.01 else "does not hold" if high < -0.01 else "open"
-        made.append([data, f"{gains.mean():+.3f}", f"{low:+.3f} to {high:+.3f}", verdict])
+        mean, *ends = (f"{x:+.3f}".replace("0.", ".", 1) for x in (gains.mean(), low, high))
+        made.append([data, mean, " to ".join(ends), verdict])
     return rows_of(*made)
 
 

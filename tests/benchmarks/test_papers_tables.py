@@ -15,6 +15,7 @@ from benchmarks import (
     tasks,
     translation,
 )
+from benchmarks.evidence import unseen, unseen_defaults
 from benchmarks.papers_tables import Row, Table, gain_of, lines, page, spread, verdict
 
 
@@ -70,6 +71,8 @@ def summary(name):
         ("long_range.md", "time and memory", lambda: long_range.speed_table(summary("long_range_speed")["rows"])),
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
         *(("memory.md", name, lambda lines=lines: lines) for name, lines in memory.tables(summary("memory"))),
+        ("what_the_view_buys.md", "unseen choice", lambda: unseen_defaults.table(unseen_defaults.rows_kept())),
+        *(("what_the_view_buys.md", name, lambda lines=lines: lines) for name, lines in unseen.tables(unseen.rows_kept())),
         ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
     ],
 )  # fmt: skip
