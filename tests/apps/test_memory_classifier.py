@@ -49,7 +49,7 @@ def blobs(number=60, spread=1.0, seed=0, centers=((-3.0, 0.0), (3.0, 0.0), (0.0,
 def taught():
     """One unit a class, and rows of 60 points."""
     x, y = blobs()
-    return MemoryClassifier(cv=2, random_state=0).fit(x, y), x, y
+    return MemoryClassifier(1, metric="full", cv=2, random_state=0).fit(x, y), x, y
 
 
 def class_shares(memory):
