@@ -38,7 +38,7 @@ from benchmarks import (
     translation,
     tree_weights,
 )
-from benchmarks.evidence import domain_shift, in_context, label_shift
+from benchmarks.evidence import domain_shift, in_context, label_shift, unseen, unseen_defaults
 from benchmarks.reports import Tables, rows_of, whole_file
 from benchmarks.tasks import FOLDER
 
@@ -124,4 +124,6 @@ MAKERS: tuple[tuple[str, Callable[[], Tables]], ...] = (
     ("tagger_adaptation.md", adaptation.report_tables),
     ("translation.md", lambda: {"BLEU": translation.printed(translation.table([0, 1, 2]))}),
     ("what_the_view_buys.md", label_shift.report_tables),
+    ("what_the_view_buys.md", lambda: {"unseen choice": unseen_defaults.table(unseen_defaults.rows_kept())}),
+    ("what_the_view_buys.md", lambda: dict(unseen.tables(unseen.rows_kept()))),
 )

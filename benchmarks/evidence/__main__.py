@@ -8,6 +8,7 @@ import sys
 
 TABLES = {
     "unseen": "benchmarks.evidence.unseen",
+    "unseen-defaults": "benchmarks.evidence.unseen_defaults",
     "label-shift": "benchmarks.evidence.label_shift",
     "domain-shift": "benchmarks.evidence.domain_shift",
     "in-context": "benchmarks.evidence.in_context",

@@ -1,7 +1,7 @@
 """Classify the rows of a table by a memory of labelled rows, and say which rows are like nothing in it.
 
   probtx classify train.csv --label species new.csv --out classes.csv
-  probtx classify train.csv --label species new.csv --out classes.csv --units all --metric scalar --false-alarm 0.01
+  probtx classify train.csv --label species new.csv --out classes.csv --units 1 --metric full --false-alarm 0.01
   probtx classify train.csv --label species new.csv --out classes.csv --adapt prevalence
   probtx classify train.csv --label species new.csv --out classes.csv --adapt auto
 
@@ -10,11 +10,11 @@ line, blank ones too: its number, its category, the probability of that, and the
 
   probtx classify runs/intents questions.txt --out classes.csv
 
-CSV or TSV with a header in, every column but the label a number; new rows need the same columns, in any order. CSV out,
-a line for each new row: its class, the probability of the class, the log evidence of the row, and whether it is unlike
-the labelled rows, which happens to rows of the same kind at the rate of false alarms; that cell is empty where there
-are too few labelled rows to tell (19 are needed at the rate of .05). Where the new rows have labels, the share that is
-right is printed. As some spreadsheets write it:
+CSV or TSV with a header in, every column but the label numbers, or true and false; new rows need the same columns, in
+any order. CSV out, a line for each new row: its class, the probability of the class, the log evidence of the row, and
+whether it is unlike the labelled rows, which happens to rows of the same kind at the rate of false alarms; that cell is
+empty where there are too few labelled rows to tell (19 are needed at the rate of .05). Where the new rows have labels,
+the share that is right is printed. As some spreadsheets write it:
 
   probtx classify train.csv --label species new.csv --out classes.csv --delimiter ';' --decimal ,
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 SUMMARY = "classes of the rows of a table, by a memory of labelled rows, with evidence"
-METRICS = ("full", "diagonal", "scalar")
+METRICS = ("scalar", "diagonal", "full")
 
 
 def units(text: str) -> int | str:
-    """Read a number of units, or the word all.
+    """Read a number of units, or a word.
 
-    >>> units("3"), units("all")
-    (3, 'all')
+    >>> units("3"), units("all"), units("auto")
+    (3, 'all', 'auto')
     """
-    return text if text == "all" else options.count(text)
+    return text if text in ("all", "auto") else options.count(text)
 
 
 def delimiter(text: str) -> str:
@@ -75,8 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--delimiter", type=delimiter, metavar="C", help="between columns: , ; tab (default: by the ending)")
     add("--decimal", choices=(".", ","), default=".", help="what stands before decimals (default .)")
-    add("--units", type=units, default=1, metavar="N", help="units a class (default 1), or all rows")
-    add("--metric", choices=METRICS, default="full", help="what units share (default full)")
+    add(
+        "--units",
+        type=units,
+        default="auto",
+        metavar="N",
+        help="units a class, at most; all: every row; auto (default): all up to 5,000 rows, else 40",
+    )
+    add(
+        "--metric",
+        choices=METRICS,
+        default="scalar",
+        help="what units share (default scalar; full, with --units 1, answers better on small tables)",
+    )
     add("--no-scale", action="store_true", help="take the numbers as they are, not in units of spread")
     add(
         "--false-alarm",

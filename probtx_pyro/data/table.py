@@ -22,6 +22,8 @@ FORMATS = {
 # digits of ASCII alone: Python's float also reads 1_000 and the digits of every script
 _NUMBER = r"[+-]?(?:[0-9]+(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?"
 POINTS = {".": re.compile(_NUMBER.format(point=r"\.")), ",": re.compile(_NUMBER.format(point=","))}
+TRUTHS = {"true": 1.0, "false": 0.0}
+"""Cells that are numbers too, in small or large letters: columns of yes and no, such as pandas.get_dummies makes."""
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 """Marks of a number that is missing, in small or large letters, where those are let in."""
 
@@ -102,7 +104,8 @@ def read_table(
     decimal: str = ".",
     incomplete: bool = False,
 ) -> Table:
-    """The numbers of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns.
+    """The numbers of a ``.csv`` or ``.tsv`` file (or the same with ``.gz``) whose first line names its columns;
+    a cell of `TRUTHS` is 1 or 0.
 
     Parameters
     ----------
@@ -161,6 +164,8 @@ def read_table(
     def number(text: str, name: str) -> float:
         if incomplete and text.lower() in MISSING:
             return math.nan
+        if (truth := TRUTHS.get(text.lower())) is not None:
+            return truth
         found = float(text.replace(",", ".")) if POINTS[decimal].fullmatch(text) else math.nan
         if not math.isfinite(found):
             other, repairs = "," if decimal == "." else ".", ["fill it", "remove the line"]

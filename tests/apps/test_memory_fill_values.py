@@ -274,7 +274,7 @@ def test_the_rate_that_few_rows_allow():
     x, y = census(19, 0)
     assert MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y).threshold() > -np.inf
     with pytest.raises(ValueError, match="0 rows were held out"):
-        MemoryClassifier(cv=2).partial_fit([[0.0], [1.0]], ["a", "b"], classes=["a", "b"]).reject([[0.0]])
+        MemoryClassifier(1, cv=2).partial_fit([[0.0], [1.0]], ["a", "b"], classes=["a", "b"]).reject([[0.0]])
 
 
 # -- reports of other projects, with their values exact -----------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_the_rate_that_few_rows_allow():
 def test_variance_of_two_far_groups_in_single_precision(dtype):
     """scikit-learn issue 30382: 9999 and 0 gave a negative variance; here means 10000 and 1, and a scatter of 4 by 4 rows and 1 of the prior."""
     x = np.array([[9999], [0], [10001], [2]], dtype)
-    memory = MemoryClassifier(metric="scalar", prior_weight=1, cv=None).fit(x, list("abab")).memory_
+    memory = MemoryClassifier(1, metric="scalar", prior_weight=1, cv=None).fit(x, list("abab")).memory_
     square = Fraction(4, 4)
     assert memory.keys.tolist() == [[10000.0], [1.0]]
     assert float(memory.key_precision) == float(1 / ((square + 4) / (1 + 4)))
@@ -293,7 +293,7 @@ def test_variance_of_two_far_groups_in_single_precision(dtype):
 def test_a_question_mark_that_became_a_number():
     """imbalanced-learn issue 193: '?' was replaced by -99999 in columns of whole numbers from 1 to 10."""
     x = np.array([[5, 1], [3, -99999], [4, 2], [10, 7], [8, 10], [9, 9]], float)
-    memory = MemoryClassifier(metric="diagonal", prior_weight=2, cv=None).fit(x, list("aaabbb")).memory_
+    memory = MemoryClassifier(1, metric="diagonal", prior_weight=2, cv=None).fit(x, list("aaabbb")).memory_
     means = [[Fraction(sum(int(v) for v in x[rows, d]), 3) for d in range(2)] for rows in (slice(0, 3), slice(3, 6))]
     scatter = [sum((int(x[i, d]) - means[i // 3][d]) ** 2 for i in range(6)) for d in range(2)]
     square = sum(scatter) / 12

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 from pyro.distributions import Gamma, Wishart
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
 from tolerances import assert_equal
 
 from benchmarks.evidence import domain_shift
@@ -68,8 +71,10 @@ def test_the_spread_of_points_is_that_of_em_with_each_left_out(metric, to_the_en
 def test_parts_teach_what_the_whole_does(units):
     x, y = blobs(60)
     first = y != 2  # a class that comes later
-    whole = MemoryClassifier(units, cv=2, random_state=0)
-    parts = MemoryClassifier(units, cv=2, random_state=0).partial_fit(x[first][:7], y[first][:7], classes=[0, 1, 2])
+    whole = MemoryClassifier(units, metric="full", cv=2, random_state=0)
+    parts = MemoryClassifier(units, metric="full", cv=2, random_state=0).partial_fit(
+        x[first][:7], y[first][:7], classes=[0, 1, 2]
+    )
     for some in (slice(7, 30), slice(30, None)):
         parts.partial_fit(x[first][some], y[first][some])
     parts.partial_fit(x[~first], y[~first])
@@ -79,6 +84,33 @@ def test_parts_teach_what_the_whole_does(units):
         assert_equal(getattr(parts.memory_, name), getattr(whole.memory_, name), operations=256)
     np.testing.assert_allclose(parts.held_out_evidence_, whole.held_out_evidence_, rtol=1e-10)
     assert parts.temperature_ == pytest.approx(whole.temperature_, rel=1e-6)
+
+
+def test_the_default_depends_on_the_number_of_rows(monkeypatch):
+    monkeypatch.setattr("probtx_pyro.apps.memory._classifier._ALL_ROWS", 144)
+    x, y = blobs(150)
+    few, many = (MemoryClassifier(random_state=0).fit(x[:n], y[:n]) for n in (144, 150))
+    same = [
+        MemoryClassifier(units, metric="scalar", random_state=0).fit(x[:n], y[:n])
+        for units, n in (("all", 144), (40, 150))
+    ]
+    for found, expected, units in zip((few, many), same, (144, 120), strict=True):
+        assert found.memory_.num_units == units
+        np.testing.assert_array_equal(found.predict_proba(x), expected.predict_proba(x))
+    parts = MemoryClassifier(random_state=0).partial_fit(x[:144], y[:144], classes=np.arange(3))
+    assert parts.memory_.num_units == 120  # it does not know how many rows are to come
+    assert few.explain(x[:1], top=1)[0].weights[0] > 0
+
+
+def test_the_default_finds_unseen_digits_as_the_fifth_neighbour_does():
+    """The goal of the report, .01 below at most, on a split that it does not have."""
+    images, labels = load_digits(return_X_y=True)
+    known = labels < 8
+    x, y = images[:600][known[:600]], labels[:600][known[:600]]
+    new, seen = images[900:], known[900:]
+    nearest = NearestNeighbors(n_neighbors=5).fit(x).kneighbors(new)[0][:, -1]
+    found = MemoryClassifier(cv=None, random_state=0).fit(x, y).score_samples(new)
+    assert roc_auc_score(seen, found) >= roc_auc_score(seen, -nearest) - 0.01
 
 
 def test_several_units_keep_the_sums_of_their_classes():
@@ -101,12 +133,14 @@ def test_not_all_points_are_kept_for_ever(monkeypatch):
     monkeypatch.setattr("probtx_pyro.apps.memory._classifier.MOST_KEPT", 20)
     x, y = blobs(60)
     classifier = (
-        MemoryClassifier(random_state=0).partial_fit(x[:30], y[:30], classes=np.arange(3)).partial_fit(x[30:], y[30:])
+        MemoryClassifier(1, random_state=0)
+        .partial_fit(x[:30], y[:30], classes=np.arange(3))
+        .partial_fit(x[30:], y[30:])
     )
     assert len(classifier.held_out_evidence_) == 20
     with pytest.raises(NotImplementedError, match="has kept 20 of the training points"):
         classifier.posterior()
-    assert_equal(classifier.memory_.keys, MemoryClassifier(cv=None).fit(x, y).memory_.keys)
+    assert_equal(classifier.memory_.keys, MemoryClassifier(1, cv=None).fit(x, y).memory_.keys)
     assert MemoryClassifier(random_state=0).fit(x, y).held_out_evidence_.shape == (60,)
 
 
@@ -172,7 +206,7 @@ def test_places_move_as_by_least_squares():
 @pytest.mark.slow
 def test_evidence_chooses_what_moves():
     x, y = blobs(300, spread=0.5)
-    classifier = MemoryClassifier(random_state=0).fit(x, y)
+    classifier = MemoryClassifier(1, metric="full", random_state=0).fit(x, y)
     new, truth = blobs(60, spread=0.5, seed=1)
     same = classifier.adapt(new)
     assert same.moved_ == () and same.memory_ is classifier.memory_ and same.temperature_ == classifier.temperature_
@@ -215,7 +249,7 @@ def test_sums_merge_far_from_the_origin():
 def test_a_heavy_anchor_of_stata_leaves_gaussians_as_they_are():
     """At an infinite anchor its answers are ``ŷ_k exp(-d²_k / 2T)``, ŷ the classifier's own, by loops."""
     x, y = blobs(30)
-    classifier = MemoryClassifier(cv=2, random_state=0).fit(x, y)
+    classifier = MemoryClassifier(1, metric="full", cv=2, random_state=0).fit(x, y)
     metric, keys = classifier.memory_.metric.numpy(), classifier.memory_.keys.numpy()
     expected = []
     for point, own in zip(x, classifier.predict_proba(x), strict=True):

@@ -18,7 +18,7 @@ NEAR = [(0.1 * i, 0.2 * (i % 3)) for i in range(12)]
 def files(tmp_path):
     rows = [f"{x},{y},left" for x, y in NEAR] + [f"{x + 9},{y},right" for x, y in NEAR]
     (tmp_path / "train.csv").write_text("\n".join(["a,b,side", *rows]) + "\n")
-    (tmp_path / "new.csv").write_text("name,b,a,side\nu,0.2,9.5,right\nv,0.1,0.4,left\nw,500,0.4,\n")
+    (tmp_path / "new.csv").write_text("name,b,a,side\nu,0.2,9.5,right\nv,0.2,0.4,left\nw,500,0.4,\n")
     return tmp_path
 
 
@@ -42,7 +42,7 @@ def test_it_is_the_classifier_on_files(files, capsys):
     train = read_table(files / "train.csv", "side")
     assert train.features == ("a", "b")
     classifier = MemoryClassifier(metric="scalar", random_state=0).fit(train.numbers, train.labels)
-    asked = np.array([[9.5, 0.2], [0.4, 0.1], [0.4, 500.0]])
+    asked = np.array([[9.5, 0.2], [0.4, 0.2], [0.4, 500.0]])
     assert [row["class"] for row in found] == classifier.predict(asked).tolist()
     # six digits are written
     np.testing.assert_allclose(
@@ -162,7 +162,7 @@ def test_few_labelled_rows_leave_the_flag_empty(files, capsys):
 def test_new_rows_with_fill_values_are_unlike(scale, files):
     fills = ["1e20", "-1e38", "1e150", "1e200", "1.7e308", "-1.7e308"]
     (files / "new.csv").write_text(
-        "\n".join(["a,b,side", "0.4,0.1,left", *(f"0.4,{fill},left" for fill in fills)]) + "\n"
+        "\n".join(["a,b,side", "0.4,0.2,left", *(f"0.4,{fill},left" for fill in fills)]) + "\n"
     )
     assert cli.main(words(files, *scale)) == 0
     with (files / "out.csv").open(newline="") as file:

@@ -1,5 +1,6 @@
 """Tables of numbers: columns by name, and what is wrong by its line."""
 
+import numpy as np
 import pytest
 
 from probtx_pyro.data import read_table
@@ -84,9 +85,17 @@ def test_only_a_point_or_a_comma_is_before_decimals(tmp_path):
         read_table(tmp_path / "a.csv", decimal=";")
 
 
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_booleans_are_0_and_1(tmp_path, decimal):
+    path = tmp_path / "a.csv"  # pandas writes True, spreadsheets TRUE, JSON true
+    path.write_text("a;b;side\nTrue;1;left\nFALSE; false;right\n;TRUE;left\n")
+    table = read_table(path, "side", delimiter=";", decimal=decimal, incomplete=True)
+    np.testing.assert_array_equal(table.numbers, [[1, 1], [0, 0], [np.nan, 1]])
+
+
 NO_NUMBERS = (
     "1_000|1 000|1\u00a0000|1'000|\u0661\u0662|\uff11\uff12|\u00b2|inf|-Infinity|1e400|-1e999|"
-    "nan|0x10|1e|e5|.|--1|\u22121|1.2.3|12%|$1|1\u00bd|TRUE|1j"
+    "nan|0x10|1e|e5|.|--1|\u22121|1.2.3|12%|$1|1\u00bd|yes|1j"
 )
 
 

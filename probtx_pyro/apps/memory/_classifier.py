@@ -141,6 +141,7 @@ Folds: TypeAlias = int | BaseCrossValidator | Iterable[tuple[ArrayLike, ArrayLik
 _KINDS = [np.float64, np.float32]
 _RATE = 0.05  # of false alarms
 _MANY_UNITS = 30_000
+_ALL_ROWS, _UNITS = 5_000, 40  # of "auto": rows up to which each is a unit, and units a class beyond
 _MANY_UNLIKE = 0.25  # share of points below the evidence that 5 % fall below
 
 
@@ -155,11 +156,14 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     ----------
     units_per_class
         At most so many units for each class, found by EM from a start by k-means++; ``"all"`` makes every training
-        point a unit, whose time grows with the square of their number.
+        point a unit, whose time grows with the square of their number; ``"auto"`` does so up to 5,000 rows, and beyond,
+        as in `partial_fit`, learns 40 a class. One unit a class and a full metric, which is regularised discriminant
+        analysis, answer better on small tables of few columns.
     metric
         What all units share, and is learned: ``"scalar"`` a precision, ``"diagonal"`` one a feature, ``"full"`` a
         matrix. The first needs features on one scale, and all are shrunk to it; put a ``StandardScaler`` in front where
-        units of measure differ.
+        units of measure differ. Held-out evidence tells how many units are good, and prefers the full metric where it
+        finds unseen classes worse.
     prior_weight
         How many points the prior of the metric counts as, which has one precision in all directions; None is the number
         of features.
@@ -186,9 +190,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     Raises
     ------
     ValueError
-        Parameters out of range, and data that scikit-learn's own checks refuse; labels that are missing, or text beside
-        numbers; a row to learn from that is a million times as far from the others as they are from each other (a value
-        that stands for a missing one); numbers whose squares overflow or vanish.
+        Parameters out of range, and data that scikit-learn's own checks refuse; labels that are missing, as an empty
+        text is, or text beside numbers; a row to learn from that is a million times as far from the others as they are
+        from each other (a value that stands for a missing one); numbers whose squares overflow or vanish.
 
     Notes
     -----
@@ -213,7 +217,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     classes_: NDArray
     moved_: tuple[str, ...]
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
-        "units_per_class": [Interval(Integral, 1, None, closed="left"), StrOptions({"all"})],
+        "units_per_class": [Interval(Integral, 1, None, closed="left"), StrOptions({"all", "auto"})],
         "metric": [StrOptions(set(_learn.METRICS))],
         "prior_weight": [Interval(Real, 0, None, closed="neither"), None],
         "temperature": [Interval(Real, 0, None, closed="neither"), None],
@@ -223,9 +227,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        units_per_class: int | str = 1,
+        units_per_class: int | str = "auto",
         *,
-        metric: str = "full",
+        metric: str = "scalar",
         prior_weight: float | None = None,
         temperature: float | None = None,
         cv: Folds = 5,
@@ -270,9 +274,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: Given = None) -> Self:
         """Learn from more points and labels.
 
-        With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, earlier
-        points stay assigned to units as they are, and count as a conjugate prior; a class with fewer units than it may
-        have gets others. With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each
+        With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, as with
+        ``"auto"``, earlier points stay assigned to units as they are, and count as a conjugate prior; a class with fewer
+        units than it may have gets others. With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each
         time, of points that are kept: all, or 10,000 drawn evenly from all so far, each of which is asked of a memory
         that was learned without it.
 
@@ -327,10 +331,15 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         check_spread(np.concatenate([earlier, data]), rows, getattr(self, "feature_names_in_", None))
         points = as_tensor(data)
         if before is None:
-            units = None if self.units_per_class == "all" else int(self.units_per_class)
+            auto = _UNITS if most or len(data) > _ALL_ROWS else "all"
+            units = auto if self.units_per_class == "auto" else self.units_per_class
             weight = float(data.shape[1]) if self.prior_weight is None else float(self.prior_weight)
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-            before = Training.nothing(Settings(len(named), units, self.metric, weight, seed), num_folds, points)
+            before = Training.nothing(
+                Settings(len(named), None if units == "all" else int(units), self.metric, weight, seed),
+                num_folds,
+                points,
+            )
         training = before.taught(points, as_tensor(shares.astype(data.dtype)), most, dealt)
         self.memory_ = self._learned = training.memory()
         self.classes_, self.moved_, self._training = named, (), training
@@ -566,7 +575,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         self._require_learned("has no posterior given the training points")
         if len(self._training.rows.points) < int(self._training.counts.sum()):
             raise NotImplementedError(f"partial_fit has kept {MOST_KEPT:,} of the training points; use fit instead")
-        examples, every = Examples.of(*self._training.rows[:2]), self.units_per_class == "all"
+        every = self._training.settings.units_per_class is None
+        examples = Examples.of(*self._training.rows[:2])
         return draws_of_training(self.memory_, examples, every, num_samples, num_chains, random_state)
 
     def explain(
@@ -635,7 +645,7 @@ def checked_labels(name: str, labels: Given) -> Given:
     Raises
     ------
     ValueError
-        None, NaN, NaT, pandas.NA or a masked entry; text beside numbers.
+        None, NaN, NaT, pandas.NA, a masked entry or an empty text; text beside numbers.
     """
     array = np.asarray(labels)
     if array.ndim == 0:
@@ -644,6 +654,8 @@ def checked_labels(name: str, labels: Given) -> Given:
     text = isinstance(labels, list | tuple) and array.dtype.kind in "OUS"
     given = np.asarray(labels, dtype=object) if text else array
     missing = xarray.DataArray(given).isnull().values | np.ma.asanyarray(labels).mask
+    if given.dtype.kind in "OUS":
+        missing |= np.isin(given.astype(str), "")
     rows = np.flatnonzero(missing.reshape(len(given), -1).any(1))
     if len(rows):
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""

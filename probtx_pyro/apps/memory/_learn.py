@@ -316,15 +316,22 @@ def every_point(examples: Examples, settings: Settings) -> GaussianMixture:
         for points, weights, asked, same in groups:
             log_weights = weights.log().masked_fill(same, -torch.inf)
             attention = _attention(points[asked], points, log_weights, precision) * weights[asked].unsqueeze(-1)
-            crossed = points[asked].mT @ attention @ points
-            scatter += (attention.sum(-1) * points[asked].mT) @ points[asked] - crossed - crossed.mT
-            scatter += (attention.sum(0) * points.mT) @ points
+            scatter += _scatter(points[asked], attention, points, settings.metric == "full")
         old, covariance = covariance, spread.mode(scatter, total, settings.prior_weight)
         if _still(old, covariance):
             break
     log_prior, answers = (counts / counts.sum()).log().unsqueeze(0), shares / counts.unsqueeze(-1)
     fields = shared.fields(shared.precision(covariance))
     return GaussianMixture.categorical(keys, answers, log_prior=log_prior, **fields)
+
+
+def _scatter(points: Tensor, attention: Tensor, keys: Tensor, whole: bool) -> Tensor:
+    """Return ``Σ_ij a_ij (x_i - ξ_j)(x_i - ξ_j)'``, (D, D), or its diagonal alone as such a matrix."""
+    own, other, mixed = attention.sum(-1), attention.sum(0), attention @ keys
+    if whole:
+        crossed = points.mT @ mixed
+        return (own * points.mT) @ points - crossed - crossed.mT + (other * keys.mT) @ keys
+    return torch.diag(own @ points.square() - 2 * (points * mixed).sum(0) + other @ keys.square())
 
 
 def copies(points: Tensor) -> Tensor:
