@@ -60,9 +60,7 @@ def test_hidden_units_sum_out_to_attention_or_to_a_layer_by_hand(kind):
 def test_a_machine_with_one_softmax_unit_is_the_hopfield_energy():
     """-log p(s) less β E(s) is the same for all visible states."""
     patterns, states, beta = normal(N, D), normal(5, D, seed=1), 1.7
-    hidden = torch.stack(
-        [sum(math.e ** (beta * float(x @ s)) * torch.ones(()) for x in patterns).log() for s in states]
-    )
+    hidden = torch.tensor([math.log(sum(math.exp(beta * float(x @ s)) for x in patterns)) for s in states])
     log_p = hidden - 0.5 * beta * states.square().sum(-1)
     apart = -log_p - beta * models.Hopfield(patterns, beta).energy(states)
     assert_equal(apart - apart[0], torch.zeros(5), log_p)
