@@ -12,6 +12,7 @@ from benchmarks import (
     papers_tables,
     redundancy,
     reports,
+    statements,
     tasks,
     translation,
 )
@@ -71,6 +72,7 @@ def summary(name):
         ("dependency_crf.md", "tasks", lambda: tasks.printed(tasks.table(list(tasks.TASKS), None))),
         *(("memory.md", name, lambda lines=lines: lines) for name, lines in memory.tables(summary("memory"))),
         ("dependency_crf.md", "steps", lambda: tasks.table_of_steps("masked sentences")),
+        *(("statements_of_the_sources.md", name, made) for name, made in statements.MADE.items()),
     ],
 )  # fmt: skip
 def test_tables_of_reports_are_what_the_files_say(report, name, made):
