@@ -80,6 +80,23 @@ def test_gaussian_hidden_units_make_the_ising_energy_and_linear_attention():
         assert_equal(sum(mean * x for (_, mean), x in zip(moments, patterns, strict=True)), linear, operations=256)
 
 
+def test_a_transformers_own_fully_connected_layer_is_no_gradient():
+    """A gradient has a symmetric Jacobian, and that of a convex function rises: two matrices and the GELU break either."""
+    widen, narrow, state = normal(N, D), normal(D, N, seed=1), normal(D, seed=2)
+
+    def skew(out, activation):
+        jacobian = torch.autograd.functional.jacobian(lambda s: out @ activation(widen @ s), state)
+        return (jacobian - jacobian.T).abs().max()
+
+    assert_equal(skew(widen.T, torch.sigmoid), torch.zeros(()))
+    assert skew(narrow, torch.sigmoid) > 0.1
+    grid = torch.linspace(-5, 5, 101)
+    assert (torch.sigmoid(grid).diff() > 0).all() and torch.nn.functional.gelu(grid).diff().min() < -0.01
+    units = torch.linspace(0, 6, 601)  # the best of them for each score is the ReLU, to half their distance
+    best = units[(units * grid.unsqueeze(-1) - units.square() / 2).argmax(-1)]
+    assert (best - torch.relu(grid)).abs().max() <= 0.005 + 1e-12
+
+
 def ising_bound(couplings, means):
     up = (1 + means) / 2
     entropy = torch.special.entr(up) + torch.special.entr(1 - up)
