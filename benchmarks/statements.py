@@ -423,7 +423,7 @@ def statements() -> list[Claim | Place]:
     time, mgk, softmax = over_softmax(), "MGK, 8 heads", "softmax, 8 heads"
     widths = sorted({width for width, _ in time})
     decoder = "the decoder's attention to the encoder meets Hopfield's conditions, self-attention does not"
-    easier = "weights of queries and keys are less sensitive, or easier to train, than those of values"
+    easier = "weights of queries and keys are less sensitive than those of values (*easier to train*, the other reading, says the contrary of this row)"
     survives = "fast convergence may survive the transformations of queries and keys"
     near, half = (
         by_window("as trained"),

@@ -77,7 +77,10 @@ def test_what_is_measured_of_a_retrieval_by_hand(monkeypatch):
 def test_what_a_row_fixes_is_not_trained_and_the_rest_is(row):
     torch.manual_seed(0)
     fixed = statements.ROWS[row]
-    layer, x = Fixed(8, 2, batch_first=True, fixed=fixed), torch.randn(2, 5, 8, generator=generator(0), requires_grad=True)
+    layer, x = (
+        Fixed(8, 2, batch_first=True, fixed=fixed),
+        torch.randn(2, 5, 8, generator=generator(0), requires_grad=True),
+    )
     start = [w.detach().clone() for w in layer.in_proj_weight.chunk(3)]
     layer(x, x, x, need_weights=False)[0].square().sum().backward()
     slopes = dict(zip(statements.PARTS, layer.in_proj_weight.grad.chunk(3), strict=True)) if layer.in_proj_weight.grad is not None else {}  # fmt: skip
