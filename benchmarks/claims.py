@@ -1,6 +1,6 @@
-"""What README and the how-tos claim, and the figures that the claims stand on: writes ``docs/reports/claims.md``.
+"""What README and the how-tos claim, and the figures that the claims stand on: the table of ``docs/reports/claims.md``.
 
-Run with ``python -m benchmarks.claims``, after ``python -m benchmarks.reports``. A claim is a sentence of README, or of the first
+Run with ``python -m benchmarks.reports``. A claim is a sentence of README, or of the first
 paragraph of a how-to, that compares or counts (`claims_in`). Each has its row here, or stands among those that are none, with the
 reason; ``tests/benchmarks/test_claims.py`` fails for one that has neither. Figures are cells of tables that the reports take from
 files, so that none is typed here.
@@ -9,7 +9,7 @@ files, so that none is typed here.
 import re
 from typing import NamedTuple
 
-from benchmarks.reports import END, REPORTS, rows_of, write_table
+from benchmarks.reports import END, REPORTS, rows_of
 
 ROOT = REPORTS.parents[1]
 COMPARES = re.compile(
@@ -179,11 +179,3 @@ def lines() -> list[str]:
         reports = ", ".join(f"[{name.removesuffix('.md').replace('_', ' ')}]({name})" for name in dict.fromkeys(cell.report for cell in of.cells))  # fmt: skip
         made.append([of.page.removeprefix("docs/howto/"), sentence, of.setting, figures, f"`{of.file}`{' · ' if reports else ''}{reports}"])  # fmt: skip
     return rows_of(["page", "sentence", "setting", "figures", "file · report"], *made)
-
-
-def main() -> None:
-    write_table("claims.md", "claims", lines())
-
-
-if __name__ == "__main__":
-    main()

@@ -102,8 +102,8 @@ MASKED = {
     "validate_every": 600,
 }
 TASKS = {
-    "upos": Benchmark(tagger("ewt"), TAGS, ACCURACY, tuning=(196, 490), encoders=("crf", "low-rank", "transformer", "relative")),
-    "xpos": Benchmark(tagger("ewt", "xpos"), TAGS, ACCURACY, tuning=(196, 490)),
+    "upos": Benchmark(tagger("ewt"), TAGS, ACCURACY, encoders=("crf", "low-rank", "transformer", "relative")),
+    "xpos": Benchmark(tagger("ewt", "xpos"), TAGS, ACCURACY),
     "entities": Benchmark(tagger("wnut17"), {"characters": 2**14, "num_steps": 530, "validate_every": 53}, ("metrics", "test", "span_f1"), tuning=(265, 530), encoders=("crf", "transformer", "relative", "words")),
     "intents": Benchmark(classifier, {"num_steps": 700, "validate_every": 140}, ACCURACY, train.ClassifierSettings, encoders=("crf", "transformer", "relative", "words", "rooted")),
     "cogs": Benchmark(cogs, {"num_steps": 6000, "validate_every": 600, "dropout": 0.1, "unknown": 0.0}, ("forms", "gen", "exact_match"), tuning=(600, 3000)),

@@ -160,6 +160,8 @@ def verdict(of: Gains, rose: Sequence[bool] = (False, False)) -> Verdict:
     mean, sd = statistics.fmean(of.by_seed), statistics.stdev(of.by_seed)
     seeds, items = sd**2 / n, of.item_variance or 0.0
     total = seeds + items
+    if total == 0.0 and mean == 0.0:
+        return Verdict(0.0, 0.0, 0.0, 1.0, "open", "the same in every seed")
     if total == 0.0:
         raise ValueError("the gains are the same to the last digit in every seed; is one run counted twice?")
     p = 2 * _tail(abs(mean) / math.sqrt(total), n, seeds, items)

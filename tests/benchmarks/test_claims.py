@@ -27,11 +27,6 @@ def test_no_row_outlives_its_sentence():
     assert lines()  # raises for a claim that its page does not make
 
 
-def test_the_page_is_what_the_tables_say():
-    text = (reports.REPORTS / "claims.md").read_text()
-    assert reports.filled(text, "claims", lines()) == text
-
-
 @pytest.mark.parametrize("of", STATEMENTS, ids=lambda of: of.words)
 def test_a_claim_names_what_there_is(of):
     """Figures and a file of results, or a test."""

@@ -111,6 +111,7 @@ def test_gains_are_paired_by_seed_and_need_all_items():
         ((1.0, 1.1, 0.9), (False, True), "open", "longer runs: the row behind still rose"),
         ((1.0, 2.0, 0.1), (False, False), "open", "6 seeds"),
         ((1.0, -1.0, 0.1), (True, True), "open", "not worth it: more than 50 seeds"),
+        ((0.0, 0.0, 0.0), (False, False), "open", "the same in every seed"),
     ],
 )
 def test_words(by_seed, rose, word, more):
