@@ -191,8 +191,12 @@ TABLES = {
             Row(CRF, "tasks/cogs-crf-6000-steps-seed-*.json", ("84.60 ± 2.06",)),
             Row("transformer, relative positions", "tasks/cogs-relative-6000-steps-seed-*.json", ("82.05 ± 2.18",)),
             Row("transformer, learned positions (control)", "tasks/cogs-transformer-6000-steps-seed-*.json"),
+            *(Row(f"dependency CRF at a rate of {rate} (control)", f"tasks/rates/cogs-crf-6000-steps-rate-{rate}-seed-*.json") for rate in ("0.005", "0.01", "0.04")),
         ),
-        ((CRF, "transformer, relative positions"), (CRF, "transformer, learned positions (control)")),
+        (
+            (CRF, "transformer, relative positions"), (CRF, "transformer, learned positions (control)"),
+            *((f"dependency CRF at a rate of {rate} (control)", "transformer, relative positions") for rate in ("0.005", "0.01", "0.04")),
+        ),
     ),
     "induced trees": Table(
         (), "UD English EWT, attachment without punctuation in per cent", trees("right arc"), False,
