@@ -209,6 +209,20 @@ TABLES = {
 }  # fmt: skip
 
 
+SHAKESPEARE = "language_modelling/tinyshakespeare-{}-2000-steps-seed-*.json"
+CHARACTERS = Table(
+    (), "tiny Shakespeare, validation perplexity", lambda run: run["perplexity"], True,
+    tuple(Row(name, SHAKESPEARE.format(name.replace(", ", "-").replace(" ", "-").lower()))
+          for name in ("softmax, 8 heads", "softmax, 4 heads", "one Gaussian key, 4 heads", "MGK, 4 heads", "MGK, 8 heads", "shifted MGK, 8 heads", "linear, 8 heads", "MLK, 8 heads")),
+    (
+        ("MGK, 4 heads", "softmax, 4 heads"), ("MGK, 4 heads", "softmax, 8 heads"), ("one Gaussian key, 4 heads", "softmax, 8 heads"),
+        ("MGK, 4 heads", "one Gaussian key, 4 heads"), ("shifted MGK, 8 heads", "MGK, 8 heads"),
+        ("softmax, 8 heads", "linear, 8 heads"), ("MLK, 8 heads", "linear, 8 heads"),
+    ),
+    digits=3,
+)  # fmt: skip
+
+
 class Found(NamedTuple):
     """The runs of a row by seed, their figures, and the items of those that keep them."""
 
@@ -300,6 +314,16 @@ def lines(table: Table, corrected: dict[tuple[str, str], float] | None = None) -
         seconds = statistics.median(run.get("seconds", math.nan) for run in runs)
         cells = [f"{more:+.1%}{' **rose**' if rose else ''}", f"{runs[0].get('parameters', 0):,}", f"{seconds:,.0f}", str(len(runs))]  # fmt: skip
         made.append([row.name, *theirs[row.name], spread(values, table.digits), *cells])
+    return [*rows_of(*made), "", *claim_lines(table, found, theirs, corrected)]
+
+
+def claim_lines(
+    table: Table,
+    found: dict[str, Found],
+    theirs: dict[str, tuple[str, ...]],
+    corrected: dict[tuple[str, str], float] | None,
+) -> list[str]:
+    """The claims of a table, in Markdown."""
     head = ["claim", "theirs, by", f"ours, by, with {LEVEL:.0%} interval", "over", "p", "p after Holm", "verdict"]
     rows = [head]
     for claim in claims_of(table, found):
@@ -308,7 +332,14 @@ def lines(table: Table, corrected: dict[tuple[str, str], float] | None = None) -
         printed = any(x != "-" for x in by)
         them = ", ".join(x for x in by if x != "-") or "no such row"
         rows.append([f"{claim.first}, better than {claim.second}", them, *judged(claim, table.digits, printed, (corrected or {}).get(pair))])  # fmt: skip
-    return [*rows_of(*made), "", *rows_of(*rows)]
+    return rows_of(*rows)
+
+
+def own_claims(table: Table) -> list[str]:
+    """The claims of a table that no source has, corrected by themselves."""
+    found = {row.name: found_of(row, table) for row in table.rows}
+    corrected = corrected_p({"": claims_of(table, found)})[""]
+    return claim_lines(table, found, {row.name: () for row in table.rows}, corrected)
 
 
 def judged(claim: Claim, digits: int, printed: bool, corrected: float | None) -> list[str]:

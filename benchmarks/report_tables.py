@@ -27,6 +27,7 @@ from benchmarks import (
     memory_classifier,
     mixture,
     next_click,
+    papers_tables,
     posterior,
     redundancy,
     retrieval,
@@ -47,7 +48,8 @@ from benchmarks.tasks import FOLDER
 
 def _language_models() -> Tables:
     texts = ("tinyshakespeare", "wikitext2")
-    return {text: language_modelling.printed(whole_file(f"language_modelling_{text}")["rows"]) for text in texts}
+    tables = {text: language_modelling.printed(whole_file(f"language_modelling_{text}")["rows"]) for text in texts}
+    return {**tables, "claims by characters": papers_tables.own_claims(papers_tables.CHARACTERS)}
 
 
 def _long_range() -> Tables:
