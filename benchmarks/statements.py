@@ -41,7 +41,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -52,11 +52,9 @@ from benchmarks.reports import rows_of, write_table
 from benchmarks.timing import RESULTS, machine
 from benchmarks.verdicts import Gains, gains, holm, still_rose, verdict
 from probtx_pyro import nn
-from probtx_pyro.data import Vocabulary, load_pairs, load_text, text_transformer
-from probtx_pyro.data.tokenizer import START
+from probtx_pyro.data import load_pairs, load_text, text_transformer
 from probtx_pyro.inspection import Captured, capture
-from probtx_pyro.train import LanguageModelSettings, TranslationSettings, language_model, loop, train_translation
-from probtx_pyro.train.rows import NO_TARGET
+from probtx_pyro.train import LanguageModelSettings, TranslationSettings, train_language_model, train_translation
 
 FOLDER = RESULTS / "statements"
 SEEDS, TRIAL_SEED, RATES = range(3), 100, (2e-3, 4e-3, 8e-3)
@@ -67,6 +65,7 @@ TRANSLATION = TranslationSettings(
 )
 PAIRS, WINDOWS, LEAST = 200, 16, 4  # test pairs, windows, and the least number of keys
 NEAR, ALONE, STEPS = 0.05, 1.5, 2000
+PADDED = -1
 PARTS = ("queries", "keys", "values")
 Found = dict[str, Any]
 
@@ -136,17 +135,9 @@ def trained(row: str, settings: LanguageModelSettings) -> Found:
     """A finished run of one of `ROWS`."""
     text = load_text("tinyshakespeare")
     text = text._replace(validation=text.validation[:VALIDATION], test="")
-    vocabulary = Vocabulary.of(text.training, settings.level, settings.rarest)
-    tokens = {part: vocabulary.encode(getattr(text, part)) for part in ("training", "validation")}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        sizes = {"width": settings.width, "num_heads": settings.heads, "num_layers": settings.layers}
-        model = nn.TransformerLM(
-            len(vocabulary.tokens), settings.context, attention=partial(Fixed, fixed=ROWS[row]), **sizes
-        )
-    done = loop.train_task(
-        replace(language_model.task(settings, text, vocabulary, tokens), model=model), progress=False, threads=1
-    )
+    cast("dict[str, Any]", nn.ATTENTIONS)["fixed"] = Fixed
+    own = replace(settings, attention="fixed", options={"fixed": ROWS[row]})
+    done = train_language_model(own, text, progress=False, threads=1)
     results = {name: done.results[name] for name in ("settings", "validation", "seconds")}
     return {"row": row, "fixed": ROWS[row], "nats": math.log(done.results["validation"][-1][1]), **results}
 
@@ -278,16 +269,17 @@ def translation(seed: int) -> Found:
     few = pairs._replace(dev=pairs.dev[:PAIRS], test=[])
     done = train_translation(settings, few, progress=False, threads=1)
     tokens, test = done.vocabulary, pairs.test[:PAIRS]
+    start = torch.tensor([1])  # the number of the token that a target begins with
     pad = torch.nn.utils.rnn.pad_sequence
-    source = pad([tokens.encode(pair.source) for pair in test], batch_first=True, padding_value=NO_TARGET)
-    target = [torch.cat([torch.tensor([START]), tokens.encode(pair.target)]) for pair in test]
-    before = pad(target, batch_first=True, padding_value=NO_TARGET)
+    source = pad([tokens.encode(pair.source) for pair in test], batch_first=True, padding_value=PADDED)
+    target = [torch.cat([start, tokens.encode(pair.target)]) for pair in test]
+    before = pad(target, batch_first=True, padding_value=PADDED)
     with torch.no_grad():
-        layers = capture(done.model.eval(), source.clamp(min=0), before.clamp(min=0), source == NO_TARGET)
+        layers = capture(done.model.eval(), source.clamp(min=0), before.clamp(min=0), source == PADDED)
     found: dict[str, list[dict[str, dict[str, float]]]] = {}
     for name, layer in layers.items():
         kind = "cross" if name.endswith("cross") else "decoder" if name.startswith("decoder") else "encoder"
-        padded = source == NO_TARGET if kind == "encoder" else before == NO_TARGET
+        padded = source == PADDED if kind == "encoder" else before == PADDED
         found.setdefault(kind, []).append(heads_of(layer, padded))
     means = {
         kind: {

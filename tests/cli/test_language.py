@@ -22,7 +22,8 @@ SMALL = "--width 8 --steps 4 --batch 4 --context 20 --validate-every 4 --no-prog
 ENCODER = f"--encoder transformer --heads 2 --layers 1 {SMALL}"
 FILES = {
     "prose.txt": "the cat sleeps and the dog runs in the rain\n" * 20,
-    "tags.tsv": "The DET\ncat NOUN\nsleeps VERB\n\nA DET\ndog NOUN\n\n" * 10,
+    "tags.tsv": "The DET\ncat NOUN\nsleeps VERB\n\nA DET\ndog NOUN\n\n" * 10
+    + "A DET\ncat NOUN\n\nThe DET\ndog NOUN\n\n",  # held out
     "texts.csv": "text,category\n" + 'the cat sleeps,animal\n"rain, and wind",weather\n' * 10,
 }
 RUNS = {

@@ -25,7 +25,8 @@ ENTITIES = SENTENCES.replace("DET", "O").replace("NOUN", "B-animal").replace("VE
 PROSE = "the cat sleeps and the dog runs in the rain\n" * 20
 TREEBANK = "".join(
     f"{i}\t{word}\t_\t{tag}\t{tag.lower()}\t_\t{head}\tdep\t_\t_\n" + ("\n" if i == 2 else "")
-    for i, word, tag, head in ((1, "the", "DET", 2), (2, "cat", "NOUN", 0)) * 20
+    for n in range(20)
+    for i, word, tag, head in ((1, "the", "DET", 2), (2, f"cat{n}", "NOUN", 0))
 )
 
 

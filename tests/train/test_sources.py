@@ -25,7 +25,9 @@ def test_a_folder_of_treebanks(column, tags, tmp_path):
 )
 def test_tags_that_are_all_bio_are_entities(tags, select, tmp_path):
     (tmp_path / "a.tsv").write_text(
-        "".join(f"{w}\t{t}\n" for w, t in zip(SENTENCE, tags, strict=True)) + "\n" + "x\tO\n\n" * 9
+        "".join(f"{w}\t{t}\n" for w, t in zip(SENTENCE, tags, strict=True))
+        + "\n"
+        + "".join(f"x{i}\tO\n\n" for i in range(9))
     )
     found = tagged_sentences(str(tmp_path / "a.tsv"))
     assert found.select == select and set(found.metrics) == {select} - {"accuracy"}
@@ -45,6 +47,7 @@ def test_cogs_has_five_tags_a_word_and_parents_by_distance(monkeypatch):
 
 
 def test_texts_become_words(tmp_path):
-    (tmp_path / "a.csv").write_text("text,category\n" + "Rain!,weather\n" * 10)
+    (tmp_path / "a.csv").write_text("text,category\n" + "Rain!,weather\n" + "Rain,weather\n" * 9)
     found = classified_texts(str(tmp_path / "a.csv"))
-    assert found["dev"] == [(["rain", "!"], "weather")] and len(found["train"]) == 9 and found["test"] == []
+    assert [(["rain", "!"], "weather")] in (found["dev"], found["train"]) and found["test"] == []
+    assert sorted(len(found[part]) for part in ("dev", "train")) == [1, 9]  # equal texts are in one part
