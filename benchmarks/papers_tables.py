@@ -44,6 +44,7 @@ class Table(NamedTuple):
     lower: True if a lower figure is the better.
     rows, claims: models, and pairs of their names of which the first is said to be better.
     digits: after the point.
+    short: the rates come from trials of less than half a run, or from none, which the verdicts say.
     """
 
     sets: tuple[str, ...]
@@ -53,6 +54,7 @@ class Table(NamedTuple):
     rows: tuple[Row, ...]
     claims: tuple[tuple[str, str], ...]
     digits: int = 2
+    short: bool = False
 
 
 CRF, TRANSFORMER = "probabilistic transformer (dependency CRF)", "transformer"
@@ -124,6 +126,7 @@ TABLES = {
             ("MLK, 8 heads", "linear, 8 heads"), ("linear, 8 heads", "MLK, 4 heads"), ("MLK, 4 heads", "linear, 4 heads"),
             ("MGK, 4 heads", "one Gaussian key, 4 heads (control)"),
         ),
+        short=True,
     ),
     "translation": Table(
         ("IWSLT'14, 4 and 2 heads",), "Tatoeba English-German, 8 and 4 heads, test BLEU", metric("test", "BLEU"), False,
@@ -139,6 +142,7 @@ TABLES = {
             ("MGK, half the heads", "softmax, half the heads (control)"),
             ("MGK, half the heads", "one Gaussian key, half the heads (control)"),
         ),
+        short=True,
     ),
     "long range": Table(
         (), "ListOps, test accuracy in per cent", metric("test", "accuracy", 100), False,
@@ -149,6 +153,7 @@ TABLES = {
             ("MGK, 4 heads", "softmax, 8 heads"), ("MGK, 4 heads", "one Gaussian key, 4 heads"),
             ("MLK, 4 heads", "linear, 8 heads"), ("dependency CRF", "softmax, 8 heads"),
         ),
+        short=True,
     ),
     "tags": Table(
         ("PTB", "UD"), "UD English EWT, universal tags, test accuracy in per cent",
@@ -158,6 +163,7 @@ TABLES = {
             Row("dependency CRF, potentials of low rank (control)", "tasks/upos-low-rank-980-steps-seed-*.json"),
         ),
         ((TRANSFORMER, CRF), (RELATIVE, CRF)),
+        short=True,
     ),
     "masked words": Table(
         ("PTB", "BLLIP"), "UD English EWT by sentences, words that occur 3 times, perplexity of hidden test words",
@@ -183,6 +189,7 @@ TABLES = {
             Row(ALONE, "tasks/intents-words-700-steps-seed-*.json"),
         ),
         ((CRF, ALONE),),
+        short=True,
     ),
     "COGS": Table(
         ("COGS",), "COGS, generalisation part, logical forms right to the letter in per cent",
@@ -220,6 +227,7 @@ CHARACTERS = Table(
         ("softmax, 8 heads", "linear, 8 heads"), ("MLK, 8 heads", "linear, 8 heads"),
     ),
     digits=3,
+    short=True,
 )  # fmt: skip
 
 
@@ -331,7 +339,7 @@ def claim_lines(
         by = [gain_of(*each, table.lower) for each in zip(theirs[claim.first], theirs[claim.second], strict=True)]
         printed = any(x != "-" for x in by)
         them = ", ".join(x for x in by if x != "-") or "no such row"
-        rows.append([f"{claim.first}, better than {claim.second}", them, *judged(claim, table.digits, printed, (corrected or {}).get(pair))])  # fmt: skip
+        rows.append([f"{claim.first}, better than {claim.second}", them, *judged(claim, table, printed, (corrected or {}).get(pair))])  # fmt: skip
     return rows_of(*rows)
 
 
@@ -342,15 +350,15 @@ def own_claims(table: Table) -> list[str]:
     return claim_lines(table, found, {row.name: () for row in table.rows}, corrected)
 
 
-def judged(claim: Claim, digits: int, printed: bool, corrected: float | None) -> list[str]:
+def judged(claim: Claim, table: Table, printed: bool, corrected: float | None) -> list[str]:
     """The cells of a claim: difference and interval, what the interval covers, both p-values, verdict."""
-    of, n = claim.verdict, len(claim.gains.by_seed)
+    of, n, digits = claim.verdict, len(claim.gains.by_seed), table.digits
     if not n:
         return ["not run yet", "-", "-", "-", "not run yet"]
     interval = f" ({of.low:+.{digits}f} to {of.high:+.{digits}f})" if n > 1 else ""
     over = f"{n} seeds" + (" and items" if claim.gains.item_variance is not None else "")
     after = "-" if corrected is None else small(corrected)
-    return [f"{of.mean:+.{digits}f}{interval}", over, small(of.p), after, said(of, printed) + (f": {of.more}" if of.more else "")]  # fmt: skip
+    return [f"{of.mean:+.{digits}f}{interval}", over, small(of.p), after, said(of, printed) + (f": {of.more}" if of.more else "") + (" (short trials)" if table.short else "")]  # fmt: skip
 
 
 def small(p: float) -> str:

@@ -372,7 +372,7 @@ def held_out(
     items
         What is divided.
     shares
-        Share of each part, at least; one of 0 is left out.
+        Share of each part, at least; all but dev may be 0.
     seed
         Draw the parts at random; None takes the last items.
     texts
@@ -396,7 +396,7 @@ def held_out(
         number, wanted = len(part_of), round(len(items) * share)
         while groups and len(part_of) < number + wanted:
             part_of |= dict.fromkeys(groups.pop(), part)
-        if (share and not wanted) or share < 0 or len(part_of) == len(items):
+        if (not wanted and (share or part == "dev")) or share < 0 or len(part_of) == len(items):
             left = (
                 f"{part}_share {share} of {len(items)} items, of which equal texts stay together, leaves a part empty"
             )

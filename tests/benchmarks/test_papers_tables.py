@@ -46,6 +46,7 @@ def test_a_table_of_runs(tmp_path, monkeypatch):
     # 1, 2, 1: mean 4/3, standard deviation 1 / sqrt(3), t of 2 degrees 4.303, p of t = 4 by its closed form 1 - 4 / sqrt(18)
     assert made[-2] == "| A, better than B | +0.5 | +1.33 (-0.10 to +2.77) | 3 seeds | .057 | .20 | open: 4 seeds |"
     assert made[-1] == "| B, better than A | -0.5 | -1.33 (-2.77 to +0.10) | 3 seeds | .057 | - | open: 4 seeds |"
+    assert lines(table._replace(short=True))[-1].endswith("| open: 4 seeds (short trials) |")
 
 
 def test_claims_are_counted_and_corrected_together():

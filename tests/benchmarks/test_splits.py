@@ -1,4 +1,7 @@
-"""No text, picture or target of a part that is tested on is in training: every split that a benchmark uses, on both sides of pairs.
+"""No text, picture or target of a part that is tested on is in training, on both sides of pairs.
+
+Not yet of the treebanks of `benchmarks.adaptation` and `benchmarks.small_treebank` and the texts of `benchmarks.evidence.texts`, which
+read the published parts as they are.
 
 The published parts are read from the folder that PROBTX_DATA names (``make test-data``); without it their cases are skipped.
 """

@@ -37,10 +37,10 @@ def test_a_file_is_split_at_its_end_or_by_a_seed(tmp_path):
 
 
 def test_a_share_may_not_empty_a_part():
-    for share in (1.0, 0.01, -1.0):
+    for share in (0.0, 1.0, 0.01, -1.0):
         with pytest.raises(ValueError, match=r"dev_share .* of 10 items, .* leaves a part empty"):
             held_out("abcdefghij", {"dev": share})
-    assert held_out("ab", {"dev": 0.0})["dev"] == []
+    assert held_out("abcd", {"dev": 0.25, "test": 0.0}) == {"train": list("abc"), "dev": ["d"], "test": []}
 
 
 @pytest.mark.parametrize("seed", [None, *range(5)])
