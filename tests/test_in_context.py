@@ -127,5 +127,5 @@ def test_a_small_run(capsys):
     main(["in-context", "--quick"])
     printed = capsys.readouterr().out
     assert all(f"'way': '{way}'" in printed for way in ("softmax", "Gaussian", "keys", "shift, off", "keys afterwards"))
-    with pytest.raises(SystemExit, match=r"usage: .*unseen,label-shift,domain-shift,in-context"):
+    with pytest.raises(SystemExit, match=r"usage: .*unseen,unseen-defaults,label-shift,domain-shift,in-context"):
         main(["nothing"])
