@@ -397,23 +397,30 @@ class GaussianMixture(GaussianUnits):
 
     def with_background(
         self,
-        weight: Tensor | float,
+        weight: Tensor | float | None = None,
         *,
+        logit: Tensor | float | None = None,
         key_precision: Tensor | float | None = None,
         key: Maybe = None,
         value: Maybe = None,
         value_precision: Tensor | float | None = None,
     ) -> "GaussianMixture":
-        """The mixture with one more unit, the last: attention to nothing.
+        """The mixture with one more unit, the last: attention to nothing, or to an answer that is always there.
 
-        With key 0 and answer 0 in a linked mixture, attention to the other units is a softmax that may sum to less than
-        one, ``exp(s_j) / (exp(s_0) + Σ exp(s))`` with s_0 the logit of the background: "off by one" where it is 0.
+        It has a prior probability, ``weight``, or a ``logit``. With a logit, attention to the other units is a softmax
+        that may sum to less than one, ``exp(s_ij) / (exp(s_0) + Σ exp(s_ij))``, with the same s_0 in every row, whatever
+        the mask: docs/mathematics.md (2.25). A weight is shared out anew in every row, so that under a causal mask its
+        logit differs from query to query.
 
         Parameters
         ----------
         weight
             Its prior probability, a number or (...), strictly between 0 and 1; the other units share the rest as
             before.
+        logit
+            s_0, a number or (...), beside logits ``s_ij = ξ_j'αΛq_i + m_ij``, m the rows of ``log π_j - ξ_j'αΛξ_j / 2``
+            with their largest set to 0: in a mixture that is linked under a mask, 0 where it allows. 0 is the softmax
+            that is "off by one". The unit then lies at 0, with the precision of the others.
         key_precision, value_precision
             Its precisions, a number or (...); None is that of the other units, where they share one. A small one makes
             it wide.
@@ -424,16 +431,35 @@ class GaussianMixture(GaussianUnits):
         Raises
         ------
         ValueError
-            A weight outside (0, 1), no precision where those of the units differ, shapes that do not fit.
+            Both of weight and logit, or neither; a weight outside (0, 1); weight or logit of another shape than the
+            leading axes; no precision where those of the units differ; a logit where they differ, or with a key or a
+            precision of its own; shapes that do not fit.
         """
-        keys, log_weights = self.keys, self.log_weights()
-        weight = torch.as_tensor(weight, dtype=keys.dtype, device=keys.device)
-        if check.violated(~((weight > 0) & (weight < 1))):
+        if (weight is None) == (logit is None):
+            raise ValueError("give weight, a prior probability, or logit, which is the same under every mask, not both")
+        given = torch.as_tensor(logit if weight is None else weight, dtype=self.keys.dtype, device=self.keys.device)
+        try:
+            given.expand(self.batch_shape)
+        except RuntimeError:
+            name, leading = "logit" if weight is None else "weight", tuple(self.batch_shape)
+            raise ValueError(
+                f"{name} has shape {tuple(given.shape)} but must broadcast to the leading axes {leading}, as queries share "
+                "the background; for problems that differ in it give keys an axis for them"
+            ) from None
+        own, changes = given[..., None, None], dict[str, Any]()
+        if weight is None:
+            if key is not None or key_precision is not None:
+                raise ValueError(
+                    "logit puts the unit at 0, with the precision of the others; leave out key and key_precision"
+                )
+            key = None if self.shift is None else -self.shift
+            changes["log_prior"] = self._beside_logit(own)
+        elif check.violated(~((given > 0) & (given < 1))):
             raise ValueError("weight must lie strictly between 0 and 1; it is the background's prior probability")
-        own = weight[..., None, None]
-        changes: dict[str, Any] = {
-            "log_prior": beside(log_weights + (-own).log1p(), own.log()),
-            "keys": _with_row(keys, key),
+        else:
+            changes["log_prior"] = beside(self.log_weights() + (-own).log1p(), own.log())
+        changes |= {
+            "keys": _with_row(self.keys, key),
             "key_precision": self._with_precision("key_precision", key_precision),
             "value_precision": self._with_precision("value_precision", value_precision),
         }
@@ -443,6 +469,21 @@ class GaussianMixture(GaussianUnits):
             uniform = torch.full_like(self.answer_probs[..., 0, :], 1 / self.answer_probs.shape[-1])
             changes["answer_probs"] = _with_row(self.answer_probs, uniform if value is None else value)
         return self.replace(**changes)
+
+    def _beside_logit(self, logit: Tensor) -> Tensor:
+        """Log weights (..., 1 or Q, U + 1) with a unit at 0 whose logit is (..., 1, 1)."""
+        if check.violated(~logit.isfinite()):
+            raise ValueError("logit must be finite; leave the background out, or close a unit by the mask")
+        if self.key_precision.dim() and self.key_precision.shape[-1] > 1:
+            raise ValueError(
+                "key_precision differs between units, where there are no logits; give weight instead of logit"
+            )
+        at = self.locations if self.metric is None else self._root().whiten(self.locations)
+        center, log_weights = center_of(at), self.log_weights()
+        half = 0.5 * torch.atleast_1d(self.key_precision).unsqueeze(-1)
+        row = (log_weights - half * _relative_squares(at).unsqueeze(-2)).amax(-1, keepdim=True)
+        row = row - half * center.square().sum(-1, keepdim=True)  # the squares are less that of the center
+        return beside(log_weights, logit + row).log_softmax(-1)
 
     def _with_precision(self, name: str, own: Tensor | float | None) -> Tensor:
         """A precision with one more entry, or as it is where all units and the background share it."""
