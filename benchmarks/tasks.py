@@ -219,19 +219,24 @@ def shown_trial(task: str, encoder: str, rate: float, steps: int) -> float:
 
 def best_rate(task: str, encoder: str, score: Callable[[str, str, float, int], float] = known_trial) -> float:
     """The rate that the rounds of trials choose; ``score`` gives the figure of each, larger is better."""
-    rates = RATES
-    for steps in TASKS[task].tuning:
-        scores = {rate: score(task, encoder, rate, steps) for rate in rates}
-        while (beside := beyond(scores)) is not None:
-            scores[beside] = score(task, encoder, beside, steps)
-        rates = tuple(sorted(scores, key=scores.__getitem__, reverse=True)[:KEPT])
-    return rates[0]
+    return best_of_rounds(RATES, TASKS[task].tuning, lambda rate, steps: score(task, encoder, rate, steps))
 
 
-def beyond(scores: dict[float, float]) -> float | None:
-    """The next rate of `RATES` beyond those tried, where the best of them is the smallest or the largest; else None."""
+def best_of_rounds(rates: tuple[float, ...], rounds: tuple[int, ...], score: Callable[[float, int], float]) -> float:
+    """The best of the rates after a round of trials of so many steps each: of all, then of the `KEPT` best and what is beyond."""
+    tried = rates
+    for steps in rounds:
+        scores = {rate: score(rate, steps) for rate in tried}
+        while (beside := beyond(scores, rates)) is not None:
+            scores[beside] = score(beside, steps)
+        tried = tuple(sorted(scores, key=scores.__getitem__, reverse=True)[:KEPT])
+    return tried[0]
+
+
+def beyond(scores: dict[float, float], rates: tuple[float, ...]) -> float | None:
+    """The next of the rates beyond those tried, where the best of them is the smallest or the largest; else None."""
     best = max(scores, key=scores.__getitem__)
-    outwards = {max(scores): RATES[RATES.index(best) + 1 :], min(scores): RATES[: RATES.index(best)][::-1]}
+    outwards = {max(scores): rates[rates.index(best) + 1 :], min(scores): rates[: rates.index(best)][::-1]}
     return next(iter(outwards.get(best, ())), None)
 
 
