@@ -82,10 +82,14 @@ def test_what_more_steps_bring(tmp_path, monkeypatch):
 
 
 def test_a_search_stops_at_the_ends_of_the_grid_and_inside_them():
-    first, *_, last = tasks.RATES
-    assert tasks.beyond({first: 1.0, 1e-3: 0.0}) is None and tasks.beyond({last: 1.0, 1e-3: 0.0}) is None
-    assert tasks.beyond({5e-3: 0.0, 1e-2: 1.0, 2e-2: 0.5}) is None
-    assert tasks.beyond({5e-3: 1.0, 1e-2: 0.0}) == 2e-3 and tasks.beyond({5e-3: 0.0, 1e-2: 1.0}) == 2e-2
+    rates = first, *_, last = tasks.RATES
+
+    def beyond(scores):
+        return tasks.beyond(scores, rates)
+
+    assert beyond({first: 1.0, 1e-3: 0.0}) is None and beyond({last: 1.0, 1e-3: 0.0}) is None
+    assert beyond({5e-3: 0.0, 1e-2: 1.0, 2e-2: 0.5}) is None
+    assert beyond({5e-3: 1.0, 1e-2: 0.0}) == 2e-3 and beyond({5e-3: 0.0, 1e-2: 1.0}) == 2e-2
 
 
 @pytest.fixture(autouse=True)
