@@ -548,9 +548,10 @@ def _positions(name: str, asked: Any, size: int, labels: list[object] | None) ->
             raise ValueError(f"select: {name} has positions 0 to {size - 1}, not {one}")
         return int(one) % size
 
+    asked = asked.tolist() if isinstance(asked, Tensor | np.ndarray) else asked
     if isinstance(asked, slice):
         several = list(range(size)[asked])
-    elif isinstance(asked, Sequence | Tensor | np.ndarray) and not isinstance(asked, str):
+    elif isinstance(asked, Sequence) and not isinstance(asked, str):
         several = [position(one) for one in asked]
     else:
         return position(asked)
