@@ -10,7 +10,7 @@ mixture, that of the likeliest b and P, unless the one that the layer's weights 
 `Captured.raw`. docs/mathematics.md, section 2.10.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -24,24 +24,77 @@ from probtx_pyro.inspection._gauge import METRICS, Gauge, Head, Prior, Priors, f
 from probtx_pyro.models import Formulation, GaussianMixture, Mixture
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import plate_names
-from probtx_pyro.models._validation import broadcastable, finite, positive_definite
+from probtx_pyro.models._validation import broadcastable, finite, positive_definite, same_size
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._arviz import Variable, from_arrays
 
 Coords: TypeAlias = Mapping[str, Sequence[object]]
-F = TypeVar("F", bound=Formulation)
+F = TypeVar("F", bound="Formulation | Softmax")
+Kind = TypeVar("Kind", bound=type)
 
 
+class _Double:
+    """A field that keeps a tensor in the precision in which it came, and gives it in double."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, one: object, kind: object = None) -> Any:
+        if one is None:
+            return self
+        held = vars(one)[self.name]
+        return held if held is None else held.double()
+
+    def __set__(self, one: object, value: Tensor | None) -> None:
+        vars(one)[self.name] = value
+
+
+def _in_double(*names: str) -> Callable[[Kind], Kind]:
+    """Make fields of a dataclass `_Double`: a model in single precision is kept in half of the memory."""
+
+    def decorate(kind: Kind) -> Kind:
+        for name in names:
+            setattr(kind, name, _Double(name))
+        return kind
+
+    return decorate
+
+
+@_in_double("keys", "values")
+@dataclass(frozen=True, eq=False, repr=False)
+class Softmax:
+    """Units of a softmax of ``scale q·k``: keys (..., U, D), values (..., U, M) or None, scale () or (..., 1).
+
+    Its mixture has a weight for each query and unit, so it is written only when it is asked for.
+    """
+
+    keys: Tensor
+    values: Tensor | None
+    scale: Tensor
+
+    __repr__ = in_brief
+
+    def attention(self, queries: Tensor, mask: Tensor) -> Tensor:
+        """(..., Q, U); NaN for a query that may attend to nothing."""
+        return (self.scale.unsqueeze(-1) * queries @ self.keys.mT + mask).softmax(-1)
+
+    def mixture(self, mask: Tensor) -> GaussianMixture:
+        """The mixture whose attention it is (PT eq. 16), with equal weights for a query that may attend to nothing."""
+        opened = torch.where((mask > -torch.inf).any(-1, keepdim=True), mask, 0.0)
+        return GaussianMixture.linked(self.keys, self.values, self.scale, 0.0, opened)
+
+
+@_in_double("queries")
 @dataclass(frozen=True, eq=False, repr=False)
 class Captured:
-    """Queries and attention that every head of a layer computed,
-    in double precision. See `captured`, `inspection.capture`.
+    """Queries and attention that every head of a layer computed, in double precision: kept as they came, and
+    converted where they are asked for. See `captured`, `inspection.capture`.
 
     queries: (..., Q, D).
-    written: the formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
-        keys (..., U, D) and values (..., U, M) or None, or what another layer is. Where it has an axis of queries
-        behind the leading ones, every query has units of its own.
-    mask: the log weights that were added to the logits, (..., 1 or Q, U); None where nothing was.
+    units: what the queries attend to: those of a `Softmax`, or the formulation of another layer. Where that has an
+        axis of queries behind the leading ones, every query has units of its own.
+    mask: the log weights that were added to the logits, (..., 1 or Q, U), with an axis for each leading one, of size 1
+        where its members share them; 0 where nothing was, -inf where a unit is hidden.
     present: which queries count, boolean (..., Q): neither padding nor without any unit to attend to.
     dims: names of the leading axes, such as ``("batch", "head")``.
     coords: labels of dimensions, such as the names of the layers.
@@ -50,8 +103,8 @@ class Captured:
     """
 
     queries: Tensor
-    written: Formulation
-    mask: Tensor | None
+    units: Softmax | Formulation
+    mask: Tensor
     present: Tensor
     dims: tuple[str, ...]
     coords: Coords = field(default_factory=dict)
@@ -60,37 +113,113 @@ class Captured:
 
     __repr__ = in_brief
 
+    @cached_property
+    def written(self) -> Formulation:
+        """The formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
+        keys (..., U, D) and values (..., U, M) or None, or what another layer is. Kept once it has been asked for.
+        """
+        return self.units.mixture(self.mask) if isinstance(self.units, Softmax) else self.units
+
     @property
     def keys(self) -> Tensor:
         """The keys as written, (..., U, D); (..., U, R, D) for several to a unit."""
-        return getattr(self.written, self.key_name)
+        return getattr(self.units, self.key_name)
 
     @property
     def key_name(self) -> str:
         """Name of the keys in the formulation, the first of its parameters."""
-        return next(iter(self.written.PARAMETERS))
+        return "keys" if isinstance(self.units, Softmax) else next(iter(self.units.PARAMETERS))
 
     @property
     def values(self) -> Tensor | None:
         """(..., U, M)."""
-        return getattr(self.written, "values", None)
+        return getattr(self.units, "values", None)
 
     @property
     def scale(self) -> Tensor:
         """The scale of the dot products, α as written: a scalar, or (..., 1)."""
-        return self.as_written.key_precision
+        return self.units.scale if isinstance(self.units, Softmax) else self.as_written.key_precision
 
     def without(self, padded: Tensor) -> "Captured":
-        """The same with queries that are padding left out, where capture could not tell: boolean,
-        broadcast to (..., Q).
+        """The same with queries that do not count left out: boolean, broadcast to (..., Q)."""
+        fields = {name: vars(self)[name] for name in self.__dataclass_fields__}
+        return type(self)(**fields | {"present": self.present & ~padded})
+
+    def select(self, **indexers: Any) -> "Captured":
+        """Take a part by the names of the leading axes, as ``isel`` of xarray does.
+
+        Parameters
+        ----------
+        indexers
+            By name of an axis: a position, which drops the axis, or a slice or a list of positions, which keep it. A
+            label, or a list of labels, stands for its position where ``coords`` has them, as for layers that were
+            stacked.
+
+        Returns
+        -------
+        Captured
+            With its part of the mask, the formulation, the mixture that was chosen and the labels. Of a
+            `BestEquivalent` a plain one, whose evidence is still that of the mixture found from all queries.
+
+        Raises
+        ------
+        ValueError
+            An axis that is not there, a position out of range, a label that is not known, nothing selected.
+
+        Examples
+        --------
+        >>> one = captured(torch.randn(3, 2, 5, 4), torch.randn(3, 2, 6, 4))
+        >>> part = one.select(batch=slice(0, 2), head=1)
+        >>> part.dims, part.attention().shape
+        (('batch',), torch.Size([2, 5, 6]))
         """
-        return replace(self, present=self.present & ~padded)
+        unknown = [name for name in indexers if name not in self.dims]
+        if unknown:
+            raise ValueError(f"select: no axis {unknown[0]!r}; there are {', '.join(self.dims) or 'none'}")
+        found = self._plain()
+        for name, asked in indexers.items():
+            size, labels = found.present.shape[found.dims.index(name)], found.coords.get(name)
+            taken = _positions(name, asked, size, None if labels is None else list(labels))
+            found = found._taken(name, taken)
+        return found
+
+    def _taken(self, name: str, taken: int | list[int]) -> "Captured":
+        """Positions on one leading axis; a single one drops it."""
+        axis, places = self.dims.index(name), [taken] if isinstance(taken, int) else taken
+        size, behind = self.present.shape[axis], len(self.dims) - axis  # from the right, as broadcasting counts
+
+        def part(x: Tensor, own: int) -> Tensor:
+            at = x.dim() - own - behind
+            if at < 0:
+                return x
+            if x.shape[at] == size:  # else 1, shared
+                x = x.index_select(at, torch.tensor(places, device=x.device))
+            return x.squeeze(at) if isinstance(taken, int) else x
+
+        def of_units(units: F) -> F:
+            own = _own_axes(units)
+            fields = {
+                key: part(x, own[key] + self._alone) if key in own and isinstance(x, Tensor) else x
+                for key, x in vars(units).items()
+            }
+            return type(units)(**fields)
+
+        coords = {key: labels for key, labels in self.coords.items() if key != name}
+        if not isinstance(taken, int) and name in self.coords:
+            coords[name] = [self.coords[name][place] for place in places]
+        dims = self.dims[:axis] + (() if isinstance(taken, int) else (name,)) + self.dims[axis + 1 :]
+        chosen = None if self.chosen is None else of_units(self.chosen)
+        present, queries = part(self.present, 1), part(vars(self)["queries"], 2)
+        return Captured(queries, of_units(self.units), part(self.mask, 2), present, dims, coords, chosen, self.options)
 
     # -- attention, which no choice of mixture changes -----------------------------------------------------------------
 
     def attention(self) -> Tensor:
         """(..., Q, U), rows on the simplex; 0 for a query that may attend to nothing."""
-        weights = self._answered(self.written.attention(self._asked, **self.options), 1)
+        if isinstance(self.units, Softmax):
+            weights = self.units.attention(self.queries, self.mask)
+        else:
+            weights = self._answered(self.units.attention(self._asked, **self.options), 1)
         return torch.where(self._alive().unsqueeze(-1), weights, 0.0)
 
     def entropy(self) -> Tensor:
@@ -108,7 +237,10 @@ class Captured:
         """True if the attention is the posterior of a density of queries: not of linear keys,
         a sparse memory or a hard assignment.
         """
-        return isinstance(self.written, Mixture) and not self.options and self.written.offers("log_evidence")
+        units = self.units
+        return isinstance(units, Softmax) or (
+            isinstance(units, Mixture) and not self.options and units.offers("log_evidence")
+        )
 
     @property
     def as_written(self) -> GaussianMixture:
@@ -128,7 +260,7 @@ class Captured:
     @property
     def raw(self) -> "Captured":
         """The same with the mixture as the layer's weights write it, instead of the best equivalent."""
-        return replace(self._plain(), chosen=self.as_written)
+        return self._plain(chosen=self.as_written)
 
     @cached_property
     def mixture(self) -> GaussianMixture:
@@ -195,7 +327,7 @@ class Captured:
             own = {"key_precision": metric.new_ones(()), "metric": metric}
         weights = logits + (0.5 * (pull * keys).sum(-1) - size).unsqueeze(-2)
         own |= {"keys": keys, "shift": None, "diagonal_metric": kind == "diagonal"}
-        return replace(self._plain(), chosen=self.as_written.replace(log_prior=weights.log_softmax(-1), **own))
+        return self._plain(chosen=self.as_written.replace(log_prior=weights.log_softmax(-1), **own))
 
     def gauge(self, metric: str, tilt: Prior = None, precision: Prior = None) -> Gauge:
         """The likeliest b and P of every head, with leading axes (*heads);
@@ -230,17 +362,17 @@ class Captured:
 
     # -- how it is laid out --------------------------------------------------------------------------------------------
 
-    def _plain(self) -> "Captured":
-        return Captured(**{name: getattr(self, name) for name in Captured.__dataclass_fields__})
+    def _plain(self, **changes: Any) -> "Captured":
+        return Captured(**{name: vars(self)[name] for name in Captured.__dataclass_fields__} | changes)
 
     def _alive(self) -> Tensor:
         """Which queries may attend to anything, broadcast to (..., Q)."""
-        return torch.ones_like(self.present) if self.mask is None else (self.mask > -torch.inf).any(-1)
+        return (self.mask > -torch.inf).any(-1)
 
     @property
     def _alone(self) -> bool:
         """True if every query has units of its own."""
-        return len(self.written.batch_shape) > len(self.dims)
+        return not isinstance(self.units, Softmax) and len(self.units.batch_shape) > len(self.dims)
 
     @property
     def _asked(self) -> Tensor:
@@ -337,15 +469,22 @@ def captured(
     ----------
     Movellan & Gabbur 2020, eq. 16 and 20.
     """
-    queries, keys = queries.detach().double(), keys.detach().double()
-    values = None if values is None else values.detach().double()
+    # what is captured stays as it is when a cache that a model keeps is written to
+    queries, keys = queries.detach().clone(), keys.detach().clone()
+    values = None if values is None else values.detach().clone()
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     scale = torch.as_tensor(scale, dtype=torch.float64, device=queries.device).detach()
     if scale.dim() and scale.shape[-1] != 1:
         raise ValueError(f"scale has shape {tuple(scale.shape)} but must be a number or end in 1; scale.unsqueeze(-1)?")
     if not bool((scale > 0).all()):
         raise ValueError("scale must be > 0; it is the precision of the implied mixture, 1/sqrt(D) for plain attention")
-    mask = None if mask is None else _mask(mask, queries.shape[-2], keys.shape[-2])
+    same_size("queries", queries.shape[-1], "keys", keys.shape[-1], "features")
+    if values is not None:
+        same_size("keys", keys.shape[-2], "values", values.shape[-2], "units")
+    mask = queries.new_zeros(1, keys.shape[-2]) if mask is None else mask
+    mask = _mask(mask, queries.shape[-2], keys.shape[-2])
+    while dims is not None and mask.dim() > len(dims) + 2 and mask.shape[0] == 1:  # of what a part is taken from
+        mask = mask.squeeze(0)
     last_two = {"queries": queries, "keys": keys, "values": values, "mask": mask}
     shapes = {name: x.shape[:-2] for name, x in last_two.items() if x is not None}
     padded = torch.zeros((), dtype=torch.bool, device=queries.device) if padded is None else padded
@@ -354,27 +493,26 @@ def captured(
     if len(dims) != len(leading):
         raise ValueError(f"dims names {len(dims)} axes but there are {len(leading)} leading ones; name each once")
     finite(keys=keys, values=values)
-    opened = None if mask is None else torch.where((mask > -torch.inf).any(-1, keepdim=True), mask, 0.0)
-    written = GaussianMixture.linked(keys, values, scale, 0.0, opened)
-    return seen(queries.expand(*leading, *queries.shape[-2:]), written, mask, padded, dims, coords)
+    return seen(queries.expand(*leading, *queries.shape[-2:]), Softmax(keys, values, scale), mask, padded, dims, coords)
 
 
 def seen(
     queries: Tensor,
-    written: Formulation,
-    mask: Tensor | None,
+    units: Softmax | Formulation,
+    mask: Tensor,
     padded: Tensor | None,
     dims: tuple[str, ...],
     coords: Coords | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Captured:
-    """Put queries beside the formulation that attended to them; queries that do not count may hold anything."""
+    """Put queries beside the units that they attended to; queries that do not count may hold anything."""
+    mask = mask.reshape((1,) * (len(dims) + 2 - mask.dim()) + mask.shape)
     present = torch.ones(queries.shape[:-1], dtype=torch.bool, device=queries.device)
     present = present if padded is None else present & ~padded
-    present = present if mask is None else present & (mask > -torch.inf).any(-1)
+    present = present & (mask > -torch.inf).any(-1)
     queries = torch.where(present.unsqueeze(-1) | queries.isfinite(), queries, 0.0)
     finite(queries=queries)
-    return Captured(queries, written, mask, present, dims, dict(coords or {}), None, dict(options or {}))
+    return Captured(queries, units, mask, present, dims, dict(coords or {}), None, dict(options or {}))
 
 
 def _mask(mask: Tensor, num_queries: int, num_units: int) -> Tensor:
@@ -382,10 +520,44 @@ def _mask(mask: Tensor, num_queries: int, num_units: int) -> Tensor:
         raise ValueError(f"mask must be what is added to the logits, 0 or -inf, not {mask.dtype}")
     if mask.dim() < 2 or mask.shape[-2] not in (1, num_queries) or mask.shape[-1] != num_units:
         raise ValueError(f"mask has shape {tuple(mask.shape)} but must end in (1 or {num_queries}, {num_units})")
-    mask = mask.detach().double()
+    mask = additive(mask.detach())
     if bool((mask.isnan() | (mask == torch.inf)).any()):
         raise ValueError("mask contains NaN or +infinity; use 0 and -inf, or finite position terms")
     return mask
+
+
+def additive(mask: Tensor) -> Tensor:
+    """A mask in double precision, -inf where it hides a unit by the lowest number of single or half precision."""
+    lowest = torch.finfo(torch.float16 if mask.dtype == torch.float16 else torch.float32).min
+    hidden = mask <= lowest / 2  # position terms may have been added to it
+    return mask.double().masked_fill(hidden, -torch.inf) if bool((hidden & mask.isfinite()).any()) else mask.double()
+
+
+def _positions(name: str, asked: Any, size: int, labels: list[object] | None) -> int | list[int]:
+    """Return the position that an indexer of `Captured.select` takes of an axis, or several."""
+
+    def position(one: Any) -> int:
+        if isinstance(one, str):
+            if labels is None or one not in labels:
+                known = "it has no labels" if labels is None else f"labels are {', '.join(map(str, labels))}"
+                raise ValueError(f"select: {name} has no label {one!r}; {known}")
+            return labels.index(one)
+        if not hasattr(one, "__index__") or isinstance(one, bool):
+            raise ValueError(f"select: {name} takes a position, a slice or a list of positions, not {one!r}")
+        if not -size <= int(one) < size:
+            raise ValueError(f"select: {name} has positions 0 to {size - 1}, not {one}")
+        return int(one) % size
+
+    asked = asked.tolist() if isinstance(asked, Tensor | np.ndarray) else asked
+    if isinstance(asked, slice):
+        several = list(range(size)[asked])
+    elif isinstance(asked, Sequence) and not isinstance(asked, str):
+        several = [position(one) for one in asked]
+    else:
+        return position(asked)
+    if not several:
+        raise ValueError(f"select: {asked!r} takes nothing of {name}, which has positions 0 to {size - 1}")
+    return several
 
 
 def stack_layers(layers: Mapping[str, Captured]) -> Captured:
@@ -397,19 +569,22 @@ def stack_layers(layers: Mapping[str, Captured]) -> Captured:
         No layer, or layers that differ in shape or in their leading axes.
     """
     every = list(layers.values())
-    shapes = {name: (x.dims, x.queries.shape, x.keys.shape, type(x.written)) for name, x in layers.items()}
+    softmax = all(isinstance(x.units, Softmax) for x in every)
+    units = [x.units if softmax else x.written for x in every]
+    kinds = zip(layers.items(), map(type, units), strict=True)
+    shapes = {name: (x.dims, x.present.shape, x.queries.shape[-1], x.keys.shape, kind) for (name, x), kind in kinds}
     chosen = [x.chosen for x in every if x.chosen is not None]
     if len(set(shapes.values())) != 1 or len(chosen) not in (0, len(every)):
-        listed = ", ".join(f"{name} {tuple(q)} {tuple(k)} {kind.__name__}" for name, (_, q, k, kind) in shapes.items())
+        listed = ", ".join(
+            f"{name} {(*q, d)} {tuple(k)} {kind.__name__}" for name, (_, q, d, k, kind) in shapes.items()
+        )
         raise ValueError(f"layers differ in shape, kind or choice of mixture: {listed or 'none'}; take like layers")
-    leading = every[0].queries.shape[:-2]
-    masks = [x.mask for x in every if x.mask is not None]
-    if masks:  # 0 where a layer has none
-        masks = [torch.zeros_like(masks[0][..., :1, :]) if x.mask is None else x.mask for x in every]
+    masks = torch.broadcast_tensors(*(x.mask for x in every))
+    shared = len({(x.data_ptr(), x.stride()) for x in masks}) == 1
     return Captured(
-        torch.stack([x.queries for x in every]),
-        _stacked([x.written for x in every], every[0]._asked.shape[:-2]),
-        _aligned(masks, 2, leading) if masks else None,
+        torch.stack([vars(x)["queries"] for x in every]),
+        _stacked(units, every[0]._asked.shape[:-2]),
+        masks[0].unsqueeze(0) if shared else torch.stack(masks),
         torch.stack([x.present for x in every]),
         ("layer", *every[0].dims),
         {**every[0].coords, "layer": list(layers)},
@@ -420,8 +595,7 @@ def stack_layers(layers: Mapping[str, Captured]) -> Captured:
 
 def _stacked(every: Sequence[F], leading: torch.Size) -> F:
     """Formulations of one kind as one, with a leading axis more."""
-    first, fields = every[0], dict[str, Any]()
-    own = {row.field or name: len(first.row(name).names) for name, row in first.PARAMETERS.items()} | {"mask": 1}
+    first, fields, own = every[0], dict[str, Any](), _own_axes(every[0])
     for name in vars(first):
         each = [vars(one)[name] for one in every]
         if all(isinstance(x, Tensor) for x in each):
@@ -433,6 +607,13 @@ def _stacked(every: Sequence[F], leading: torch.Size) -> F:
         else:
             fields[name] = each[0]
     return type(first)(**fields)
+
+
+def _own_axes(units: "Formulation | Softmax") -> dict[str, int]:
+    """Count the axes that each field has behind those of the problems."""
+    if isinstance(units, Softmax):
+        return {"keys": 2, "values": 2, "scale": 1}
+    return {row.field or name: len(units.row(name).names) for name, row in units.PARAMETERS.items()} | {"mask": 1}
 
 
 def _aligned(every: Sequence[Tensor], own: int, leading: torch.Size) -> Tensor:
