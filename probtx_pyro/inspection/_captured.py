@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from probtx_pyro._brief import in_brief
 from probtx_pyro.inspection._gauge import METRICS, Gauge, Head, Prior, Priors, fit
@@ -29,7 +30,7 @@ from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._arviz import Variable, from_arrays
 
 Coords: TypeAlias = Mapping[str, Sequence[object]]
-F = TypeVar("F", bound="Formulation | Softmax")
+Units = TypeVar("Units", bound="Formulation | Softmax")
 Kind = TypeVar("Kind", bound=type)
 
 
@@ -74,9 +75,13 @@ class Softmax:
 
     __repr__ = in_brief
 
+    def logits(self, queries: Tensor, mask: Tensor) -> Tensor:
+        """(..., Q, U)."""
+        return self.scale.unsqueeze(-1) * queries @ self.keys.mT + mask
+
     def attention(self, queries: Tensor, mask: Tensor) -> Tensor:
         """(..., Q, U); NaN for a query that may attend to nothing."""
-        return (self.scale.unsqueeze(-1) * queries @ self.keys.mT + mask).softmax(-1)
+        return self.logits(queries, mask).softmax(-1)
 
     def mixture(self, mask: Tensor) -> GaussianMixture:
         """The mixture whose attention it is (PT eq. 16), with equal weights for a query that may attend to nothing."""
@@ -196,7 +201,7 @@ class Captured:
                 x = x.index_select(at, torch.tensor(places, device=x.device))
             return x.squeeze(at) if isinstance(taken, int) else x
 
-        def of_units(units: F) -> F:
+        def of_units(units: Units) -> Units:
             own = _own_axes(units)
             fields = {
                 key: part(x, own[key] + self._alone) if key in own and isinstance(x, Tensor) else x
@@ -229,6 +234,58 @@ class Captured:
     def effective_units(self) -> Tensor:
         """``exp(entropy)``, over how many units a query spreads, (..., Q); 0 for a query that may attend to nothing."""
         return torch.where(self._alive(), self.entropy().exp(), 0.0)
+
+    def logits(self) -> Tensor:
+        """``α q_i·k_j + mask``, of which attention is the softmax, (..., Q, U).
+
+        Raises
+        ------
+        ValueError
+            A layer of another kind than softmax.
+        """
+        if not isinstance(self.units, Softmax):
+            raise ValueError(
+                f"the layer is a {type(self.units).__name__}; logits are those of a softmax of dot products"
+            )
+        return self.units.logits(self.queries, self.mask)
+
+    def with_background(
+        self, logit: Tensor | float, value: Tensor | None = None, *, instead_of: int | None = None
+    ) -> "Captured":
+        """The same with a background: one more unit, the last, whose logit is the same for every query and mask.
+
+        docs/mathematics.md (2.25). With ``instead_of`` it takes the place of a unit that is there, such as a sink.
+
+        Parameters
+        ----------
+        logit
+            A number, or (*heads): the leading axes without those of the batch.
+        value
+            Its answer, (M,) or (*heads, M); None is 0, or that of the unit that it replaces.
+        instead_of
+            Index of the unit; the background is open to the queries that the unit is open to.
+
+        Raises
+        ------
+        ValueError
+            A layer of another kind than softmax; a unit that is not there; shapes that do not fit.
+        """
+        keys, values, mask, heads = self.keys, self.values, self.mask, self._head_shape
+        logits = self.logits()
+        own = self._beside(_expanded("logit", logit, heads).to(logits), 0)[..., None, None]
+        at = keys.shape[-2] if instead_of is None else unit_at("instead_of", instead_of, self)
+        if instead_of is None:
+            keys, mask = F.pad(keys, (0, 0, 0, 1)), F.pad(mask, (0, 1))
+            values = None if values is None else F.pad(values, (0, 0, 0, 1))
+        place = torch.arange(keys.shape[-2], device=keys.device) == at
+        keys = torch.where(place.unsqueeze(-1), 0.0, keys)
+        mask = torch.where(place & (mask > -torch.inf), own, mask)
+        if values is not None and value is not None:
+            answer = self._beside(_expanded("value", value, (*heads, values.shape[-1])).to(values), 1).unsqueeze(-2)
+            values = torch.where(place.unsqueeze(-1), answer, values)
+        return captured(
+            self.queries, keys, values, mask, self.scale, padded=~self.present, dims=self.dims, coords=self.coords
+        )
 
     # -- the mixture, of which evidence and draws are ------------------------------------------------------------------
 
@@ -387,6 +444,11 @@ class Captured:
         """The leading axes that are not pooled."""
         return tuple(name for name in self.dims if not name.startswith("batch"))
 
+    @property
+    def _head_shape(self) -> tuple[int, ...]:
+        sizes = zip(self.dims, self.present.shape, strict=False)
+        return tuple(size for name, size in sizes if not name.startswith("batch"))
+
     def _beside(self, x: Tensor, own: int) -> Tensor:
         """Lay (*heads, own axes) out beside what the formulation has,
         with axes of size 1 for the batch (and for queries with units of their own).
@@ -533,6 +595,24 @@ def additive(mask: Tensor) -> Tensor:
     return mask.double().masked_fill(hidden, -torch.inf) if bool((hidden & mask.isfinite()).any()) else mask.double()
 
 
+def unit_at(name: str, unit: int, one: Captured) -> int:
+    """Index of a unit from 0."""
+    units = one.keys.shape[-2]
+    if not -units <= unit < units:
+        raise ValueError(f"{name} must be from {-units} to {units - 1}, not {unit}")
+    return unit % units
+
+
+def _expanded(name: str, x: Tensor | float, shape: tuple[int, ...]) -> Tensor:
+    x = torch.as_tensor(x)
+    try:
+        return x.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)} but must broadcast to {shape}, one for each head"
+        ) from None
+
+
 def _positions(name: str, asked: Any, size: int, labels: list[object] | None) -> int | list[int]:
     """Return the position that an indexer of `Captured.select` takes of an axis, or several."""
 
@@ -593,7 +673,7 @@ def stack_layers(layers: Mapping[str, Captured]) -> Captured:
     )
 
 
-def _stacked(every: Sequence[F], leading: torch.Size) -> F:
+def _stacked(every: Sequence[Units], leading: torch.Size) -> Units:
     """Formulations of one kind as one, with a leading axis more."""
     first, fields, own = every[0], dict[str, Any](), _own_axes(every[0])
     for name in vars(first):

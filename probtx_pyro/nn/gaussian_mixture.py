@@ -63,8 +63,9 @@ class GaussianMixtureAttention(GaussianAttention):
         How the units adapt to the queries of a call, `Adapt` or a mapping of its fields; None: they do not.
     background
         One more unit, the last: attention to nothing. Its key is 0, its weight is learned by each head
-        (``background_log_weight``), and where units are not linked its precision. ``"zero"`` answers with 0: linked,
-        attention to the others is ``exp(s_j) / (1 + Σ exp(s))`` at the start. ``"learned"`` learns its answer, too.
+        (``background_log_weight``), and where units are not linked its precision. Linked, the log weight is a logit,
+        the same for every query and mask: attention to the others is ``exp(s_j) / (exp(s_0) + Σ exp(s))``, with s_0 = 0
+        at the start. ``"zero"`` answers with 0, ``"learned"`` learns its answer, too.
     map_steps
         Number of EM steps on the answer, to return the most probable one (paper eq. 14-15) instead of the mean; each
         head learns a value precision. 0 returns the mean, which does not depend on the value precision.

@@ -251,6 +251,62 @@ def query_check(
     return figure
 
 
+def sinks(
+    mass: "ArrayLike | Result",
+    constant_mass: "ArrayLike | None" = None,
+    constant_logit: "ArrayLike | None" = None,
+    labels: Sequence | None = None,
+) -> Figure:
+    """Show where attention sinks are, a grid of layers and heads, and how far a constant mass and a constant logit are from them.
+
+    Parameters
+    ----------
+    mass
+        The result of `inspection.sinks`, which brings the rest; or the mass of the unit by head, (layer, head).
+    constant_mass, constant_logit
+        Total variation of attention from what each predicts, (layer, head): the medians over heads are drawn, in a band from the
+        first to the last quartile.
+    labels
+        Of the layers; None is their numbers.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, NaN or infinity.
+    """
+    given: Result = mass
+    parts = {"mass": mass, "constant_mass": constant_mass, "constant_logit": constant_logit}
+    if hasattr(given, "constant_logit"):
+        parts = {name: getattr(given, name) for name in parts}
+    axes = "(layer, head) or (head)"
+    shown = {name: np.atleast_2d(_given.numbers(name, x, axes)) for name, x in parts.items() if x is not None}
+    grid = shown["mass"]
+    for name, each in shown.items():
+        if each.shape != grid.shape:
+            raise ValueError(f"{name} has shape {each.shape} but mass has {grid.shape}; give one for each head")
+    rows = range(len(grid)) if labels is None else _given.names("labels", labels, len(grid), "layers")
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(9.5, 1.8 + 0.16 * len(grid)), layout="constrained", width_ratios=(1, 1.6)
+    )
+    image = left.imshow(grid, cmap=_style.SEQUENTIAL, vmin=0, vmax=1, aspect="auto")
+    left.set(xlabel="head", ylabel="layer")
+    if labels is not None:
+        left.set_yticks(range(len(grid)), rows, fontsize=7)
+    figure.colorbar(image, ax=left, label="attention to the unit")
+    place = np.arange(len(grid))
+    names = {"mass": "without the unit", "constant_mass": "constant mass", "constant_logit": "constant logit"}
+    for i, (name, each) in enumerate(shown.items()):
+        low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=1)
+        right.fill_between(place, low, high, color=_style.unit_color(i), alpha=0.15, linewidth=0)
+        right.plot(place, middle, label=names[name], marker=_style.MARKERS[i], markersize=4, **_line(i))
+    _style.finished(right, "layer", "total variation", legend=True, ylim=(0, None))
+    return figure
+
+
 def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
     """Show the singular values of several sets of attention matrices: the median matrix,
     and a band from the first to the last decile.

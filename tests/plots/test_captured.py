@@ -97,9 +97,27 @@ def test_one_layer_and_many_heads():
     assert not plots.query_check(np.zeros((1, 13, 12)), ["a"]).axes[0].texts
 
 
+def test_sinks_by_layer_and_head():
+    mass, other = RNG.uniform(size=(2, 5, 4))
+    figure = plots.sinks(mass, other, other / 2)
+    grid, lines = figure.axes[:2]
+    np.testing.assert_array_equal(grid.images[0].get_array(), mass)
+    assert [x.get_text() for x in lines.get_legend().get_texts()] == [
+        "without the unit",
+        "constant mass",
+        "constant logit",
+    ]
+    for line, each in zip(lines.lines, (mass, other, other / 2), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), np.median(each, 1))
+    assert len(plots.sinks(mass[0]).axes[1].lines) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: plots.sinks(np.zeros((2, 2, 2))), r"mass must have shape \(layer, head\) or \(head\)"),
+        (lambda: plots.sinks(np.zeros((2, 2)), np.zeros((2, 3))), r"constant_mass has shape \(2, 3\) but mass has \(2, 2\)"),
+        (lambda: plots.sinks(np.zeros((2, 2)), labels=["a"]), "labels has 1 entries but there are 2 layers"),
         (lambda: report(attention=np.zeros(4)), r"attention must have shape \(query, unit\)"),
         (lambda: report(effective_units=np.ones(3)), "effective_units has 3 entries but there are 4"),
         (lambda: report(replicated_evidence=[np.nan]), "replicated_evidence contains NaN"),
