@@ -1,8 +1,8 @@
 """Every test starts alike: float64 (doctests float32, as users do), Pyro's store empty, validation on, seeds set.
 
-The shape annotations of ``ops`` are executed in its own tests and nowhere else, where they would take half of the time. What starts
-a process (a command, a notebook, a build of the wheel) or trains (AdamW is the optimizer of ``train``) is marked slow: a test without
-the mark fails when it tries.
+The shape annotations of ``ops`` are executed in its own tests and nowhere else, where they would take half of the time; functions
+within functions have none (``tests/test_suite.py``). What starts a process (a command, a notebook, a build of the wheel) or trains
+(AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
 
 import os
@@ -15,6 +15,16 @@ from subprocess import Popen
 
 import jaxtyping
 
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def _jaxtyped_once(**options):
+    """Leave a function within a function as it is: each call of the outer one would compile its check again, in two milliseconds."""
+    decorate = _jaxtyped(**options)
+    return lambda made: made if "<locals>" in made.__qualname__ else decorate(made)
+
+
+jaxtyping.jaxtyped = _jaxtyped_once  # what the import hook writes above every function
 with jaxtyping.install_import_hook("probtx_pyro.ops", "beartype.beartype"):
     import probtx_pyro.ops  # noqa: F401
 

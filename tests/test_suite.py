@@ -3,7 +3,9 @@
 The default suite starts no process and trains nothing: ``conftest.py`` stops a test that tries and is not marked slow.
 """
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -57,6 +59,26 @@ def test_a_fixture_of_a_module_is_stopped_like_its_test(stopped):
 @pytest.mark.slow
 def test_a_test_with_the_slow_mark_may_start_a_process():
     assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, check=True).stdout.strip() == b"1"
+
+
+def shapes_of_local_functions(source, named=()):
+    """Annotations of functions within functions that are tensors with axes, written out or by the name of an alias."""
+    for outer in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+        for inner in (node for node in ast.walk(outer) if node is not outer and isinstance(node, ast.FunctionDef)):
+            given = [node.annotation for node in ast.walk(inner.args) if isinstance(node, ast.arg)]
+            for part in (part for x in (*given, inner.returns) if x is not None for part in ast.walk(x)):
+                if isinstance(part, ast.Name) and part.id in {"Float", "Int", "Bool", *named}:
+                    yield part.id
+
+
+def test_shapes_are_annotated_where_they_are_executed_which_is_not_in_a_function_within_a_function():
+    package = Path(probtx_pyro.__file__).parent
+    sources = [path.read_text() for path in (package / "typing.py", *(package / "ops").rglob("*.py"))]
+    named = set(re.findall(r"^(\w+) = (?:Float|Int|Bool)\[", "\n".join(sources), flags=re.MULTILINE))
+    assert {"Queries", "Heads"} <= named
+    assert [list(shapes_of_local_functions(source, named)) for source in sources] == [[]] * len(sources)
+    wrong = "def f():\n    def g(x: Queries, *y: Float[Tensor, 'n'], **z: Tensor) -> tuple[Heads, int]: ..."
+    assert sorted(shapes_of_local_functions(wrong, named)) == ["Float", "Heads", "Queries"]
 
 
 def test_folders_mirror_the_package():

@@ -1,5 +1,6 @@
 """Rows with values that stand for missing ones, numbers at any scale, and evidence that is no number: a memory says that it has not seen them."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -35,8 +36,9 @@ def with_fills(row, fills):
     return copies
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("units", "metric"), UNITS)
+@pytest.mark.parametrize(
+    ("units", "metric", "dtype"), [(*x, np.float64) for x in UNITS] + [(*x, np.float32) for x in UNITS[1::2]]
+)
 def test_a_row_with_a_fill_value_is_rejected_and_answered_with_probabilities(units, metric, dtype):
     x, y = census(800 if units == "all" else 3000, 0)
     classifier = MemoryClassifier(units, metric=metric, cv=2, random_state=0).fit(x.astype(dtype), y)
@@ -84,11 +86,15 @@ def test_reasons_for_a_row_that_nothing_speaks_for_are_the_weights_of_the_units(
     np.testing.assert_array_equal(other.weights, classifier.explain(x[:1], top=100)[0].weights)
 
 
+@functools.cache
+def of_the_census():
+    return MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(*census(400, 0))
+
+
 @pytest.mark.parametrize("move", [None, "shift", "metric", ["shift", "scale", "keys"], "prevalence"])
 @pytest.mark.parametrize("fill", [1e20, 1e200])
 def test_rows_with_fill_values_move_nothing(move, fill):
-    x, y = census(400, 0)
-    classifier = MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y)
+    classifier = of_the_census()
     new = census(60, 1)[0] * 1.1
     spoilt = np.concatenate([new, with_fills(new[0], [fill])])
     with pytest.warns(
@@ -103,8 +109,7 @@ def test_rows_with_fill_values_move_nothing(move, fill):
 
 
 def test_a_row_without_evidence_does_not_change_the_prevalence():
-    x, y = census(400, 0)
-    classifier = MemoryClassifier(metric="diagonal", cv=2, random_state=0).fit(x, y)
+    (x, _), classifier = census(400, 0), of_the_census()
     row = with_fills(x[0], [1e200])[:1]
     with pytest.warns(UserWarning, match="100% of the points are unlike the training points"):
         found = classifier.prevalence(row, concentration=1.0, num_samples=50)

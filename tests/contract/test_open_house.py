@@ -171,10 +171,10 @@ def test_a_hierarchy_keeps_what_a_posterior_has():
         return Gamma(4.0, pyro.sample("inverse scale", LogNormal(0.0, 0.5)))
 
     program = models.bayesian(MIXTURE, rate=rates)
-    draws = inference.nuts(program, COUNTS, num_samples=60, num_warmup=60, num_chains=2, seed=0)
+    draws = inference.nuts(program, COUNTS, num_samples=25, num_warmup=25, num_chains=2, seed=0)
     data = results.to_inference_data(draws, seed=0, prior=5)
     assert {"inverse scale", "rate", "attention"} <= set(data["posterior"].data_vars)
-    assert data["posterior_predictive"]["queries"].shape == (2, 60, 7, 2)
+    assert data["posterior_predictive"]["queries"].shape == (2, 25, 7, 2)
     for verb in (inference.adapt, partial(inference.gibbs, seed=0)):
         with pytest.raises(NotImplementedError, match=r"rate has hyperparameters.*inference\.nuts"):
             verb(program, COUNTS)

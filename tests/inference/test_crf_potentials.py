@@ -166,7 +166,7 @@ def test_nuts_agrees_with_importance_sampling_from_the_prior():
     labels = pyro.poutine.trace(models.bayesian(truth, likelihood="exact")).get_trace(None).nodes["labels"]["value"]
     observed = (torch.arange(8) < 5).unsqueeze(-1) | (torch.arange(3) != 1)  # the word in the middle is unknown in some
     posterior = models.bayesian(crf, ternary=PRIOR, likelihood="exact")
-    options = {"num_samples": 150, "num_chains": 32, "num_warmup": 150, "seed": 0, "progress": False}
+    options = {"num_samples": 75, "num_chains": 64, "num_warmup": 100, "seed": 0, "progress": False}
     draws = inference.nuts(posterior, labels, None, observed, **options)
     x = draws.samples["ternary"].flatten(2)
     prior = torch.randn(100_000, *crf.ternary.shape, generator=generator(8))

@@ -113,7 +113,7 @@ def test_nuts_of_all_parameters_is_calibrated():
         component_weights=Dirichlet(torch.tensor([[4.0, 2.0], [4.0, 2.0]])), unit_weights=Gamma(4.0, 4.0),
     )  # fmt: skip
     sampler = functools.partial(
-        inference.nuts, num_chains=4, num_samples=60, num_warmup=250, start="prior", progress=False
+        inference.nuts, num_chains=4, num_samples=20, num_warmup=150, start="prior", progress=False
     )
     found = results.calibrate(posterior, queries, (15, 1), sampler=sampler, num_simulations=200, num_draws=19, seed=0,
                               batch_size=200, progress=False)  # fmt: skip

@@ -103,7 +103,8 @@ def on_a_grid(normalised=True):
 
 @pytest.mark.slow
 def test_nuts_is_quadrature_and_a_density_without_its_normaliser_is_not():
-    draws = inference.nuts(models.bayesian(LINE, **PRIORS), ETA, POINTS, num_samples=1000, num_chains=4, seed=0)
+    options = {"num_samples": 100, "num_chains": 40, "num_warmup": 200, "seed": 0}
+    draws = inference.nuts(models.bayesian(LINE, **PRIORS), ETA, POINTS, **options)
     assert not draws.statistics["diverging"].any()
     found = [*draws.samples["locations"].squeeze(-1).unbind(-1), draws.samples["variance"][..., 0, 0]]
 
@@ -124,7 +125,7 @@ def test_nuts_is_calibrated_with_a_diagonal_variance():
     )
     eta = 0.7 * torch.randn(12, 2, generator=generator(8))
     sampler = functools.partial(
-        inference.nuts, num_chains=4, num_samples=60, num_warmup=250, start="prior", progress=False
+        inference.nuts, num_chains=4, num_samples=20, num_warmup=150, start="prior", progress=False
     )
     found = results.calibrate(
         posterior, eta, (12, 2), sampler=sampler, num_simulations=200, num_draws=19, seed=0, batch_size=200, progress=False
