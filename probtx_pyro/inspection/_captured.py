@@ -240,7 +240,7 @@ class Captured:
         if fewest < 5 * numbers:
             told = f"best_equivalent: a head has {fewest} queries that count for {numbers} numbers of b and P ({metric} metric)"
             repair = "capture more text, give priors (tilt=, precision=) or take a metric with fewer numbers"
-            warnings.warn(f"{told}, fewer than five a number, so others fit worse: {repair}", stacklevel=3)
+            warnings.warn(f"{told}, fewer than five a number; other queries will fit worse: {repair}", stacklevel=3)
 
     def _pooled(self, x: Tensor) -> Tensor:
         """Sum over the queries and the axes of the batch, (..., Q, own axes) to (*heads, own axes)."""

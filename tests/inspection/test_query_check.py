@@ -278,6 +278,7 @@ def test_checks_are_of_the_best_equivalent_unless_the_raw_one_is_asked_for():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # twelve queries are folds enough
 def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
     raw = drawn(2, 12, causal=False)
     found = inspection.captured(raw.queries, 2 * raw.keys + 1, None, None, SCALE, dims=("head",))
@@ -293,11 +294,11 @@ def test_held_out_queries_say_nothing_of_the_equivalent_that_scores_them():
         np.testing.assert_allclose(table.pointwise[3, :, i], fit.log_evidence(found.queries)[:, i], atol=ROUNDING)
     whole = inspection.best_equivalent(found)
     for one in (found.raw, whole):
-        chosen = inspection.cross_validate(one, folds=3, seed=0, num_steps=2)
+        chosen = inspection.cross_validate(one, folds=3, seed=0, num_steps=2, held_out="queries")
         plain = inspection.cross_validate(one.mixture, found.queries, folds=3, seed=0, num_steps=2)
-        np.testing.assert_allclose(chosen.pointwise, plain.pointwise)
+        np.testing.assert_allclose(chosen.pointwise[:4], plain.pointwise)
     full = inspection.best_equivalent(found, "full")
-    assert inspection.cross_validate(full, folds=3, seed=0, num_steps=2).elpd.shape == (4, 2)
+    assert inspection.cross_validate(full, folds=3, seed=0, num_steps=2).elpd.shape == (6, 2)
     with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
         inspection.cross_validate(found, found.queries, seed=0)
     with pytest.raises(ValueError, match="queries must be given, unless the candidate was captured"):
