@@ -8,6 +8,7 @@ from probtx_pyro._lazy import lazily
 _NAMES = {
     "_capture": ("capture",),
     "_captured": ("Captured", "captured", "stack_layers", "capture_data", "BestEquivalent", "best_equivalent"),
+    "_controls": ("controls",),
     "_query_check": ("QueryCheck", "QUERY_STATISTICS", "query_check"),
     "_sinks": ("Sinks", "sinks"),
     "_replaced": ("replaced",),

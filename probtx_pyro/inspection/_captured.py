@@ -10,6 +10,7 @@ mixture, that of the likeliest b and P, unless the one that the layer's weights 
 `Captured.raw`. docs/mathematics.md, section 2.10.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from probtx_pyro.models import Formulation, GaussianMixture, Mixture
 from probtx_pyro.models._distributions import MixtureDensity
 from probtx_pyro.models._plates import plate_names
 from probtx_pyro.models._validation import broadcastable, finite, positive_definite, same_size
+from probtx_pyro.models.priors import FLAT
 from probtx_pyro.ops._numerics import common_shape
 from probtx_pyro.results._arviz import Variable, from_arrays
 
@@ -328,6 +330,7 @@ class Captured:
             return self.chosen
         found = self.equivalent(*self.gauge("scalar")[:2]).chosen
         assert found is not None
+        self._warn_if_few("scalar")
         return found
 
     def log_evidence(self) -> Tensor:
@@ -416,6 +419,22 @@ class Captured:
         gauge = [torch.stack([torch.as_tensor(x) for x in each]).unflatten(0, heads or (1,)) for each in columns]
         gauge = [(x if heads else x[0]).to(self.queries.device) for x in gauge]
         return Gauge(*gauge)  # type: ignore[arg-type]
+
+    def _warn_if_few(self, metric: str, tilt: Prior = None, precision: Prior = None) -> None:
+        """Warn where a head has fewer than five queries that count for each number of b and P without a prior."""
+        features = self.queries.shape[-1]
+        numbers = (tilt is None or tilt is FLAT) * features
+        numbers += (precision is None or precision is FLAT) * METRICS[metric](features).numbers[0]
+        fewest = int(self._pooled(self.present).min())
+        if fewest < 5 * numbers:
+            told = f"best_equivalent: a head has {fewest} queries that count for {numbers} numbers of b and P ({metric} metric)"
+            repair = "capture more text, give priors (tilt=, precision=) or take a metric with fewer numbers"
+            warnings.warn(f"{told}, fewer than five a number; other queries will fit worse: {repair}", stacklevel=3)
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        """Sum over the queries and the axes of the batch, (..., Q, own axes) to (*heads, own axes)."""
+        batch = [i for i, name in enumerate(self.dims) if name.startswith("batch")]
+        return x.sum([*batch, len(self.dims)])
 
     # -- how it is laid out --------------------------------------------------------------------------------------------
 
@@ -763,6 +782,7 @@ class BestEquivalent(Captured):
     tilt_error, precision_error: their standard errors, from the observed information; of the posterior's Laplace
         approximation under priors.
     num_steps: Newton steps, (*heads).
+    fitted_on: what b and P were found from, where that is not what is shown; None is its own queries.
     """
 
     tilt: Tensor
@@ -770,10 +790,16 @@ class BestEquivalent(Captured):
     tilt_error: Tensor
     precision_error: Tensor
     num_steps: Tensor
+    fitted_on: Captured | None = None
 
 
 def best_equivalent(
-    captured: Captured | Mapping[str, Captured], metric: str = "scalar", *, tilt: Prior = None, precision: Prior = None
+    captured: Captured | Mapping[str, Captured],
+    metric: str = "scalar",
+    *,
+    on: Captured | Mapping[str, Captured] | None = None,
+    tilt: Prior = None,
+    precision: Prior = None,
 ) -> BestEquivalent:
     """Find the mixture with the captured attention under which the captured queries are likeliest.
 
@@ -790,6 +816,10 @@ def best_equivalent(
     metric
         ``"scalar"``, P a number; ``"diagonal"``, D numbers; ``"full"``, D(D + 1)/2 numbers. b has D more. The more
         numbers, the more queries it takes to know them.
+    on
+        Other text that the same heads read: what is returned are its queries, keys and attention, under b and P of
+        ``captured``, so that its evidence is that of queries which the fit has not seen. Axes named ``batch`` are its
+        own. None is ``captured``.
     tilt
         Prior on b: a Normal. None is maximum likelihood.
     precision
@@ -806,7 +836,13 @@ def best_equivalent(
     ------
     ValueError
         Too few queries, or queries in a subspace, without a prior; a metric or a prior that is not known; an attention
-        that is the posterior of no density of queries.
+        that is the posterior of no density of queries; ``on`` with other heads or features.
+
+    Warns
+    -----
+    UserWarning
+        A head has fewer than five queries that count for each number of b and P that has no prior: its evidence is then
+        much higher on its own queries than on others.
 
     Examples
     --------
@@ -820,9 +856,24 @@ def best_equivalent(
     True
     >>> bool(best.log_evidence().sum() > found.raw.log_evidence().sum())
     True
+    >>> other = best_equivalent(found, on=captured(3 + torch.randn(50, 2), keys))
+    >>> other.log_evidence().shape, bool((other.tilt == best.tilt).all())
+    (torch.Size([50]), True)
     """
-    one = captured if isinstance(captured, Captured) else stack_layers(captured)
+    one, shown = (x if isinstance(x, Captured) or x is None else stack_layers(x) for x in (captured, on))
+    assert one is not None
+    sizes = [
+        [
+            (name, n)
+            for name, n in zip((*x.dims, "feature"), (*x.queries.shape[:-2], x.queries.shape[-1]), strict=True)
+            if not name.startswith("batch")
+        ]
+        for x in (one, one if shown is None else shown)
+    ]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"on has axes {dict(sizes[1])} but captured {dict(sizes[0])}; give what the same heads read")
     gauge = one.gauge(metric, tilt, precision)
-    told = one.equivalent(gauge.tilt, gauge.precision)
-    fields = {name: getattr(told, name) for name in Captured.__dataclass_fields__}
-    return BestEquivalent(**fields, **gauge._asdict())
+    one._warn_if_few(metric, tilt, precision)
+    told = (one if shown is None else shown).equivalent(gauge.tilt, gauge.precision)
+    fields = {name: vars(told)[name] for name in Captured.__dataclass_fields__}
+    return BestEquivalent(**fields, **gauge._asdict(), fitted_on=None if shown is None else one)

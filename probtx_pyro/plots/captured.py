@@ -10,6 +10,7 @@ import xarray
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
 from probtx_pyro.plots import _given, _style
@@ -57,7 +58,8 @@ def head_report(
     query_labels, unit_labels
         Tokens, one for each row and column; a long text is drawn without.
     check
-        The result of `inspection.query_check` on what was captured.
+        The result of `inspection.query_check` on what was captured. Grey marks beside the p-values are those of its
+        controls; under the evidence stands the mean log density of the real queries under each.
     head
         Which head of what was captured: an index for each of its axes but those of the batch, such as
         ``check.ranking[1]``. The worst one of ``check`` if None, or the first.
@@ -115,6 +117,8 @@ def head_report(
             raise ValueError("p_values must be in (0, 1] and at least one, replicated_evidence at least one draw")
         _evidence(float(observed_evidence), replicated, panels[1, 0])
         _p_values(list(p_values), values, level, panels[1, 1])
+        if check is not None and check.controls:
+            _controls(check, tuple(chosen.values()), panels[1, 0], panels[1, 1])
     figure.suptitle(title)
     return figure
 
@@ -180,6 +184,19 @@ def _p_values(names: list[str], values: np.ndarray, level: float, ax: Axes) -> N
     _style.finished(ax, "p-value", "")
 
 
+def _controls(check: Result, head: tuple[int, ...], evidence: Axes, p_values: Axes) -> None:
+    """Add the controls of a check of a head: p-values as grey marks, and log densities in words."""
+    told = [f"{name}: {float(each.log_density[head]):.1f}" for name, each in check.rows.items()]
+    lines = ["   ".join(told[i : i + 2]) for i in range(0, len(told), 2)]
+    evidence.set_xlabel("\n".join([evidence.get_xlabel(), *lines]), fontsize=8)
+    for (name, each), marker in zip(check.controls.items(), _style.MARKERS[1:] * len(check.controls), strict=False):
+        values = each.p_values[(slice(None), *head)]
+        p_values.scatter(values, np.arange(len(values)), marker=marker, s=24, color="0.55", label=name, zorder=0)
+    low = min(p_values.get_xlim()[0], *(float(each.p_values.min()) / 2 for each in check.controls.values()))
+    p_values.set_xlim(left=low)
+    p_values.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+
+
 def query_check(
     z_scores: "ArrayLike | Result",
     statistics: Sequence | None = None,
@@ -188,13 +205,14 @@ def query_check(
     level: float = 0.05,
     largest: float = 10.0,
 ) -> Figure:
-    """Show how far the real queries are from replicates: a grid of layers and heads for each statistic.
+    """Show how far the real queries are from replicates: a grid of layers and heads for each statistic,
+    and a row of grids for each control.
 
     Parameters
     ----------
     z_scores
-        The result of `inspection.query_check`, which brings statistics, p-values and the names of its axes; or
-        (statistic, layer, head). (statistic, head) is one layer.
+        The result of `inspection.query_check`, which brings statistics, p-values, controls and the names of its axes;
+        or (statistic, layer, head). (statistic, head) is one layer.
     statistics
         Their names.
     p_values
@@ -213,42 +231,54 @@ def query_check(
     ValueError
         Shapes or labels that do not fit, NaN or infinity, ``largest`` not positive.
     """
-    axes, coords = ["layer", "head"], dict[str, Sequence]()
+    axes, coords, controls = ["layer", "head"], dict[str, Sequence](), dict[str, Any]()
     if hasattr(z_scores, "z_scores"):
         check: Result = z_scores
         z_scores = check.z_scores
         statistics = check.statistics if statistics is None else statistics
         p_values = check.p_values if p_values is None else p_values
-        axes, coords = [*axes, *check.dims][-2:], check.coords
+        axes, coords, controls = [*axes, *check.dims][-2:], check.coords, check.controls
     elif statistics is None:
         raise ValueError("statistics is missing; name those of z_scores, or give what inspection.query_check returned")
     given = _given.numbers("z_scores", z_scores, "(statistic, layer, head) or (statistic, head)")
     scores = given[:, None] if given.ndim == 2 else given
     kinds, layers, heads = scores.shape
     titles = _given.names("statistics", statistics, kinds, "statistics")
-    rows, columns = (coords.get(name, range(n)) for name, n in zip(axes, (layers, heads), strict=True))
+    names = [coords.get(name, range(n)) for name, n in zip(axes, (layers, heads), strict=True)]
     if not largest > 0 or not scores.size:
         raise ValueError(f"largest must be positive and z_scores not empty, not {largest} and shape {given.shape}")
     known = np.full(given.shape, -np.inf) if p_values is None else _given.array("p_values", p_values)
     if known.shape != given.shape:
         raise ValueError(f"p_values has shape {known.shape} but z_scores has {given.shape}; give one for each")
-    refuted = known.reshape(scores.shape) < level
-    size = 1.6 + kinds * (CELL * heads + 0.5), 1.5 + CELL * layers
-    figure, panels = pyplot.subplots(1, kinds, figsize=size, layout="constrained", sharey=True, squeeze=False)
-    frame: dict[str, Any] = {"fill": False, "color": _style.INK, "linewidth": 1.5}
-    for panel, name, grid, low in zip(panels[0], titles, scores, refuted, strict=True):
-        image = panel.imshow(grid, cmap=DIVERGING, vmin=-largest, vmax=largest)
-        panel.set_title(name, fontsize=9)
-        _style.ticks(panel, rows, columns)
-        panel.set(xlabel=axes[1])
-        for (i, j), z in np.ndenumerate(grid):
-            if grid.size <= MOST_CELLS:
-                _style.cell(panel, i, j, f"{z:.0f}" if abs(z) >= 10 else f"{z:.1f}", dark=abs(z) > 0.7 * largest)
-            if not low[i, j]:
-                panel.add_patch(pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **frame))
-    panels[0, 0].set(ylabel=axes[0])
-    figure.colorbar(image, ax=list(panels[0]), label="z, real against drawn", extend="both", shrink=0.9)
+    rows = [("mixture", scores, known.reshape(scores.shape))]
+    rows += [
+        (name, *(x.reshape(scores.shape) for x in (each.z_scores, each.p_values))) for name, each in controls.items()
+    ]
+    size = 1.6 + kinds * (CELL * heads + 0.5), 1.0 + len(rows) * (0.5 + CELL * layers)
+    layout: dict[str, Any] = {"figsize": size, "layout": "constrained", "sharex": True, "sharey": True}
+    figure, panels = pyplot.subplots(len(rows), kinds, squeeze=False, **layout)
+    for beside, (name, z, p) in zip(panels, rows, strict=True):
+        for panel, grid, low in zip(beside, z, p < level, strict=True):
+            image = _grid(panel, grid, low, largest)
+            _style.ticks(panel, *names)
+        beside[0].set_ylabel(f"{name}\n{axes[0]}" if controls else axes[0])
+    for column, name in zip(panels.T, titles, strict=True):
+        column[0].set_title(name, fontsize=9)
+        column[-1].set_xlabel(axes[1])
+    figure.colorbar(image, ax=list(panels.flat), label="z, real against drawn", extend="both", shrink=0.9)
     return figure
+
+
+def _grid(panel: Axes, grid: np.ndarray, low: np.ndarray, largest: float) -> AxesImage:
+    """One statistic of all heads; cells that are not ``low`` are framed."""
+    image = panel.imshow(grid, cmap=DIVERGING, vmin=-largest, vmax=largest)
+    for (i, j), z in np.ndenumerate(grid):
+        if grid.size <= MOST_CELLS:
+            _style.cell(panel, i, j, f"{z:.0f}" if abs(z) >= 10 else f"{z:.1f}", dark=abs(z) > 0.7 * largest)
+        if not low[i, j]:
+            frame: dict[str, Any] = {"fill": False, "color": _style.INK, "linewidth": 1.5}
+            panel.add_patch(pyplot.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **frame))
+    return image
 
 
 def sinks(

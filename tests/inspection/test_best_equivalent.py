@@ -21,7 +21,7 @@ HELD = 1e-8  # promised of attention
 FOUND = 4096 * 2.2e-16 * 100
 
 
-def head(num_queries=40, units=6, features=3, causal=False, batch=(), seed=0, scale=0.7):
+def head(num_queries=45, units=6, features=3, causal=False, batch=(), seed=0, scale=0.7):
     """Captured queries of an elongated cloud off the origin, and keys that know nothing of it."""
     g = torch.Generator().manual_seed(seed)
     turn = torch.randn(features, features, generator=g)
@@ -205,16 +205,18 @@ def test_slopes_vanish_and_errors_are_those_of_the_curvature(metric, kind):
     np.testing.assert_allclose(torch.linalg.inv(-curvature).diagonal().sqrt(), errors, rtol=FOUND)
 
 
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # few queries are the point
 def test_a_prior_on_the_precision_stands_in_for_queries_that_are_too_few():
     few = head(2)
     best = inspection.best_equivalent(few, "full", precision=Wishart(torch.tensor(5.0), torch.eye(3)))
     assert bool(torch.linalg.eigvalsh(best.precision).min() > 0) and bool(best.tilt.isfinite().all())
     strong = inspection.best_equivalent(head(), tilt=Normal(1.0, 1e-6), precision=Gamma(1e12, 1e12 / 3.0))
-    # 40 queries move a parameter whose prior has the sd 1e-6 by about 40 (1e-6)², far less than that sd
+    # 45 queries move a parameter whose prior has the sd 1e-6 by about 45 (1e-6)², far less than that sd
     np.testing.assert_allclose(strong.tilt, 1.0, atol=1e-6)
     np.testing.assert_allclose(strong.precision, 3.0, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # few queries are the point
 def test_the_fewest_queries_that_have_a_maximum():
     """D + 1 points in general position; two for a scalar metric. One less is refused, and so are more in a subspace."""
     assert inspection.best_equivalent(head(4), "full").precision.shape == (3, 3)
@@ -315,6 +317,7 @@ def test_units_with_precisions_of_their_own():
         inspection.best_equivalent(found, "full")
 
 
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # few queries are the point
 @pytest.mark.slow
 def test_a_thousand_problems_of_any_scale():
     """Lengths of queries and keys from 0.01 to 100, the fewest queries that have a maximum among them, masks, origins far away."""
@@ -369,9 +372,61 @@ def test_the_truth_is_found_and_its_intervals_cover_it(metric):
     assert (np.abs(mean) < 0.3).all()
 
 
+@pytest.mark.parametrize(("metric", "numbers"), [("scalar", 4), ("diagonal", 6), ("full", 9)])
+def test_few_queries_a_number_are_warned_of_once(metric, numbers):
+    """Five a number, three for b and 1, 3 or 6 for P, less what a prior holds."""
+    inspection.best_equivalent(head(5 * numbers), metric)  # warnings are errors here
+    few = head(5 * numbers - 1)
+    prior = Wishart(torch.tensor(5.0), torch.eye(3)) if metric == "full" else Gamma(2.0, 1.0)
+    inspection.best_equivalent(few, metric, tilt=Normal(0.0, 1.0))
+    inspection.best_equivalent(few, metric, precision=prior)
+    with pytest.warns(
+        UserWarning, match=rf"{5 * numbers - 1} queries that count for {numbers} numbers .*more text"
+    ) as caught:
+        inspection.best_equivalent(few, metric)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="for 3 numbers"):
+        inspection.best_equivalent(head(14), precision=Gamma(2.0, 1.0))
+
+
+def test_every_check_of_few_queries_warns_once():
+    few = head(5, batch=(3, 2))
+    for call in (
+        lambda: few.log_evidence(),
+        lambda: inspection.query_check(head(5, batch=(3, 2)), num_draws=2, seed=0),
+        lambda: inspection.cross_validate(head(5, batch=(3, 2)), folds=2, num_steps=1, seed=0),
+    ):
+        with pytest.warns(UserWarning, match="15 queries that count for 4 numbers") as caught:
+            call()
+        assert len(caught) == 1
+    few.log_evidence()  # once each
+    inspection.query_check(few.raw, num_draws=2, seed=0)
+    inspection.query_check(
+        inspection.best_equivalent(few, tilt=Normal(0.0, 1.0), precision=Gamma(2.0, 1.0)), num_draws=2, seed=0
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_fitted_on_one_text_and_told_of_another(metric):
+    """Density by hand of the other text's queries, at b and P of the first; axes of the batch are its own."""
+    one, other = head(50, batch=(2, 3), causal=True, seed=1), head(30, units=4, batch=(1, 3), seed=2)
+    fit, told = inspection.best_equivalent(one, metric), inspection.best_equivalent(one, metric, on=other)
+    assert torch.equal(fit.tilt, told.tilt) and torch.equal(fit.precision, told.precision)
+    assert told.fitted_on is one and fit.fitted_on is None
+    np.testing.assert_allclose(told.attention(), other.attention())
+    for h in range(3):
+        each = np.zeros((1, 4)), 0.7, fit.tilt[h].numpy(), matrix(fit.precision[h], 3)
+        evidence, _ = by_hand(other.queries[0, h].numpy(), other.keys[0, h].numpy(), *each)
+        np.testing.assert_allclose(told.log_evidence()[0, h], evidence, atol=FOUND)
+    layers = inspection.best_equivalent({"a": one, "b": one}, on={"a": other, "b": other})
+    assert layers.log_evidence().shape == (2, 1, 3, 30)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda one: inspection.best_equivalent(head(batch=(2, 3)), on=head(batch=(2, 4))), r"on has axes \{'head': 4, 'feature': 3\} but captured \{'head': 3, 'feature': 3\}; give"),
+        (lambda one: inspection.best_equivalent(one, on=head(features=2)), r"on has axes \{'feature': 2\} but captured \{'feature': 3\}"),
         (lambda one: inspection.best_equivalent(one, "round"), "metric must be one of full, diagonal, scalar, not 'round'"),
         (lambda one: inspection.best_equivalent(one, precision=LogNormal(0.0, 1.0)), "under a Gamma prior, not under LogNormal"),
         (lambda one: inspection.best_equivalent(one, "full", precision=Gamma(2.0, 1.0)), "under a Wishart prior"),
@@ -379,7 +434,7 @@ def test_the_truth_is_found_and_its_intervals_cover_it(metric):
         (lambda one: inspection.best_equivalent(one, precision=Gamma(0.5, 1.0)), "less than a concentration of 1"),
         (lambda one: inspection.best_equivalent(one, "full", precision=Wishart(torch.tensor(3.5), torch.eye(3))), "less than D [+] 1 = 4 degrees"),
         (lambda one: inspection.best_equivalent(one, tilt=Normal(torch.zeros(4), 1.0)), r"tilt: the prior has shape \(4,\); heads need \(3,\)"),
-        (lambda one: inspection.best_equivalent(inspection.captured(one.queries, one.keys, padded=torch.ones(40).bool())), "has no query that counts"),
+        (lambda one: inspection.best_equivalent(inspection.captured(one.queries, one.keys, padded=torch.ones(45).bool())), "has no query that counts"),
         (lambda one: one.equivalent(torch.zeros(2, 3), torch.ones(())), r"tilt must have shape \(\*heads, D\), precision"),
         (lambda one: one.equivalent(torch.zeros(3), -torch.eye(3)), "precision must be symmetric positive definite|precision"),
         (lambda one: one.equivalent(torch.zeros(3), torch.tensor(-1.0)), "key_precision must be > 0"),

@@ -17,6 +17,8 @@ from probtx_pyro.data import text_transformer
 LENGTH, UNITS, WIDTH, HEADS, BATCH = 5, 6, 8, 2, 3
 WEIGHTS = 1e-6  # promised in single precision: logits of order 1 are rounded there to some 1e-7
 
+pytestmark = pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # of few queries: these are small
+
 
 def padding(units, *lengths):
     return torch.arange(units) >= torch.tensor(lengths).unsqueeze(-1)

@@ -12,6 +12,8 @@ from probtx_pyro import nn as layers
 
 UNITS, WIDTH, HEADS, BATCH = 6, 8, 2, 3
 
+pytestmark = pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # of few queries: these are small
+
 
 def padding(units, *lengths):
     return torch.arange(units) >= torch.tensor(lengths).unsqueeze(-1)

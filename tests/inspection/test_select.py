@@ -9,6 +9,8 @@ from torch import nn
 from probtx_pyro import inspection
 from probtx_pyro import nn as layers
 
+pytestmark = pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # of few queries: these are small
+
 BATCH, HEADS, QUERIES, UNITS, WIDTH = 4, 3, 9, 6, 2
 
 

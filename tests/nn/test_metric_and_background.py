@@ -125,6 +125,7 @@ def test_a_metric_has_determinant_one_and_leaves_the_scale_to_the_precision(metr
     assert_equal(layer(x, x, x)[0], before)
 
 
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # few queries will do
 @geometries
 @linking
 def test_the_posterior_model_and_what_is_captured_are_the_layer(geometry, linked):

@@ -14,6 +14,7 @@ from matplotlib import pyplot
 from probtx_pyro import inspection, models, plots, results
 from probtx_pyro.inference import Adaptation
 
+pytestmark = pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # of few queries: pictures stay small
 DTYPE = torch.float64
 MANY = ("chain", "draw")
 
@@ -75,7 +76,16 @@ def test_a_query_check_draws_itself(check):
     assert [x.get_text() for x in panels[0].get_yticklabels()] == ["first", "second"]
     framed = sum(len(panel.patches) for panel in panels)
     assert framed == (check.p_values >= 0.05).sum() > 0
-    assert (panels[0].get_ylabel(), panels[0].get_xlabel()) == ("layer", "head")
+    assert panels[0].get_ylabel() == "mixture\nlayer"
+    for row, (name, control) in enumerate(check.controls.items(), 1):
+        beside = figure.axes[row * len(panels) : (row + 1) * len(panels)]
+        for panel, scores in zip(beside, control.z_scores, strict=True):
+            np.testing.assert_array_equal(panel.images[0].get_array(), scores)
+        assert beside[0].get_ylabel() == f"{name}\nlayer"
+        assert sum(len(panel.patches) for panel in beside) == (control.p_values >= 0.05).sum()
+    assert row == 3 and beside[0].get_xlabel() == "head"
+    plain = plots.query_check(check._replace(controls={}))
+    assert (plain.axes[0].get_ylabel(), plain.axes[0].get_xlabel()) == ("layer", "head")
 
 
 @pytest.mark.parametrize("kind", ["captured", "layers", "ArviZ data"])
@@ -103,6 +113,11 @@ def test_a_head_with_its_check(captured, check):
     assert evidence.lines[0].get_xdata()[0] == check.observed[row][worst]
     drawn = np.sort(np.concatenate([line.get_xdata() for line in p_values.lines[1:]]))
     np.testing.assert_allclose(drawn, np.sort(check.p_values[:, *worst]))
+    for name, marks in zip(check.controls, p_values.collections[-3:], strict=True):
+        assert marks.get_label() == name
+        np.testing.assert_allclose(marks.get_offsets()[:, 0], check.controls[name].p_values[:, *worst])
+        assert f"{name}: {check.controls[name].log_density[worst]:.1f}" in evidence.get_xlabel()
+    assert f"mixture: {check.log_density[worst]:.1f}" in evidence.get_xlabel()
 
 
 def test_an_adaptation_draws_its_objective():
