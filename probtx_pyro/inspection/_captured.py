@@ -551,7 +551,7 @@ def captured(
     Movellan & Gabbur 2020, eq. 16 and 20.
     """
     # what is captured stays as it is when a cache that a model keeps is written to
-    queries, keys = queries.detach().clone(), keys.detach().clone()
+    queries, keys = queries.detach(), keys.detach().clone()  # queries are copied where they are cleaned
     values = None if values is None else values.detach().clone()
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     scale = torch.as_tensor(scale, dtype=torch.float64, device=queries.device).detach()
