@@ -344,6 +344,7 @@ def test_single_and_sequence_first_inputs_and_unknown_answers_that_are_nan():
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.filterwarnings("ignore:best_equivalent. a head has")  # of few queries: it is small
 @torch.no_grad()
 def test_captured_attention_includes_the_known_answers(causal):
     layer, x, known = make(adapt=nn.Adapt(2, ("keys", "shift"), answers=True), shift=True)
