@@ -69,7 +69,7 @@ def swap_attention(model: nn.Module, layer: type[Attention], **options: object) 
         if isinstance(child, nn.MultiheadAttention)
     }
     if not places:
-        repair = "inspection.capture may look inside attention of another kind"
+        repair = "inspection.capture and inspection.replaced may serve attention of another kind"
         raise ValueError(f"there is no torch.nn.MultiheadAttention in {type(model).__name__}; {repair}")
     new: dict[nn.MultiheadAttention, Attention] = {}
     for place, (_, _, old) in places.items():

@@ -270,7 +270,7 @@ BAD = {
     "option of torch's": (ValueError, lambda: [attention()], (nn.SoftmaxAttention,), {"dropout": 0.3}, r"layers.0: options: dropout cannot be chosen; the layer that is replaced decides it"),
     "option that the weights decide": (ValueError, lambda: [attention()], (nn.SoftmaxAttention,), {"head_dim": 2}, r"layers.0: options: head_dim cannot be chosen"),
     "option out of range": (ValueError, lambda: [attention()], (nn.GaussianMixtureAttention,), {"map_steps": -1}, r"layers.0: map_steps must be 0 or more, not -1"),
-    "nothing to swap": (ValueError, lambda: [torch.nn.Linear(2, 2)], (nn.SoftmaxAttention,), {}, r"there is no torch.nn.MultiheadAttention in Stack; inspection.capture may look inside attention of another kind"),
+    "nothing to swap": (ValueError, lambda: [torch.nn.Linear(2, 2)], (nn.SoftmaxAttention,), {}, r"there is no torch.nn.MultiheadAttention in Stack; inspection.capture and inspection.replaced may serve attention of another kind"),
     "swapped before": (ValueError, lambda: [nn.SoftmaxAttention(E, H)], (nn.SoftmaxAttention,), {}, r"there is no torch.nn.MultiheadAttention in Stack"),
     "forward of its own": (ValueError, lambda: [attention(), Doubled(E, H)], (nn.SoftmaxAttention,), {}, r"layers.1: Doubled has a forward of its own, which another layer would not run"),
     "call of its own": (ValueError, lambda: [attention(), Called(E, H)], (nn.SoftmaxAttention,), {}, r"layers.1: Called has a forward of its own"),
