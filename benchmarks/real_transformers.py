@@ -1,4 +1,4 @@
-"""A language model as it was trained, read as a mixture: sinks by layer, what readings cost in nats, one Gaussian for a control.
+"""A language model as it was trained, read as a mixture: sinks by layer, and what readings cost in nats.
 
 Run with ``python -m benchmarks.real_transformers``, with the extra ``real``, the package of the weights (`data.PRETRAINED`) and
 WikiText-2 ($PROBTX_DATA, or a connection). What is measured is a file of ``results/``; ``--table`` writes the report's tables from it.

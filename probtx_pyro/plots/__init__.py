@@ -33,13 +33,6 @@ from probtx_pyro.plots.priors import prior_against_posterior, prior_posterior, p
 __all__ = ["attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap"]
 __all__ += ["segmentation_overlay", "energy_landscape", "credible_ellipses", "image_rows", "rank_spectra"]
 __all__ += ["rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs", "marginal_agreement"]
-__all__ += [
-    "head_report",
-    "query_check",
-    "sinks",
-    "attention_band",
-    "attention_uncertainty",
-    "answer_band",
-    "calibration",
-]
-__all__ += ["prior_posterior", "prior_against_posterior", "prior_sensitivity", "UNIT_COLORS", "unit_color"]
+__all__ += ["head_report", "query_check", "sinks", "attention_band", "attention_uncertainty", "answer_band"]
+__all__ += ["calibration", "prior_posterior", "prior_against_posterior", "prior_sensitivity"]
+__all__ += ["UNIT_COLORS", "unit_color"]
