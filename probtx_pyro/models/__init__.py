@@ -40,6 +40,7 @@ from probtx_pyro.models.positions import (
     stick_breaking_log_prior,
     uniform_log_prior,
 )
+from probtx_pyro.models.potts_field import Edges, PottsField, PottsMeanField
 from probtx_pyro.models.priors import FLAT, Saved
 from probtx_pyro.models.regression_memory import (
     Discount,
@@ -55,7 +56,9 @@ from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 if TYPE_CHECKING:
     from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator as SoftKMeansEstimator
 
-add_safe_globals([Bayesian, Saved, LowRank, Clustering])  # for torch.load(weights_only=True); a formulation adds itself
+add_safe_globals(
+    [Bayesian, Saved, LowRank, Clustering, Edges]
+)  # for torch.load(weights_only=True); a formulation adds itself
 
 
 _ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}
@@ -68,4 +71,4 @@ __all__ += ["laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior
 __all__ += ["RegressionMemory", "Drift", "Static", "Discount", "PullBack", "Walk", "Reset", "layers"]
 __all__ += ["bayesian", "Bayesian", "FLAT", "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem"]
 __all__ += ["SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms"]
-__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE"]
+__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE", "PottsField", "PottsMeanField"]

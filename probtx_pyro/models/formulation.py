@@ -266,12 +266,12 @@ class Formulation:
         return {name: x for name in self.PARAMETERS if (x := self.parameter(name)) is not None}
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert every tensor, as ``torch.Tensor.to``; boolean ones keep their dtype.
+        """Move and convert every tensor, as ``torch.Tensor.to``; those of truths and of integers keep their dtype.
 
         Rows on the simplex that change their dtype are normalised anew, so that they are rows on the simplex in that
         dtype.
         """
-        fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and getattr(x, "dtype", None) != torch.bool}
+        fields = {k: x for k, x in vars(self).items() if hasattr(x, "to") and not _keeps_dtype(x)}
         moved = {k: x.to(*args, **kwargs) for k, x in fields.items()}
         device = next(x.device for x in moved.values() if isinstance(x, Tensor))
         masks = {k: x.to(device) for k, x in vars(self).items() if isinstance(x, Tensor) and k not in moved}
@@ -522,6 +522,11 @@ class Formulation:
         raise NotImplementedError(
             f"{cls.__name__} has no {method}; {cls.INSTEAD.get(method, cls.INSTEAD.get('', 'see its documentation'))}"
         )
+
+
+def _keeps_dtype(x: object) -> bool:
+    """True for a tensor of truths or of integers."""
+    return isinstance(x, Tensor) and not x.is_floating_point()
 
 
 def _normalized(x: Tensor, logarithms: bool) -> Tensor:
