@@ -1,13 +1,18 @@
-"""Peers of the segmentation benchmark: GrabCut, random walker, label spreading; each takes marks, as ours does."""
+"""Peers of the segmentation benchmark: the paper's model alone, GrabCut, random walker, label spreading; each takes marks."""
 
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from pyro.distributions import Dirichlet
 from scipy import ndimage
 
+from probtx_pyro import models
 from probtx_pyro.apps import segmentation
+from probtx_pyro.apps.segmentation import _units
+from probtx_pyro.inference import adapt
 
 
 class Method(NamedTuple):
@@ -17,13 +22,42 @@ class Method(NamedTuple):
     answer: Callable[[Any, np.ndarray], np.ndarray]
 
 
+def paper(num_units: int = 60) -> Method:
+    """The map transformer of Movellan & Gabbur without additions (PT 29 and 31 to 38): every pixel asks all of some units.
+
+    Keys are colour and position, adapted to the pixels by ECM; answers of the units follow from the marked pixels in one step.
+    """
+
+    def prepare(image):
+        cells = _units.cut(segmentation.lab_colours(image), num_units, 20.0)
+        keys = _units.adapt_units(cells, segmentation.SegmentationSettings())
+        return cells, keys
+
+    def answer(state, marks):
+        cells, keys = state
+        classes = np.unique(marks[marks > 0])
+        flat = cells.flat(torch.from_numpy(np.where(marks > 0, np.searchsorted(classes, marks), -1)))
+        given = (flat >= 0) & cells.inside
+        even = keys.new_full((len(keys), len(classes)), 1 / len(classes))
+        units = models.GaussianMixture.categorical(keys, even, 4.0)
+        prior = {
+            "answer_probs": Dirichlet(even.new_ones(len(classes))),
+            "weights": Dirichlet(keys.new_ones(1, len(keys))),
+        }
+        fit = adapt(models.bayesian(units, **prior), cells.queries[given], flat[given], num_steps=1, progress=False)
+        said = fit.formulation.expected_outputs(cells.queries)
+        return classes[cells.picture(said, *marks.shape).argmax(-1).numpy()]
+
+    return Method(prepare, answer)
+
+
 def grab_cut(radius: int, iterations: int, colour: float) -> Method:
     """OpenCV's GrabCut (Rother et al. 2004), with the marks as sure pixels and the rest probable by the nearest mark.
 
     Parameters
     ----------
     radius
-        A mark is sure for the pixels so near to it.
+        A mark is sure for the pixels so near to it; 0: all others are probable background, OpenCV's own start.
     iterations
         Rounds of colour mixtures and cut.
     colour
@@ -39,9 +73,11 @@ def grab_cut(radius: int, iterations: int, colour: float) -> Method:
     def answer(state, marks):
         image, features = state
         y, x = np.nonzero(marks)
-        nearest = cKDTree(features[y, x]).query(features.reshape(-1, 5))[1].reshape(marks.shape)
         object_ = marks.max()
+        nearest = cKDTree(features[y, x]).query(features.reshape(-1, 5))[1].reshape(marks.shape)
         wanted = np.where(marks[y, x][nearest] == object_, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+        if radius == 0:
+            wanted[:] = cv2.GC_PR_BGD
         distance, (row, column) = ndimage.distance_transform_edt(marks == 0, return_indices=True)
         sure = distance <= radius
         wanted[sure] = np.where(marks[row, column] == object_, cv2.GC_FGD, cv2.GC_BGD)[sure]
@@ -103,6 +139,7 @@ def label_spreading(position: float, side: int = 32, **options) -> Method:
 PEERS: dict[str, Callable[[], Method]] = {
     "GrabCut, 5 rounds": lambda: grab_cut(4, 5, 1.0),
     "GrabCut, 1 round": lambda: grab_cut(1, 1, 3.0),
+    "GrabCut, its own start": lambda: grab_cut(0, 5, 1.0),
     "LabelSpreading kNN": lambda: label_spreading(2.0, kernel="knn", n_neighbors=10, alpha=0.2),
     "LabelSpreading RBF": lambda: label_spreading(1.0, kernel="rbf", gamma=30.0, alpha=0.9),
     "random_walker beta=130": lambda: random_walker(130),

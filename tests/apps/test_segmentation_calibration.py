@@ -96,9 +96,10 @@ def test_a_region_may_be_wrong_and_a_mark_may_not():
     assert (uncertainty(answers[-1])[marked] == 0).all()
 
 
-def test_a_previous_answer_of_three_fields_is_its_own_belief():
+def test_a_previous_answer_without_a_belief_is_its_own():
     answers, marks, picture = game()
-    plain = Segmentation(answers[-1].mask, answers[-1].belief, answers[-1].classes)
+    last = answers[-1]
+    plain = Segmentation(last.mask, last.belief, last.classes, outside=last.outside)
     np.testing.assert_array_equal(
         picture.segment(marks, previous=plain).belief, picture.segment(marks, previous=answers[-1]).belief
     )

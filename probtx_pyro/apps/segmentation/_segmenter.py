@@ -1,4 +1,4 @@
-"""Layer 3 and the entrance: a picture that answers marks."""
+"""The entrance: a picture that answers marks, by a field of its units' classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,19 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pyro.distributions import Dirichlet
 from scipy import ndimage
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from probtx_pyro import models
 from probtx_pyro.apps.segmentation import _units
 from probtx_pyro.apps.segmentation._units import Cells, PictureUnits, SegmentationSettings, lab_colours
-from probtx_pyro.inference import adapt
-from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models import GaussianMixture, PottsField
 
-_MARKS_OF_A_CLASS = 4096  # more marked pixels of one class are thinned evenly, each standing for several
-_ASKED_OF_A_CLASS = 512  # the same, where pixels attend to marked pixels
+_MOST_PIXELS = 2_000_000  # a larger picture is worked on smaller
+_ASKED_OF_A_CLASS = 512  # more marked pixels of one class are thinned evenly, where pixels attend to marked pixels
+_POWER = 3  # of the distance of marks from the middle, for the class outside
+_ROUNDS, _SWEEPS, _WEIGHT_STEPS = 3, 20, 10
+_TOLERANCE = 1e-3  # of a probability, where the mean field stops
 
 
 class Segmentation(NamedTuple):
@@ -31,6 +33,8 @@ class Segmentation(NamedTuple):
     belief: what the mask is the mode of, before calibration, and the prior of the next answer, shape (H, W, class);
         without it the probabilities are.
     stood: how many reviews the label of a pixel has survived, shape (H, W); without it none.
+    outside: probability of each class to go on outside the frame, shape (class,), zeros for none; None where it is not
+        known.
     """
 
     mask: np.ndarray
@@ -38,6 +42,22 @@ class Segmentation(NamedTuple):
     classes: np.ndarray
     belief: np.ndarray | None = None
     stood: np.ndarray | None = None
+    outside: np.ndarray | None = None
+
+
+class Given(NamedTuple):
+    """Marks that have been checked.
+
+    numbers: class number of each pixel that is worked on, -1 where unmarked, shape (H, W).
+    classes: label of each class, ascending, shape (class,).
+    told: how many marks of each class a unit has, shape (unit, class).
+    outside: probability of each class to go on outside the frame, shape (class,).
+    """
+
+    numbers: np.ndarray
+    classes: np.ndarray
+    told: np.ndarray
+    outside: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +76,7 @@ class InteractiveSegmenter:
     """
 
     shape: tuple[int, int]
+    stride: int
     cells: Cells
     units: PictureUnits
     settings: SegmentationSettings
@@ -67,12 +88,13 @@ class InteractiveSegmenter:
         features: Callable[[np.ndarray], np.ndarray] = lab_colours,
         settings: SegmentationSettings | None = None,
     ) -> "InteractiveSegmenter":
-        """Layers 1 and 2.
+        """Compute all that no mark touches.
 
         Parameters
         ----------
         image
-            (H, W, 3) or (H, W), integers 0..255 or floats 0..1.
+            (H, W, 3) or (H, W), integers 0..255 or floats 0..1. Of more than two million pixels squares of n x n are
+            averaged first and answered alike.
         features
             From the image to real features (H, W, F), smooth where the picture is, and scaled so that ``colour_scale``
             of the settings is a clear difference; the position is appended here.
@@ -87,16 +109,21 @@ class InteractiveSegmenter:
         settings, image = settings or SegmentationSettings(), np.asarray(image)
         if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] != 3) or image.size == 0:
             raise ValueError(f"image must be (H, W, 3) or (H, W) and not empty, not {image.shape}")
+        shape = image.shape[:2]
+        stride = int(np.ceil((shape[0] * shape[1] / _MOST_PIXELS) ** 0.5))
+        image = averaged(image, stride)
         colours = np.asarray(features(image), np.float32)
         if colours.ndim != 3 or colours.shape[:2] != image.shape[:2]:
             raise ValueError(f"features must be (H, W, F) with the image's {image.shape[:2]}, not {colours.shape}")
         if not np.isfinite(colours).all():
             raise ValueError("features hold NaN or infinity")
-        height, width = image.shape[:2]
-        cells = _units.cut(colours, settings.num_units, settings.colour_scale, settings.blur)
-        return cls((height, width), cells, _units.find_units(cells, height, width, settings), settings)
+        cells = _units.cut(colours, settings.num_units, settings.colour_scale)
+        units = _units.find_units(cells, image.shape[0], image.shape[1], settings)
+        return cls((shape[0], shape[1]), stride, cells, units, settings)
 
-    def segment(self, marks: np.ndarray, previous: Segmentation | None = None) -> Segmentation:
+    def segment(
+        self, marks: np.ndarray, previous: Segmentation | None = None, background: int | None = None
+    ) -> Segmentation:
         """The class of every pixel given the marks.
 
         Parameters
@@ -107,13 +134,50 @@ class InteractiveSegmenter:
             The answer to the marks before the last of them, where they come one after another. It is the prior: a new
             mark changes the mask only to its own class, only about itself, and only as far as it lies in the middle of
             what changes (`after` in this file). Without it the answer depends on the marks alone, not on their order.
+        background
+            The class that goes on outside the frame, 0 for none. If None, each class may, by how far its marks lie from the
+            middle of the picture and how like the colours along the frame they are, or as the previous answer had it.
 
         Raises
         ------
         ValueError
             Marks of another shape or type, negative, or of fewer than two classes; a previous answer of another
-            picture, or with a class that the marks lack.
+            picture, or with a class that the marks lack; a background that has no marks.
         """
+        marks, given = np.asarray(marks), self._given(marks, previous, background)
+        numbers, classes = given.numbers, given.classes
+        belief = found = self._answer(given)
+        stood = np.zeros(numbers.shape, np.int32)
+        if previous is not None:
+            before = np.zeros_like(found)
+            believed = previous.probabilities if previous.belief is None else previous.belief
+            before[..., np.searchsorted(classes, previous.classes)] = believed[:: self.stride, :: self.stride]
+            # a mark of before has probability 1
+            old = np.take_along_axis(before, numbers.clip(0)[..., None], -1)[..., 0] == 1
+            fresh = np.where(old, -1, numbers)
+            belief = after(before, found, fresh, self.settings)
+            if previous.stood is not None:
+                stood = previous.stood[:: self.stride, :: self.stride]
+            label = previous.mask[:: self.stride, :: self.stride]
+            stood = np.where(classes[belief.argmax(-1)] == label, stood + int((fresh >= 0).any()), 0).astype(np.int32)
+        probabilities = calibrated(belief, found, stood, self.settings)
+        own = numbers >= 0  # a mark is kept, whatever its unit says
+        belief[own] = probabilities[own] = np.eye(len(classes), dtype=np.float32)[numbers[own]]
+        mask, *rest = map(self._full, (classes[belief.argmax(-1)].astype(marks.dtype), probabilities, belief, stood))
+        mask[marks > 0] = marks[marks > 0]
+        return Segmentation(mask, rest[0], classes, rest[1], rest[2], given.outside)
+
+    def field(self, marks: np.ndarray, background: int | None = None) -> PottsField:
+        """The field of the units' classes given the marks, whose mean field `segment` answers with: a Pyro program.
+
+        Places are units, `units.home` being that of each pixel; labels are the classes in ascending order. What is known
+        is in the potentials: a marked unit has one class. Parameters and errors as in `segment`.
+        """
+        given = self._given(marks, None, background)
+        return self._field(given.told, given.outside)
+
+    def _given(self, marks: np.ndarray, previous: Segmentation | None, background: int | None) -> "Given":
+        """Check the marks, and find the class outside; parameters as in `segment`."""
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
             given_as = f"{marks.dtype} {marks.shape}"
@@ -123,145 +187,159 @@ class InteractiveSegmenter:
         classes = np.unique(marks[marks > 0])
         if len(classes) < 2:
             raise ValueError(f"marks need two classes or more, not {len(classes)}; mark a pixel of another class")
-        numbers = np.searchsorted(classes, marks)
-        given = self._marks(np.where(marks > 0, numbers, -1))
-        belief = found = self._answer(*given, len(classes)).numpy()
-        stood = np.zeros(self.shape, np.int32)
-        if previous is not None:
-            if previous.mask.shape != self.shape or not np.isin(previous.classes, classes).all():
-                raise ValueError("previous is of another shape or has other classes than the marks; leave it out")
-            before = np.zeros_like(found)
-            believed = previous.probabilities if previous.belief is None else previous.belief
-            before[..., np.searchsorted(classes, previous.classes)] = believed
-            # a mark of before has probability 1
-            told = np.take_along_axis(before, numbers.clip(0, len(classes) - 1)[..., None], -1)[..., 0] == 1
-            fresh = np.where((marks > 0) & ~told, numbers, -1)
-            belief = after(before, found, fresh, self.settings)
-            reviews = (0 if previous.stood is None else previous.stood) + int((fresh >= 0).any())
-            stood = np.where(classes[belief.argmax(-1)] == previous.mask, reviews, stood)
-        probabilities = calibrated(belief, found, stood, self.settings)
+        if background and background not in classes:
+            raise ValueError(f"background is {background}, but no pixel is marked so; mark one, or leave it out")
+        if previous is not None and (previous.mask.shape != self.shape or not np.isin(previous.classes, classes).all()):
+            raise ValueError("previous is of another shape or has other classes than the marks; leave it out")
         y, x = np.nonzero(marks)
-        # a mark is kept, whatever its unit says
-        belief[y, x] = probabilities[y, x] = np.eye(len(classes), dtype=np.float32)[numbers[y, x]]
-        return Segmentation(classes[belief.argmax(-1)].astype(marks.dtype), probabilities, classes, belief, stood)
+        given = np.searchsorted(classes, marks[y, x])
+        numbers = np.full([-(-size // self.stride) for size in self.shape], -1)
+        numbers[y // self.stride, x // self.stride] = given
+        told = np.zeros((len(self.units.keys), len(classes)))  # how many marks of each class are in a unit
+        rows, columns = np.nonzero(numbers >= 0)
+        np.add.at(told, (self.units.home[rows, columns], numbers[rows, columns]), 1)
+        if background is not None:
+            outside = (classes == background).astype(np.float64)
+        elif previous is not None and previous.outside is not None:
+            outside = np.zeros(len(classes))
+            outside[np.isin(classes, previous.classes)] = previous.outside
+        else:
+            away = np.hypot((y + 0.5) / self.shape[0] - 0.5, (x + 0.5) / self.shape[1] - 0.5)
+            outside = self._outside(told, np.bincount(given, away) / np.bincount(given))
+        return Given(numbers, classes, told, outside)
 
-    def _marks(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return marked pixels, thinned where a class has very many: features, class numbers,
-        and how many each stands for.
+    def _full(self, x: np.ndarray) -> np.ndarray:
+        """Repeat the rows and columns of what is as large as the picture is worked on, as often as it was averaged."""
+        height, width = self.shape
+        return x if self.stride == 1 else x.repeat(self.stride, 0)[:height].repeat(self.stride, 1)[:, :width]
+
+    def _answer(self, given: Given) -> np.ndarray:
+        """Return class probabilities (H, W, class): the field of the units, then each pixel asks them,
+        ``p_i = Σ_j w_ij Q_j``.
         """
-        flat = self.cells.flat(torch.from_numpy(numbers)).masked_fill(~self.cells.inside, -1).flatten()
-        marked = torch.nonzero(flat >= 0).squeeze(-1)
-        kept = _thinned(marked, flat[marked], _MARKS_OF_A_CLASS)
-        stands_for = flat[marked].bincount() / flat[kept].bincount()
-        return self.cells.queries.flatten(0, 1)[kept], flat[kept], stands_for[flat[kept]].to(self.units.keys)
-
-    def _answer(self, queries: Tensor, labels: Tensor, weights: Tensor, classes: int) -> Tensor:
-        """Return class probabilities (H, W, class): layer 3, then each pixel asks the units, ``p_i = Σ_j w_ij P_j``.
-
-        Parameters
-        ----------
-        queries, labels, weights
-            As `_marks` returns them.
-        classes
-            Number of classes.
-        """
-        settings, keys = self.settings, self.units.keys
-        # Answers and weights of the annotated units: one ECM step on the marked pixels only (PT 38).
-        flat = keys.new_full((len(keys), classes), 1 / classes)
-        blank = GaussianMixture.categorical(keys, flat, settings.key_precision)
-        prior = Dirichlet(keys.new_full((classes,), settings.concentration))
-        posterior = models.bayesian(blank, answer_probs=prior, weights=Dirichlet(keys.new_ones(1, len(keys))))
-        fit = adapt(posterior, queries, labels, query_weights=weights, num_steps=1, progress=False).formulation
-        answers, shares = fit.answer_probs, fit.parameter("weights")
-        assert answers is not None and shares is not None
-        counts = shares[0] * weights.sum()
-        annotated = counts > min(settings.least_count, float(counts.max()) / 2)
-        by_class = (counts.unsqueeze(-1) * answers).topk(2, -1).values
-        torn = annotated & (by_class[:, 1] > settings.least_count) & settings.paths
-        judge = self._judge(blank, queries, one_hot(labels, classes), torn)
-        replies = self._ask_units(answers, counts, annotated, torn, judge) if settings.paths else answers
+        settings, units, (numbers, _, told, outside) = self.settings, self.units, given
+        classes = told.shape[1]
+        torn = (told > 0).sum(1) > 1  # marks of several classes meet
+        field = self._field(told, outside).mean_field(_SWEEPS, tol=_TOLERANCE).label_marginals
 
         # Pixels ask the units. A torn unit answers "ask the marks", one label more.
-        replies = torch.where(torn.unsqueeze(-1), 0.0, replies)
-        replies = torch.cat([replies, torn.to(replies).unsqueeze(-1)], -1)
-        near, log_prior = self.units.near, self.units.log_prior
+        replies = torch.where(torch.from_numpy(torn).unsqueeze(-1), 0.0, field)
+        replies = torch.cat([replies, torch.from_numpy(torn).to(replies).unsqueeze(-1)], -1)
+        near, log_prior, queries = units.near, units.log_prior, self.cells.queries
         memory = GaussianMixture(
-            keys[near], key_precision=settings.key_precision, log_prior=log_prior, answer_probs=replies[near]
+            units.keys[near], key_precision=settings.key_precision, log_prior=log_prior, answer_probs=replies[near]
         )
-        out = memory.expected_outputs(self.cells.queries)
+        out = memory.expected_outputs(queries)
         out, ask = out[..., :classes], out[..., classes:]
-        if judge is not None:
+        if torn.any():
+            flat = self.cells.flat(torch.from_numpy(np.where(torn[units.home], numbers, -1))).flatten()
+            marked = torch.nonzero((flat >= 0) & self.cells.inside.flatten()).squeeze(-1)
+            kept = _thinned(marked, flat[marked], _ASKED_OF_A_CLASS)
+            asked = queries.flatten(0, 1)[kept], one_hot(flat[kept], classes).to(queries)
+            judge = GaussianMixture.categorical(*asked, max(settings.key_precision, float(self.cells.step**2)))
             unsure = ask[..., 0] > 1e-6
-            out[unsure] += ask[unsure] * judge.expected_outputs(self.cells.queries[unsure])
-        return self.cells.picture(out / out.sum(-1, keepdim=True), *self.shape).contiguous()
+            out[unsure] += ask[unsure] * judge.expected_outputs(queries[unsure])
+        return self.cells.picture(out / out.sum(-1, keepdim=True), *numbers.shape).contiguous().numpy()
 
-    def _ask_units(
-        self, answers: Tensor, counts: Tensor, annotated: Tensor, torn: Tensor, judge: GaussianMixture | None
-    ) -> Tensor:
-        """Return P (unit, class), the answers of all units: paths to the annotated units, colours, paths again.
+    def _field(self, told: np.ndarray, outside: np.ndarray) -> PottsField:
+        """Return the field of the units: paths, colours, agreement of neighbours, and what is known.
 
         Parameters
         ----------
-        answers, counts
-            ρ (unit, class) and n (unit,) of the annotated units.
-        annotated, torn
-            (unit,) which units are annotated, and in which of them marks of two classes meet.
-        judge
-            Memory of the marked pixels that the torn units defer to.
+        told
+            (unit, class) how many marks are in a unit.
+        outside
+            (class,) probability of each class to go on outside the frame.
         """
         settings, units = self.settings, self.units
-        to, (j, k) = torch.nonzero(annotated)[:, 0].numpy(), torch.from_numpy(units.links.pairs.T)
-        known = torch.where(torn.unsqueeze(-1), 0.0, answers)[annotated]
-        deferred = 0.0 if judge is None else judge.expected_outputs(units.keys)
+        lengths = np.stack([_units.path_lengths(units.hops, np.flatnonzero(own)) for own in told.T], 1)
+        frame = _units.path_lengths(units.hops, units.rim) + settings.frame_cost
+        lengths = np.minimum(lengths, frame[:, None] - np.log(np.maximum(outside, 1e-300)))
+        nearest = np.sort(lengths, 1)[:, :2].sum(1, keepdims=True)
+        paths = torch.from_numpy(-settings.path_evidence * lengths / np.maximum(nearest, 1e-9)).to(units.keys)
+        known = _known(told).to(paths)
+        paths = torch.where(known.sum(-1, keepdim=True) > 0, known.log(), paths)
+        pixels = settings.colour_evidence * units.counts.sqrt().unsqueeze(-1)
+        field, belief = PottsField(paths, units.edges, settings.coupling * units.coupling), paths.softmax(-1)
+        for _ in range(_ROUNDS):
+            field = field.replace(unary=paths + pixels * self._colours(known, belief))
+            belief = field.mean_field(_SWEEPS, tol=_TOLERANCE).label_marginals
+        return field.replace(unary=field.unary.masked_fill(self._strays(told, belief, outside), -torch.inf))
 
-        def ask(further: np.ndarray | float) -> Tensor:
-            energies = _units.path_energies(units.links, to, settings, further)
-            attention = (counts[annotated].clamp_max(1).log() - settings.path_temperature * energies).softmax(-1)
-            return attention @ known + attention @ torn[annotated].to(known).unsqueeze(-1) * deferred
-
-        belief = ask(0.0)
-        for _ in range(settings.colour_rounds):
-            likely = self._colours(belief)
-            apart = (likely[j] - likely[k]).square().sum(-1).double().numpy() / 2
-            belief = ask(settings.learned_hop * apart) * (likely + settings.colour_floor)
-            belief = belief / belief.sum(-1, keepdim=True)
-        return belief
-
-    def _judge(self, blank: GaussianMixture, queries: Tensor, answers: Tensor, torn: Tensor) -> GaussianMixture | None:
-        """Make a memory of the marked pixels themselves, one pixel wide, for units in which marks of two classes meet.
+    def _outside(self, told: np.ndarray, away: np.ndarray) -> np.ndarray:
+        """Return the probability of each class to go on outside the frame, (class,),
+        ``∝ away_c³ exp(mean over the rim of log p(colour | c))``, the colours of a class those of its marks.
 
         Parameters
         ----------
-        blank
-            Units without answers.
-        queries, answers
-            (mark, feature) and (mark, class) of the marked pixels.
-        torn
-            (unit,) True where marks of two classes meet.
+        told
+            (unit, class) how many marks are in a unit.
+        away
+            (class,) mean distance of the marks from the middle of the picture.
         """
-        if not torn.any():
-            return None
-        asking = blank.attention(queries)[:, torn].sum(-1)
-        here = torch.nonzero(asking >= min(self.settings.least_count, float(asking.max()))).squeeze(-1)
-        kept = _thinned(here, answers[here].argmax(-1), _ASKED_OF_A_CLASS)
-        precision = max(self.settings.key_precision, float(self.cells.step**2))
-        return GaussianMixture.categorical(queries[kept], answers[kept].to(queries), precision)
+        known = _known(told).to(self.units.keys)
+        at_rim = self._colours(known, torch.full_like(known, 1 / len(away)))[self.units.rim].mean(0)
+        return (_POWER * torch.from_numpy(away + 1e-9).log() + at_rim).softmax(0).numpy()
 
-    def _colours(self, belief: Tensor) -> Tensor:
-        """Return L (unit, class), each class's share of the evidence at a unit's colour,
-        of mixtures with weights ∝ n_k P_kc.
+    def _colours(self, known: Tensor, belief: Tensor) -> Tensor:
+        """Return the log density of each unit's colour under each class, (unit, class).
+
+        A class has weights over the colour units of the picture: their mode given the units that are its own, under a
+        Dirichlet prior about the weights of the picture, by EM.
+
+        Parameters
+        ----------
+        known, belief
+            (unit, class): 1 for the class of a marked unit, and what the field believes.
         """
         settings, units = self.settings, self.units
-        colours = (units.keys[:, :-2] * settings.colour_scale).unsqueeze(0)
-        mass = (units.counts.unsqueeze(-1) * belief).mT  # (class, unit)
-        total = mass.sum(-1, keepdim=True)
-        present = total[:, 0] > 0
-        log_prior = (mass[present] / total[present]).log().unsqueeze(-2)
-        models = GaussianMixture(colours, key_precision=settings.colour_precision, log_prior=log_prior)
-        shrink = total / (total + settings.class_mass * units.counts.sum())
-        likely = torch.full_like(mass, -torch.inf)
-        likely[present] = models.log_evidence(colours) + shrink[present].log()
-        return likely.softmax(0).mT
+        best = belief.topk(2, -1).values
+        sure = torch.where(known.sum(-1) > 0, 0.0, best[:, 0] - best[:, 1]).unsqueeze(-1)
+        mass = (units.counts.unsqueeze(-1) * (known + settings.unmarked * sure * belief)).mT  # (class, unit)
+        prior = settings.colour_prior * units.shares
+        weights = units.shares.expand(len(mass), -1)
+        for _ in range(_WEIGHT_STEPS):
+            attention = (units.colours + weights.log().unsqueeze(-2)).softmax(-1)
+            weights = torch.einsum("cu,cuk->ck", mass, attention) + prior
+            weights = weights / weights.sum(-1, keepdim=True)
+        return (units.colours + weights.log().unsqueeze(-2)).logsumexp(-1).mT
+
+    def _strays(self, told: np.ndarray, belief: Tensor, outside: np.ndarray) -> Tensor:
+        """Return which units have a class in one piece with no mark of it, (unit, class); the frame is a mark of the
+        class outside.
+        """
+        labels, (j, k) = belief.argmax(-1).numpy(), self.units.edges.pairs.numpy().T
+        same, size = labels[j] == labels[k], len(labels)
+        graph = csr_matrix((np.ones(same.sum()), (j[same], k[same])), (size, size))
+        _, piece = connected_components(graph, directed=False)
+        held = told[np.arange(size), labels] > 0
+        if outside.any():
+            held[self.units.rim] |= labels[self.units.rim] == outside.argmax()
+        stray = ~np.isin(piece, piece[held])
+        return torch.from_numpy(stray).unsqueeze(-1) & one_hot(torch.from_numpy(labels), belief.shape[-1]).bool()
+
+
+def averaged(image: np.ndarray, stride: int) -> np.ndarray:
+    """Return the means of squares of ``stride`` x ``stride`` pixels, (h, w, ...), in the image's dtype; the last row and
+    column may be of fewer.
+
+    >>> averaged(np.arange(12, dtype=np.uint8).reshape(3, 4), 2).tolist()
+    [[2, 4], [8, 10]]
+    """
+    if stride == 1:
+        return image
+    total: np.ndarray = image
+    for axis in (0, 1):
+        starts = np.arange(0, image.shape[axis], stride)
+        counts = np.diff(np.r_[starts, image.shape[axis]]).reshape([-1 if i == axis else 1 for i in range(image.ndim)])
+        total = np.add.reduceat(total, starts, axis, dtype=np.float32) / counts.astype(np.float32)
+    return total.astype(image.dtype)
+
+
+def _known(told: np.ndarray) -> Tensor:
+    """Return 1 for the class of each unit that has marks of one class only, else 0, (unit, class)."""
+    some = told > 0
+    return torch.from_numpy(some & (some.sum(1, keepdims=True) == 1))
 
 
 def _thinned(index: Tensor, labels: Tensor, most: int) -> Tensor:

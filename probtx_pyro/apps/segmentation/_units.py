@@ -1,5 +1,5 @@
-"""Every number of the segmentation, and layers 1 and 2, which no mark touches: features of the pixels, the picture cut
-into cells, units adapted to it, and energies of paths between them.
+"""Every number of the segmentation, and all that no mark touches: features of the pixels, the picture cut into cells,
+units adapted to it, their colours as a mixture, which of them are neighbours, and what a hop between those costs.
 """
 
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pyro.distributions import Normal
+from pyro.distributions import Normal, Wishart
 from scipy import ndimage
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
@@ -16,60 +16,41 @@ from torch import Tensor
 from probtx_pyro import models
 from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
+from probtx_pyro.models.potts_field import Edges
+from probtx_pyro.models.soft_kmeans import kmeans_plus_plus
 
-_MAY_BE_ZERO = "blur num_steps hop_cost frame_cost paths colour_rounds learned_hop previous_weight region_error".split()
+_MAY_BE_ZERO = "unmarked colour_evidence path_evidence coupling previous_weight region_error".split()
 
 
 @dataclass(frozen=True)
 class SegmentationSettings:
-    """Hyper-parameters; lengths are in grid steps, colours in the units of the features (CIE Lab by default).
+    """Hyper-parameters. Colours are the features, CIE Lab by default, over ``colour_scale``; a step is a cell's side.
 
     Parameters
     ----------
     num_units
         Units wanted on the grid; the step is the nearest whole number of pixels.
-    blur
-        Standard deviation of the smoothing of the features before anything else, in steps.
     colour_scale
-        A colour difference of so much counts as one step of distance in the keys.
+        A difference of features that counts as one step of distance in the keys.
     key_precision
-        α of layer 1: one key is 1/√α wide.
-    key_strength
-        θ of the prior ``keys ~ N(initial keys, I/θ)`` (PT 29).
-    num_steps
-        ECM steps of the keys.
-    hop_precision, hop_shape, hop_spread
-        Gamma prior of the precision of one hop between touching units (PT 30): its value is
-        ``hop_precision (ν + 1) / (ν + mean squared hop / hop_spread)`` with ν = ``hop_shape``; a flat picture is read
-        finely, a busy one coarsely.
-    hop_cap
-        Colour differences above this count as this in that mean only.
-    hop_cost, frame_cost
-        Energy of any hop, and of a hop across the picture's frame into the one unit that stands for all outside it.
-    window
-        A pixel attends to the units of so many rings about its cell.
-    paths
-        False leaves out layer 2 and the colours: a unit answers by the marks that attend to it and by no other (PT 31
-        to 38 alone).
-    path_temperature
-        λ: the log prior of asking annotated unit k from unit j is ``-λ E_jk``.
-    concentration
-        θ_ρ of the Dirichlet prior on the answers of the annotated units; 1 is flat.
-    least_count
-        An annotated unit needs this much attention from the marks to answer, and a class this much in it to be in
-        conflict.
-    colour_precision
-        Precision of the units' colours in the colour model of a class.
-    class_mass
-        A class with far less than this fraction of the picture has a shrunken colour model.
-    colour_floor
-        Probability, before normalising, that the colour says nothing about the class. It keeps layer 3 from being
-        overruled.
-    colour_rounds
-        Rounds of the colour models and the paths that learn from them.
-    learned_hop
-        γ, the metric learned from the marks: a hop costs ``γ/2 Σ_c (L_jc - L_kc)²`` more, L the shares of the colour
-        models.
+        α of the units: one key is 1/√α wide.
+    num_colours
+        Colour units, which all classes share.
+    colour_prior
+        Strength of the Dirichlet prior of a class's weights over the colour units, in units of the picture.
+    unmarked
+        A unit that no mark names counts so much in the colours of the classes that it is believed to be of; a marked
+        one counts 1.
+    colour_evidence
+        Power of the likelihood of a unit's colour: a unit is many pixels, but those are no independent evidence.
+    path_evidence
+        Power of what the paths to the marks say.
+    hop_cost
+        Length of any hop between neighbours, beside the difference of their colours.
+    frame_cost
+        Length of the way from the frame to a mark of the background outside of it.
+    coupling
+        Agreement of two equal units that share a whole side, in nats.
     previous_weight
         ω: a previous answer is the prior to this power.
     middle_ratio
@@ -77,40 +58,20 @@ class SegmentationSettings:
     region_error
         ε of the calibration: probability that the answer knows nothing of the region of a pixel.
     review_gain
-        κ of the calibration: log of what each review that the class of a pixel survives multiplies its odds by.
-
-    Notes
-    -----
-    Chosen on 8 pictures (the even half of the click benchmark's 16), the older ones also on 40 crops of them with other
-    colours, contrast and noise, by pet-only IoU over 2 to 10 clicks and on scribbles; ``middle_ratio`` by the largest
-    fall of that score in 20 clicks, on those 8 and on 16 crops. No number was fitted on the other half, though a first
-    look at it prompted the crops. ``region_error`` and ``review_gain`` have the least log loss on those 8 and on 40
-    crops (``benchmarks.segmentation_calibration``). Told apart on those data are neither 1 to 5 ECM steps nor 4 or 8
-    pixels a side of a cell in the adaptation.
+        log of what each review that the class of a pixel survives multiplies its odds by.
     """
 
-    num_units: int = 700
-    blur: float = 0.15
+    num_units: int = 1500
     colour_scale: float = 20.0
     key_precision: float = 4.0
-    key_strength: float = 1.0
-    num_steps: int = 3
-    hop_precision: float = 0.015
-    hop_shape: float = 0.5
-    hop_spread: float = 70.0
-    hop_cap: float = 30.0
-    hop_cost: float = 0.03
-    frame_cost: float = 0.6
-    window: int = 1
-    paths: bool = True
-    path_temperature: float = 3.0
-    concentration: float = 1.0
-    least_count: float = 0.05
-    colour_precision: float = 0.1
-    class_mass: float = 0.05
-    colour_floor: float = 0.02
-    colour_rounds: int = 2
-    learned_hop: float = 30.0
+    num_colours: int = 24
+    colour_prior: float = 0.3
+    unmarked: float = 0.1
+    colour_evidence: float = 0.6
+    path_evidence: float = 2.0
+    hop_cost: float = 0.22
+    frame_cost: float = 1.5
+    coupling: float = 3.3
     previous_weight: float = 0.5
     middle_ratio: float = 1.2
     region_error: float = 0.05
@@ -124,8 +85,6 @@ class SegmentationSettings:
                 raise ValueError(f"{field.name} must be {'0 or more' if may_be_zero else 'positive'}, not {value}")
         if self.region_error >= 1:
             raise ValueError(f"region_error must be less than 1, it is a probability, not {self.region_error}")
-        if self.concentration < 1:
-            raise ValueError(f"concentration must be 1 or more, or the Dirichlet has no mode, not {self.concentration}")
 
 
 _XYZ = np.array(
@@ -188,7 +147,7 @@ class Cells(NamedTuple):
         return padded.flatten(2, 3).flatten(0, 1)[:height, :width]
 
 
-def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -> Cells:
+def cut(colours: np.ndarray, num_units: int, colour_scale: float) -> Cells:
     """Smooth the colours, append the position, and cut the picture into cells.
 
     Parameters
@@ -199,13 +158,11 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
         Cells wanted, about.
     colour_scale
         Difference of colours that counts as one step.
-    blur
-        Standard deviation of the smoothing, in steps.
     """
     height, width = colours.shape[:2]
     step = max(1, round((height * width / num_units) ** 0.5))
-    if blur * step > 0.3:  # less is no smoothing on a grid of pixels
-        colours = ndimage.gaussian_filter(colours, (blur * step, blur * step, 0), truncate=2.5)
+    if _BLUR * step > 0.3:  # less is no smoothing on a grid of pixels
+        colours = ndimage.gaussian_filter(colours, (_BLUR * step, _BLUR * step, 0), truncate=2.5)
     shape = (-(-height // step), -(-width // step))
     empty = Cells(torch.empty(0), torch.empty(0), shape, step)
     colour = empty.flat(torch.from_numpy(np.ascontiguousarray(colours, np.float32)) / colour_scale)
@@ -215,7 +172,7 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float, blur: float) -
     return Cells(torch.cat([colour, empty.flat(position / step)], -1), empty.flat(inside), shape, step)
 
 
-def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, Tensor]:
+def windows(shape: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
     """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units,
     and a ring of their neighbours about them.
 
@@ -224,7 +181,7 @@ def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, T
     shape
         Units down and across.
     side
-        Units of a block a side, without the ring.
+        Units of a block a side, without the ring of one unit.
 
     Returns
     -------
@@ -233,56 +190,54 @@ def windows(shape: tuple[int, int], side: int, ring: int = 1) -> tuple[Tensor, T
     """
 
     def blocks(grid: Tensor) -> Tensor:
-        return grid.unfold(0, side + 2 * ring, side).unfold(1, side + 2 * ring, side).flatten(0, 1).flatten(1)
+        return grid.unfold(0, side + 2, side).unfold(1, side + 2, side).flatten(0, 1).flatten(1)
 
-    y, x = torch.meshgrid(*(torch.arange(-ring, -(-units // side) * side + ring) for units in shape), indexing="ij")
+    y, x = torch.meshgrid(*(torch.arange(-1, -(-units // side) * side + 1) for units in shape), indexing="ij")
     down, across = y.clamp(0, shape[0] - 1), x.clamp(0, shape[1] - 1)
     inside = blocks((y == down) & (x == across)).to(torch.float32)
     return blocks(down * shape[1] + across), (inside / inside.sum(-1, keepdim=True)).log().unsqueeze(-2)
 
 
 _PIXELS_AT_ONCE = 1 << 20
+_BLUR = 0.15  # standard deviation of the smoothing, in steps
 _SIDE = 4  # so many pixels of a cell a side take part in the adaptation; 8 scored alike and cost four times as much
 _BLOCK = 4  # cells of a block a side
-_FAR = 1e3  # energy where no path exists
-
-
-class Links(NamedTuple):
-    """Hops between units.
-
-    units: how many units there are.
-    pairs: units j < k that touch, shape (pair, 2).
-    contact: length of their common border in pixels, shape (pair,).
-    energy: what the difference of their colours costs, shape (pair,).
-    rim: the units that touch the frame, shape (rim,).
-    """
-
-    units: int
-    pairs: np.ndarray
-    contact: np.ndarray
-    energy: np.ndarray
-    rim: np.ndarray
+_KEY_STEPS, _COLOUR_STEPS = 3, 12  # of ECM
+_COLOUR_FLOOR, _FLOOR_WEIGHT = 0.0225, 3.0  # variance that colour units are shrunk to, as so many units would tell it
+_FAR = 1e6  # length where no path exists
 
 
 class PictureUnits(NamedTuple):
     """Units of a picture, before any mark.
 
     keys: ξ_j after adaptation, shape (unit, feature).
-    counts: Σ_i w_ij over all pixels, shape (unit,).
-    links: hops between units that touch.
+    counts: Σ_i w_ij over all pixels, of one unit on average, shape (unit,).
     near: the units that a cell may attend to, shape (cell, 9).
     log_prior: log prior over those, shape (cell, 1, 9).
+    home: the unit that each pixel attends to most, shape (H, W).
+    colours: log density of each colour unit at the colour of each unit, shape (unit, colour).
+    shares: weights of the colour units in the picture, shape (colour,).
+    edges: units that touch.
+    coupling: what a hop's two units have in common, ``border_jk exp(-½ |c_j - c_k|²/σ²)``, shape (edge,).
+    hops: lengths of hops between units that touch, a symmetric matrix (unit, unit).
+    rim: the units that touch the frame, shape (rim,).
     """
 
     keys: Tensor
     counts: Tensor
-    links: Links
     near: Tensor
     log_prior: Tensor
+    home: np.ndarray
+    colours: Tensor
+    shares: Tensor
+    edges: Edges
+    coupling: Tensor
+    hops: csr_matrix
+    rim: np.ndarray
 
 
 def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
-    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I/θ)`` given the pixels (PT 29).
+    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I)`` given the pixels (PT 29).
 
     One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
     neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a
@@ -293,7 +248,7 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     cells
         Picture cut into cells.
     settings
-        Precision and prior of the keys, and the number of ECM steps.
+        Precision of the keys.
     """
     weights = cells.inside.to(cells.queries)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
@@ -305,73 +260,49 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
     there = log_prior.squeeze(-2).isfinite()
     units = blocks * there
     mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
-    posterior = models.bayesian(mixture, keys=Normal(mixture.keys, settings.key_strength**-0.5))
+    posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
     queries, weights = cells.queries[:, sample][units].flatten(1, 2), (weights[units] * there.unsqueeze(-1)).flatten(1)
-    fit = adapt(posterior, queries, num_steps=settings.num_steps, query_weights=weights, progress=False)
+    fit = adapt(posterior, queries, num_steps=_KEY_STEPS, query_weights=weights, progress=False)
     inner = torch.nn.functional.pad(torch.ones(_BLOCK, _BLOCK, dtype=torch.bool), (1, 1, 1, 1)).flatten() & there
     keys = torch.empty_like(initial)
     keys[blocks[inner]] = fit.formulation.keys[inner]
     return keys
 
 
-def link_units(keys: Tensor, home: np.ndarray, settings: SegmentationSettings) -> Links:
-    """Return the hops of layer 2: which units touch, and what a hop between them costs.
+def mix_colours(colours: Tensor, counts: Tensor, num_colours: int) -> tuple[Tensor, Tensor]:
+    """Return the log density of each colour unit at some colours, (unit, colour), and the weights of the colour units.
 
-    A walker hops from unit j to a unit it touches with weight ``exp(-e_jk)``, ``e_jk = α/2 |c_j - c_k|² + hop_cost``. α
-    is the Gamma-MAP of the precision of a hop (PT 30). One more unit stands for all outside the frame, so that two
-    pieces of background that the object separates are near to each other.
-
-    Parameters
-    ----------
-    keys
-        (unit, feature) of layer 1.
-    home
-        (H, W) the unit of each pixel.
-    settings
-        Prior of a hop, and the costs.
-    """
-    colours = (keys[:, :-2] * settings.colour_scale).double().numpy()
-    touching = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
-    both = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in touching])
-    pairs, contact = np.unique(np.sort(both[both[:, 0] != both[:, 1]], 1), axis=0, return_counts=True)
-    j, k = pairs.T
-    squares = ((colours[j] - colours[k]) ** 2).sum(1)
-    spread = np.minimum(squares, settings.hop_cap**2).mean() if len(squares) else 0.0
-    shape = settings.hop_shape
-    precision = settings.hop_precision * (shape + 1) / (shape + spread / settings.hop_spread)
-    rim = np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]]))
-    return Links(len(keys), pairs, contact, precision / 2 * squares, rim)
-
-
-def path_energies(
-    links: Links, to: np.ndarray, settings: SegmentationSettings, further: np.ndarray | float = 0.0
-) -> Tensor:
-    """Return energies (unit, target) of the most probable paths from all units to some, by Dijkstra's algorithm.
-
-    The weight of a path is the product of its hops and its energy the sum of theirs: attention applied to itself hop
-    after hop, with max for sum.
+    Each colour unit is a Gaussian with a metric of its own under a Wishart prior, so that it is a mixture of one unit in a
+    batch; the weights of the pieces in it are the attention to it, and one ECM step moves it (docs/mathematics.md,
+    section 2.4).
 
     Parameters
     ----------
-    links
-        Hops.
-    to
-        (target,) units.
-    settings
-        Costs of a hop and of the frame.
-    further
-        (pair,) more energy of each hop.
+    colours
+        (unit, feature).
+    counts
+        How often each counts, (unit,).
+    num_colours
+        Colour units wanted; no more than there are different colours.
     """
-    (j, k), rim, units = links.pairs.T, links.rim, links.units
-    energy = np.r_[links.energy + further + settings.hop_cost, np.full(len(rim), settings.frame_cost)]
-    ends = (np.r_[j, rim], np.r_[k, np.full(len(rim), units)])
-    graph = csr_matrix((np.maximum(energy, 1e-9), ends), (units + 1, units + 1))
-    paths = dijkstra(graph, directed=False, indices=to)[:, :units]
-    return torch.from_numpy(np.minimum(paths, _FAR).astype(np.float32)).T
+    number, features = min(num_colours, len(colours.unique(dim=0))), colours.shape[-1]
+    start = kmeans_plus_plus(colours, number, 0, counts, None).unsqueeze(-2)
+    identity = torch.eye(features).to(colours)
+    metric = identity.expand(number, features, features) / 0.25
+    mixture, shares = GaussianMixture(start, metric=metric), counts.new_full((number,), 1 / number)
+    scale = identity / (_FLOOR_WEIGHT * _COLOUR_FLOOR)
+    wishart = Wishart(colours.new_tensor(_FLOOR_WEIGHT + features + 1), covariance_matrix=scale)
+    for _ in range(_COLOUR_STEPS):
+        logs = mixture.log_evidence(colours)
+        weights = (logs + shares.log().unsqueeze(-1)).softmax(0) * counts
+        posterior = models.bayesian(mixture, keys=Normal(start, 1.0), metric=wishart)
+        mixture = adapt(posterior, colours, query_weights=weights, num_steps=1, progress=False).formulation
+        shares = (weights.sum(-1) + 0.5) / (weights.sum() + number / 2)
+    return mixture.log_evidence(colours).T, shares
 
 
 def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
-    """Compute both layers.
+    """Compute all that no mark touches.
 
     Parameters
     ----------
@@ -380,10 +311,10 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
     height, width
         Size of the picture.
     settings
-        Settings of both layers.
+        Settings.
     """
     keys = adapt_units(cells, settings)
-    near, log_prior = windows(cells.shape, 1, settings.window)
+    near, log_prior = windows(cells.shape, 1)
     counts, homes = keys.new_zeros(len(keys)), []
     some = max(1, _PIXELS_AT_ONCE // cells.step**2)
     parts = (near, log_prior, cells.queries, cells.inside)
@@ -393,4 +324,54 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
         homes.append(units.gather(1, attention.argmax(-1)))
         counts.index_add_(0, units.flatten(), (attention * inside.unsqueeze(-1)).sum(1).flatten())
     home = cells.picture(torch.cat(homes), height, width).numpy()
-    return PictureUnits(keys, counts, link_units(keys, home, settings), near, log_prior)
+    counts = counts / counts.mean()
+    pairs, sides = touching(home)
+    colours = keys[:, :-2]
+    (j, k), border = torch.from_numpy(pairs.T), torch.from_numpy(sides / cells.step).to(keys)
+    squares = (colours[j] - colours[k]).square().sum(-1)
+    spread = squares.mean() if len(squares) and bool(squares.any()) else 1.0
+    hops = np.tile(squares.double().sqrt().numpy() + settings.hop_cost, 2)
+    graph = csr_matrix((hops, (np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]])), (len(keys),) * 2)
+    return PictureUnits(
+        keys,
+        counts,
+        near,
+        log_prior,
+        home,
+        *mix_colours(colours, counts, settings.num_colours),
+        Edges(torch.from_numpy(pairs), len(keys)),
+        border * (-squares / spread / 2).exp(),
+        graph,
+        np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]])),
+    )
+
+
+def touching(home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of units j < k that touch, (pair, 2), and the length of their border in pixels, (pair,).
+
+    Parameters
+    ----------
+    home
+        The unit of each pixel, (H, W).
+    """
+    sides = ((home[:, 1:], home[:, :-1]), (home[1:], home[:-1]))
+    both = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in sides])
+    pairs, border = np.unique(np.sort(both[both[:, 0] != both[:, 1]], 1), axis=0, return_counts=True)
+    return pairs, border.astype(np.float32)
+
+
+def path_lengths(hops: csr_matrix, origins: np.ndarray) -> np.ndarray:
+    """Return the length of the shortest path from every unit to the nearest of some units, (unit,).
+
+    The weight of a path is the product of ``exp(-hop)``: attention applied to itself hop after hop, with max for sum.
+
+    Parameters
+    ----------
+    hops
+        Lengths of hops.
+    origins
+        Numbers of units.
+    """
+    if not len(origins):
+        return np.full(hops.shape[0], _FAR)
+    return np.minimum(dijkstra(hops, directed=False, indices=origins, min_only=True), _FAR)
