@@ -1,6 +1,6 @@
 """The next click: where `apps.segmentation.suggest_click` sends it, beside the least sure pixel and any pixel.
 
-    PROBTX_DATA=... python -m benchmarks.next_click [--half even|odd]
+    PROBTX_DATA=... python -m benchmarks.next_click
 
 Protocol. One click in each class: in its middle, as in `benchmarks.segmentation`, or at any of its pixels (3 seeds); then every further click goes where a rule sends
 it, which sees the answer and the marks and no truth, and has the true label there. Where the truth is not scored (the border of the pet), the
@@ -9,9 +9,8 @@ prior of the next, as on the page of ``probtx segment``. Score: intersection ove
 mean over pictures, after 2 to 10 clicks. From the middles ``any pixel`` draws with 5 seeds; the others have no chance in them. The
 last rule, clicks in the middle of the largest error, sees the truth: it is the click protocol, no rule but what a rule may hope for.
 
-Least sure is the belief before calibration. The rule of `suggest_click` was chosen among seventeen on the tuning half (shares of .1 to .75 of the largest uncertainty and two fixed ones,
-pieces across labels or of one label, the deepest pixel weighted by uncertainty, blurred uncertainty), so its figures there flatter it; all
-marks were given at once then.
+Least sure is the belief before calibration. The rule of `suggest_click` was chosen among seventeen on eight of these photographs, with the
+layers of then and all marks at once, and has not been changed since.
 """
 
 import argparse
@@ -105,7 +104,7 @@ def report_tables() -> Tables:
             row["start"] if row["start"] == "middles" else f"any pixel, {row['seeds']} seeds",
             "with previous" if row["with_previous"] else "all at once", row["rule"], *map(short, row["iou"]),
         ]
-        for row in rows_kept("next_click_even")
+        for row in rows_kept("next_click")
     ]  # fmt: skip
     return {"next click": rows_of(["first clicks", "marks", "rule", *map(str, COUNTS)], *lines)}
 
@@ -113,10 +112,9 @@ def report_tables() -> Tables:
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, print, write."""
     parser = argparse.ArgumentParser(prog="benchmarks.next_click", description="rules for the next click")
-    parser.add_argument("--half", choices=("even", "odd"), default="even")
-    arguments = parser.parse_args(argv)
+    parser.parse_args(argv)
     try:
-        data = photographs(arguments.half)
+        data = photographs()
     except ValueError as error:
         print(f"benchmarks.next_click: error: {error}", file=sys.stderr)
         return 2
@@ -135,12 +133,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = np.array(games)  # (seed, picture, count)
         means = table.mean(1)
         spread = means.std(0, ddof=1).round(4).tolist() if len(seeds) > 1 else None
-        rows.append({"start": start, "with_previous": in_turn, "rule": name, "half": arguments.half, "seeds": len(seeds),
+        rows.append({"start": start, "with_previous": in_turn, "rule": name, "seeds": len(seeds),
                      "clicks": list(COUNTS), "iou": means.mean(0).round(4).tolist(), "sd_over_seeds": spread,
                      "iou_of_each_picture": table.mean(0).round(4).tolist()})  # fmt: skip
         given = f"{start}, {'with previous' if in_turn else 'all at once'}, {name}"
         print(f"{given:56}" + "".join(f"{value:7.3f}" for value in means.mean(0)), flush=True)
-    print(write(f"next_click_{arguments.half}", rows))
+    print(write("next_click", rows))
     write_tables("segmentation.md", report_tables())
     return 0
 
