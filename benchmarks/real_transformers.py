@@ -259,7 +259,7 @@ def measure_second(found: dict[str, Any]) -> None:
     with in_place(EVERY, lambda i: without_key):
         hidden = without_key(every_layer(tried))
     found["second"] = {
-        name: without_first(one).attention()[..., :2].mean((1, 3)).tolist()
+        name: one.attention()[..., FIRST:, :2].mean((1, 3)).tolist()
         for name, one in (("as it is", plain), ("hidden, in all layers", hidden))
     }
 
@@ -307,6 +307,7 @@ def measure_densities(found: dict[str, Any]) -> None:
             FILE.write_text(as_json(found))
 
 
+WHEN = ("before", "now")
 COST = """
 import inspect, sys, time, torch, transformers
 from pathlib import Path
@@ -342,7 +343,7 @@ print(costs)
 
 def measure_cost(found: dict[str, Any], library: str | None = None) -> None:
     """CPU seconds and peak memory of what the library does with all heads."""
-    name = "now" if library is None else "before"
+    name = WHEN[library is None]
     if name in found.setdefault("cost", {}):
         return
     weights = Path(str(distribution(PRETRAINED[MODEL].distribution).locate_file(PRETRAINED[MODEL].file)))
@@ -372,6 +373,59 @@ def measure(found: dict[str, Any], before: str | None) -> None:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
+BEATEN = (  # a density, and one that is to be beaten
+    ("P a number", "one Gaussian, isotropic"),
+    ("P a diagonal", "one Gaussian, diagonal"),
+    ("P a matrix", "one Gaussian, full"),
+    ("P a number", "one Gaussian, full"),
+    ("P a diagonal", "one Gaussian, full"),
+    ("P a number", "keys of the next text"),
+)
+
+
+def density_tables(found: Mapping[str, Any]) -> Tables:
+    """Nats a query by layer, and in how many heads a density beats another."""
+    rows, beaten = [], [[*pair] for pair in BEATEN]
+    columns = []
+    for model, layers in found.items():
+        each = {name: np.array([of[name] for of in layers.values()]) for name in next(iter(layers.values()))}
+        for i, layer in enumerate([*layers, "all"]):
+            means = (x.mean() if layer == "all" else x[i].mean() for x in each.values())
+            rows.append([model, layer, *(f"{x:.2f}" for x in means)])
+        heads, texts = next(iter(each.values())).reshape(-1, TEXTS // 2).shape
+        columns += [f"{model}: nats a query", f"in heads of {heads}"]
+        for line, (name, other) in zip(beaten, BEATEN, strict=True):
+            more = (each[name] - each[other]).reshape(heads, texts)
+            without = [np.delete(more, i, 1).mean(1) for i in range(texts)]
+            nats, number = jackknife([x.mean() for x in without]), jackknife([(x > 0).sum() for x in without])
+            line += [f"{more.mean():+.2f} ± {nats:.2f}", f"{(more.mean(1) > 0).sum()} ± {number:.1f}"]
+    return {
+        "densities": rows_of(["model", "layer", *each], *rows),
+        "beaten": rows_of(["density", "beats", *columns], *beaten),
+    }
+
+
+def other_tables(found: Mapping[str, Any]) -> Tables:
+    """Which token is the sink, and what the library costs."""
+    tokens = []
+    for name, masses in found["second"].items():
+        each = np.array(masses).reshape(-1, 2).T
+        tokens.append([name, *(f"{x:.2f}" for x in each.mean(1)), *(str((x > SINK).sum()) for x in each)])
+    cost = found["cost"]
+    lines = [
+        [step, *(f"{cost[when][step][0]:.0f}" for when in WHEN), *(f"{cost[when][step][1]:.2f}" for when in WHEN)]
+        for step in cost["now"]
+    ]
+    both = ("first", "second")
+    return {
+        "first tokens": rows_of(
+            ["the first token", *(f"mass of the {x}" for x in both), *(f"heads above {SINK}: {x}" for x in both)],
+            *tokens,
+        ),
+        "cost": rows_of(["270 heads", *(f"CPU s, {x}" for x in WHEN), *(f"peak GB, {x}" for x in WHEN)], *lines),
+    }
+
+
 def report_tables() -> Tables:
     """The tables of the report, by name."""
     found = whole_file(NAME_OF_FILE)
@@ -389,6 +443,8 @@ def report_tables() -> Tables:
     return {
         "sinks by layer": rows_of(["layer", f"heads above {SINK}", *HEADS], *rows),
         "loss": rows_of(["in layers 12 to 29", "nats a token", "more than the model"], *costs),
+        **density_tables(found["densities"]),
+        **other_tables(found),
     }
 
 

@@ -131,7 +131,7 @@ def _nothing_known(module: nn.Module, kwargs: Mapping[str, object]) -> ValueErro
     configs = [getattr(layer, "config", None) for layer in pretrained]
     if pretrained and (kwargs.get("output_attentions") or any(getattr(x, "output_attentions", 0) for x in configs)):
         return ValueError("output_attentions=True makes the module write its attention out; leave it out")
-    if pretrained:
+    if pretrained and all(getattr(layer, "_supports_sdpa", True) for layer in pretrained):
         return ValueError('module writes its attention out; call model.set_attn_implementation("sdpa") first')
     return ValueError("module computed no attention that is known; explain its class by attentions= or use captured")
 
