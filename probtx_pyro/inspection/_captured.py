@@ -67,8 +67,6 @@ def _in_double(*names: str) -> Callable[[Kind], Kind]:
 @dataclass(frozen=True, eq=False, repr=False)
 class Softmax:
     """Units of a softmax of ``scale q·k``: keys (..., U, D), values (..., U, M) or None, scale () or (..., 1).
-
-    Its mixture has a weight for each query and unit, so it is written only when it is asked for.
     """
 
     keys: Tensor
@@ -120,10 +118,11 @@ class Captured:
 
     __repr__ = in_brief
 
-    @cached_property
+    @property
     def written(self) -> Formulation:
         """The formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
-        keys (..., U, D) and values (..., U, M) or None, or what another layer is. Kept once it has been asked for.
+        keys (..., U, D) and values (..., U, M) or None, or what another layer is. That of a softmax has a weight for
+        each query and unit, so it is written anew whenever it is asked for, and not kept.
         """
         return self.units.mixture(self.mask) if isinstance(self.units, Softmax) else self.units
 
