@@ -112,10 +112,15 @@ def machine() -> dict[str, object]:
     }
 
 
+def as_json(found: object) -> str:
+    """JSON in which a list of numbers takes one line."""
+    text = json.dumps(found, indent=1)
+    return re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
+
+
 def write(name: str, rows: list[dict[str, object]]) -> Path:
-    """Results as JSON, with the machine named; a list of numbers takes one line."""
+    """Results as JSON, with the machine named."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
-    path.write_text(re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n")
+    path.write_text(as_json({"machine": machine(), "rows": rows}))
     return path

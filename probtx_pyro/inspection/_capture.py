@@ -4,10 +4,10 @@ calls ``"eager"``, and layers that a function explains.
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -111,10 +111,7 @@ def capture(
             before = partial(run.enter, name or type(layer).__name__)
             stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
             stack.enter_context(layer.register_forward_hook(run.leave, always_call=True))
-        for home in {sys.modules.get(kind.__module__) for layer in module.modules() for kind in type(layer).__mro__}:
-            if callable(written := vars(home).get(EAGER) if home else None):
-                stack.callback(setattr, home, EAGER, written)
-                setattr(home, EAGER, partial(run.eager, written))
+        stack.enter_context(eager_calls(module, run.eager))
         stack.enter_context(FusedCalls(run.call))
         module(*inputs, **kwargs)
     if not run.names:
@@ -134,7 +131,7 @@ def _nothing_known(module: nn.Module, kwargs: Mapping[str, object]) -> ValueErro
     configs = [getattr(layer, "config", None) for layer in pretrained]
     if pretrained and (kwargs.get("output_attentions") or any(getattr(x, "output_attentions", 0) for x in configs)):
         return ValueError("output_attentions=True makes the module write its attention out; leave it out")
-    if pretrained:
+    if pretrained and all(getattr(layer, "_supports_sdpa", True) for layer in pretrained):
         return ValueError('module writes its attention out; call model.set_attn_implementation("sdpa") first')
     return ValueError("module computed no attention that is known; explain its class by attentions= or use captured")
 
@@ -232,8 +229,7 @@ class _Run:
         """A call of the attention that Hugging Face writes out, in its place."""
         answer = function(layer, *args, **kwargs)
         if self.running and self.running[-1].layer is layer and not self.running[-1].known:
-            call = inspect.signature(function).bind(layer, *args, **kwargs)
-            self.add(lambda: _of_eager(self, self.running[-1], dict(call.arguments), answer))
+            self.add(lambda: of_eager(self.kept, self.running[-1].name, answer, function, layer, *args, **kwargs))
         return answer
 
     # -- what they add -------------------------------------------------------------------------------------------------
@@ -324,6 +320,19 @@ class FusedCalls(TorchFunctionMode):
         return attend(*args, **(kwargs or {}))
 
 
+@contextmanager
+def eager_calls(module: nn.Module, attend: Callable[..., Any]) -> Iterator[None]:
+    """Give every call of Hugging Face's ``eager_attention_forward`` in a model to a function, which answers in its
+    place: it is given what is written out, and then the arguments of the call.
+    """
+    with ExitStack() as stack:
+        for home in {sys.modules.get(kind.__module__) for layer in module.modules() for kind in type(layer).__mro__}:
+            if callable(written := vars(home).get(EAGER) if home else None):
+                stack.callback(setattr, home, EAGER, written)
+                setattr(home, EAGER, wraps(written)(partial(attend, written)))
+        yield
+
+
 def of_call(
     kept: Callable[[Any, Tensor], Tensor | None],
     name: str,
@@ -366,29 +375,32 @@ def _repeated(name: str, query: Tensor, *shared: Any) -> tuple[Any, ...]:
     )
 
 
-def _of_eager(run: _Run, at: _Running, call: dict[str, Any], answer: Any) -> Captured:
+def of_eager(
+    kept: Masks, name: str, answer: Any, function: Callable[..., Any], layer: nn.Module, *args: Any, **kwargs: Any
+) -> Captured:
     """A call of ``eager_attention_forward``, with its arguments, and its answer: outputs and weights."""
+    call = dict(inspect.signature(function).bind(layer, *args, **kwargs).arguments)
     call |= call.pop("kwargs", {})
     query, mask, bias = call["query"], call["attention_mask"], call.get("position_bias")
-    key, value = _repeated(at.name, query, call["key"], call["value"])
+    key, value = _repeated(name, query, call["key"], call["value"])
     if bias is not None:
         mask = bias if mask is None else bias + mask
     elif mask is not None:
-        mask = run.kept(mask, query)
+        mask = kept(mask, query)
     mask = None if mask is None else mask[..., : key.shape[-2]]
     one = captured(query, key, value, mask, call.get("scaling"))
     weights: Any = answer[1] if isinstance(answer, tuple) and len(answer) > 1 else None
     alike = isinstance(weights, Tensor) and weights.shape == (*one.present.shape, one.mask.shape[-1])
-    if alike and not at.layer.training:  # else dropout has acted on them
+    if alike and not layer.training:  # else dropout has acted on them
         eps = max(torch.finfo(dtype).eps for dtype in (weights.dtype, torch.float32))
         size = 1 + one.scale * query.double().norm(dim=-1).max() * key.double().norm(dim=-1).max()  # of the logits
         away, lost = weights - one.attention(), weights.double().sum(-1) - 1
         alike = bool(torch.where(one.present.unsqueeze(-1), away, 0.0).abs().max() <= 8 * eps * size)
         alike = alike and bool(torch.where(one.present, lost, 0.0).abs().max() <= max(4 * eps, 1e-4))
     if not alike or call.get("softcap") is not None:
-        kind = type(at.layer).__name__
+        kind = type(layer).__name__
         raise ValueError(
-            f"{at.name}, a {kind}, attends by more than softmax(scale q k' + mask), which is no mixture that is known; "
+            f"{name}, a {kind}, attends by more than softmax(scale q k' + mask), which is no mixture that is known; "
             "leave it out by layers="
         )
     return one

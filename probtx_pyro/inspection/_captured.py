@@ -66,10 +66,7 @@ def _in_double(*names: str) -> Callable[[Kind], Kind]:
 @_in_double("keys", "values")
 @dataclass(frozen=True, eq=False, repr=False)
 class Softmax:
-    """Units of a softmax of ``scale q·k``: keys (..., U, D), values (..., U, M) or None, scale () or (..., 1).
-
-    Its mixture has a weight for each query and unit, so it is written only when it is asked for.
-    """
+    """Units of a softmax of ``scale q·k``: keys (..., U, D), values (..., U, M) or None, scale () or (..., 1)."""
 
     keys: Tensor
     values: Tensor | None
@@ -120,10 +117,11 @@ class Captured:
 
     __repr__ = in_brief
 
-    @cached_property
+    @property
     def written(self) -> Formulation:
         """The formulation whose attention it is, as the layer's weights write it: softmax's `GaussianMixture` with
-        keys (..., U, D) and values (..., U, M) or None, or what another layer is. Kept once it has been asked for.
+        keys (..., U, D) and values (..., U, M) or None, or what another layer is. That of a softmax has a weight for
+        each query and unit, so it is written anew whenever it is asked for, and not kept.
         """
         return self.units.mixture(self.mask) if isinstance(self.units, Softmax) else self.units
 
@@ -371,7 +369,8 @@ class Captured:
         kind = {1: "scalar", 0: "diagonal", -1: "full"}.get(tilt.dim() - precision.dim())
         if kind is None or tilt.dim() != heads + 1:
             raise ValueError("tilt must have shape (*heads, D), precision (*heads), (*heads, D) or (*heads, D, D)")
-        slopes, logits, excess = self._natural(kind)
+        flat = self.as_written
+        slopes, logits, excess = _natural(flat, kind)
         pull = slopes + self._beside(tilt, 1).unsqueeze(-2)
         if kind == "scalar":
             number = self._beside(precision, 0).unsqueeze(-1)
@@ -387,7 +386,7 @@ class Captured:
             own = {"key_precision": metric.new_ones(()), "metric": metric}
         weights = logits + (0.5 * (pull * keys).sum(-1) - size).unsqueeze(-2)
         own |= {"keys": keys, "shift": None, "diagonal_metric": kind == "diagonal"}
-        return self._plain(chosen=self.as_written.replace(log_prior=weights.log_softmax(-1), **own))
+        return self._plain(chosen=flat.replace(log_prior=weights.log_softmax(-1), **own))
 
     def gauge(self, metric: str, tilt: Prior = None, precision: Prior = None) -> Gauge:
         """The likeliest b and P of every head, with leading axes (*heads);
@@ -395,7 +394,7 @@ class Captured:
         """
         if metric not in METRICS:
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
-        (slopes, logits, excess), features = self._natural(metric), self.queries.shape[-1]
+        (slopes, logits, excess), features = _natural(self.as_written, metric), self.queries.shape[-1]
         count = (self.present.unsqueeze(-1) if self._alone else self.present).double()
         parts = {"queries": (self._asked, 2), "counted": (count, 1), "slopes": (slopes, 2), "logits": (logits, 2)}
         parts |= {} if excess is None else {"excess": (excess, 1)}
@@ -476,24 +475,25 @@ class Captured:
         leading = [1 if name.startswith("batch") else next(sizes) for name in self.dims] + [1] * self._alone
         return x.reshape((*leading, *x.shape[x.dim() - own :]))
 
-    def _natural(self, metric: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits ``m_ij + a_j·q - ½ e_j|q|²`` of the attention: slopes a (.., U, D), m (.., 1 or Q, U), e (..,
-        U) or None where it is 0.
-        """
-        flat, features = self.as_written, self.queries.shape[-1]
-        precision = torch.atleast_1d(flat.key_precision)
-        excess = precision - precision.amin(-1, keepdim=True)
-        at = flat.locations
-        slopes = precision.unsqueeze(-1) * at
-        if flat.metric is not None:
-            slopes = slopes * flat.metric.unsqueeze(-2) if flat.diagonal_metric else slopes @ flat.metric
-        own = 0.5 * features * precision.log() - 0.5 * (slopes * at).sum(-1)
-        logits = flat.log_weights() + own.unsqueeze(-2)
-        if not excess.any():
-            return slopes, logits, None
-        if flat.metric is not None or metric != "scalar":
-            raise ValueError("metric: units whose precisions differ have no equivalents in one; take captured.raw")
-        return slopes, logits, excess
+
+def _natural(flat: GaussianMixture, metric: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits ``m_ij + a_j·q - ½ e_j|q|²`` of the attention: slopes a (.., U, D), m (.., 1 or Q, U), e (.., U) or None
+    where it is 0.
+    """
+    features = flat.keys.shape[-1]
+    precision = torch.atleast_1d(flat.key_precision)
+    excess = precision - precision.amin(-1, keepdim=True)
+    at = flat.locations
+    slopes = precision.unsqueeze(-1) * at
+    if flat.metric is not None:
+        slopes = slopes * flat.metric.unsqueeze(-2) if flat.diagonal_metric else slopes @ flat.metric
+    own = 0.5 * features * precision.log() - 0.5 * (slopes * at).sum(-1)
+    logits = flat.log_weights() + own.unsqueeze(-2)
+    if not excess.any():
+        return slopes, logits, None
+    if flat.metric is not None or metric != "scalar":
+        raise ValueError("metric: units whose precisions differ have no equivalents in one; take captured.raw")
+    return slopes, logits, excess
 
 
 def captured(

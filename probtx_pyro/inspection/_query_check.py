@@ -272,8 +272,8 @@ def query_check(
     all.
 
     That the mixture passes says something of its keys only where a control fails: one Gaussian, or the keys of another
-    text. In heads of real language models one full Gaussian has had the higher log density, and keys of another text
-    nearly the same.
+    text. In heads of pretrained models one full Gaussian has had a higher log density than the mixture with one precision,
+    and keys of another text nearly the same as the head's own.
 
     The best equivalent and the controls are fitted to the queries that are checked. It matches their mean and mean
     square, so "squared norm" passes, and the other p-values are the larger for it; a full Gaussian has more numbers, so

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.inspection._capture import FusedCalls, Masks, of_call, of_heads, own
+from probtx_pyro.inspection._capture import FusedCalls, Masks, eager_calls, of_call, of_eager, of_heads, own
 from probtx_pyro.inspection._captured import Captured
 from probtx_pyro.models import Formulation
 from probtx_pyro.nn._heads import Masks as HeadMasks
@@ -25,11 +25,13 @@ Reading: TypeAlias = Formulation | Callable[[Captured], Answers]
 def replaced(model: nn.Module, readings: Mapping[str, Reading | Mapping[int, Reading]]) -> Iterator[nn.Module]:
     """Run a model with formulations in the place of its attention, inside a ``with`` block.
 
-    Every call of ``torch.nn.functional.scaled_dot_product_attention`` in a layer that is named, which is how models of Hugging Face
-    attend by default, and every named ``torch.nn.MultiheadAttention`` or layer of `probtx_pyro.nn`, answers by its reading. Queries,
-    keys and masks come as the layer computes them: rotated, repeated for the queries of a group, with those of a cache. The rest of
-    the model runs on as it is, so that a loss inside the block less the loss outside is what the reading costs. Readings are computed
-    in double precision, without gradients and without dropout; weights that a layer returns beside its answers are None.
+    Every call of ``torch.nn.functional.scaled_dot_product_attention`` in a layer that is named, which is how models of
+    Hugging Face attend by default, every call of their ``eager_attention_forward`` there, and every named
+    ``torch.nn.MultiheadAttention`` or layer of `probtx_pyro.nn`, answers by its reading. Queries, keys and masks come as
+    the layer computes them: rotated, repeated for the queries of a group, with those of a cache. The rest of the model
+    runs on as it is, so that a loss inside the block less the loss outside is what the reading costs. Readings are
+    computed in double precision, without gradients and without dropout; weights that a layer returns beside its answers
+    are None, or, of ``eager_attention_forward``, the layer's own.
 
     Parameters
     ----------
@@ -49,8 +51,9 @@ def replaced(model: nn.Module, readings: Mapping[str, Reading | Mapping[int, Rea
     Raises
     ------
     ValueError
-        A name that the model does not have; after the block, a name under which nothing attended: a model of Hugging Face that is
-        told to attend ``"eager"`` writes its attention out. Answers of another shape than the layer's.
+        A name that the model does not have; after the block, a name under which nothing attended, as in a model of
+        Hugging Face that writes its attention out by itself. Answers of another shape than the layer's; eager attention
+        that is no softmax.
 
     Examples
     --------
@@ -89,6 +92,15 @@ def replaced(model: nn.Module, readings: Mapping[str, Reading | Mapping[int, Rea
         found = _answers(at[0], reading, one, lambda: fused().reshape(*one.present.shape, -1))
         return found.to(query.dtype).reshape(*query.shape[:-1], -1)
 
+    def eager(function: Callable[..., Any], layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        answer, at = function(layer, *args, **kwargs), running[-1] if running else None
+        reading = None if at is None or at[1] is not layer else reading_of(at[0])
+        if at is None or reading is None:
+            return answer
+        one = of_eager(Masks(), at[0], answer, function, layer, *args, **kwargs)
+        found = _answers(at[0], reading, one, lambda: answer[0].transpose(1, 2))
+        return found.to(answer[0].dtype).transpose(1, 2).contiguous(), *answer[1:]
+
     def answering(name: str, layer: nn.MultiheadAttention | Attention, reading: Any) -> Callable[[], None]:
         """Let a layer of torch, or of ours, answer by a reading; returned is what undoes it."""
         twin = own(name, layer) if isinstance(layer, nn.MultiheadAttention) else layer
@@ -122,6 +134,7 @@ def replaced(model: nn.Module, readings: Mapping[str, Reading | Mapping[int, Rea
             stack.enter_context(layer.register_forward_hook(lambda *_: running.pop() and None, always_call=True))
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(eager_calls(model, eager))
         stack.enter_context(FusedCalls(attend))
         yield model
     if unused := [pattern for pattern in readings if pattern not in used]:

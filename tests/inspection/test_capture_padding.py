@@ -343,6 +343,16 @@ def test_the_cause_of_attention_that_is_written_out_is_named():
         inspection.capture(model, x, output_attentions=True)
 
 
+@pytest.mark.parametrize(
+    ("fused", "repair"), [(True, "set_attn_implementation"), (False, "by attentions= or use captured")]
+)
+def test_a_model_is_sent_to_fused_attention_only_if_it_has_one(fused, repair):
+    model = Switchable()
+    model._supports_sdpa, model.forward = fused, lambda x: (x @ x.mT).softmax(-1) @ x
+    with pytest.raises(ValueError, match=repair):
+        inspection.capture(model, torch.randn(1, 3, 4))
+
+
 @pytest.mark.parametrize("texts", [1, BATCH])
 @pytest.mark.parametrize("masks", ["no", "boolean", "float"])
 @pytest.mark.parametrize("causal", [False, True])

@@ -12,6 +12,7 @@ import torch
 from probtx_pyro import data, inspection
 
 transformers = pytest.importorskip("transformers")
+FOUR = transformers.__version__.startswith("4.")
 
 WEIGHTS = 5e-6  # promised in single precision
 LENGTHS = torch.tensor([7, 5, 3])
@@ -58,6 +59,8 @@ def farthest(found, weights):
 @pytest.mark.parametrize("how", ["sdpa", "eager", "output_attentions"])
 @pytest.mark.parametrize("name", MODELS)
 def test_small_models_whatever_they_are_told(name, how, masks, texts):
+    if FOUR and how == "output_attentions":
+        pytest.skip("transformers 4: BERT writes its attention out then, which an error says; Llama warns")
     model = small(name, "eager" if how == "eager" else "sdpa")
     mask = None if MASKS[masks] is None else MASKS[masks][-texts:]
     given = {"input_ids": IDS[-texts:], "attention_mask": mask}
@@ -119,6 +122,7 @@ def test_half_precision_within_its_own_rounding(name, how):
 
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 @pytest.mark.parametrize("told", [False, True])
+@pytest.mark.skipif(FOUR, reason="T5 of transformers 4 writes its attention out")
 def test_a_decoder_has_tokens_of_its_own(told, how):
     """T5, with source and target of equal lengths: the mask of the source says nothing of the target."""
     options = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 30}
@@ -135,6 +139,7 @@ def test_attention_that_is_no_softmax_of_dot_products_is_refused():
     """Gemma 2 bends its logits; the layers that do not are there by name."""
     config = transformers.Gemma2Config(**SMALL, **LLAMA, head_dim=6)
     model = transformers.Gemma2ForCausalLM(config).float().eval()
+    model.set_attn_implementation("eager")  # by default in transformers 5; fused attention of 4 does not bend them
     with pytest.raises(ValueError, match=r"layers.0.self_attn, a Gemma2Attention, attends by more than softmax"):
         inspection.capture(model, IDS)
     eager = transformers.models.gemma2.modeling_gemma2.eager_attention_forward
@@ -162,9 +167,11 @@ TEXTS = [
 @cache
 def pretrained(name):
     try:
-        return data.load_pretrained(name)
+        model, tokenizer = data.load_pretrained(name)
     except ModuleNotFoundError as missing:
         pytest.skip(str(missing))
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # transformers 4 does not find it in the file
+    return model, tokenizer
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Models that run with formulations in the place of their attention."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from strategies import generator
 from torch.nn import functional as F
 
 from probtx_pyro import data, inspection, models, nn
+from probtx_pyro.inspection._capture import EAGER
 
 E, H, L, B = 12, 3, 7, 2
 EXACT = 1e-5  # of outputs of order one: what 32 bits leave of products that are summed in another order
@@ -193,23 +196,30 @@ def test_errors_name_the_repair_and_nothing_is_left_behind():
     torch.testing.assert_close(model(x), expected, atol=0, rtol=0)
 
 
-def bert_or_llama(name):
+def bert_or_llama(name, how="sdpa"):
     transformers = pytest.importorskip("transformers")
+    if how == "eager" and not hasattr(import_module(f"transformers.models.{name}.modeling_{name}"), EAGER):
+        pytest.skip(f"{name} of transformers {transformers.__version__} writes its attention out by itself")
     shared = {"intermediate_size": 16, "vocab_size": 30, "num_hidden_layers": 2, "pad_token_id": 0}
     torch.manual_seed(0)
     if name == "bert":
         config = transformers.BertConfig(**shared, hidden_size=16, num_attention_heads=2)
-        return transformers.BertForMaskedLM(config).float().eval()
+        model = transformers.BertForMaskedLM(config).float().eval()
+        model.set_attn_implementation(how)
+        return model
     config = transformers.LlamaConfig(
         **shared, hidden_size=36, num_attention_heads=6, num_key_value_heads=2, bos_token_id=1, eos_token_id=2
     )
-    return transformers.LlamaForCausalLM(config).float().eval()
+    model = transformers.LlamaForCausalLM(config).float().eval()
+    model.set_attn_implementation(how)
+    return model
 
 
 @pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["bert", "llama"])
-def test_models_of_hugging_face_are_exact(name, side):
-    model, ids = bert_or_llama(name), torch.randint(3, 30, (3, 7), generator=generator(2))
+def test_models_of_hugging_face_are_exact(name, how, side):
+    model, ids = bert_or_llama(name, how), torch.randint(3, 30, (3, 7), generator=generator(2))
     real = torch.arange(7) < torch.tensor([[7], [5], [3]])
     mask = None if side is None else (real if side == "right" else real.flip(1)).long()
     with torch.no_grad():
@@ -223,8 +233,9 @@ def test_models_of_hugging_face_are_exact(name, side):
     assert (other[counted] - expected[counted]).abs().max() > 100 * EXACT
 
 
-def test_tokens_are_generated_as_before():
-    model, ids = bert_or_llama("llama"), torch.randint(3, 30, (3, 7), generator=generator(2))
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_tokens_are_generated_as_before(how):
+    model, ids = bert_or_llama("llama", how), torch.randint(3, 30, (3, 7), generator=generator(2))
     with torch.no_grad():
         given = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(ids)}
         expected = model.generate(ids, **given)
@@ -232,14 +243,35 @@ def test_tokens_are_generated_as_before():
             assert torch.equal(model.generate(ids, **given), expected)
 
 
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_what_later_layers_attend_with_is_captured_inside(how):
+    """The block around `capture`: queries of the second layer are those of a model whose first layer answers 0."""
+    model, ids = bert_or_llama("llama", how), torch.randint(3, 30, (3, 7), generator=generator(2))
+    with inspection.replaced(model, {"model.layers.0.*": lambda one: torch.zeros_like(one.queries)}):
+        found = inspection.capture(model, ids)
+    plain = inspection.capture(model, ids)
+    torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
+    expected = inspection.capture(model, ids)
+    for i, name in enumerate(expected):
+        torch.testing.assert_close(found[name].queries, expected[name].queries, atol=EXACT, rtol=0)
+        assert (i == 0) == torch.equal(found[name].queries, plain[name].queries)
+
+
 def test_attention_that_is_written_out_is_not_replaced_in_silence():
-    model = bert_or_llama("llama")
-    model.set_attn_implementation("eager")
+    """As some models of Hugging Face do by themselves: without a call that could answer otherwise."""
+    model = of_torch()
+    model.layers[0].self_attn = WrittenOut()
+    repair = r'call model\.set_attn_implementation\("sdpa"\) if the model writes its attention out'
     with (
-        pytest.raises(ValueError, match=r"set_attn_implementation"),
-        inspection.replaced(model, {"model.layers.*": lambda one: one}),
+        pytest.raises(ValueError, match=f"nothing attended under 'layers.0.self_attn'; .*{repair}"),
+        inspection.replaced(model, {"layers.0.self_attn": lambda one: one}),
     ):
-        model(torch.ones(1, 4, dtype=torch.long))
+        model.layers[0].self_attn(inputs())
+
+
+class WrittenOut(torch.nn.Module):
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1) @ x
 
 
 @pytest.mark.slow
