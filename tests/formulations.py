@@ -83,6 +83,13 @@ def crf(g, *, batch=(), queries=3, units=2, features=0, answers=0, **options):
     return (crf_problem(g, batch=batch, words=queries, labels=units, channels=2, distances=(2,), **options),)
 
 
+def potts(g, *, batch=(), queries=4, units=3, features=0, answers=0):
+    """A random Potts field on a ring: ``queries`` are its places and ``units`` its labels; it takes no data."""
+    edges = torch.stack([torch.arange(queries), (torch.arange(queries) + 1) % queries], -1)
+    unary = torch.randn(*batch, queries, units, generator=g)
+    return (models.PottsField(unary, edges, 0.5 * torch.rand(*batch, queries, generator=g)),)
+
+
 # -- masks and invariances ----------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +278,11 @@ def crf_row(**options):
     )  # fmt: skip
 
 
+def shifted_unary(field, *data):
+    """A number more for every label of a place, which says nothing."""
+    return field.replace(unary=field.unary + torch.arange(field.unary.shape[-2]).unsqueeze(-1)), *data
+
+
 with_options = functools.partial
 keys_row = functools.partial(mixture_row, components=-2)
 DATA = {"parts": (1, 2, 3)}
@@ -306,6 +318,10 @@ ROWS = {
     "linear keys, answers with a density": linear_row(precision=True),
     "dependency CRF": crf_row(),
     "dependency CRF, root and nodes": crf_row(root=2, nodes=2, masked=True),
+    "Potts field": Row(
+        potts, enumerated, shifted_unary, 3.0, evidence=lambda f: f.log_partition(), parts=(0,),
+        density=False, given=None, answers=None, offered=("gibbs",),
+    ),
 }  # fmt: skip
 MEMORIES = {
     "regression memory": memory,

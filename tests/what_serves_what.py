@@ -59,6 +59,7 @@ ROWS = {
     "DependencyCRF": Served("dependency CRF"),
     'DependencyCRF, likelihood="exact"': Served("dependency CRF", likelihood="exact"),
     'DependencyCRF, likelihood="pseudo"': Served("dependency CRF", likelihood="pseudo"),
+    "PottsField": Served("Potts field"),
     "RegressionMemory": Served("regression memory", layer("RegressionMemoryAttention")),
     "RegressionMemory(drift=Walk(a))": Served("regression memory, walk", layer("RegressionMemoryAttention")),
     "RegressionMemory(drift=Discount(γ))": Served("regression memory, discount", layer("RegressionMemoryAttention")),

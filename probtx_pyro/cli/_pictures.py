@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from probtx_pyro.apps.segmentation import Segmentation
 
-MAX_PIXELS = 24_000_000
+MAX_PIXELS = 64_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
 # marks in colour have no more colours; a soft brush leaves hundreds
 MOST_COLOURS = 16

@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("image", type=Path, metavar="IMAGE", help=f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them")
     add("--scribbles", type=Path, metavar="MARKS", help=scribbles)
     add("--click", action="append", default=[], metavar="Y,X,LABEL", help=clicks)
+    add("--background", type=int, metavar="LABEL", help="the label that goes on outside the frame, 0 for none; by default the marks tell")
     add("--out", type=Path, metavar="MASK", help="the mask, a .png file; of a folder, a folder of masks")
     add("--overwrite", action="store_true", help="of a folder: masks that are there are made again")
     add("--no-browser", action="store_true", help="print the address of the page, and open no browser")

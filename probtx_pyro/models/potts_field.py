@@ -211,6 +211,7 @@ class PottsField(Formulation):
     }
     RESULTS: ClassVar[Mapping[str, str]] = {
         "attention": "place neighbour",
+        "expected_outputs": "place label",
         "label": "place",
         "label_marginals": "place label",
     }
@@ -279,6 +280,10 @@ class PottsField(Formulation):
             table[..., j, k] = own
         total = table.sum(-1, keepdim=True)
         return table / torch.where(total > 0, total, 1.0)
+
+    def expected_outputs(self, labels: Maybe = None, observed: Maybe = None) -> Tensor:
+        """The mean-field marginals of the labels given what is known, (..., N, L); arguments as `mean_field`."""
+        return self.mean_field(labels=labels, observed=observed).label_marginals
 
     def mean_field(
         self,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pyro.distributions import Normal, Wishart
+from pyro.distributions import Normal
 from scipy import ndimage
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
@@ -61,17 +61,17 @@ class SegmentationSettings:
         log of what each review that the class of a pixel survives multiplies its odds by.
     """
 
-    num_units: int = 1500
+    num_units: int = 1700
     colour_scale: float = 20.0
-    key_precision: float = 4.0
-    num_colours: int = 24
-    colour_prior: float = 0.3
-    unmarked: float = 0.1
-    colour_evidence: float = 0.6
-    path_evidence: float = 2.0
-    hop_cost: float = 0.22
-    frame_cost: float = 1.5
-    coupling: float = 3.3
+    key_precision: float = 3.3
+    num_colours: int = 26
+    colour_prior: float = 0.46
+    unmarked: float = 0.11
+    colour_evidence: float = 0.45
+    path_evidence: float = 1.8
+    hop_cost: float = 0.34
+    frame_cost: float = 1.8
+    coupling: float = 6.2
     previous_weight: float = 0.5
     middle_ratio: float = 1.2
     region_error: float = 0.05
@@ -272,9 +272,9 @@ def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
 def mix_colours(colours: Tensor, counts: Tensor, num_colours: int) -> tuple[Tensor, Tensor]:
     """Return the log density of each colour unit at some colours, (unit, colour), and the weights of the colour units.
 
-    Each colour unit is a Gaussian with a metric of its own under a Wishart prior, so that it is a mixture of one unit in a
-    batch; the weights of the pieces in it are the attention to it, and one ECM step moves it (docs/mathematics.md,
-    section 2.4).
+    A mixture of Gaussians, each with a metric of its own under a Wishart prior, by ECM from a start by k-means++: what
+    `inference.adapt` does for ``GaussianMixture(keys, metric=...)`` given the attention to each
+    (docs/mathematics.md, section 2.8).
 
     Parameters
     ----------
@@ -286,19 +286,21 @@ def mix_colours(colours: Tensor, counts: Tensor, num_colours: int) -> tuple[Tens
         Colour units wanted; no more than there are different colours.
     """
     number, features = min(num_colours, len(colours.unique(dim=0))), colours.shape[-1]
-    start = kmeans_plus_plus(colours, number, 0, counts, None).unsqueeze(-2)
+    keys = kmeans_plus_plus(colours, number, 0, counts, None)
     identity = torch.eye(features).to(colours)
-    metric = identity.expand(number, features, features) / 0.25
-    mixture, shares = GaussianMixture(start, metric=metric), counts.new_full((number,), 1 / number)
-    scale = identity / (_FLOOR_WEIGHT * _COLOUR_FLOOR)
-    wishart = Wishart(colours.new_tensor(_FLOOR_WEIGHT + features + 1), covariance_matrix=scale)
-    for _ in range(_COLOUR_STEPS):
-        logs = mixture.log_evidence(colours)
-        weights = (logs + shares.log().unsqueeze(-1)).softmax(0) * counts
-        posterior = models.bayesian(mixture, keys=Normal(start, 1.0), metric=wishart)
-        mixture = adapt(posterior, colours, query_weights=weights, num_steps=1, progress=False).formulation
-        shares = (weights.sum(-1) + 0.5) / (weights.sum() + number / 2)
-    return mixture.log_evidence(colours).T, shares
+    metric, shares = identity.expand(number, features, features) / 0.25, counts.new_full((number,), 1 / number)
+    for step in range(_COLOUR_STEPS + 1):
+        logs = GaussianMixture(keys.unsqueeze(-2), metric=metric).log_evidence(colours).mT
+        if step == _COLOUR_STEPS:
+            break
+        weights = (logs + shares.log()).softmax(-1) * counts.unsqueeze(-1)
+        each = weights.sum(0) + torch.finfo(weights.dtype).eps
+        keys = weights.mT @ colours / each.unsqueeze(-1)
+        away = colours.unsqueeze(-2) - keys
+        scatter = torch.einsum("uc,ucf,ucg->cfg", weights, away, away) + _FLOOR_WEIGHT * _COLOUR_FLOOR * identity
+        metric = (each + _FLOOR_WEIGHT)[:, None, None] * torch.cholesky_inverse(torch.linalg.cholesky(scatter))
+        shares = (each + 0.5) / (each.sum() + number / 2)
+    return logs, shares
 
 
 def find_units(cells: Cells, height: int, width: int, settings: SegmentationSettings) -> PictureUnits:
