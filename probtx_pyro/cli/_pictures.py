@@ -228,8 +228,10 @@ def write(paths: tuple[Path, ...], answer: "Segmentation", drawn: "np.ndarray", 
     import numpy as np
     from PIL import Image
 
+    from probtx_pyro.apps.segmentation import uncertainty
+
     mask, overlay, sureness, probabilities = paths
     Image.fromarray(drawn).save(overlay)
-    Image.fromarray((answer.probabilities.max(-1) * 255).round().astype(np.uint8)).save(sureness)
+    Image.fromarray(((1 - uncertainty(answer)) * 255).round().astype(np.uint8)).save(sureness)
     np.savez_compressed(probabilities, probabilities=answer.probabilities, classes=answer.classes)
     write_labels(mask, answer.mask, palette)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from probtx_pyro.apps.segmentation import InteractiveSegmenter, Segmentation
 
-# from so many pixels a hint says what it takes; measured: 19 s and 1.8 GB (4000 x 3000), 1.1 GB (3000 x 2000)
-_LARGE = 4_000_000
+# from so many pixels a hint says what it takes; measured: 16 s and 1.3 GB (4000 x 3000), 45 s and 4.1 GB (8000 x 6000)
+_LARGE = 8_000_000
 # below so many pixels threads cost more than they save: 4.7 s with two, 2.5 s with one (500 x 375)
 _ONE_THREAD = 2_000_000
 
@@ -32,7 +32,10 @@ def threads_for(given: int | None, pixels: int) -> int | None:
 
 
 def segment_in_turn(
-    segmenter: "InteractiveSegmenter", marks: "Iterable[np.ndarray]", previous: "Segmentation | None" = None
+    segmenter: "InteractiveSegmenter",
+    marks: "Iterable[np.ndarray]",
+    previous: "Segmentation | None" = None,
+    background: int | None = None,
 ) -> "Iterator[Segmentation]":
     """Yield the answers to marks that came one after another, each the prior of the next.
 
@@ -44,13 +47,16 @@ def segment_in_turn(
         Of at least two classes each, (H, W).
     previous
         The answer before.
+    background
+        The label that goes on outside the frame, 0 for none; None where the marks are to tell.
     """
     import numpy as np
 
     for some in marks:
         if previous is not None and not np.isin(previous.classes, some).all():
             previous = None  # all marks of a class were painted over
-        previous = segmenter.segment(some, previous)
+        named = background if background is None or background == 0 or (some == background).any() else None
+        previous = segmenter.segment(some, previous, named)
         yield previous
 
 
@@ -67,6 +73,7 @@ def segment_picture(
     palette: "np.ndarray | None",
     paths: tuple[Path, ...],
     threads: int | None,
+    background: int | None = None,
 ) -> "Segmentation":
     """Compute the answer and write its files.
 
@@ -83,25 +90,30 @@ def segment_picture(
         As `_pictures.outputs` returns them.
     threads
         Number of ``--threads``, or None.
+    background
+        As `segment_in_turn` takes it.
 
     Raises
     ------
     ValueError
-        Marks of fewer than two classes.
+        Marks of fewer than two classes, or none of the background.
     """
     from probtx_pyro.apps.segmentation import LABEL_COLOURS, InteractiveSegmenter, overlay
 
     (rgb, exact), marks = picture, steps[-1]
     if not several(marks):
         raise ValueError(f"the marks have {int(marks.any())} class(es); mark pixels of two classes or more")
+    if background and not (marks == background).any():
+        raise ValueError(f"--background {background} is the label of no mark; mark a pixel of it, or leave it out")
     if marks.size >= _LARGE:
         millions = marks.size / 1e6
         options.warn(
-            f"{millions:.1f} million pixels take about {1.6 * millions:.0f} s on an idle machine, and "
-            f"{0.4 + 0.12 * millions:.1f} GB of memory; half the width and height take a quarter"
+            f"{millions:.1f} million pixels take about {6 + 0.8 * millions:.0f} s on an idle machine, and "
+            f"{0.4 + 0.08 * millions:.1f} GB of memory; they are worked on smaller, and answered in full size"
         )
     with options.threads(threads_for(threads, marks.size)):
-        *_, answer = segment_in_turn(InteractiveSegmenter.from_image(exact), filter(several, steps))
+        segmenter = InteractiveSegmenter.from_image(exact)
+        *_, answer = segment_in_turn(segmenter, filter(several, steps), background=background)
     colours = LABEL_COLOURS if palette is None else palette
     pictures.write(paths, answer, overlay(rgb, answer, marks, colours), colours)
     return answer

@@ -11,7 +11,8 @@ or name the marks, at least two classes (object and background, say), by clicks,
   probtx segment cat.jpg --scribbles marks.png --out mask.png
 
 Look at mask_overlay.png, and add a click in the middle of what is wrong; where the answer is least sure is printed.
-Clicks count in their order: each answer is the prior of the next. Written beside mask.png (the labels of the marks, in
+Clicks count in their order: each answer is the prior of the next. Which class is the background, which goes on outside
+the frame, is told by where the marks lie; --background names it. Written beside mask.png (the labels of the marks, in
 full size, as a palette picture that --scribbles reads too): mask_overlay.png (the picture, tinted),
 mask_probability.png (the probability of the chosen class, white is sure) and mask_probability.npz (probabilities
 (height, width, class) and classes).
@@ -62,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("image", type=Path, metavar="IMAGE", help=f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them")
     add("--scribbles", type=Path, metavar="MARKS", help=scribbles)
     add("--click", action="append", default=[], metavar="Y,X,LABEL", help=clicks)
-    add("--background", type=int, metavar="LABEL", help="the label that goes on outside the frame, 0 for none; by default the marks tell")
+    outside = "the label that goes on outside the frame, 0 for none; without it the marks tell"
+    add("--background", type=int, metavar="LABEL", help=outside)
     add("--out", type=Path, metavar="MASK", help="the mask, a .png file; of a folder, a folder of masks")
     add("--overwrite", action="store_true", help="of a folder: masks that are there are made again")
     add("--no-browser", action="store_true", help="print the address of the page, and open no browser")
@@ -77,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.overwrite:
         raise ValueError(f"--overwrite is for folders; the mask of {arguments.image} is always made again")
     if not marked:
+        if arguments.background is not None:
+            raise ValueError("--background goes with marks given by name; give --click or --scribbles")
         return _page(arguments)
     if arguments.no_browser:
         raise ValueError("--no-browser is for the page, which opens where no marks are given")
@@ -92,7 +96,12 @@ def _folder(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise ValueError("give --out FOLDER, for the masks")
     return segment_folder(
-        arguments.image, arguments.scribbles, options.folder(arguments.out), arguments.overwrite, arguments.threads
+        arguments.image,
+        arguments.scribbles,
+        options.folder(arguments.out),
+        arguments.overwrite,
+        arguments.threads,
+        arguments.background,
     )
 
 
@@ -105,7 +114,9 @@ def pictures_of(folder: Path) -> list[Path]:
     )
 
 
-def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool, threads: int | None) -> int:
+def segment_folder(
+    folder: Path, marks: Path | None, out: Path, overwrite: bool, threads: int | None, background: int | None = None
+) -> int:
     """Segment every picture of a folder, a line for each; return 1 if one failed, else 0.
 
     Parameters
@@ -118,8 +129,8 @@ def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool,
         Folder of the masks, ``cat.png``, and of what `_pictures.outputs` names beside; made where it is not there.
     overwrite
         True to make masks again that are there.
-    threads
-        Number of ``--threads``, or None.
+    threads, background
+        ``--threads`` and ``--background``, or None.
 
     Raises
     ------
@@ -151,7 +162,7 @@ def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool,
                 raise ValueError(f"{image} has no marks, {given}")
             picture = pictures.read_image(image)
             labels, palette = pictures.read_marks(given, picture[0].shape[:2])
-            answer = segment_picture(picture, [labels], palette, paths, threads)
+            answer = segment_picture(picture, [labels], palette, paths, threads, background)
         except (ValueError, OSError, MemoryError) as error:
             counts["failed"] += 1
             options.warn(f"{place}: {image.name}: {' '.join(str(error).split())}")
@@ -195,7 +206,7 @@ def _picture(arguments: argparse.Namespace) -> int:
         clicked = marks_from_clicks(shape, [click])
         steps.append(np.where(clicked > 0, clicked, steps[-1]).astype(np.uint8))
     _check_clicks(clicks, steps[-1])
-    answer = segment_picture(picture, steps, palette, paths, arguments.threads)
+    answer = segment_picture(picture, steps, palette, paths, arguments.threads, arguments.background)
     print(f"{paths[0]}  ({shares(answer)})")
     print(*paths[1:], sep="\n")
     if (place := suggest_click(answer, steps[-1])) is not None:

@@ -3,7 +3,7 @@ by Gaussian-mixture attention of pixels to units and a field over the units.
 
 Nothing is learned offline: the picture and the marks are all there is (docs/mathematics.md, sections 2.4, 2.5 and 9).
 
-**Pixels ask units** (`_units.adapt_units`). A grid of about 1,500 units; the key of a unit is its colour and position,
+**Pixels ask units** (`_units.adapt_units`). A grid of about 1,700 units; the key of a unit is its colour and position,
 ``ξ_j ~ N(mean of cell j, I)``, adapted to the pixels by ECM (PT 29). A pixel's attention w_ij runs over the 3 x 3 units
 about its cell, which is a log prior of -inf for all others.
 

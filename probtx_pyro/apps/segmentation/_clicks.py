@@ -133,7 +133,12 @@ _SHARE = 0.5  # of the largest uncertainty; from so much on a pixel belongs to a
 
 def uncertainty(answer: Segmentation) -> np.ndarray:
     """Calibrated probability that the label of each pixel is wrong, ``u_i = 1 - max_c p_ic``, shape (H, W)."""
-    return 1 - answer.probabilities.max(-1)
+    return _doubt(answer.probabilities)
+
+
+def _doubt(probabilities: np.ndarray) -> np.ndarray:
+    """Return ``1 - max_c p_ic``, by planes: numpy's maximum over a short last axis takes ten times as long."""
+    return 1 - np.maximum.reduce([probabilities[..., c] for c in range(probabilities.shape[-1])])
 
 
 def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | None:
@@ -165,7 +170,7 @@ def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | 
     >>> suggest_click(answer, np.zeros((3, 5), int))
     (1, 3)
     """
-    doubt = 1 - (answer.probabilities if answer.belief is None else answer.belief).max(-1)
+    doubt = _doubt(answer.probabilities if answer.belief is None else answer.belief)
     free = np.asarray(marks) == 0
     if free.shape != doubt.shape:
         raise ValueError(f"marks must have the answer's shape {doubt.shape}, not {free.shape}")
@@ -211,7 +216,7 @@ def overlay(
     """
     colours = COLOURS[np.arange(len(answer.classes)) % len(COLOURS)] if palette is None else palette[answer.classes]
     best = answer.probabilities.argmax(-1)
-    strength = 0.55 * answer.probabilities.max(-1, keepdims=True)
+    strength = 0.55 * (1 - uncertainty(answer))[..., None]
     drawn = (1 - strength) * image + strength * colours[best]
     mask, edge = answer.mask, np.zeros(best.shape, bool)
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
