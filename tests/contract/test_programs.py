@@ -41,7 +41,7 @@ def evidence(row, formulation, args, batch):
 def test_program_is_enumeration_is_closed_form(row, parts, batch):
     formulation, *everything = row.draw(generator(2), batch=batch)
     if batch and row.given is None:
-        with pytest.raises(ValueError, match="takes one (sentence|problem)"):
+        with pytest.raises(ValueError, match=r"takes one (sentence|problem)"):
             formulation.enumerated()
         return
     args = everything[:parts]
