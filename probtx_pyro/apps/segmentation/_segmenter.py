@@ -111,7 +111,7 @@ class InteractiveSegmenter:
             raise ValueError(f"image must be (H, W, 3) or (H, W) and not empty, not {image.shape}")
         shape = image.shape[:2]
         stride = int(np.ceil((shape[0] * shape[1] / _MOST_PIXELS) ** 0.5))
-        image = averaged(image, stride)
+        image = image if stride == 1 else averaged(image, stride)
         colours = np.asarray(features(image), np.float32)
         if colours.ndim != 3 or colours.shape[:2] != image.shape[:2]:
             raise ValueError(f"features must be (H, W, F) with the image's {image.shape[:2]}, not {colours.shape}")
@@ -320,20 +320,14 @@ class InteractiveSegmenter:
 
 
 def averaged(image: np.ndarray, stride: int) -> np.ndarray:
-    """Return the means of squares of ``stride`` x ``stride`` pixels, (h, w, ...), in the image's dtype; the last row and
-    column may be of fewer.
+    """Return the means of squares of ``stride`` x ``stride`` pixels, (h, w, ...); beyond the frame the last pixel counts.
 
     >>> averaged(np.arange(12, dtype=np.uint8).reshape(3, 4), 2).tolist()
     [[2, 4], [8, 10]]
     """
-    if stride == 1:
-        return image
-    total: np.ndarray = image
-    for axis in (0, 1):
-        starts = np.arange(0, image.shape[axis], stride)
-        counts = np.diff(np.r_[starts, image.shape[axis]]).reshape([-1 if i == axis else 1 for i in range(image.ndim)])
-        total = np.add.reduceat(total, starts, axis, dtype=np.float32) / counts.astype(np.float32)
-    return total.astype(image.dtype)
+    more = image.ndim - 2
+    size, origin = (stride, stride, *[1] * more), (-(stride // 2), -(stride // 2), *[0] * more)
+    return ndimage.uniform_filter(image, size, mode="nearest", origin=origin)[::stride, ::stride]
 
 
 def _known(told: np.ndarray) -> Tensor:

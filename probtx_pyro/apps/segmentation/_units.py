@@ -334,18 +334,10 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
     spread = squares.mean() if len(squares) and bool(squares.any()) else 1.0
     hops = np.tile(squares.double().sqrt().numpy() + settings.hop_cost, 2)
     graph = csr_matrix((hops, (np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]])), (len(keys),) * 2)
-    return PictureUnits(
-        keys,
-        counts,
-        near,
-        log_prior,
-        home,
-        *mix_colours(colours, counts, settings.num_colours),
-        Edges(torch.from_numpy(pairs), len(keys)),
-        border * (-squares / spread / 2).exp(),
-        graph,
-        np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]])),
-    )
+    own = keys, counts, near, log_prior, home, *mix_colours(colours, counts, settings.num_colours)
+    rim = np.unique(np.concatenate([home[0], home[-1], home[:, 0], home[:, -1]]))
+    coupling = border * (-squares / spread / 2).exp()
+    return PictureUnits(*own, Edges(torch.from_numpy(pairs), len(keys)), coupling, graph, rim)
 
 
 def touching(home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
