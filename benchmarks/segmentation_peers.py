@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pyro.distributions import Dirichlet
+from pyro.distributions import Dirichlet, Normal
 from scipy import ndimage
 
 from probtx_pyro import models
 from probtx_pyro.apps import segmentation
-from probtx_pyro.apps.segmentation import _units
 from probtx_pyro.inference import adapt
 
 
@@ -29,24 +28,29 @@ def paper(num_units: int = 60) -> Method:
     """
 
     def prepare(image):
-        cells = _units.cut(segmentation.lab_colours(image), num_units, 20.0)
-        keys = _units.adapt_units(cells, segmentation.SegmentationSettings())
-        return cells, keys
+        step = round((image.shape[0] * image.shape[1] / num_units) ** 0.5)
+        where = np.stack(np.mgrid[: image.shape[0], : image.shape[1]], -1) / step
+        features = np.concatenate([segmentation.lab_colours(image) / 20, where], -1)
+        centres = torch.from_numpy(features[step // 2 :: step, step // 2 :: step].reshape(-1, 5).copy())
+        pixels = torch.from_numpy(features.reshape(-1, 5))
+        start = models.GaussianMixture(centres, key_precision=4.0)
+        every = pixels[::5]  # each stands for five
+        posterior = models.bayesian(start, keys=Normal(centres, 1.0))
+        fit = adapt(posterior, every, query_weights=torch.full(every.shape[:1], 5.0), num_steps=3, progress=False)
+        return pixels, fit.formulation.keys
 
     def answer(state, marks):
-        cells, keys = state
-        classes = np.unique(marks[marks > 0])
-        flat = cells.flat(torch.from_numpy(np.where(marks > 0, np.searchsorted(classes, marks), -1)))
-        given = (flat >= 0) & cells.inside
+        pixels, keys = state
+        classes, given = np.unique(marks[marks > 0]), torch.from_numpy(marks.ravel() > 0)
+        labels = torch.from_numpy(np.searchsorted(classes, marks.ravel()))[given]
         even = keys.new_full((len(keys), len(classes)), 1 / len(classes))
         units = models.GaussianMixture.categorical(keys, even, 4.0)
         prior = {
             "answer_probs": Dirichlet(even.new_ones(len(classes))),
             "weights": Dirichlet(keys.new_ones(1, len(keys))),
         }
-        fit = adapt(models.bayesian(units, **prior), cells.queries[given], flat[given], num_steps=1, progress=False)
-        said = fit.formulation.expected_outputs(cells.queries)
-        return classes[cells.picture(said, *marks.shape).argmax(-1).numpy()]
+        fit = adapt(models.bayesian(units, **prior), pixels[given], labels, num_steps=1, progress=False).formulation
+        return classes[fit.expected_outputs(pixels).argmax(-1).numpy().reshape(marks.shape)]
 
     return Method(prepare, answer)
 

@@ -71,4 +71,4 @@ __all__ += ["laplace_log_prior", "alibi_slopes", "generalized_gaussian_log_prior
 __all__ += ["RegressionMemory", "Drift", "Static", "Discount", "PullBack", "Walk", "Reset", "layers"]
 __all__ += ["bayesian", "Bayesian", "FLAT", "Formulation", "Mixture", "Parameter", "Datum", "Plates", "Problem"]
 __all__ += ["SufficientStatistics", "Latents", "WEIGHTS", "NormalTerms", "GammaTerms", "DirichletTerms"]
-__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE", "PottsField", "PottsMeanField"]
+__all__ += ["CorrelatedTerms", "WishartTerms", "BetaTerms", "CONJUGATE", "PottsField", "PottsMeanField", "Edges"]

@@ -92,6 +92,9 @@ class Edges:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    def __reduce__(self) -> tuple[type["Edges"], tuple[Tensor, int]]:
+        return Edges, (self.pairs, self.places)
+
     def to(self, *args: Any, **kwargs: Any) -> "Edges":
         """Move to the device that a floating tensor would go to; the numbers stay integers."""
         device = torch.empty(0, device=self.pairs.device).to(*args, **kwargs).device

@@ -33,7 +33,7 @@ def same(x, y):
         return list(x) == list(y) and all(same(x[key], y[key]) for key in x)
     if isinstance(x, tuple):
         return type(x) is type(y) and len(x) == len(y) and all(map(same, x, y))
-    if isinstance(x, models.Formulation | models.LowRank):
+    if isinstance(x, models.Formulation | models.LowRank | models.Edges):
         return type(x) is type(y) and same(vars(x), vars(y))
     if isinstance(x, models.Bayesian):
         return same(x.formulation, y.formulation) and list(x.priors) == list(y.priors)
