@@ -416,7 +416,7 @@ def falls(rows: list[dict[str, Any]]) -> list[str]:
                 worst = max(fall, key=lambda key: fall[key])
                 above = [str(sum(d > least for d in fall.values())) for least in (0.02, 0.1)]
                 where = f"{worst[0]}, click {worst[1]}" if fall[worst] > 0 else "none falls"
-                lines.append([f"{name}, {kind}", str(len(fall)), short(max(fall[worst], 0.0)), *above, where])
+                lines.append([f"{name}, {kind}", str(len(fall)), short(max(fall[worst], 0.0) or 0.0), *above, where])
     return rows_of(["", "clicks", "largest fall", "above .02", "above .1", "the largest"], *lines)
 
 

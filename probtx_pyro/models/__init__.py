@@ -56,9 +56,8 @@ from probtx_pyro.models.soft_kmeans import Clustering, SoftKMeans
 if TYPE_CHECKING:
     from probtx_pyro.models._soft_kmeans_estimator import SoftKMeansEstimator as SoftKMeansEstimator
 
-add_safe_globals(
-    [Bayesian, Saved, LowRank, Clustering, Edges]
-)  # for torch.load(weights_only=True); a formulation adds itself
+# for torch.load(weights_only=True); a formulation adds itself
+add_safe_globals([Bayesian, Saved, LowRank, Clustering, Edges])
 
 
 _ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}

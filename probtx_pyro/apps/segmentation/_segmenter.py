@@ -176,7 +176,7 @@ class InteractiveSegmenter:
         given = self._given(marks, None, background)
         return self._field(given.told, given.outside)
 
-    def _given(self, marks: np.ndarray, previous: Segmentation | None, background: int | None) -> "Given":
+    def _given(self, marks: np.ndarray, previous: Segmentation | None, background: int | None) -> Given:
         """Check the marks, and find the class outside; parameters as in `segment`."""
         marks = np.asarray(marks)
         if marks.shape != self.shape or not np.issubdtype(marks.dtype, np.integer):
@@ -381,7 +381,7 @@ _AHEAD = 0.8  # the class that stays has (1 + 0.8) / 2 of what both have
 def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
     """Return the answer after new marks, given the one before them.
 
-    The belief is ``p_i ∝ before_i^ω found_i``. Three rules bound what a mark of class c changes in the mask. It turns
+    The belief is ``p_i ∝ sqrt(before_i) found_i``. Three rules bound what a mark of class c changes in the mask. It turns
     pixels to c and to nothing else. It turns those that one piece with the mark holds, of the pixels where p_ic > τ.
     And it lies in the middle of that piece, since people click in the middle of what is wrong: τ is the least of a few
     values for which the deepest pixel of the piece is at most κ times as deep as the mark (depth: distance from the
@@ -396,9 +396,9 @@ def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: Se
     fresh
         (H, W) class number of each new mark, -1 elsewhere.
     settings
-        ω is ``previous_weight`` and κ ``middle_ratio``.
+        κ is ``middle_ratio``.
     """
-    belief = before.clip(_LEAST, 1) ** np.float32(settings.previous_weight) * found
+    belief = np.sqrt(before.clip(_LEAST, 1)) * found
     belief /= belief.sum(-1, keepdims=True)
     old = before.argmax(-1)
     result = _held(belief, old)

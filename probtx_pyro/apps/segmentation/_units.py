@@ -19,7 +19,7 @@ from probtx_pyro.models import GaussianMixture
 from probtx_pyro.models.potts_field import Edges
 from probtx_pyro.models.soft_kmeans import kmeans_plus_plus
 
-_MAY_BE_ZERO = "unmarked colour_evidence path_evidence coupling previous_weight region_error".split()
+_MAY_BE_ZERO = "unmarked colour_evidence path_evidence coupling region_error".split()
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,17 @@ class SegmentationSettings:
         Length of the way from the frame to a mark of the background outside of it.
     coupling
         Agreement of two equal units that share a whole side, in nats.
-    previous_weight
-        ω: a previous answer is the prior to this power.
     middle_ratio
         κ: a new mark changes a region whose deepest pixel is at most κ times as deep as the mark, and one pixel more.
     region_error
         ε of the calibration: probability that the answer knows nothing of the region of a pixel.
     review_gain
         log of what each review that the class of a pixel survives multiplies its odds by.
+
+    Notes
+    -----
+    The numbers up to ``coupling``, but for ``colour_scale``, are the best of 24 candidates on 16 photographs; the last
+    three were kept from earlier layers (docs/reports/segmentation.md).
     """
 
     num_units: int = 1700
@@ -72,7 +75,6 @@ class SegmentationSettings:
     hop_cost: float = 0.34
     frame_cost: float = 1.8
     coupling: float = 6.2
-    previous_weight: float = 0.5
     middle_ratio: float = 1.2
     region_error: float = 0.05
     review_gain: float = 0.5
