@@ -284,9 +284,15 @@ class PottsField(Formulation):
         total = table.sum(-1, keepdim=True)
         return table / torch.where(total > 0, total, 1.0)
 
-    def expected_outputs(self, labels: Maybe = None, observed: Maybe = None) -> Tensor:
+    def expected_outputs(
+        self,
+        labels: Maybe = None,
+        observed: Maybe = None,
+        num_steps: int = NUM_SWEEPS,
+        tol: float | None = TOLERANCE,
+    ) -> Tensor:
         """The mean-field marginals of the labels given what is known, (..., N, L); arguments as `mean_field`."""
-        return self.mean_field(labels=labels, observed=observed).label_marginals
+        return self.mean_field(num_steps, tol=tol, labels=labels, observed=observed).label_marginals
 
     def mean_field(
         self,
