@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
-from probtx_pyro.apps.segmentation._segmenter import Segmentation
+from probtx_pyro.apps.segmentation._segmenter import Segmentation, depths
 from probtx_pyro.metrics import intersection_over_union
 
 Click = tuple[int, int, int]
@@ -69,8 +69,7 @@ def middle(region: np.ndarray) -> tuple[int, int]:
     >>> middle(np.ones((5, 9), bool))
     (2, 2)
     """
-    depth = ndimage.distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1]
-    y, x = np.unravel_index(np.argmax(depth), depth.shape)
+    y, x = np.unravel_index(np.argmax(depths(region)), region.shape)
     return int(y), int(x)
 
 
@@ -182,9 +181,7 @@ def suggest_click(answer: Segmentation, marks: np.ndarray) -> tuple[int, int] | 
         found, _ = ndimage.label(unsure & (answer.mask == label))
         pieces[found > 0] = found[found > 0] + pieces.max()
     chosen = int(np.argmax(ndimage.sum_labels(doubt, pieces, range(1, pieces.max() + 1))))
-    box = ndimage.find_objects(pieces)[chosen]
-    y, x = middle(pieces[box] == 1 + chosen)
-    return box[0].start + y, box[1].start + x
+    return middle(pieces == 1 + chosen)
 
 
 # Okabe and Ito's colours, told apart by people who confuse red and green.

@@ -9,6 +9,7 @@ import torch
 from scipy import ndimage
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -17,7 +18,6 @@ from probtx_pyro.apps.segmentation._units import Cells, PictureUnits, Segmentati
 from probtx_pyro.models import GaussianMixture, PottsField
 
 _MOST_PIXELS = 2_000_000  # a larger picture is worked on smaller
-_ASKED_OF_A_CLASS = 512  # more marked pixels of one class are thinned evenly, where pixels attend to marked pixels
 _POWER = 3  # of the distance of marks from the middle, for the class outside
 _ROUNDS, _SWEEPS, _WEIGHT_STEPS = 3, 20, 10
 _TOLERANCE = 1e-3  # of a probability, where the mean field stops
@@ -215,31 +215,24 @@ class InteractiveSegmenter:
 
     def _answer(self, given: Given) -> np.ndarray:
         """Return class probabilities (H, W, class): the field of the units, then each pixel asks them,
-        ``p_i = Σ_j w_ij Q_j``.
+        ``p_i = Σ_j w_ij Q_j``; in a unit where marks of several classes meet, the mark nearest in colour and place.
         """
-        settings, units, (numbers, _, told, outside) = self.settings, self.units, given
-        classes = told.shape[1]
-        torn = (told > 0).sum(1) > 1  # marks of several classes meet
+        units, (numbers, _, told, outside) = self.units, given
         field = self._field(told, outside).mean_field(_SWEEPS, tol=_TOLERANCE).label_marginals
-
-        # Pixels ask the units. A torn unit answers "ask the marks", one label more.
-        replies = torch.where(torch.from_numpy(torn).unsqueeze(-1), 0.0, field)
-        replies = torch.cat([replies, torch.from_numpy(torn).to(replies).unsqueeze(-1)], -1)
-        near, log_prior, queries = units.near, units.log_prior, self.cells.queries
-        memory = GaussianMixture(
-            units.keys[near], key_precision=settings.key_precision, log_prior=log_prior, answer_probs=replies[near]
-        )
-        out = memory.expected_outputs(queries)
-        out, ask = out[..., :classes], out[..., classes:]
+        torn = torch.from_numpy((told > 0).sum(1, keepdims=True) > 1)  # units where marks of several classes meet
+        replies = torch.cat([field * ~torn, torn], -1)  # such a unit answers "ask the marks", one label more
+        keys, probs = units.keys[units.near], replies[units.near]
+        precision = self.settings.key_precision
+        memory = GaussianMixture(keys, key_precision=precision, log_prior=units.log_prior, answer_probs=probs)
+        queries = self.cells.queries
+        out = self.cells.picture(memory.expected_outputs(queries), *numbers.shape).contiguous().numpy()
+        out, share = out[..., :-1], out[..., -1:]
         if torn.any():
-            flat = self.cells.flat(torch.from_numpy(np.where(torn[units.home], numbers, -1))).flatten()
-            marked = torch.nonzero((flat >= 0) & self.cells.inside.flatten()).squeeze(-1)
-            kept = _thinned(marked, flat[marked], _ASKED_OF_A_CLASS)
-            asked = queries.flatten(0, 1)[kept], one_hot(flat[kept], classes).to(queries)
-            judge = GaussianMixture.categorical(*asked, max(settings.key_precision, float(self.cells.step**2)))
-            unsure = ask[..., 0] > 1e-6
-            out[unsure] += ask[unsure] * judge.expected_outputs(queries[unsure])
-        return self.cells.picture(out / out.sum(-1, keepdim=True), *numbers.shape).contiguous().numpy()
+            pixels, asks = self.cells.picture(queries, *numbers.shape).numpy(), share[..., 0] > 1e-6
+            marked = torn[units.home, 0].numpy() & (numbers >= 0)
+            _, nearest = cKDTree(pixels[marked]).query(pixels[asks])
+            out[asks] += share[asks] * np.eye(told.shape[1])[numbers[marked][nearest]]
+        return out / out.sum(-1, keepdims=True)
 
     def _field(self, told: np.ndarray, outside: np.ndarray) -> PottsField:
         """Return the field of the units: paths, colours, agreement of neighbours, and what is known.
@@ -336,14 +329,6 @@ def _known(told: np.ndarray) -> Tensor:
     return torch.from_numpy(some & (some.sum(1, keepdims=True) == 1))
 
 
-def _thinned(index: Tensor, labels: Tensor, most: int) -> Tensor:
-    """Return the entries of ``index``, by their labels;
-    evenly chosen ones where more than ``most`` have the same label.
-    """
-    of_labels = (index[labels == label] for label in labels.unique())
-    return torch.cat([some[:: -(-len(some) // most)] for some in of_labels])
-
-
 def calibrated(belief: np.ndarray, found: np.ndarray, stood: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
     """Return probabilities (H, W, class) for what the rules of the mask believe;
     the most probable class stays the same.
@@ -408,8 +393,9 @@ def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: Se
             continue
         about = np.zeros_like(marks)
         for sure in _SURE:
-            turned = _pieces((old != number) & ((belief[..., number] > sure) | marks), marks)
-            depth = _depth(turned)
+            pieces, _ = ndimage.label(marks | ((old != number) & (belief[..., number] > sure)))
+            turned = np.isin(pieces, pieces[marks])
+            depth = depths(turned)
             reach = depth[marks].max()
             if depth.max() <= settings.middle_ratio * reach + 1:
                 break
@@ -436,15 +422,7 @@ def _held(belief: np.ndarray, old: np.ndarray) -> np.ndarray:
     return result
 
 
-def _pieces(region: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Return the 4-connected pieces of a region (H, W) that hold marks."""
-    pieces, count = ndimage.label(region)
-    kept = np.zeros(count + 1, bool)
-    kept[pieces[marks]] = True
-    return kept[pieces]
-
-
-def _depth(region: np.ndarray) -> np.ndarray:
+def depths(region: np.ndarray) -> np.ndarray:
     """Return the distance of each pixel of a region (H, W) from its border; computed in its bounding box, for speed."""
     ((down, across),) = ndimage.find_objects(region.astype(np.int8))
     depth = np.zeros(region.shape)
