@@ -203,6 +203,19 @@ def test_a_memory_of_answers_leaves_no_trace():
     np.testing.assert_array_equal(picture.segment(marks).probabilities, first)
 
 
+def test_one_thread_computes_and_the_session_keeps_its_own():
+    image, _ = scene()
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        InteractiveSegmenter.from_image(
+            image, features=lambda x: seen.append(torch.get_num_threads()) or lab_colours(x)
+        )
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_dtype_and_threads_of_the_session_do_not_matter():
     image, truth = scene()
     marks = clicked(truth)

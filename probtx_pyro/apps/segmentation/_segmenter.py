@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 from probtx_pyro.apps.segmentation import _units
 from probtx_pyro.apps.segmentation._units import Cells, PictureUnits, SegmentationSettings, lab_colours
 from probtx_pyro.models import GaussianMixture, PottsField
+from probtx_pyro.ops._progress import computed_with
 
 _MOST_PIXELS = 2_000_000  # a larger picture is worked on smaller
 _POWER = 3  # of the distance of marks from the middle, for the class outside
@@ -64,6 +65,8 @@ class Given(NamedTuple):
 class InteractiveSegmenter:
     """All that does not depend on the marks; build it with `from_image`, ask it with `segment` as often as you like.
 
+    Both compute with one thread, since threads that wait for each other at small steps cost more than they save.
+
     Examples
     --------
     >>> image = np.zeros((20, 30, 3), np.uint8)
@@ -82,6 +85,7 @@ class InteractiveSegmenter:
     settings: SegmentationSettings
 
     @classmethod
+    @computed_with(1)
     def from_image(
         cls,
         image: np.ndarray,
@@ -121,6 +125,7 @@ class InteractiveSegmenter:
         units = _units.find_units(cells, image.shape[0], image.shape[1], settings)
         return cls((shape[0], shape[1]), stride, cells, units, settings)
 
+    @computed_with(1)
     def segment(
         self, marks: np.ndarray, previous: Segmentation | None = None, background: int | None = None
     ) -> Segmentation:
@@ -167,6 +172,7 @@ class InteractiveSegmenter:
         mask[marks > 0] = marks[marks > 0]
         return Segmentation(mask, rest[0], classes, rest[1], rest[2], given.outside)
 
+    @computed_with(1)
     def field(self, marks: np.ndarray, background: int | None = None) -> PottsField:
         """The field of the units' classes given the marks, whose mean field `segment` answers with: a Pyro program.
 
