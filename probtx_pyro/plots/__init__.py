@@ -27,12 +27,18 @@ from probtx_pyro.plots.captured import (
 )
 from probtx_pyro.plots.images import image_rows, segmentation_overlay
 from probtx_pyro.plots.plane import credible_ellipses, em_paths, energy_landscape, query_grid, responsibilities
-from probtx_pyro.plots.posterior import answer_band, attention_band, attention_uncertainty, calibration
+from probtx_pyro.plots.posterior import (
+    answer_band,
+    attention_band,
+    attention_uncertainty,
+    calibration,
+    martingale_check,
+)
 from probtx_pyro.plots.priors import prior_against_posterior, prior_posterior, prior_sensitivity
 
 __all__ = ["attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap"]
 __all__ += ["segmentation_overlay", "energy_landscape", "credible_ellipses", "image_rows", "rank_spectra"]
 __all__ += ["rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs", "marginal_agreement"]
 __all__ += ["head_report", "query_check", "sinks", "attention_band", "attention_uncertainty", "answer_band"]
-__all__ += ["calibration", "prior_posterior", "prior_against_posterior", "prior_sensitivity"]
+__all__ += ["calibration", "martingale_check", "prior_posterior", "prior_against_posterior", "prior_sensitivity"]
 __all__ += ["UNIT_COLORS", "unit_color"]

@@ -1,6 +1,6 @@
 """Pictures of a posterior: credible bands on attention and on answers, and the calibration of its sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,34 @@ def calibration(found: Result, level: float = 0.99, ax: Axes | None = None) -> A
     ax.axhline(0, color="#666666", linewidth=0.8)
     ax.legend(fontsize=7, frameon=False, ncols=2)
     return _style.finished(ax, "rank of the truth among the draws, as a share", "ECDF − uniform")
+
+
+def martingale_check(checks: Result, ax: Axes | None = None) -> Axes:
+    """Show how far predictions drift, in standard errors, by function; two errors about 0 are shaded.
+
+    Parameters
+    ----------
+    checks
+        By name, results of `results.martingale_check`, or one result.
+    ax
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    Axes
+    """
+    named = checks if isinstance(checks, Mapping) else {"": checks}
+    ax = _style.axes(ax, 5.2, 1.2 + 0.35 * len(named))
+    ax.axvspan(-2, 2, color="#999999", alpha=0.3, linewidth=0)
+    functions = list(dict.fromkeys(name for check in named.values() for name in check.z_scores))
+    for i, function in enumerate(functions):
+        z = [check.z_scores.get(function, np.nan) for check in named.values()]
+        _style.points(ax, i, z, np.arange(len(z)), label=function)
+    labels = [f"{name}\np = {check.p_value:.2g}".strip() for name, check in named.items()]
+    ax.set_yticks(np.arange(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.legend(fontsize=7, frameon=False)
+    return _style.finished(ax, "mean drift, in standard errors", "")
 
 
 def answer_band(

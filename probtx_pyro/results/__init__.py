@@ -15,6 +15,7 @@ _NAMES = {
     "_nats_lost": ("Loss", "NatsLost", "nats_lost"),
     "_predict": ("Prediction", "predict"),
     "calibration": ("Calibration", "calibrate", "joint_test"),
+    "_martingale": ("MartingaleCheck", "martingale_check"),
     "_ecdf": ("simultaneous_band", "uniformity"),
     "_prior_predictive": ("prior_predictive",),
     "prior_checks": ("Learned", "prior_against_posterior", "Sensitivity", "prior_sensitivity"),

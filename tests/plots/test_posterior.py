@@ -7,6 +7,7 @@ import pytest
 from matplotlib import pyplot
 
 from probtx_pyro import plots
+from probtx_pyro.results import MartingaleCheck
 from probtx_pyro.results.calibration import Calibration
 
 
@@ -105,3 +106,16 @@ class Bad(NamedTuple):
 def test_bad_input_is_refused(bad):
     with pytest.raises(ValueError, match=bad.message):
         bad.call()
+
+
+def test_drifts_stand_in_rows_by_check_and_series_by_function():
+    drifts = {"confidence": np.array([0.3, 0.1]), "last": np.array([-0.1, -0.3])}
+    check = MartingaleCheck(drifts, np.diag([0.01, 0.04]), 9, None, None)
+    other = MartingaleCheck({"last": np.array([0.1])}, np.array([[0.01]]), 9, None, None)
+    ax = plots.martingale_check({"one": check, "two": other})
+    (confidence, rows), (last, _) = (line.get_data() for line in ax.get_lines())
+    np.testing.assert_allclose(confidence, [2.0, np.nan])
+    np.testing.assert_allclose(last, [-1.0, 1.0])
+    np.testing.assert_array_equal(rows, [0, 1])
+    assert [x.get_text().split("\n")[0] for x in ax.get_yticklabels()] == ["one", "two"]
+    assert len(plots.martingale_check(check).get_lines()) == 2
