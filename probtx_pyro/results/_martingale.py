@@ -91,7 +91,7 @@ _REFERENCES = 64  # draws that densities are ranked among
 
 
 def confidence(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
-    """``log p_n(y)``, or, where outcomes cannot be listed, the share of draws from p_n that are less probable than y less
+    """Return ``log p_n(y)``, or, where outcomes cannot be listed, the share of draws from p_n that are less probable than y less
     the share of the others, which no tail of p_n can spoil: its drift is the growth of confidence.
 
     Parameters
@@ -107,7 +107,7 @@ def confidence(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
 
 
 def nearness(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
-    """Whether y is the last observation again, or, of real numbers, on which side of the mean it lies, 1 for that of the
+    """Return whether y is the last observation again, or, of real numbers, on which side of the mean it lies, 1 for that of the
     last observation, -1 for the other: its drift is the weight that the last observation loses.
 
     Parameters
