@@ -26,7 +26,7 @@ Function = Callable[[Tensor, Distribution, Tensor], Tensor]
 
 
 class MartingaleCheck(NamedTuple):
-    """How far predictions drift, by functions of what is predicted.
+    """Drifts of predictions, by functions of what is predicted.
 
     drifts: by function, (context,): how much its expectation rises by one observation drawn from the prediction, on
     average over the draws. covariance: of the mean drifts over contexts, by the spread between the draws of each context,
@@ -257,7 +257,7 @@ def _differences(
         support = now.enumerate_support()  # (outcome, context, *event)
 
         def chances(prediction: Distribution, times: int) -> Tensor:
-            """Of each outcome, (outcome, times, context)."""
+            """Return those of each outcome, (outcome, times, context)."""
             every = support.unsqueeze(1).expand(-1, times, *support.shape[1:]).flatten(1, 2)
             return prediction.log_prob(every).exp().unflatten(1, (times, contexts))
 
