@@ -119,6 +119,8 @@ def test_there_are_notebooks():
 @pytest.mark.slow
 @EVERY
 def test_notebook_runs_alone_in_an_empty_folder(path, tmp_path, monkeypatch):
+    if why := runner.missing(path):
+        pytest.skip(why)
     monkeypatch.setenv("PROBTX_SMOKE", "1")
     monkeypatch.delenv("PROBTX_DATA", raising=False)
     alone = tmp_path / path.name
@@ -291,6 +293,18 @@ def test_runner_keeps_outputs_and_tells_of_a_failure(small_folder, capsys):
     assert written.cells[0].outputs[0].data["text/plain"] == "'the answer: 42'"
     assert (small_folder / "fails.ipynb").read_bytes() == untouched
     assert runner.main(["good.ipynb"]) == 0
+
+
+def test_a_notebook_whose_models_are_missing_is_skipped_and_keeps_its_outputs(small_folder, monkeypatch, capsys):
+    path = small_folder / "real.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("data.load_pretrained('it')")]), path)
+    before = path.read_bytes()
+    monkeypatch.setattr(runner, "PRETRAINED", ("json", "no_such_package"))
+    assert runner.main(["real.ipynb"]) == 0
+    assert re.search(r"real.ipynb +skipped  no_such_package not installed: make real\n", capsys.readouterr().out)
+    assert path.read_bytes() == before and runner.missing(FIRST) == ""
+    monkeypatch.setattr(runner, "PRETRAINED", ("json",))
+    assert runner.pretrained(path) and runner.missing(path) == ""
 
 
 @pytest.mark.slow
