@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -76,9 +77,8 @@ def stage() -> dict[str, str]:
         text = re.sub(
             r"^(```python\n.*?)\n+^```$", r"\1\n```", text, flags=re.M | re.S
         )  # a doctest ends with an empty line
-        pages[path] = re.sub(
-            r"^```mermaid\n(.*?)^```$", _drawn, _on_the_site(text, "../" * path.count("/")), flags=re.M | re.S
-        )
+        text = _on_the_site(text, "../" * path.count("/"))
+        pages[path] = re.sub(r"^```mermaid\n(.*?)^```$", partial(_drawn, text), text, flags=re.M | re.S)
     for notebook in {notebook for notebook, *_ in views()}:
         path = f"notebooks/{notebook}.ipynb"
         pages[path] = with_views(pages[path], [(view, title) for name, view, title in views() if name == notebook])
@@ -117,8 +117,10 @@ def clone() -> str:
     )
 
 
-def _drawn(found: re.Match) -> str:
-    return graph.svg(found[1])
+def _drawn(page: str, found: re.Match) -> str:
+    """A graph whose node n00 leads where the page's [00] does."""
+    links = {f"n{name}": f"{to}.html" for name, to in re.findall(r"^\[(\d+)\]: (\S+)\.ipynb$", page, flags=re.M)}
+    return graph.svg(found[1], links)
 
 
 def explorer() -> str:

@@ -2,6 +2,7 @@
 
 import re
 from html import escape
+from itertools import pairwise
 
 WIDTH, HEIGHT, GAP, DROP = 132, 58, 12, 38  # of a box, and between boxes in a row and between rows
 
@@ -45,30 +46,49 @@ def wrapped(label: str, length: int = 18) -> list[str]:
     return lines
 
 
-def svg(text: str) -> str:
-    """The drawing, with a title that says its edges in words for those who do not see it."""
+def routed(labels: dict[str, str], edges: list[tuple[str, str]]) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Rows and edges in which an edge joins neighbouring rows only: a longer one leads through gaps, nodes without a label."""
+    depth = {name: level for level, row in enumerate(layers(labels, edges)) for name in row}
+    every, pieces = dict(labels), {}
+    for source, target in edges:
+        chain = [source, *(f"{source} at {level}" for level in range(depth[source] + 1, depth[target])), target]
+        every |= {name: "" for name in chain[1:-1]}
+        pieces |= dict.fromkeys(pairwise(chain))
+    return layers(every, list(pieces)), list(pieces)
+
+
+def svg(text: str, links: dict[str, str] | None = None) -> str:
+    """The drawing, with a title that says its edges in words for those who do not see it.
+
+    ``links`` has the address of a node by its name. No edge runs behind a box: it crosses a row in a gap.
+    """
     labels, edges = parse(text)
-    rows = layers(labels, edges)
-    wide = max(map(len, rows)) * (WIDTH + GAP) + GAP
-    at = {}
+    rows, pieces = routed(labels, edges)
+    width = {name: WIDTH if name in labels else 0 for row in rows for name in row}
+    wide = max(sum(width[name] + GAP for name in row) for row in rows) + GAP
+    middle, top = {}, {}
     for level, row in enumerate(rows):
-        left = (wide - len(row) * (WIDTH + GAP) + GAP) / 2
-        at |= {name: (left + index * (WIDTH + GAP), GAP + level * (HEIGHT + DROP)) for index, name in enumerate(row)}
+        left = (wide - sum(width[name] + GAP for name in row) + GAP) / 2
+        for name in row:
+            middle[name], top[name] = left + width[name] / 2, GAP + level * (HEIGHT + DROP)
+            left += width[name] + GAP
     words = "; ".join(f"{labels[target]} needs {labels[source]}" for source, target in edges)
     out = [
-        f'<div class="graph" tabindex="0"><svg viewBox="0 0 {wide} {len(rows) * (HEIGHT + DROP)}" width="{wide}" role="img" aria-label="{escape(words)}">',
+        f'<div class="graph" tabindex="0"><svg viewBox="0 0 {wide} {len(rows) * (HEIGHT + DROP)}" width="{wide}" role="group" aria-label="{escape(words)}">',
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
     ]
-    for source, target in edges:
-        (x, y), (to, down) = at[source], at[target]
-        start, end = x + WIDTH / 2, to + WIDTH / 2
-        out.append(
-            f'<path class="edge" marker-end="url(#arrow)" d="M{start:.0f} {y + HEIGHT}C{start:.0f} {y + HEIGHT + 24} {end:.0f} {down - 24} {end:.0f} {down - 1}"/>'
-        )
-    for name, (x, y) in at.items():
-        out.append(f'<rect x="{x:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>')
-        lines = wrapped(labels[name])
+    for source, target in pieces:
+        x, y, to, down = middle[source], top[source] + HEIGHT, middle[target], top[target]
+        curve = f"M{x:.0f} {y}C{x:.0f} {y + 24} {to:.0f} {down - 24} {to:.0f} {down}"
+        through, end = ("", ' marker-end="url(#arrow)"') if target in labels else (f"V{down + HEIGHT}", "")
+        out.append(f'<path class="edge"{end} d="{curve}{through}"/>')
+    for name, label in labels.items():
+        x, y = middle[name], top[name]
+        lines = wrapped(label)
+        box = [f'<rect x="{x - WIDTH / 2:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>']
         for number, line in enumerate(lines):
             high = y + HEIGHT / 2 + 5 + (number - (len(lines) - 1) / 2) * 16
-            out.append(f'<text x="{x + WIDTH / 2:.0f}" y="{high:.0f}">{escape(line)}</text>')
+            box.append(f'<text x="{x:.0f}" y="{high:.0f}">{escape(line)}</text>')
+        address = (links or {}).get(name)
+        out += [f'<a href="{escape(address)}">', *box, "</a>"] if address else box
     return "\n".join([*out, "</svg></div>"]) + "\n"

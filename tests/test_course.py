@@ -282,7 +282,7 @@ def test_names_in_the_glossary_exist():
 
 def test_the_bibliography_is_numbered():
     entries = re.findall(r"^(\d+)\. \*\*", (COURSE / "bibliography.md").read_text(), flags=re.M)
-    assert [int(number) for number in entries] == list(range(1, len(entries) + 1)) and 25 <= len(entries) <= 50
+    assert [int(number) for number in entries] == list(range(1, len(entries) + 1)) and 25 <= len(entries) <= 80
 
 
 def test_a_figure_is_shown_with_its_description_and_closed(monkeypatch):

@@ -1,6 +1,7 @@
 """What the site makes of docstrings, graphs and the README's table."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -99,6 +100,62 @@ def test_a_graph_has_what_leads_to_a_node_above_it(module):
     assert "two needs one; three needs one; three needs two" in graph.svg(
         'graph TD\n  a["one"] --> b["two"]\n  a --> c["three"]\n  b --> c\n'
     )
+
+
+def behind(svg):
+    """Points of an edge that lie inside of a box: 21 of each curve, and the ends of the line after it."""
+    number = r"(-?[\d.]+)"
+    boxes = [
+        [float(x) for x in box]
+        for box in re.findall(rf'<rect x="{number}" y="{number}" width="{number}" height="{number}"', svg)
+    ]
+    found = []
+    for edge in re.findall(r'class="edge"[^>]* d="([^"]+)"', svg):
+        *curve, down = [
+            float(x) for x in re.match(rf"M{8 * (number + '[ CV]?')}(?:V?{number})?$", edge).groups(None) if x
+        ] + [None] * ("V" not in edge)
+        ends = list(zip(curve[::2], curve[1::2], strict=True))
+        steps = [i / 20 for i in range(21)]
+        weights = [((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3) for t in steps]
+        points = [
+            tuple(sum(w * x for w, x in zip(row, axis, strict=True)) for axis in zip(*ends, strict=True))
+            for row in weights
+        ]
+        points += [(ends[-1][0], ends[-1][1] + t * (down - ends[-1][1])) for t in steps] if down else []
+        found += [
+            (x, y)
+            for x, y in points
+            for left, top, wide, high in boxes
+            if left < x < left + wide and top < y < top + high
+        ]
+    return found
+
+
+SYLLABUS = (ROOT / "docs/course/syllabus.md").read_text()
+GRAPH = re.search(r"^```mermaid\n(.*?)^```$", SYLLABUS, flags=re.M | re.S)[1]
+
+
+@pytest.mark.parametrize("text", [GRAPH, "graph TD\n a --> b\n b --> c\n c --> d\n a --> d\n a --> c\n"])
+def test_no_edge_of_a_graph_runs_behind_a_box(module, text):
+    graph = module("graph")
+    svg = graph.svg(text)
+    assert svg.count('marker-end="url(#arrow)"') >= len({target for _, target in graph.parse(text)[1]})
+    assert behind(svg) == []
+
+
+def test_an_edge_behind_a_box_is_seen():
+    box = '<rect x="0" y="50" width="20" height="20" rx="6"/>'
+    assert behind(f'<path class="edge" d="M10 0C10 24 10 76 10 100"/>{box}')
+    assert behind(f'<path class="edge" d="M10 0C10 8 10 8 10 10V90"/>{box}')
+
+
+def test_boxes_of_a_graph_are_links_where_their_address_is_known(module):
+    svg = module("graph").svg('graph TD\n  a["one"] --> b["two"]\n', {"a": "one.html"})
+    assert re.findall(r'<a href="(.*?)">\n<rect .*\n<text .*>(.*)</text>\n</a>', svg) == [("one.html", "one")]
+    page = module("build")._drawn(SYLLABUS, re.search("(?s)```mermaid\n(.*?)```", SYLLABUS))
+    assert set(re.findall(r'<a href="(.*?)">', page)) == {
+        f"../../notebooks/{path.stem}.html" for path in (ROOT / "notebooks").glob("*.ipynb")
+    }
 
 
 @pytest.mark.slow
