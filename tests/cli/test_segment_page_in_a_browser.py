@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_chromium import needs_chromium
+from in_chromium import CONTRAST, needs_chromium
 from made_pictures import disc, right
 from PIL import Image
 
@@ -315,21 +315,6 @@ def test_the_page_shows_that_its_server_has_ended(chromium, photo):
     one.click((20, 140))
     one.page.get_by_role("alert").get_by_text("has ended; start probtx segment again").wait_for()
     one.context.close()
-
-
-CONTRAST = """() => {
-  const light = (c) => c.map((v) => v / 255).map((v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const ground = (node) => { for (; node; node = node.parentElement) {
-    const c = parse(getComputedStyle(node).backgroundColor); if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } };
-  const found = {};
-  for (const node of document.querySelectorAll('body *')) {
-    if (!node.checkVisibility() || node.disabled || ![...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-    const [a, b] = [parse(getComputedStyle(node).color).slice(0, 3), ground(node)].map(light).sort((p, q) => q - p);
-    found[node.id || node.textContent.trim().slice(0, 30)] = (a + .05) / (b + .05);
-  }
-  return found; }"""
 
 
 @pytest.mark.parametrize("width", [380, 1200])
