@@ -70,8 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scribbles and earlier clicks"
     )
     image = f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them"
-    add("image", type=Path, nargs="?", metavar="IMAGE", help=image)
-    add("--example", choices=EXAMPLES, help="instead of IMAGE: a photograph that an installed package carries")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("image", type=Path, nargs="?", metavar="IMAGE", help=image)
+    which.add_argument("--example", choices=EXAMPLES, help="a photograph that an installed package carries")
     add("--scribbles", type=Path, metavar="MARKS", help=scribbles)
     add("--click", action="append", default=[], metavar="Y,X,LABEL", help=clicks)
     outside = "the label that goes on outside the frame, 0 for none; without it the marks tell"
@@ -84,8 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Choose between a folder, one picture with marks, and the page; return the exit code."""
-    if (arguments.image is None) == (arguments.example is None):
-        raise ValueError(f"give a picture, or --example {' or '.join(EXAMPLES)}" + "; not both" * bool(arguments.image))
     if arguments.example is not None:
         arguments.image = example(arguments.example)
     if arguments.image.is_dir():

@@ -359,7 +359,7 @@ def test_an_example_that_is_not_installed_is_one_line(monkeypatch, capsys):
     assert ("or take --example" in error) == (found("sklearn") is not None)
 
 
-@pytest.mark.parametrize("words", [(), ("photo.png", "--example", "cat")])
-def test_a_picture_or_an_example_is_needed_and_one_is_enough(words, capsys):
-    assert cli.main(["segment", *words]) == 2
-    assert "give a picture, or --example cat or flower or pagoda" in capsys.readouterr().err
+def test_a_picture_and_an_example_are_one_too_many(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["segment", "photo.png", "--example", "cat"])
+    assert done.value.code == 2 and "not allowed with argument" in capsys.readouterr().err

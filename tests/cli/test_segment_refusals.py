@@ -189,8 +189,9 @@ def test_marks_are_not_overwritten_by_a_second_output(photo, tmp_path, capsys):
     refused(capsys, "would overwrite")
 
 
-def test_wrong_usage_is_exit_code_two(capsys):
+@pytest.mark.parametrize("words", [[], ["photo.png", "--out", "m.png", "--klick", "1,1,1"]])
+def test_wrong_usage_is_exit_code_two(words, capsys):
     with pytest.raises(SystemExit) as done:
-        cli.main(["segment", "photo.png", "--out", "m.png", "--klick", "1,1,1"])
+        cli.main(["segment", *words])
     assert done.value.code == 2
     assert "error:" in capsys.readouterr().err
