@@ -2,7 +2,8 @@
 one figure style.
 
 Two environment variables change a run: ``PROBTX_SMOKE=1`` makes it quick, and ``PROBTX_CLAIMS=0`` lets claims that fail
-print a line instead of stopping it, for those who change a text, a number or a seed.
+print a line instead of stopping it, for those who change a text, a number or a seed. With ``PROBTX_CLAIMS=show`` claims
+that hold are shown, too, as ``probtx tour`` does.
 """
 
 import os
@@ -18,6 +19,8 @@ FULL = not SMOKE
 """True in a run at the sizes that the text is about."""
 COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]
 """Colours of the course's figures (Okabe & Ito), which colour-blind readers can tell apart."""
+CLAIM = "text/x.probtx-claim"
+"""Media type of a claim that holds, in the outputs of a cell."""
 
 
 def size(full, smoke):
@@ -55,12 +58,17 @@ def claim(text: str, *conditions, when: bool = True) -> None:
         With the sentence. With ``PROBTX_CLAIMS=0`` in the environment (``%env PROBTX_CLAIMS=0`` in a cell) it is
         printed instead.
     """
+    asked = os.environ.get("PROBTX_CLAIMS")
     failed = [number for number, condition in enumerate(conditions, 1) if not bool(condition)]
+    if when and not failed and asked == "show":
+        from IPython.display import display
+
+        display({CLAIM: text}, raw=True)
     if not failed or not when:
         return
     which = f" (condition {failed[0]} of {len(conditions)})" if len(conditions) > 1 else ""
     message = f"the text says: {text}. In this run it does not hold{which}."
-    if os.environ.get("PROBTX_CLAIMS") != "0":
+    if asked not in ("0", "show"):
         raise AssertionError(f"{message} If you have changed something, go on with %env PROBTX_CLAIMS=0 in a cell")
     print(message[0].upper() + message[1:])
 
@@ -129,6 +137,7 @@ def style() -> None:
 
 
 __all__ = [
+    "CLAIM",
     "COLORS",
     "FULL",
     "SMOKE",

@@ -12,7 +12,7 @@ from probtx_pyro import models
 
 PACKAGE = Path(probtx_pyro.__file__).parent
 ORDER = [
-    "typing", "_brief", "_lazy", "ops", "metrics", "models", "inference", "nn", "results", "inspection", "plots", "data", "apps", "train", "tour", "course", "cli",
+    "typing", "_brief", "_lazy", "ops", "metrics", "models", "inference", "nn", "results", "inspection", "plots", "data", "apps", "train", "course", "tour", "cli",
 ]  # fmt: skip
 PLOTS_MAY_IMPORT = {"numpy", "xarray", "matplotlib", "probtx_pyro"}
 

@@ -231,7 +231,8 @@ def write(paths: tuple[Path, ...], answer: "Segmentation", drawn: "np.ndarray", 
     from probtx_pyro.apps.segmentation import uncertainty
 
     mask, overlay, sureness, probabilities = paths
-    Image.fromarray(drawn).save(overlay)
-    Image.fromarray(((1 - uncertainty(answer)) * 255).round().astype(np.uint8)).save(sureness)
+    # level 6 takes three times as long, for a quarter less
+    Image.fromarray(drawn).save(overlay, compress_level=1)
+    Image.fromarray(((1 - uncertainty(answer)) * 255).round().astype(np.uint8)).save(sureness, compress_level=1)
     np.savez_compressed(probabilities, probabilities=answer.probabilities, classes=answer.classes)
     write_labels(mask, answer.mask, palette)

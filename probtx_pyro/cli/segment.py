@@ -4,6 +4,8 @@ Click in the browser, on a page that this machine serves to itself alone (pip in
 repository):
 
   probtx segment cat.jpg                   a button downloads the mask; with --out mask.png it writes it there
+  probtx segment cat.jpg --scribbles cat_marks.png       goes on with marks that were saved
+  probtx segment --example pagoda          a photograph of an installed package, where none is at hand
 
 or name the marks, at least two classes (object and background, say), by clicks, by a label picture, or by both:
 
@@ -31,6 +33,7 @@ obeyed. Grey pictures keep 16 bits; of colours of 16 bits the upper 8 are used.
 
 import argparse
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
 # ends of the names of pictures, in small letters
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _MARKS = "_marks"
+# photographs by the package that carries them: where in it, and the extra that installs it
+EXAMPLES = {
+    "cat": ("skimage", "data/chelsea.png", "bench"),
+    "flower": ("sklearn", "datasets/images/flower.jpg", "tour"),
+    "pagoda": ("sklearn", "datasets/images/china.jpg", "tour"),
+}
 SUMMARY = "segment a picture from clicks or scribbles, in the browser or by name; or a folder of pictures"
 
 
@@ -60,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a marked pixel of the upright picture, row and column from 0, label 1 to 255; repeat it; a click overrules "
         "scribbles and earlier clicks"
     )
-    add("image", type=Path, metavar="IMAGE", help=f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them")
+    image = f"{', '.join(formats[:-1])} or {formats[-1]}, or a folder of them"
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("image", type=Path, nargs="?", metavar="IMAGE", help=image)
+    which.add_argument("--example", choices=EXAMPLES, help="a photograph that an installed package carries")
     add("--scribbles", type=Path, metavar="MARKS", help=scribbles)
     add("--click", action="append", default=[], metavar="Y,X,LABEL", help=clicks)
     outside = "the label that goes on outside the frame, 0 for none; without it the marks tell"
@@ -73,20 +85,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Choose between a folder, one picture with marks, and the page; return the exit code."""
-    marked = arguments.scribbles is not None or bool(arguments.click)
+    if arguments.example is not None:
+        arguments.image = example(arguments.example)
     if arguments.image.is_dir():
         return _folder(arguments)
     if arguments.overwrite:
         raise ValueError(f"--overwrite is for folders; the mask of {arguments.image} is always made again")
-    if not marked:
+    if not arguments.click and (arguments.scribbles is None or arguments.out is None):
         if arguments.background is not None:
-            raise ValueError("--background goes with marks given by name; give --click or --scribbles")
+            raise ValueError("--background goes with marks given by name; give --click, or --scribbles and --out")
         return _page(arguments)
     if arguments.no_browser:
-        raise ValueError("--no-browser is for the page, which opens where no marks are given")
+        raise ValueError("--no-browser is for the page, which opens without --click, and without --scribbles and --out")
     if arguments.out is None:
-        raise ValueError("give --out MASK, a .png file, for these marks; or no marks, to mark in the browser")
+        raise ValueError("give --out MASK, a .png file, for these marks; or no --click, to mark in the browser")
     return _picture(arguments)
+
+
+def example(name: str) -> Path:
+    """Return the file of a photograph of `EXAMPLES`.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The package that carries it is not installed.
+    """
+    package, place, extra = EXAMPLES[name]
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        others = [other for other, (package, *_) in EXAMPLES.items() if find_spec(package) is not None]
+        instead = f"; or take --example {others[0]}" if others else ""
+        raise ModuleNotFoundError(f"--example {name} comes with {package}: {install_advice(extra)}{instead}")
+    return Path(found.submodule_search_locations[0]) / place
 
 
 def _folder(arguments: argparse.Namespace) -> int:
@@ -185,7 +215,7 @@ def _page(arguments: argparse.Namespace) -> int:
         )
         raise ModuleNotFoundError(how) from None
     paths = None if arguments.out is None else pictures.outputs(arguments.out)
-    return serve(arguments.image, paths, arguments.threads, browser=not arguments.no_browser)
+    return serve(arguments.image, paths, arguments.threads, not arguments.no_browser, arguments.scribbles)
 
 
 def _picture(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The guided run: what attention as a posterior means, by the beginnings of seven notebooks of the course.
+"""The guided run: what attention as a posterior means, by the beginnings of eight notebooks of the course.
 
 They are executed while you wait (under two minutes on two cores), on data that the installed packages carry, and
 become one page, with the code behind every number. Needs scikit-learn and Jupyter's packages:
@@ -31,10 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None:
         options.warn(f"the results go to {out}; --out DIR chooses another folder")
     from probtx_pyro import tour
+    from probtx_pyro.cli import explore
 
-    written = tour.run(out, threads=arguments.threads or 1, progress=False if arguments.no_progress else None)
+    progress = False if arguments.no_progress else None
+    written = tour.run(out, explore.page(), threads=arguments.threads or 1, progress=progress)
     print(
         f"Report: {written.report}\nData:   {', '.join(map(str, written.data))}\n"
         f"Figures: {len(written.figures)} in {out / 'figures'}\n"
-        "Next:   open the report in a browser; then, on a picture of your own:  probtx segment --help"
+        "Next:   open the report in a browser; then click in a picture yourself:  probtx segment --example pagoda"
     )

@@ -49,7 +49,7 @@ def test_top_level_help_names_every_command(capsys):
     ("words", "message"),
     [
         (["turo"], "invalid choice: 'turo'"),
-        (["segment"], "the following arguments are required: IMAGE"),
+        (["segment"], "one of the arguments IMAGE --example is required"),
         (["train", "lm", "--seed", "-1"], "argument --seed: '-1' is not a seed"),
         (["train", "lm", "--seed", "a"], "argument --seed: 'a' is not a seed"),
         (["tour", "--threads", "0"], "argument --threads: '0' is not a whole number from 1"),

@@ -16,7 +16,7 @@ from segment_commands import CLICKS, run, scribbles
 
 from probtx_pyro import cli
 from probtx_pyro.apps import segmentation
-from probtx_pyro.cli import _pictures
+from probtx_pyro.cli import _pictures, segment
 
 
 @pytest.mark.slow
@@ -335,3 +335,31 @@ def test_a_picture_of_one_colour_is_warned_of(values, tmp_path, capsys):
     Image.fromarray(values).save(tmp_path / "flat.png")
     assert run(tmp_path / "flat.png", tmp_path / "mask.png", *CLICKS) == 0
     assert "flat.png has one colour everywhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", segment.EXAMPLES)
+def test_examples_are_photographs_of_installed_packages(name, tmp_path):
+    pytest.importorskip(segment.EXAMPLES[name][0])
+    assert min(_pictures.read_image(segment.example(name))[0].shape[:2]) >= 300
+
+
+def test_an_example_is_segmented_like_a_picture_of_ones_own(photo, tmp_path, monkeypatch):
+    monkeypatch.setattr(segment, "example", lambda name: photo)
+    out = tmp_path / "mask.png"
+    assert cli.main(["segment", "--example", "cat", *CLICKS, "--out", str(out)]) == 0
+    assert right(read(out)[1], disc()[1])
+
+
+def test_an_example_that_is_not_installed_is_one_line(monkeypatch, capsys):
+    found = segment.find_spec
+    monkeypatch.setattr(segment, "find_spec", lambda name: None if name == "skimage" else found(name))
+    assert cli.main(["segment", "--example", "cat"]) == 2
+    error = capsys.readouterr().err
+    assert "--example cat comes with skimage: pip install" in error and error.count("\n") == 1
+    assert ("or take --example" in error) == (found("sklearn") is not None)
+
+
+def test_a_picture_and_an_example_are_one_too_many(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["segment", "photo.png", "--example", "cat"])
+    assert done.value.code == 2 and "not allowed with argument" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_chromium import needs_chromium
+from in_chromium import CONTRAST, needs_chromium
 from made_pictures import disc, right
 from PIL import Image
 
@@ -277,6 +277,149 @@ def test_names_and_colours_are_the_users(visit):
     assert red > 200 and green < 80 and blue < 80
 
 
+def test_the_right_button_marks_the_second_class(visit):
+    one = visit()
+    one.click(OBJECT)
+    one.page.mouse.click(*one.at(GROUND), button="right")
+    one.answered()
+    assert right(one.mask(), disc(TIMES)[1], (1, 2))
+    one.page.keyboard.press("2")
+    one.page.mouse.click(*one.at((20, 140)), button="right")
+    assert [stroke["label"] for stroke in one.page.evaluate("strokes()")] == [1, 2, 1]
+
+
+def test_wheel_and_buttons_zoom_and_a_click_marks_what_is_under_it(visit):
+    one = visit()
+    place = one.at((60, 40))
+    one.page.mouse.move(*place)
+    one.page.mouse.wheel(0, -300)
+    assert one.page.evaluate("frame.k") == pytest.approx(2)
+    one.page.mouse.click(*place)  # it has stayed where it was
+    assert one.page.evaluate("strokes()[0].points") == [[60, 40]]
+    one.page.get_by_role("button", name="Zoom in").click()
+    x, y, k = one.page.evaluate("[frame.x, frame.y, frame.k]")
+    assert k == pytest.approx(3)
+    one.click(OBJECT)
+    expected = (x + (OBJECT[0] + 0.5) / k, y + (OBJECT[1] + 0.5) / k)
+    assert np.abs(np.array(one.page.evaluate("strokes()[1].points[0]")) + 0.5 - expected).max() <= 1
+    one.page.keyboard.press("0")
+    assert one.page.evaluate("frame") == {"x": 0, "y": 0, "k": 1}
+    assert one.page.get_by_role("button", name="Whole picture").is_disabled()
+
+
+def test_the_middle_button_moves_a_zoomed_picture(visit):
+    one = visit()
+    for _ in range(3):
+        one.page.keyboard.press("+")
+    before = one.page.evaluate("[frame.x, frame.y]")
+    one.page.mouse.move(*one.at((120, 80)))
+    one.page.mouse.down(button="middle")
+    one.page.mouse.move(*one.at((60, 50)), steps=3)
+    one.page.mouse.up(button="middle")
+    moved = np.subtract(one.page.evaluate("[frame.x, frame.y]"), before)
+    np.testing.assert_allclose(moved, np.array([60, 30]) / 1.5**3, atol=0.5)
+    assert one.page.evaluate("strokes()") == []
+
+
+def test_two_fingers_zoom_and_mark_nothing_and_one_marks_afterwards(visit):
+    one = visit(has_touch=True, viewport={"width": 380, "height": 800})
+    send = one.context.new_cdp_session(one.page).send
+    x, y = one.at((120, 80))
+
+    def touch(kind, *places):
+        points = [{"x": left, "y": y, "id": number} for number, left in enumerate(places)]
+        send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", x - 20)
+    touch("touchStart", x - 20, x + 20)
+    for step in range(1, 6):
+        touch("touchMove", x - 20 - 8 * step, x + 20 + 8 * step)
+    touch("touchEnd", x - 60)
+    touch("touchEnd")
+    assert one.page.evaluate("frame.k") == pytest.approx(3, rel=0.02)
+    assert one.page.evaluate("strokes()") == []
+    one.page.touchscreen.tap(x, y)
+    (mark,) = one.page.evaluate("strokes()[0].points")
+    assert abs(mark[0] - 120) <= 1 and abs(mark[1] - 80) <= 1
+
+
+def test_a_reload_asks_and_keeps_marks_names_and_undo(visit):
+    one = visit()
+    one.two_classes()
+    one.page.get_by_label("Name of class 1").fill("moon")
+    mask, asked = one.mask(), []
+    one.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    one.page.reload()
+    assert one.answered().startswith("moon ") and asked == ["beforeunload"]
+    np.testing.assert_array_equal(one.mask(), mask)
+    one.page.keyboard.press("Control+z")
+    assert "One class is marked" in one.page.locator("#status").inner_text()
+    one.page.keyboard.press("Control+y")
+    with one.page.expect_download():
+        one.page.get_by_role("button", name="Save marks").click()
+    one.page.get_by_text("Downloaded:").wait_for()
+    one.page.reload()
+    one.answered()
+    assert asked == ["beforeunload"]  # what is saved can go
+
+
+def test_marks_are_opened_on_the_page_and_by_the_command(visit, photo, tmp_path):
+    one = visit()
+    one.two_classes()
+    mask = one.mask()
+    with one.page.expect_download() as marks:
+        one.page.get_by_role("button", name="Save marks").click()
+    marks.value.save_as(tmp_path / "marks.png")
+    one.page.get_by_role("button", name="Clear").click()
+    one.page.locator("#file-of-marks").set_input_files(tmp_path / "marks.png")
+    one.answered()
+    np.testing.assert_array_equal(one.mask(), mask)
+    one.page.get_by_label("Opacity").fill("0")
+    assert np.abs(one.colour(OBJECT) - [0, 114, 178]).max() <= 8  # the mark is seen
+    (tmp_path / "no.png").write_text("no")
+    one.page.locator("#file-of-marks").set_input_files(tmp_path / "no.png")
+    one.page.get_by_role("alert").get_by_text("the file is not a PNG picture").wait_for()
+    process, address = serve(photo, "--scribbles", tmp_path / "marks.png")
+    page = one.context.new_page()
+    page.goto(address)
+    page.get_by_text("object 1").wait_for()
+    assert page.evaluate("Array.from(answer.labels)") == mask.ravel().tolist()
+    end(process)
+    one.console.clear()  # of the refusal
+
+
+def test_it_says_where_a_mark_has_changed_its_surroundings_only(visit):
+    one = visit()
+    one.two_classes()
+    assert one.page.locator("#change").inner_text() == ""
+    one.click((20, 140))  # which is background already
+    one.answered()
+    assert "had this class already" in one.page.locator("#change").inner_text()
+    before = one.mask()
+    one.page.keyboard.press("1")
+    one.click((225, 150))  # an object in the corner
+    one.answered()
+    changed = (one.mask() != before).sum()
+    assert f"changed {changed:,} pixels around it" in one.page.locator("#change").inner_text()
+
+
+def test_saving_can_be_cancelled(visit):
+    one = visit()
+    one.two_classes()
+    waiting = []
+    one.page.route("**/mask", lambda route: waiting.append(route))
+    one.page.get_by_role("button", name="Save mask").click()
+    one.page.get_by_role("button", name="Cancel").click()
+    assert one.page.get_by_role("button", name="Save mask").is_disabled()
+    said = "saving was cancelled; nothing was written"
+    waiting[0].fulfill(status=400, json={"error": said})
+    one.page.get_by_role("alert").get_by_text(said).wait_for()
+    assert one.page.get_by_role("button", name="Save mask").is_enabled()
+    assert not one.page.get_by_role("button", name="Cancel").is_visible()
+    assert any(url.endswith("/cancel") for url in one.asked)
+    one.console.clear()  # of the refusal
+
+
 def test_saved_files_are_those_of_the_command(visit, photo, tmp_path):
     one = visit()
     one.two_classes()
@@ -315,21 +458,6 @@ def test_the_page_shows_that_its_server_has_ended(chromium, photo):
     one.click((20, 140))
     one.page.get_by_role("alert").get_by_text("has ended; start probtx segment again").wait_for()
     one.context.close()
-
-
-CONTRAST = """() => {
-  const light = (c) => c.map((v) => v / 255).map((v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const ground = (node) => { for (; node; node = node.parentElement) {
-    const c = parse(getComputedStyle(node).backgroundColor); if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } };
-  const found = {};
-  for (const node of document.querySelectorAll('body *')) {
-    if (!node.checkVisibility() || node.disabled || ![...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-    const [a, b] = [parse(getComputedStyle(node).color).slice(0, 3), ground(node)].map(light).sort((p, q) => q - p);
-    found[node.id || node.textContent.trim().slice(0, 30)] = (a + .05) / (b + .05);
-  }
-  return found; }"""
 
 
 @pytest.mark.parametrize("width", [380, 1200])
