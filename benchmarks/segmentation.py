@@ -358,7 +358,7 @@ def seconds(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
         def run(size: tuple[int, int]) -> float:
             height, width = size[1] // 2, size[0] // 2
             image.resize(size).save(f"{folder}/photo.png")
-            command = [sys.executable, "-m", "probtx_pyro", "segment", f"{folder}/photo.png", "--threads", "1",
+            command = [sys.executable, "-m", "probtx_pyro", "segment", f"{folder}/photo.png", 
                        "--click", f"{height},{width},2", "--click", "10,10,1", "--out", f"{folder}/mask.png"]  # fmt: skip
             start = time.perf_counter()
             subprocess.run(command, check=True, capture_output=True, env=environment)

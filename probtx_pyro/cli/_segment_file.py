@@ -14,21 +14,6 @@ if TYPE_CHECKING:
 
 # from so many pixels a hint says what it takes; measured: 16 s and 1.3 GB (4000 x 3000), 45 s and 4.1 GB (8000 x 6000)
 _LARGE = 8_000_000
-# below so many pixels threads cost more than they save: 4.7 s with two, 2.5 s with one (500 x 375)
-_ONE_THREAD = 2_000_000
-
-
-def threads_for(given: int | None, pixels: int) -> int | None:
-    """Return the number of threads for a picture; None where the number that is set already is right.
-
-    Parameters
-    ----------
-    given
-        Number of ``--threads``, or None.
-    pixels
-        Pixels of the picture.
-    """
-    return 1 if given is None and pixels < _ONE_THREAD else None
 
 
 def segment_in_turn(
@@ -72,7 +57,6 @@ def segment_picture(
     steps: "Sequence[np.ndarray]",
     palette: "np.ndarray | None",
     paths: tuple[Path, ...],
-    threads: int | None,
     background: int | None = None,
 ) -> "Segmentation":
     """Compute the answer and write its files.
@@ -88,8 +72,6 @@ def segment_picture(
         uint8 (256, 3), the colour of each label; None for those of the package.
     paths
         As `_pictures.outputs` returns them.
-    threads
-        Number of ``--threads``, or None.
     background
         As `segment_in_turn` takes it.
 
@@ -111,9 +93,8 @@ def segment_picture(
             f"{millions:.1f} million pixels take about {6 + 0.8 * millions:.0f} s on an idle machine, and "
             f"{0.4 + 0.08 * millions:.1f} GB of memory; they are worked on smaller, and answered in full size"
         )
-    with options.threads(threads_for(threads, marks.size)):
-        segmenter = InteractiveSegmenter.from_image(exact)
-        *_, answer = segment_in_turn(segmenter, filter(several, steps), background=background)
+    segmenter = InteractiveSegmenter.from_image(exact)
+    *_, answer = segment_in_turn(segmenter, filter(several, steps), background=background)
     colours = LABEL_COLOURS if palette is None else palette
     pictures.write(paths, answer, overlay(rgb, answer, marks, colours), colours)
     return answer

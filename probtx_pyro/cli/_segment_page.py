@@ -35,9 +35,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from probtx_pyro.cli import _options as options
 from probtx_pyro.cli import _pictures as pictures
-from probtx_pyro.cli._segment_file import segment_in_turn, several, threads_for
+from probtx_pyro.cli._segment_file import segment_in_turn, several
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,8 +183,6 @@ class Photograph:
         File of the picture.
     paths
         Where masks are written, as `_pictures.outputs` returns them; None to hand them out instead.
-    threads
-        Number of ``--threads``, or None.
     scribbles
         File of marks to begin with, or None.
 
@@ -197,12 +194,10 @@ class Photograph:
         Set to end the saving.
     """
 
-    def __init__(
-        self, path: Path, paths: tuple[Path, ...] | None, threads: int | None, scribbles: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, paths: tuple[Path, ...] | None, scribbles: Path | None = None) -> None:
         from PIL import Image
 
-        self.path, self.paths, self.threads = path, paths, threads
+        self.path, self.paths = path, paths
         self.picture = pictures.read_image(path)
         full = Image.fromarray(self.picture[0])
         self.full = full.size
@@ -225,8 +220,7 @@ class Photograph:
         from probtx_pyro.apps.segmentation import InteractiveSegmenter
 
         pixels = self.picture[1] if self.size == self.full else np.asarray(self.shown)
-        with options.threads(threads_for(self.threads, self.size[0] * self.size[1])):
-            return InteractiveSegmenter.from_image(pixels)
+        return InteractiveSegmenter.from_image(pixels)
 
     def marks(self, strokes: list[Stroke], size: tuple[int, int]) -> "np.ndarray":
         """Draw strokes, later ones over earlier ones, as labels uint8 (H, W).
@@ -283,10 +277,9 @@ class Photograph:
         asked, previous = self.answers[-1] if self.answers else ([], None)
         counts = range(len(asked) + 1, len(strokes) + 1)
         steps = [(count, some) for count in counts if several(some := self.marks(strokes[:count], self.size))]
-        with options.threads(threads_for(self.threads, marks.size)):
-            answers = segment_in_turn(segmenter, (some for _, some in steps), previous)
-            for (count, _), answer in zip(steps, answers, strict=True):
-                self.answers = [*self.answers[1 - _KEPT :], (strokes[:count], answer)]
+        answers = segment_in_turn(segmenter, (some for _, some in steps), previous)
+        for (count, _), answer in zip(steps, answers, strict=True):
+            self.answers = [*self.answers[1 - _KEPT :], (strokes[:count], answer)]
         return self.answers[-1][1]
 
     def answer_to(self, given: object) -> "tuple[Segmentation, np.ndarray, np.ndarray]":
@@ -515,9 +508,7 @@ async def _sentence(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": said}, status)
 
 
-def serve(
-    path: Path, paths: tuple[Path, ...] | None, threads: int | None, browser: bool, scribbles: Path | None = None
-) -> int:
+def serve(path: Path, paths: tuple[Path, ...] | None, browser: bool, scribbles: Path | None = None) -> int:
     """Serve the page of a picture until Ctrl-C; return the exit code.
 
     Parameters
@@ -526,8 +517,6 @@ def serve(
         File of the picture.
     paths
         Where masks are written, or None.
-    threads
-        Number of ``--threads``, or None.
     browser
         True to open the page in the user's browser.
     scribbles
@@ -535,7 +524,7 @@ def serve(
     """
     if paths is not None:
         pictures.keep((path,), paths)
-    photograph = Photograph(path, paths, threads, scribbles)
+    photograph = Photograph(path, paths, scribbles)
     token = secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"

@@ -80,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="MASK", help="the mask, a .png file; of a folder, a folder of masks")
     add("--overwrite", action="store_true", help="of a folder: masks that are there are made again")
     add("--no-browser", action="store_true", help="print the address of the page, and open no browser")
-    options.add_shared(parser, "--threads")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -130,7 +129,6 @@ def _folder(arguments: argparse.Namespace) -> int:
         arguments.scribbles,
         options.folder(arguments.out),
         arguments.overwrite,
-        arguments.threads,
         arguments.background,
     )
 
@@ -144,9 +142,7 @@ def pictures_of(folder: Path) -> list[Path]:
     )
 
 
-def segment_folder(
-    folder: Path, marks: Path | None, out: Path, overwrite: bool, threads: int | None, background: int | None = None
-) -> int:
+def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool, background: int | None = None) -> int:
     """Segment every picture of a folder, a line for each; return 1 if one failed, else 0.
 
     Parameters
@@ -159,8 +155,8 @@ def segment_folder(
         Folder of the masks, ``cat.png``, and of what `_pictures.outputs` names beside; made where it is not there.
     overwrite
         True to make masks again that are there.
-    threads, background
-        ``--threads`` and ``--background``, or None.
+    background
+        ``--background``, or None.
 
     Raises
     ------
@@ -192,7 +188,7 @@ def segment_folder(
                 raise ValueError(f"{image} has no marks, {given}")
             picture = pictures.read_image(image)
             labels, palette = pictures.read_marks(given, picture[0].shape[:2])
-            answer = segment_picture(picture, [labels], palette, paths, threads, background)
+            answer = segment_picture(picture, [labels], palette, paths, background)
         except (ValueError, OSError, MemoryError) as error:
             counts["failed"] += 1
             options.warn(f"{place}: {image.name}: {' '.join(str(error).split())}")
@@ -215,7 +211,7 @@ def _page(arguments: argparse.Namespace) -> int:
         )
         raise ModuleNotFoundError(how) from None
     paths = None if arguments.out is None else pictures.outputs(arguments.out)
-    return serve(arguments.image, paths, arguments.threads, not arguments.no_browser, arguments.scribbles)
+    return serve(arguments.image, paths, not arguments.no_browser, arguments.scribbles)
 
 
 def _picture(arguments: argparse.Namespace) -> int:
@@ -236,7 +232,7 @@ def _picture(arguments: argparse.Namespace) -> int:
         clicked = marks_from_clicks(shape, [click])
         steps.append(np.where(clicked > 0, clicked, steps[-1]).astype(np.uint8))
     _check_clicks(clicks, steps[-1])
-    answer = segment_picture(picture, steps, palette, paths, arguments.threads, arguments.background)
+    answer = segment_picture(picture, steps, palette, paths, arguments.background)
     print(f"{paths[0]}  ({shares(answer)})")
     print(*paths[1:], sep="\n")
     if (place := suggest_click(answer, steps[-1])) is not None:

@@ -97,10 +97,9 @@ def test_a_reader_that_stops_reading_is_no_error(lines):
         assert (done.stderr.read(), done.wait()) == (b"", 141)
 
 
-def test_every_command_that_computes_has_threads_and_help_on_one(capsys):
+def test_every_command_that_computes_with_several_threads_has_help_on_one(capsys):
     commands = [
         ["tour"],
-        ["segment"],
         ["classify"],
         ["parse"],
         ["adapt", "tagger"],
@@ -207,7 +206,7 @@ def test_threads_are_those_asked_for_and_set_back(number, tmp_path, monkeypatch)
 def test_a_tour_without_out_prints_its_folder_and_what_comes_next(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tour, "run", lambda out, **_: asked.append(out) or WRITTEN)
+    monkeypatch.setattr(tour, "run", lambda out, page, **_: asked.append(out) or WRITTEN)
     assert cli.main(["tour"]) == 0
     shown = capsys.readouterr()
     assert asked == [Path("tour_output")]

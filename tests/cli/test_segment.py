@@ -9,7 +9,6 @@ import zlib
 
 import numpy as np
 import pytest
-import torch
 from made_pictures import SHAPE, disc, read, right
 from PIL import Image
 from segment_commands import CLICKS, run, scribbles
@@ -239,24 +238,6 @@ def test_help_explains_that_clicks_follow_the_upright_picture(capsys):
         cli.main(["segment", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "upright picture" in shown and "a camera's rotation tag is obeyed" in shown and "WEBP" in shown
-
-
-@pytest.mark.parametrize(("words", "number"), [((), 1), (("--threads", "2"), 2)])
-def test_a_small_picture_takes_one_thread_unless_told(words, number, photo, tmp_path, monkeypatch):
-    seen, method = [], segmentation.InteractiveSegmenter.segment
-    monkeypatch.setattr(
-        segmentation.InteractiveSegmenter,
-        "segment",
-        lambda *given: seen.append(torch.get_num_threads()) or method(*given),
-    )
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        assert run(photo, tmp_path / "mask.png", *CLICKS, *words) == 0
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-    assert seen == [number]
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "webp", "tif", "png"])

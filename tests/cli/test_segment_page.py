@@ -35,7 +35,7 @@ def photo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(photo):
-    yield (photograph := page.Photograph(photo, None, 1))
+    yield (photograph := page.Photograph(photo, None))
     photograph.worker.shutdown()
 
 
@@ -274,7 +274,7 @@ def test_a_downloaded_mask_is_that_of_the_command_with_the_downloaded_marks(open
 
 
 def test_with_out_the_files_are_written_there(photo, tmp_path):
-    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "mask.png"), 1)
+    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "mask.png"))
     written = ask(photograph, "POST", "/mask", json=MARKS).json()["written"]
     assert written == [str(tmp_path / name) for name in ("mask.png", *(f"mask{end}" for end in page.pictures.BESIDE))]
     assert right(np.asarray(Image.open(tmp_path / "mask.png")), disc()[1], (1, 2))
@@ -286,7 +286,7 @@ def test_with_out_the_files_are_written_there(photo, tmp_path):
 
 def test_a_folder_that_is_gone_is_one_sentence(photo, tmp_path):
     (tmp_path / "out").mkdir()
-    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "out" / "mask.png"), 1)
+    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "out" / "mask.png"))
     (tmp_path / "out").rmdir()
     refused = ask(photograph, "POST", "/mask", json=MARKS)
     assert refused.status_code == 400 and "out" in refused.json()["error"]
@@ -308,7 +308,7 @@ def test_a_mask_is_the_answer_that_the_page_has(opened, monkeypatch):
 def test_rows_are_saved_as_if_at_once(rows, photo, monkeypatch):
     """Interpolated in float32, by Pillow's filter: a weight is off by what 20,000 times its place is rounded."""
     monkeypatch.setattr(page, "MOST_PIXELS", SHAPE[0] * SHAPE[1] // 4)
-    photograph = page.Photograph(photo, None, 1)
+    photograph = page.Photograph(photo, None)
     answer, *given = photograph.answer_to({"strokes": [stroke_at(12, 10, 1), stroke_at(2, 1, 2)]})
     monkeypatch.setattr(page, "_ROWS", rows)
     whole, drawn = photograph._in_full(answer, *given)
@@ -332,7 +332,7 @@ def stroke_at(x, y, label):
 
 def test_saving_tells_how_far_it_is_and_can_be_cancelled(photo, tmp_path, monkeypatch):
     monkeypatch.setattr(page, "_ROWS", 10)
-    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "mask.png"), 1)
+    photograph = page.Photograph(photo, page.pictures.outputs(tmp_path / "mask.png"))
     given, shares = photograph.answer_to(MARKS), []
 
     def overlay_then_cancel(*arguments):
@@ -356,7 +356,7 @@ def test_saving_a_large_picture_takes_a_fraction_of_answering_it(tmp_path):
     small = Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 16, 3), np.uint8))
     large = small.resize((4000, 2667), Image.Resampling.BICUBIC)
     large.save(tmp_path / "photo.png", compress_level=1)
-    photograph = page.Photograph(tmp_path / "photo.png", None, 1)
+    photograph = page.Photograph(tmp_path / "photo.png", None)
     given = photograph.answer_to({"strokes": [stroke_at(100, 100, 1), stroke_at(700, 400, 2)]})
     begun = time.process_time()
     large.save(io.BytesIO(), format="PNG", compress_level=6)
@@ -393,7 +393,7 @@ def test_marks_of_a_large_picture_are_opened_on_the_page_s_pixels(photo, monkeyp
     labels = np.zeros(SHAPE, np.uint8)
     labels[21, 24], labels[3, 10:31] = 1, 2  # thinner than a pixel of the page
     (photo.parent / "marks.png").write_bytes(of_labels(labels))
-    photograph = page.Photograph(photo, None, 1, photo.parent / "marks.png")
+    photograph = page.Photograph(photo, None, photo.parent / "marks.png")
     begin = ask(photograph, "GET", "/about").json()["begin"]
     assert begin == {
         "strokes": [{"label": 1, "runs": [[12, 10, 1]]}, {"label": 2, "runs": [[5, 1, 11]]}],
@@ -422,7 +422,7 @@ def test_marks_that_cannot_be_opened_are_one_sentence(content, said, opened):
 @pytest.mark.slow
 def test_a_large_picture_is_worked_on_smaller_and_saved_in_full(photo, monkeypatch):
     monkeypatch.setattr(page, "MOST_PIXELS", SHAPE[0] * SHAPE[1] // 4)
-    photograph = page.Photograph(photo, None, 1)
+    photograph = page.Photograph(photo, None)
     assert ask(photograph, "GET", "/about").json() == {**ABOUT, "width": 30, "height": 20}
     small = {"strokes": [{"label": 1, "points": [[12, 10]]}, {"label": 2, "points": [[2, 1], [27, 1]]}]}
     labels, _ = planes(ask(photograph, "POST", "/answer", json=small), (20, 30))
@@ -481,7 +481,7 @@ def test_a_further_answer_takes_a_fraction_of_the_first(tmp_path):
     small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
     small.resize((500, 375), Image.Resampling.BICUBIC).save(tmp_path / "photo.png")
     begun = time.process_time()
-    photograph = page.Photograph(tmp_path / "photo.png", None, None)
+    photograph = page.Photograph(tmp_path / "photo.png", None)
     photograph.answer(MARKS)  # waits for the layers
     first, seconds = time.process_time() - begun, []
     for x in range(100, 400, 60):
