@@ -1,4 +1,4 @@
-"""The explorer, in your browser: ten views of attention as a posterior, to drag and slide.
+"""The explorer, in your browser: eleven views of attention as a posterior, to drag and slide.
 
 With a FILE that cli.write_explorer_json wrote, the view for it opens with your own mixture, memory or CRF:
 
@@ -20,7 +20,7 @@ import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probtx_pyro.cli import _options as options
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
     from probtx_pyro.models import Bayesian, DependencyCRF, GaussianMixture, RegressionMemory
 
-SUMMARY = "an interactive page: attention as a posterior, in ten views"
+SUMMARY = "an interactive page: attention as a posterior, in eleven views"
 PAGE = Path(__file__).with_name("_explorer.html")
 VIEWS = ("posterior", "keys-adapt", "mean-field", "regression")  # that take a model
 # where notebooks lie in the repository, and not beside this page
 BESIDE = ' data-notebooks="../../notebooks/" data-suffix=".ipynb"'
 BEFORE = "<noscript>"
 MOST_UNITS, MOST_QUERIES, MOST_WORDS, MOST_PAIRS = 12, 60, 12, 8  # that the views draw
+FAR = 1000  # how far from 0 places and answers may be, as in site/explorer/src/fields.js
 RANGES = {"prior_precision": (0.001, 1000), "noise_precision": (0.01, 10000), "forgetting": (0.3, 1)}  # of view 10
 State = dict[str, object]
 
@@ -181,6 +182,12 @@ def write_explorer_json(
             view, state = "keys-adapt", _posterior(model, queries)
         else:
             view, state = "posterior", _mixture(model, queries)
+    drawn = [
+        max(map(abs, _numbers(state[name])), default=0.0)
+        for name in ("keys", "queries", "query", "values")
+        if name in state
+    ]
+    _refuse((max(drawn, default=0.0) > FAR, f"the explorer draws places and answers within {FAR} of 0; scale them"))
     path = Path(path)
     path.write_text(json.dumps({"view": view, "state": state}), encoding="utf-8")
     return path
@@ -191,6 +198,11 @@ def _refuse(*rows: tuple[object, str]) -> None:
     for wrong, sentence in rows:
         if wrong:
             raise ValueError(sentence)
+
+
+def _numbers(x: Any) -> list[float]:
+    """Return the numbers of nested lists in one list."""
+    return [n for y in x for n in _numbers(y)] if isinstance(x, list) else [x]
 
 
 def _mixture(mixture: "GaussianMixture", query: "Tensor | None") -> State:

@@ -1,4 +1,4 @@
-"""Cases for views 1 to 5, 7 and 10 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
+"""Cases for views 1 to 5, 7, 10 and 11 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
@@ -186,7 +186,9 @@ def bounds():
         elbo = -TraceEnum_ELBO(max_plate_nesting=1).loss(given.model, partial(given.guide, attention=guide), query)
         yield case("bound", "elbo", f"bound {seed}", elbo, given.log_joint(query)[0], guide[0])
         gap = given.log_evidence(query).item() - elbo
-        yield case("bound", "divergence", f"bound {seed}", gap, guide[0], given.attention(query)[0])
+        yield case(
+            "bound", "divergence", f"bound {seed}", gap, guide[0], given.log_joint(query)[0] - given.log_evidence(query)
+        )
 
 
 # -- view 4: soft k-means -----------------------------------------------------------------------------------------------------------
@@ -287,9 +289,55 @@ def regressions():
         yield case("regression", "summary", f"{kind}, {state['read']} of {pairs} pairs, {seed}", shown(state), state)
 
 
+# -- view 11: two keys a unit ------------------------------------------------------------------------------------------------------
+
+
+def pieces_of(mine):
+    """In how many pieces the marked places are, neighbours being left, right, above and below."""
+    left, pieces = {tuple(place) for place in mine.nonzero().tolist()}, 0
+    while left:
+        pieces, open_places = pieces + 1, [left.pop()]
+        while open_places:
+            row, column = open_places.pop()
+            near = {(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)} & left
+            left -= near
+            open_places += near
+    return pieces
+
+
+def keys_of_units():
+    """Cases of ``keys.js``: soft and hard, one key or two, a key of weight 0, and what the first unit owns."""
+    for seed in range(20):
+        draw = drawing(700 + seed)
+        units, count = 2 + seed % 3, 1 + (seed > 2)
+        keys, precision, query = 1.5 * draw(units, count, 2), draw().exp(), draw(1, 2)
+        weights = draw(units, count).softmax(-1)
+        if seed % 4 == 3:
+            weights[0] = torch.tensor([1.0, 0.0])
+        model = models.GaussianKeys(keys, key_precision=precision, component_weights=weights)
+        for assignment in ("soft", "hard"):
+            page = {"keys": keys, "weights": weights, "precision": precision, "hard": assignment == "hard"}
+            expected = {
+                "attention": model.attention(query, assignment=assignment)[0],
+                "responsibilities": model.responsibilities(query)[0],
+                "logEvidence": model.log_evidence(query).item(),
+                "hardEvidence": model.log_evidence(query, assignment="hard").item(),
+            }
+            yield case("keys", "explainByKeys", f"{assignment} {seed}", expected, page, query[0])
+            across, up = torch.linspace(-3, 3, 17, dtype=KIND), torch.linspace(-2, 2, 13, dtype=KIND)
+            places = torch.cartesian_prod(up, across).flip(-1)
+            mine = (model.attention(places, assignment=assignment).argmax(-1) == 0).view(13, 17)
+            own = mine[::2, ::2].nonzero()
+            first, second = torch.triu_indices(len(own), len(own), 1)
+            row, column = (own[first] + own[second]).T
+            lost = (~mine[row, column]).double().mean().item() if len(own) > 1 else 0.0
+            expected = {"share": mine.double().mean().item(), "pieces": pieces_of(mine), "lost": lost}
+            yield case("keys", "territory", f"{assignment} {seed}", expected, page, [-3, 3], [-2, 2], 17, 13)
+
+
 def cases():
     """Return all cases."""
-    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions)
+    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions, keys_of_units)
     return [one for part in parts for one in part()]
 
 

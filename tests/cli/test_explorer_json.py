@@ -94,6 +94,7 @@ def of_keys(**priors):
         (lambda: models.GaussianMixture(torch.zeros(2, 3), torch.zeros(2, 1), 1.0, 1.0), {}, "2 features"),
         (lambda: models.GaussianMixture(torch.zeros(13, 2), torch.zeros(13, 1), 1.0, 1.0), {}, "up to 12 units"),
         (mixture, {"queries": QUERIES}, "one query"),
+        (lambda: mixture(keys=2000 * KEYS.double()), {}, "within 1000 of 0"),
         (mixture, {"words": ["a"]}, "leave them out"),
         (lambda: of_keys(keys=Normal(KEYS.double(), 0.5)), {}, "needs the data"),
         (lambda: of_keys(keys=Normal(KEYS.double() + 1, 0.5)), {"queries": QUERIES.double()}, "around the present keys"),

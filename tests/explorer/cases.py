@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ EXPLORER = HERE.parents[1] / "site" / "explorer"
 SOURCE = EXPLORER / "src"
 PAGE = EXPLORER / "index.html"
 NODE = shutil.which("node")
+VIEWS = sorted(re.search(r'^  id: "(.*?)"', path.read_text(), re.M)[1] for path in (SOURCE / "views").glob("*.js"))
 TOLERANCE = 1e-10  # the contract of the explorer; relative where a number exceeds 1
 
 

@@ -32,6 +32,8 @@ MODES = {
     "8, mean field, word by word": ("mean-field", f'{WORDS}, schedule: "sequential"', DAMPING),
     "9, fool the diagnostics": ("fool-the-diagnostics", "", "{ separation: 4 + (k % 9) / 10 }"),
     "10, a memory is a regression": ("regression", "keys: points.slice(4), values: points.slice(4).map((p) => p[0]), read: 8", QUERIES),
+    "11, two keys a unit": ("two-keys", "", QUERIES),
+    "11, two keys, only the likelier": ("two-keys", 'assignment: "hard"', QUERIES),
 }  # fmt: skip
 
 

@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from explorer.cases import SOURCE
+from explorer.cases import VIEWS
 from in_chromium import needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
-VIEWS = sorted(re.search(r'\bid: "(.*?)"', path.read_text())[1] for path in (SOURCE / "views").glob("*.js"))
 SCREENS = [(380, "light"), (380, "dark"), (1200, "light"), (1200, "dark")]
 
 CONTRAST = """() => {

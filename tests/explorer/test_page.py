@@ -24,15 +24,17 @@ VIEWS = {
     "mean-or-mode": (".layer-values .handle", "values", "mean"),
     "memory": (".layer-start .handle", "start", "energy"),
     "regression": (".layer-query .handle", "query", "exact"),
+    "two-keys": (".layer-query .handle", "query", "logEvidence"),
 }
 SLIDERS = {
     "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
     "same-attention": ("along", "across", "degrees", "precision"),
-    "evidence-bound": ("share", "query-x", "query-y", "weight", "precision"),
+    "evidence-bound": ("share", "weight", "precision"),
     "soft-kmeans": ("gamma",),
     "mean-or-mode": ("sd", "steps", "weight"),
     "memory": ("beta",),
     "regression": ("read", "value", "prior", "noise", "step"),
+    "two-keys": ("weight", "precision"),
 }
 # States besides the one that a view opens with, for the address and for copy as Python.
 STATES = {
@@ -56,6 +58,7 @@ STATES = {
         {"drift": "discount", "read": 0, "prior": 0.001},
         {"keys": [[1, 0.5], [-0.3, 2]], "values": [1, -2], "truth": None, "step": 1, "query": [0, 0.5], "unit": False},
     ],
+    "two-keys": [{"assignment": "hard", "weight": 0.2}, {"keys": [[-1, 1], [1, 1], [0, 1.2], [0, -1]], "precision": 9, "weight": 0}],
 }  # fmt: skip
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
 
@@ -79,7 +82,7 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     for number in range(links.count()):
         links.nth(number).click()
         one.until("(id) => explorer.view() === id", found[number])
-        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 10 else "")
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 11 else "")
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 
@@ -195,17 +198,22 @@ def test_the_address_holds_the_state(visit, view, state):
     [
         ("#posterior:{", "cannot be read"),
         ('#posterior:{"colour":1}', "this view has no colour"),
-        ('#posterior:{"precision":"2"}', "precision is string and not number"),
-        ('#posterior:{"precision":-1}', "precision is not positive"),
-        ('#posterior:{"keys":[[0,0]]}', "differ in number"),
-        ('#evidence-bound:{"guide":[1,1,1]}', "does not sum to 1"),
-        ('#memory:{"transformation":"hardmax"}', "no transformation hardmax"),
-        ('#soft-kmeans:{"gamma":0}', "gamma is not positive"),
-        ('#mean-or-mode:{"weights":[1]}', "equally many"),
-        ('#same-attention:{"along":-2}', "along is not positive"),
-        ('#regression:{"noise":1e9}', "noise must be 0.01 to 10000"),
-        ('#regression:{"keys":[[1,0]],"values":[]}', "equally many"),
-        ('#regression:{"read":5}', "read is not a number of pairs"),
+        ('#posterior:{"precision":"2"}', "precision must be a number from 0.001 to 10000"),
+        ('#posterior:{"precision":-1}', "precision must be a number from 0.001 to 10000"),
+        ('#posterior:{"keys":[[0,0]]}', "values must be 1 numbers"),
+        ('#evidence-bound:{"guide":[1,1,1]}', "guide must be 3 probabilities"),
+        ('#memory:{"transformation":"hardmax"}', "transformation must be one of softmax"),
+        ('#soft-kmeans:{"gamma":0}', "gamma must be a number from 0.001 to 1000"),
+        ('#mean-or-mode:{"weights":[1]}', "weights must be 3 numbers"),
+        ('#same-attention:{"along":-2}', "along must be a number from 0.001"),
+        ('#regression:{"noise":1e9}', "noise must be a number from 0.01 to 10000"),
+        ('#regression:{"keys":[[1,0]],"values":[]}', "values must be 1 numbers"),
+        ('#posterior:{"unit":3}', "unit must be the place of one of keys"),
+        ('#posterior:{"precision":null}', "precision must be"),
+        ('#posterior:{"query":[2000,0]}', "query must be a point of the plane"),
+        ("#posterior:[]", "a state is names with values"),
+        ('#two-keys:{"keys":[[0,0]]}', "keys must be 4 points"),
+        ('#regression:{"read":5}', "read is 5 and there are 4 pairs"),
     ],
 )
 def test_an_address_that_cannot_be_drawn_is_said(visit, place, said):
@@ -227,11 +235,8 @@ def test_back_goes_to_the_view_before(visit):
     assert one.state()["precision"] == 1
 
 
-@pytest.mark.parametrize(("view", "state"), EVERY)
-def test_copied_python_prints_the_same_numbers(visit, view, state):
+def prints_the_same(one, view):
     """Numbers within 1e-10; modes and the ends of EM within 1e-6: the library's climb stops where it moves by less than 1e-13."""
-    one = visit(f"#{view}", permissions=["clipboard-read", "clipboard-write"])
-    one.set(state)
     one.page.get_by_role("button", name="Copy as Python").click()
     one.page.get_by_text("Copied.").wait_for()
     code = one.page.evaluate("navigator.clipboard.readText()")
@@ -246,6 +251,23 @@ def test_copied_python_prints_the_same_numbers(visit, view, state):
         climbed = name in ("modes", "density", "end", "energyAtEnd", "effectivePatterns")
         assert error(arranged(shown[name]), arranged(value)) < (1e-6 if climbed else 1e-10), name
     assert len(found) >= 4
+
+
+@pytest.mark.parametrize(("view", "state"), EVERY)
+def test_copied_python_prints_the_same_numbers(visit, view, state):
+    one = visit(f"#{view}", permissions=["clipboard-read", "clipboard-write"])
+    one.set(state)
+    prints_the_same(one, view)
+
+
+@pytest.mark.parametrize("key", ["Home", "End"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_copied_python_prints_the_same_at_the_ends_of_all_sliders(visit, view, key):
+    one = visit(f"#{view}", permissions=["clipboard-read", "clipboard-write"])
+    for slider in one.page.locator("#view input[type=range]:enabled").all():
+        slider.press(key)
+    assert one.state() != one.page.evaluate("explorer.views.find((view) => view.id === explorer.view()).defaults")
+    prints_the_same(one, view)
 
 
 def arranged(x):
@@ -298,7 +320,7 @@ def test_what_the_views_suggest_comes_true(visit):
     assert one.numbers()["end"] in one.state()["patterns"]
 
     one = visit("#regression")
-    before, verdict = one.numbers(), one.page.locator(".verdict")
+    before, verdict = one.numbers(), one.page.locator("#now")
     assert "is outside the band of linear attention." in verdict.inner_text()
     assert before["linear"][0] > 1.7 * before["truth"] and abs(before["exact"][0] - before["truth"]) < 0.1
     one.set({"query": [-0.59, 0.81]})  # across the two keys
@@ -308,6 +330,15 @@ def test_what_the_views_suggest_comes_true(visit):
     one.page.get_by_role("button", name="Read the next pair").click()
     assert one.numbers()["exact"][1] < 0.5 * across["exact"][1]
     assert "inside every band" in verdict.inner_text()
+
+    one = visit("#two-keys")
+    assert one.numbers()["pieces"] == 2 and one.numbers()["lost"] > 0.3
+    one.page.get_by_role("button", name="A's keys in one place").click()
+    assert one.numbers()["pieces"] == 1 and one.numbers()["lost"] == 0
+    one.page.locator("#reset").click()
+    one.page.locator("#view input[name=weight]").press("Home")
+    assert one.numbers()["pieces"] == 1 and one.numbers()["lost"] == 0
+    assert one.numbers()["hardEvidence"] == pytest.approx(one.numbers()["logEvidence"], abs=1e-12)
 
 
 def own_models():
@@ -361,4 +392,4 @@ def test_a_file_that_the_view_refuses_is_said(visit, tmp_path, capsys):
     (tmp_path / "own.json").write_text('{"view": "posterior", "state": {"keys": [[0, 0, 0]]}}')
     assert cli.main(["explore", str(tmp_path / "own.json"), "--out", str(tmp_path / "page.html"), "--no-browser"]) == 0
     one = visit("", page=tmp_path / "page.html")
-    one.page.get_by_text("The file cannot be shown (keys, values and weights differ in number)").wait_for()
+    one.page.get_by_text("The file cannot be shown (keys must be 1 to 12 points of the plane").wait_for()

@@ -1,45 +1,37 @@
-// The frame of the explorer: navigation, the state in the address, Python of the state, light and dark.
+// The frame of the explorer: navigation, the state in the address, links for a class, the stage, light and dark.
 
+import { checked } from "./fields.js";
 import { node } from "./ui.js";
 
 // In the order of a lecture, which is also their numbers.
 const ORDER = [
   "posterior", "same-attention", "evidence-bound", "soft-kmeans", "mean-or-mode", "keys-adapt", "memory", "mean-field", "fool-the-diagnostics",
-  "regression",
+  "regression", "two-keys",
 ];
 
 const byId = (id) => document.getElementById(id);
-const kind = (x) => (Array.isArray(x) ? "array" : x === null ? "null" : typeof x);
 
-// ---- the address: #view or #view:{"name": value, ...} with what differs from the defaults -------------------------------------
+// ---- the address: #view, then :{"name": value, ...} with what differs from the defaults, then ;hide=name,name and ;ask=question -------
 
 export function differences(state, defaults) {
   return Object.fromEntries(Object.entries(state).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(defaults[name])));
 }
 
-export function addressOf(id, state, defaults) {
+export function addressOf(id, state, defaults, { hide = [], ask = "" } = {}) {
   const own = differences(state, defaults);
-  return `#${id}${Object.keys(own).length ? `:${encodeURIComponent(JSON.stringify(own))}` : ""}`;
+  const ends = [["hide", hide.join(",")], ["ask", ask]].filter(([, value]) => value).map(([name, value]) => `;${name}=${encodeURIComponent(value)}`);
+  return `#${id}${Object.keys(own).length ? `:${encodeURIComponent(JSON.stringify(own))}` : ""}${ends.join("")}`;
 }
 
-// Numbers that are not finite cannot be in JSON, so that kinds are all there is to check here; a view's fromURL checks the rest.
 export function readAddress(hash, views) {
-  const text = hash.replace(/^#/, "");
-  const colon = text.indexOf(":");
-  const view = views.find((one) => one.id === (colon < 0 ? text : text.slice(0, colon)));
-  if (!view || colon < 0) return { view, own: {} };
-  const own = JSON.parse(decodeURIComponent(text.slice(colon + 1)));
-  return { view, own: known(view, own) };
-}
-
-// The state that was given, if each of its names and kinds is one of the view's.
-export function known(view, own) {
-  for (const [name, value] of Object.entries(own)) {
-    if (!(name in view.defaults)) throw new Error(`this view has no ${name}`);
-    const expected = kind(view.defaults[name]);
-    if (expected !== "null" && kind(value) !== "null" && kind(value) !== expected) throw new Error(`${name} is ${kind(value)} and not ${expected}`);
+  const [, id, given, ends] = hash.match(/^#?([^:;]*)(?::(.*?))?((?:;(?:hide|ask)=[^;]*)*)$/s) ?? [];
+  const view = views.find((one) => one.id === id);
+  const lesson = { hide: [], ask: "" };
+  for (const [, name, text] of (ends ?? "").matchAll(/;(hide|ask)=([^;]*)/g)) {
+    const value = decodeURIComponent(text);
+    lesson[name] = name === "hide" ? value.split(",").filter(Boolean) : value.slice(0, 300);
   }
-  return view.fromURL ? view.fromURL(own) : own;
+  return { view, lesson, own: view && given ? checked(view, JSON.parse(decodeURIComponent(given))) : {} };
 }
 
 // ---- the page -----------------------------------------------------------------------------------------------------------------
@@ -50,7 +42,8 @@ export function start(found, modules) {
   const given = byId("own") ? JSON.parse(byId("own").textContent) : null;
   const starts = Object.fromEntries(views.map((view) => [view.id, { ...view.defaults }]));
   const states = {};
-  let [view, mounted, state, timer] = [null, null, null, 0];
+  let [view, mounted, state, timer, spoken] = [null, null, null, 0, 0];
+  let [moved, lesson] = [false, { hide: [], ask: "" }]; // has this view been moved; what a class is asked and does not see
   const times = [];
 
   const say = (text) => {
@@ -58,10 +51,50 @@ export function start(found, modules) {
   };
   const write = () => {
     clearTimeout(timer);
-    history.replaceState(null, "", addressOf(view.id, state, view.defaults));
+    history.replaceState(null, "", addressOf(view.id, state, view.defaults, lesson));
+    post();
   };
+  const post = () => window.parent !== window && window.parent.postMessage({ probtx: "hash", hash: location.hash }, "*");
+
+  // The sentence of the state; a reader of screens hears it when nothing has moved for a while.
+  function now(text) {
+    if (byId("now").textContent === text) return;
+    byId("now").textContent = text;
+    if (!moved) return;
+    clearTimeout(spoken);
+    spoken = setTimeout(() => (byId("spoken").textContent = text), 300);
+  }
+
+  // Parts of the view by the name that hides them.
+  const part = (name) => byId("view").querySelectorAll(`[data-control="${CSS.escape(name)}"]`);
+
+  function teach() {
+    for (const own of byId("view").querySelectorAll("[data-control]")) own.hidden = lesson.hide.includes(own.dataset.control);
+    byId("suggestion").textContent = lesson.ask ? `Question: ${lesson.ask}` : `Try: ${view.suggestion}`;
+    byId("suggestion").classList.toggle("asked", lesson.ask !== "");
+    byId("question").value = lesson.ask;
+    const none = lesson.hide.filter((name) => !part(name).length);
+    if (none.length) say(`This view has no ${none.join(", ")} that could be hidden.`);
+    for (const box of byId("shown").querySelectorAll("input")) box.checked = !lesson.hide.includes(box.name);
+  }
+
+  function listParts() {
+    const names = [...new Set([...byId("view").querySelectorAll("[data-control]")].map((own) => own.dataset.control))];
+    byId("shown").replaceChildren(...names.map((name) => {
+      const box = node("input", { type: "checkbox", name, checked: !lesson.hide.includes(name) });
+      box.addEventListener("change", () => {
+        lesson = { ...lesson, hide: names.filter((one) => (one === name ? !box.checked : lesson.hide.includes(one))) };
+        teach();
+        write();
+      });
+      const own = part(name)[0];
+      const label = own.querySelector("legend, label > span, summary") ?? own;
+      return node("label", { class: "check" }, box, node("span", {}, (own.matches("label") ? own : label).textContent.trim()));
+    }));
+  }
 
   function changed(partial) {
+    moved = true;
     state = { ...state, ...partial };
     states[view.id] = state;
     const before = performance.now();
@@ -76,25 +109,31 @@ export function start(found, modules) {
 
   function mount() {
     byId("view").replaceChildren();
-    mounted = view.mount(byId("view"), state, changed);
+    mounted = view.mount(byId("view"), state, changed, now);
     mounted.update(state);
+    teach();
+    if (byId("class").open) listParts();
   }
 
   function show(next, own) {
     mounted?.stop?.();
     view = next;
     state = own;
+    moved = false;
     times.length = 0;
     byId("title").textContent = `${view.number}. ${view.title}`;
     byId("sentence").textContent = view.sentence;
-    byId("suggestion").textContent = `Try: ${view.suggestion}`;
+    byId("now").textContent = "";
+    byId("place").textContent = `${view.number} of ${views.length}`;
     byId("copied").textContent = "";
     byId("code").open = false;
     byId("view").dataset.view = view.id;
     document.title = `${view.title} · probtx_pyro explorer`;
     for (const link of byId("views").querySelectorAll("a")) {
-      if (link.dataset.view === view.id) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      if (link.dataset.view === view.id) {
+        link.setAttribute("aria-current", "page");
+        byId("views").scrollLeft = link.parentElement.offsetLeft - byId("views").offsetLeft - 60; // where the list is one row
+      } else link.removeAttribute("aria-current");
     }
     const { notebooks, suffix } = document.documentElement.dataset;
     const name = `Notebook ${view.notebook.replace("_", ": ").replaceAll("_", " ")}`;
@@ -113,15 +152,17 @@ export function start(found, modules) {
   function arrive() {
     say("");
     let [next, own] = [undefined, {}];
+    lesson = { hide: [], ask: "" };
     try {
-      ({ view: next, own } = readAddress(location.hash, views));
+      ({ view: next, own, lesson } = readAddress(location.hash, views));
     } catch (error) {
       say(`The state in the address cannot be read (${error.message}); this is the one that the view starts with.`);
       next = views.find((one) => location.hash.startsWith(`#${one.id}:`));
     }
     next ??= views.find((one) => one.id === given?.view) ?? views[0];
-    const bare = !location.hash.includes(":");
+    const bare = !/^#?[^;]*:/.test(location.hash);
     show(next, bare ? { ...(states[next.id] ?? starts[next.id]) } : { ...starts[next.id], ...own });
+    post();
   }
 
   byId("views").append(
@@ -131,23 +172,35 @@ export function start(found, modules) {
     const target = views.find((one) => one.id === given.view);
     try {
       if (!target) throw new Error(`there is no view ${given.view}`);
-      starts[target.id] = { ...target.defaults, ...known(target, given.state) };
+      starts[target.id] = { ...target.defaults, ...checked(target, given.state) };
     } catch (error) {
       window.addEventListener("load", () => say(`The file cannot be shown (${error.message}).`));
     }
   }
 
-  byId("copy").addEventListener("click", async () => {
-    const text = view.python(state);
-    byId("python").textContent = text;
-    byId("code").open = true;
+  async function copy(text, selected) {
     try {
       await navigator.clipboard.writeText(text);
       byId("copied").textContent = "Copied.";
     } catch {
-      getSelection().selectAllChildren(byId("python"));
-      byId("copied").textContent = document.execCommand("copy") ? "Copied." : "Selected below: press Ctrl+C.";
+      if (selected) getSelection().selectAllChildren(selected);
+      byId("copied").textContent = !selected ? "The address bar holds it." : document.execCommand("copy") ? "Copied." : "Selected below: press Ctrl+C.";
     }
+  }
+  byId("copy").addEventListener("click", () => {
+    byId("python").textContent = view.python(state);
+    byId("code").open = true;
+    copy(view.python(state), byId("python"));
+  });
+  byId("copy-link").addEventListener("click", () => {
+    write();
+    copy(linkOf(location));
+  });
+  byId("class").addEventListener("toggle", () => byId("class").open && listParts());
+  byId("question").addEventListener("input", () => {
+    lesson = { ...lesson, ask: byId("question").value };
+    teach();
+    write();
   });
   byId("code").addEventListener("toggle", () => {
     if (byId("code").open) byId("python").textContent = view.python(state);
@@ -157,6 +210,7 @@ export function start(found, modules) {
     show(view, state);
     write();
   });
+  stage((by) => (location.hash = `#${views[(view.number - 1 + by + views.length) % views.length].id}`));
   const theme = themes(() => mounted?.update(state));
   if (window.parent !== window) inside(theme);
   window.addEventListener("hashchange", arrive);
@@ -165,10 +219,52 @@ export function start(found, modules) {
     state: () => state,
     view: () => view.id,
     set: changed,
-    address: () => addressOf(view.id, state, view.defaults),
+    address: () => addressOf(view.id, state, view.defaults, lesson),
     python: () => view.python(state),
   };
   arrive();
+}
+
+// The address to share: of the page around a whole explorer where that is known, else of this file.
+function linkOf({ href, hash, search }) {
+  const around = window.parent !== window && !search ? document.referrer : "";
+  return around ? around.split("#")[0] + hash : href.replace(search, "");
+}
+
+// The stage: full screen, large letters, controls and numbers folded; arrows, Page Up and Page Down turn to another view.
+function stage(turn) {
+  const root = document.documentElement;
+  const unfold = (open) => {
+    root.dataset.stage = open ? "open" : "folded";
+    byId("unfold").setAttribute("aria-expanded", open);
+  };
+  const enter = () => {
+    unfold(false);
+    byId("strip").hidden = false;
+    root.requestFullscreen?.().catch(() => {}); // a page around may not allow it: then the frame is the stage
+  };
+  const leave = () => {
+    delete root.dataset.stage;
+    byId("strip").hidden = true;
+    if (document.fullscreenElement) document.exitFullscreen();
+  };
+  const on = () => root.dataset.stage !== undefined;
+  byId("project").addEventListener("click", enter);
+  byId("leave").addEventListener("click", leave);
+  byId("previous").addEventListener("click", () => turn(-1));
+  byId("next").addEventListener("click", () => turn(1));
+  byId("unfold").addEventListener("click", () => unfold(root.dataset.stage === "folded"));
+  document.addEventListener("fullscreenchange", () => document.fullscreenElement || !on() || leave());
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input[type="text"]')) return;
+    if (event.key === "p" || event.key === "P") (on() ? leave : enter)();
+    else if (on() && event.key === "Escape") leave();
+    else if (on() && !event.target.closest("input, .handle, pre")) {
+      const by = { ArrowLeft: -1, PageUp: -1, ArrowRight: 1, PageDown: 1 }[event.key];
+      if (by) event.preventDefault();
+      if (by) turn(by);
+    }
+  });
 }
 
 // In a frame of a page (site/static/site.js): asks for the height that is needed, and is light or dark as the page says. Its address

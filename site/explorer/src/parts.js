@@ -1,6 +1,6 @@
-// Parts of the views 6, 8 and 9 that no other has: numbers that take their time, shares of units with bands, work put off.
+// Parts of the views 6, 8 and 9 that no other has: shares of units with bands, clouds of points, work put off.
 
-import { node, readout, svg, unitClass } from "./ui.js";
+import { svg, unitClass } from "./ui.js";
 
 // Runs `act` when nobody has called for a while; `cancel` forgets the call.
 export function later(act, milliseconds = 150) {
@@ -11,25 +11,6 @@ export function later(act, milliseconds = 150) {
   };
   call.cancel = () => clearTimeout(timer);
   return call;
-}
-
-// A table of numbers, and more of them to unfold; undefined stands for a number that is still being computed.
-export function numbers(labels, more) {
-  const tables = [readout(labels), readout(more)];
-  return {
-    node: node("div", {}, tables[0].node, node("details", {}, node("summary", {}, "More numbers"), tables[1].node)),
-    set(values) {
-      for (const [name, value] of Object.entries(values)) {
-        const table = tables[name in labels ? 0 : 1];
-        if (value !== undefined) table.set({ [name]: value });
-        else {
-          const cell = table.node.querySelector(`[data-value="${name}"]`);
-          cell.textContent = "…";
-          cell.removeAttribute("data-json");
-        }
-      }
-    },
-  };
 }
 
 // Many points as one path of round dots.
@@ -45,9 +26,10 @@ export function cloud(plane, points, unit) {
 // ---- rows of shares: for every row [name, probabilities, [lower, upper] or null] a bar per unit ----------------------------------
 
 export function shares(picture, rows, units) {
-  const [left, width, bar, gap] = [118, 230, 14, 12];
+  const [width, bar, gap] = [230, 14, 12];
+  const left = 34 + Math.ceil(6.6 * Math.max(...rows.map(([label]) => label.length))); // of letters of 12 pixels
   const high = units.length * bar + gap;
-  picture.setAttribute("viewBox", `0 0 360 ${rows.length * high + 16}`);
+  picture.setAttribute("viewBox", `0 0 ${left + width + 12} ${rows.length * high + 16}`);
   const parts = [];
   rows.forEach(([label, p, ends], r) => {
     const top = r * high + 4;

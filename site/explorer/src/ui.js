@@ -37,8 +37,17 @@ export const tensor = (x) => `torch.tensor(${literal(x)})`;
 
 // ---- layout ------------------------------------------------------------------------------------------------------------------
 
-export function columns(left, right) {
-  return node("div", { class: "columns" }, node("div", {}, ...[left].flat()), node("div", {}, ...[right].flat()));
+// The picture that is moved, the controls beside it, the other pictures, and numbers to unfold. `aspect` is the main picture's width over
+// its height, `across` how many of the other pictures stand side by side.
+export function layout(root, { main, controls, others = [], numbers, aspect, across = others.length || 1 }) {
+  const left = node("div", { class: "main" }, ...[main].flat());
+  const right = node("div", { class: "others" }, ...others);
+  const folded = node("details", { class: "fold", "data-control": "numbers" }, node("summary", {}, "Numbers"), numbers.node);
+  left.querySelector("figure").firstChild.classList.add("stays");
+  const all = node("div", { class: "parts" }, left, controls.node, ...(others.length ? [right] : []), folded);
+  all.style.setProperty("--aspect", aspect ?? 1.25);
+  right.style.setProperty("--across", across);
+  root.append(all);
 }
 
 export function figure(picture, caption) {
@@ -52,13 +61,13 @@ let made = 0;
 export function slider({ name, label, min, max, step = 0.01, log = false, on }) {
   const id = `slider-${name}-${made++}`;
   const input = node("input", { id, type: "range", name, min: log ? 0 : min, max: log ? 200 : max, step: log ? 1 : step });
-  const output = node("output", { for: id });
+  const output = node("span", { class: "value", "aria-hidden": "true" });
   const caption = node("span", {}, label);
   const value = () => (log ? rounded(min * (max / min) ** (input.value / 200)) : Number(input.value));
   input.addEventListener("input", () => on(value()));
   return {
     name,
-    node: node("div", { class: "control" }, node("label", { for: id }, caption, " ", output), input),
+    node: node("div", { class: "control", "data-control": name }, node("label", { for: id }, caption, " ", output), input),
     label(text) {
       caption.textContent = text;
     },
@@ -94,7 +103,7 @@ export function check(name, label, on) {
   input.addEventListener("change", () => on(input.checked));
   return {
     name,
-    node: node("label", { class: "check" }, input, node("span", {}, label)),
+    node: node("label", { class: "check", "data-control": name }, input, node("span", {}, label)),
     set(value, enabled = true) {
       input.checked = Boolean(value);
       input.disabled = !enabled;
@@ -108,21 +117,22 @@ export function button(name, label, on) {
   return { name: null, node: own, set() {}, enable: (enabled) => (own.disabled = !enabled) };
 }
 
-// Controls together; `set` gives each the part of the state that has its name.
+// Controls together; `set` gives each the part of the state that has its name, if there is one.
 export function panel(label, controls) {
   const buttons = controls.filter((control) => control.name === null).map((control) => control.node);
   const others = controls.filter((control) => control.name !== null).map((control) => control.node);
   return {
     node: node("section", { class: "panel", "aria-label": label }, ...others, node("div", { class: "buttons" }, ...buttons)),
     set(state, enabled = {}) {
-      for (const control of controls) if (control.name !== null) control.set(state[control.name], enabled[control.name] ?? true);
+      for (const control of controls) if (control.name in state) control.set(state[control.name], enabled[control.name] ?? true);
     },
   };
 }
 
 // ---- numbers -------------------------------------------------------------------------------------------------------------------
 
-// A table of name and number. `set` takes numbers or nested arrays; tests read them whole as JSON in data-json. null hides a row.
+// A table of name and number. `set` takes numbers or nested arrays; tests read them whole as JSON in data-json. null hides a row,
+// undefined is a number that is still being computed.
 export function readout(labels) {
   const body = node("tbody");
   const rows = {};
@@ -139,9 +149,13 @@ export function readout(labels) {
       for (const [name, value] of Object.entries(values)) {
         const { row, cell } = rows[name];
         row.hidden = value === null;
-        if (value === null) continue;
-        cell.textContent = show(value);
-        cell.setAttribute("data-json", JSON.stringify(value));
+        if (value === undefined) {
+          cell.textContent = "…";
+          cell.removeAttribute("data-json");
+        } else if (value !== null) {
+          cell.textContent = show(value);
+          cell.setAttribute("data-json", JSON.stringify(value));
+        }
       }
     },
   };
@@ -149,24 +163,49 @@ export function readout(labels) {
 
 // ---- a plane with handles --------------------------------------------------------------------------------------------------------
 
+// The usual ranges of a plane, wider where points lie outside; with a margin, so that no ring is cut.
+export function around(points, ...usual) {
+  return usual.map(([low, high], d) => {
+    const all = points.map((point) => point[d]);
+    const [least, most] = [Math.min(low, ...all), Math.max(high, ...all)];
+    const room = 0.08 * (most - least);
+    return [Math.min(low, Math.min(...all) - room), Math.max(high, Math.max(...all) + room)];
+  });
+}
+
+const [WIDTH, FLATTEST, STEEPEST] = [600, 3, 1]; // of planes, and width over height at most and at least
+
 export class Plane {
-  constructor({ x, y, label, scale = 100 }) {
-    Object.assign(this, { x, y, scale });
-    this.width = (x[1] - x[0]) * scale;
-    this.height = (y[1] - y[0]) * scale;
+  constructor({ x, y, label, width = WIDTH, ticks = true }) {
+    const aspect = Math.min(FLATTEST, Math.max(STEEPEST, (x[1] - x[0]) / (y[1] - y[0])));
+    Object.assign(this, { x, y, width, height: width / aspect, aspect });
+    [this.scale, this.rise] = [width / (x[1] - x[0]), this.height / (y[1] - y[0])];
     this.node = svg("svg", { class: "plane", viewBox: `0 0 ${this.width} ${this.height}`, role: "group", "aria-label": label });
     this.back = svg("rect", { width: this.width, height: this.height, class: "back" });
     this.node.append(this.back);
+    this.ticks = ticks;
+  }
+
+  // Numbers along the lower and the left edge: each axis has its own scale.
+  drawTicks() {
+    const own = this.layer("ticks");
+    own.setAttribute("pointer-events", "none");
+    const inside = (z, [low, high]) => z > low + 0.04 * (high - low) && z < high - 0.04 * (high - low);
+    const [left, low] = [this.x[0], this.y[0]];
+    for (const z of nice(...this.x, 6)) if (inside(z, this.x)) own.append(this.text([z, low], String(z), { dy: -8, class: "tick" }));
+    for (const z of nice(...this.y, 4)) if (inside(z, this.y)) own.append(this.text([left, z], String(z), { dx: 8, dy: 6, "text-anchor": "start", class: "tick" }));
+    this.ticks = false;
   }
 
   layer(name) {
     const own = svg("g", { class: `layer-${name}` });
+    if (this.ticks && name !== "ticks") this.drawTicks();
     this.node.append(own);
     return own;
   }
 
   at([x, y]) {
-    return [(x - this.x[0]) * this.scale, (this.y[1] - y) * this.scale];
+    return [(x - this.x[0]) * this.scale, (this.y[1] - y) * this.rise];
   }
 
   // The point under a pointer, inside the plane, to two decimals.
@@ -256,6 +295,8 @@ export class Plane {
       cross: () => svg("path", { d: "M-13-13L13 13M-13 13L13-13", class: "cross" }),
     }[shape]();
     const own = svg("g", { class: "handle", tabindex: 0, role: "button" }, svg("circle", { r: 26, class: "touch" }), mark);
+    const far = (d) => Math.max(1, Math.round((this[d][1] - this[d][0]) / 10));
+    const [wide, high] = [far("x"), far("y")];
     const move = (point) => layer.on(layer.points.map((p, k) => (k === i ? this.clamp(point) : p)), i);
     own.addEventListener("focus", () => layer.chosen(i));
     own.addEventListener("pointerdown", (event) => {
@@ -263,6 +304,7 @@ export class Plane {
       own.setPointerCapture(event.pointerId);
       own.focus({ preventScroll: true });
     });
+    own.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false }); // the plane scrolls, a handle does not
     own.addEventListener("pointermove", (event) => own.hasPointerCapture(event.pointerId) && move(this.pointOf(event)));
     own.addEventListener("keydown", (event) => {
       const by = event.shiftKey ? size / 10 : size;
@@ -270,7 +312,7 @@ export class Plane {
       if (!dx && !dy) return;
       event.preventDefault();
       const [x, y] = layer.points[i];
-      move([x + dx, y + dy]);
+      move([x + wide * dx, y + high * dy]);
     });
     return own;
   }
@@ -288,7 +330,8 @@ export const blend = (a, b, share) => a.map((x, k) => x + share * (b[k] - x));
 
 // ---- bars: rows of [label, share, unit or null], shares in [0, 1] -------------------------------------------------------------------
 
-export function bars(picture, rows, { high = 22, left = 96, width = 270 } = {}) {
+export function bars(picture, rows, { high = 22, width = 200 } = {}) {
+  const left = 14 + 9 * Math.max(...rows.map(([label]) => label.length)); // of letters of 18 pixels, as on the stage
   picture.setAttribute("viewBox", `0 0 ${left + width + 56} ${rows.length * high + 4}`);
   const parts = rows.flatMap(([label, share, unit], r) => {
     const y = r * high + 2;
@@ -314,7 +357,7 @@ export const nice = (low, high, count) => {
 };
 
 export class Chart {
-  constructor({ label, width = 420, height = 220, xlabel = "", ylabel = "", log = false }) {
+  constructor({ label, width = 340, height = 200, xlabel = "", ylabel = "", log = false }) {
     Object.assign(this, { width, height, log, box: { left: 46, right: 10, top: 10, bottom: 36 }, xlabel, ylabel, label });
     this.node = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "chart" });
   }

@@ -172,7 +172,7 @@ export function chain(problem, numDraws, rng, warmup = 50, start = null) {
 // Averages of the attention of a new query over draws of p(parameters | D).
 // right: p(unit | q, D) = E[p(q | .) w] / E[p(q | .)]. wrong: E[w], which forgets that the query is one more observation.
 // lower, upper: the central band of the attention, each draw counted by p(q | .). effective: draws that the right average is worth.
-export function average(problem, draws, query, prob = 0.89) {
+export function average(problem, draws, query, prob = 0.9) {
   const { precision, weights } = problem;
   const [count, units] = [draws.length, weights.length];
   const scale = 0.5 * query.length * (Math.log(precision) - LOG_2_PI);

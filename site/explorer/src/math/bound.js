@@ -7,10 +7,10 @@ export function elbo(logJoint, guide) {
   return sum;
 }
 
-// KL(q | p); infinite where q has probability that p has not.
-export function divergence(q, p) {
+// KL(q | p) from log p: a probability that underflows has a logarithm.
+export function divergence(q, logP) {
   let sum = 0;
-  for (let j = 0; j < q.length; j++) if (q[j] > 0) sum += q[j] * (Math.log(q[j]) - Math.log(p[j]));
+  for (let j = 0; j < q.length; j++) if (q[j] > 0) sum += q[j] * (Math.log(q[j]) - logP[j]);
   return sum;
 }
 

@@ -23,8 +23,11 @@ const ENDINGS = [
 ];
 
 export function wordsOf(sentence) {
-  return sentence.trim().split(/[\s.,;:!?]+/).filter(Boolean).slice(0, MOST_WORDS);
+  return sentence.trim().split(/[\s.,;:!?]+/).filter(Boolean);
 }
+
+// Words of which the lexicon knows nothing, so that their endings decide.
+export const unknown = (words) => words.filter((word) => !Object.hasOwn(LEXICON, word.toLowerCase()));
 
 export function unaryOf(word) {
   const own = word.toLowerCase();

@@ -1,12 +1,12 @@
 // View 9: chains of a small posterior, with starts, draws and a bug of one's own choosing; rank plots, R-hat, and calibration.
 
 import {
-  BUGS, calibrationRanks, countsBelow, drawChains, essBulk, essTail, exactPosterior, mixtureDensity, rankCounts, rhat,
+  calibrationRanks, countsBelow, drawChains, essBulk, essTail, exactPosterior, mixtureDensity, rankCounts, rhat,
   simultaneousBand, smallProblem, starts, uniformity,
 } from "../math/diagnostics.js";
 import { generator } from "../math/random.js";
-import { numbers } from "../parts.js";
-import { button, choice, columns, figure, panel, slider, svg } from "../ui.js";
+import { oneOf, range, seed, whole } from "../fields.js";
+import { button, choice, figure, layout, nice, panel, readout, short, slider, svg } from "../ui.js";
 
 const CHAINS = 4;
 const WARMUP = 20;
@@ -78,43 +78,39 @@ print(json.dumps({
 
 const defaults = { separation: 5, precision: 1.5, keyStrength: 1, start: "same", bug: "twice", draws: 300, seed: 1 };
 
-function fromURL(own) {
-  if ("bug" in own && !(own.bug in BUGS)) throw new Error(`bug must be one of ${Object.keys(BUGS).join(", ")}`);
-  if ("start" in own && !["same", "apart"].includes(own.start)) throw new Error("start must be same or apart");
-  for (const name of ["precision", "keyStrength"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} must be positive`);
-  if ("draws" in own && !(Number.isInteger(own.draws) && own.draws >= 8 && own.draws <= 2000)) throw new Error("draws must be 8 to 2000");
-  return own;
-}
+const fields = {
+  bug: oneOf(NAMES), start: oneOf({ same: "all in one mode", apart: "every second one with keys exchanged" }), draws: whole(20, 500, { step: 10, least: 8, most: 2000 }),
+  separation: range(0, 8, { step: 0.1, most: 20 }), precision: range(0.3, 6, { log: true, least: 0.01, most: 100 }), keyStrength: range(0.05, 10, { log: true, least: 0.01, most: 100 }), seed,
+};
 
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
   let token = 0;
   let calibration = null;
   let key = "";
+  let found = {};
   const [trace, rankPlot, ecdf] = ["Traces of four chains", "Rank plots of four chains", "Ranks of the truth against their band"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "picture" }));
-  const verdict = document.createElement("p");
-  verdict.className = "verdict";
-  verdict.setAttribute("aria-live", "polite");
-  const read = numbers(
-    { rhat: "R-hat", pKey: "p of uniform ranks, first key", pLogLikelihood: "p of uniform ranks, log likelihood" },
-    { simulations: "simulations done", essBulk: "effective draws, bulk", essTail: "effective draws, tails", mean: "mean of the first key, drawn", exactMean: "the same, exact" },
-  );
+  const read = readout({
+    rhat: "R-hat", pKey: "p of uniform ranks, first key", pLogLikelihood: "p of uniform ranks, log likelihood",
+    simulations: "simulations done", essBulk: "effective draws, bulk", essTail: "effective draws, tails", mean: "mean of the first key, drawn", exactMean: "the same, exact",
+  });
   const controls = panel("Controls", [
     choice("Bug of the sampler", NAMES, "bug", (bug) => changed({ bug })),
-    choice("Starts of the chains", { same: "all in one mode", apart: "every second one with keys exchanged" }, "start", (start) => changed({ start })),
-    slider({ name: "draws", label: "Draws of a chain", min: 20, max: 500, step: 10, on: (draws) => changed({ draws }) }),
-    slider({ name: "separation", label: "Distance of the keys' prior means", min: 0, max: 8, step: 0.1, on: (separation) => changed({ separation }) }),
-    slider({ name: "precision", label: "Precision of a query α", min: 0.3, max: 6, log: true, on: (precision) => changed({ precision }) }),
-    slider({ name: "keyStrength", label: "Strength of the prior θ", min: 0.05, max: 10, log: true, on: (keyStrength) => changed({ keyStrength }) }),
+    choice("Starts of the chains", fields.start.options, "start", (start) => changed({ start })),
+    slider({ name: "draws", label: "Draws of a chain", ...fields.draws, on: (draws) => changed({ draws }) }),
+    slider({ name: "separation", label: "Distance of the keys' prior means", ...fields.separation, on: (separation) => changed({ separation }) }),
+    slider({ name: "precision", label: "Precision of a query α", ...fields.precision, on: (precision) => changed({ precision }) }),
+    slider({ name: "keyStrength", label: "Strength of the prior θ", ...fields.keyStrength, on: (keyStrength) => changed({ keyStrength }) }),
     button("reseed", "Draw again", () => changed({ seed: state.seed + 1 })),
   ]);
-  root.append(columns(
-    [
+  layout(root, {
+    main: [
       figure(trace, "Draws of the first key, four chains; on the right their histogram under the exact posterior (line)."),
-      figure(rankPlot, "Rank plots: how a chain's draws rank among all. Those of chains that agree are flat."), controls.node,
+      figure(rankPlot, "Rank plots: how a chain's draws rank among all. Those of chains that agree are flat."),
     ],
-    [figure(ecdf, "Calibration: parameters from the prior, queries from them, 200 times. The share of true values below each rank, less the uniform share; a right sampler stays in the band in 99 of 100 runs."), verdict, read.node],
-  ));
+    controls, numbers: read, aspect: 1.3,
+    others: [figure(ecdf, "Calibration: parameters from the prior, queries from them, 200 times. The share of true values below each rank, less the uniform share; a right sampler stays in the band in 99 of 100 runs.")],
+  });
 
   function calibrate() {
     const own = JSON.stringify([optionsOf(state), state.bug, state.seed]);
@@ -144,27 +140,36 @@ function mount(root, first, changed) {
     const p = calibration.p ?? [undefined, undefined];
     read.set({ simulations: done, pKey: p[0], pLogLikelihood: p[1] });
     drawEcdf(ecdf, calibration, done);
+    ecdf.setAttribute("aria-label", p[0] === undefined ? "Ranks of the truth against their band: being drawn" : `Ranks of the truth against their band: p of uniform ranks ${short(p[0])} for the first key, ${short(p[1])} for the log likelihood`);
     say(p);
   }
 
+  // What R-hat, calibration and the exact mean say of the state; the last sees what the others cannot.
   function say(p) {
-    const agree = state.rhat < 1.01;
-    const right = p[0] === undefined ? null : Math.min(...p) > 0.005;
-    const first = agree ? "The chains agree: R-hat is below 1.01." : "The chains disagree: R-hat is 1.01 or more.";
-    const second = right === null ? "Calibration is running." : right ? "Calibration finds nothing." : "Calibration says that the sampler is wrong: ranks leave the band.";
-    verdict.textContent = `${first} ${second}`;
+    const first = found.rhat < 1.01 ? `The chains agree: R-hat is ${found.rhat.toFixed(3)}.` : `The chains disagree: R-hat is ${found.rhat.toFixed(3)}.`;
+    const second = p[0] === undefined ? "Calibration is running." : Math.min(...p) > 0.005 ? "Calibration finds nothing." : "Calibration says that the sampler is wrong: ranks leave the band.";
+    const apart = Math.abs(found.mean - found.exactMean) / found.error;
+    const means = `the drawn mean is ${short(found.mean)} and the exact one ${short(found.exactMean)}, ${apart.toFixed(0)} standard errors apart`;
+    const missed = "a part of the posterior is missing. R-hat cannot see what all chains miss, and calibration starts from draws of the prior, so that it does not test these starts";
+    const third = apart < 4 ? `The drawn mean, ${short(found.mean)}, is near the exact one, ${short(found.exactMean)}, by its own standard error.` : `But ${means}: ${state.bug === "none" ? missed : "this is not the posterior"}.`;
+    now(`${first} ${second} ${third}`);
   }
 
   function update(next) {
-    const chains = chainsOf(next);
-    const found = rhat(chains);
-    state = { ...next, rhat: found };
-    controls.set(next);
-    const terms = exactPosterior(smallProblem(optionsOf(next)));
-    const mean = chains.flat().reduce((a, b) => a + b, 0) / chains.flat().length;
+    state = next;
+    const chains = chainsOf(state);
+    const [all, effective] = [chains.flat(), essBulk(chains)];
+    const terms = exactPosterior(smallProblem(optionsOf(state)));
+    const mean = all.reduce((a, b) => a + b, 0) / all.length;
+    const sd = Math.sqrt(all.reduce((sum, z) => sum + (z - mean) ** 2, 0) / all.length);
+    found = { rhat: rhat(chains), mean, exactMean: terms.reduce((sum, t) => sum + t.weight * t.mean, 0), error: sd / Math.sqrt(effective) };
+    controls.set(state);
     drawTrace(trace, chains, terms);
-    drawRanks(rankPlot, rankCounts(chains, BINS), next.draws);
-    read.set({ rhat: found, essBulk: essBulk(chains), essTail: essTail(chains), mean, exactMean: terms.reduce((sum, t) => sum + t.weight * t.mean, 0) });
+    const counts = rankCounts(chains, BINS);
+    drawRanks(rankPlot, counts, state.draws);
+    rankPlot.setAttribute("aria-label", `Rank plots of four chains, draws by tenth: ${counts.map((row, c) => `chain ${c + 1} ${row.join(" ")}`).join("; ")}`);
+    trace.setAttribute("aria-label", `Traces of four chains: means ${chains.map((row) => short(row.reduce((a, b) => a + b, 0) / row.length)).join(", ")}; exact mean ${short(found.exactMean)}`);
+    read.set({ rhat: found.rhat, essBulk: effective, essTail: essTail(chains), mean, exactMean: found.exactMean });
     calibrate();
     showCalibration();
   }
@@ -174,7 +179,8 @@ function mount(root, first, changed) {
 function drawTrace(picture, chains, terms) {
   const [width, height, split] = [460, 200, 330];
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const [low, high] = [-5, 5];
+  const ends = terms.filter((t) => t.weight > 0.01).flatMap((t) => [t.mean - 3 / Math.sqrt(t.precision), t.mean + 3 / Math.sqrt(t.precision)]);
+  const [low, high] = [Math.min(...chains.flat(), ...ends), Math.max(...chains.flat(), ...ends)];
   const y = (z) => 8 + (1 - (Math.min(high, Math.max(low, z)) - low) / (high - low)) * (height - 30);
   const x = (t) => 26 + (t * (split - 30)) / chains[0].length;
   const parts = chains.map((row, c) => svg("path", { d: row.map((z, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(z).toFixed(1)}`).join(""), class: `trace unit-${c}` }));
@@ -188,7 +194,7 @@ function drawTrace(picture, chains, terms) {
   const cell = (height - 30) / bins;
   parts.push(...shown.map((h, k) => svg("rect", { x: split, y: (height - 22 - (k + 1) * cell).toFixed(1), width: (h * wide).toFixed(1), height: (cell - 0.4).toFixed(1), class: "histogram" })));
   parts.push(svg("path", { d: density.map((h, k) => `${k ? "L" : "M"}${(split + h * wide).toFixed(1)} ${y(places[k]).toFixed(1)}`).join(""), class: "line" }));
-  for (const z of [-4, -2, 0, 2, 4]) parts.push(svg("text", { x: 20, y: y(z) + 4, "text-anchor": "end" }, String(z)));
+  for (const z of nice(low, high, 5)) parts.push(svg("text", { x: 20, y: y(z) + 4, "text-anchor": "end" }, String(z)));
   parts.push(svg("text", { x: split / 2, y: height - 4, "text-anchor": "middle" }, `draw 1 to ${chains[0].length}`));
   picture.replaceChildren(...parts);
 }
@@ -233,10 +239,9 @@ function drawEcdf(picture, found, done) {
 
 export default {
   id: "fool-the-diagnostics",
-  number: 9,
   title: "Fool the diagnostics",
-  sentence: "Four chains agree perfectly, and all of them are wrong: R-hat compares chains with each other, calibration compares them with the truth.",
+  sentence: "R-hat compares chains with each other, calibration compares a sampler with truths drawn from the prior. Each misses what the other sees, and both can miss the same.",
   suggestion: "take the bug out: the ranks return into the band. Then bring the prior means together with all chains in one mode: R-hat is 1.00 and half of the posterior is missing, until every second chain starts exchanged.",
   notebook: "10_diagnosing_the_posterior",
-  defaults, fromURL, mount, python,
+  defaults, fields, mount, python,
 };

@@ -2,8 +2,9 @@
 
 import { adapt, average, chain, exact, explain, movesKeys, movesShift } from "../math/adapt.js";
 import { generator } from "../math/random.js";
-import { cloud, later, numbers, shares } from "../parts.js";
-import { Plane, button, choice, columns, figure, panel, slider, svg, unitClass } from "../ui.js";
+import { oneOf, point, points, range, seed, whole } from "../fields.js";
+import { cloud, later, shares } from "../parts.js";
+import { Plane, around, button, choice, figure, layout, panel, readout, slider, svg, unitClass } from "../ui.js";
 
 const UNITS = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"];
 const EXACT = 3000; // assignments of the queries that are summed at most
@@ -61,58 +62,43 @@ const defaults = {
   precision: 4, keyStrength: 2, shiftStrength: 1, adapt: "own", steps: 8, draws: 600, seed: 1,
 };
 
-// A state from an address or a file, if its numbers make a problem.
-function fromURL(own) {
-  const points = (rows, most) => rows.length > 0 && rows.length <= most && rows.every((row) => Array.isArray(row) && row.length === 2 && row.every(Number.isFinite));
-  if (own.queries && !points(own.queries, 60)) throw new Error("queries must be 1 to 60 pairs of numbers");
-  if (own.keys && !points(own.keys, 12)) throw new Error("keys must be 1 to 12 pairs of numbers");
-  if (own.query && !points([own.query], 1)) throw new Error("query must be a pair of numbers");
-  for (const name of ["precision", "keyStrength", "shiftStrength"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} must be positive`);
-  for (const [name, least, most] of [["steps", 0, 1000], ["draws", 1, 20000]]) {
-    if (name in own && !(Number.isInteger(own[name]) && own[name] >= least && own[name] <= most)) throw new Error(`${name} must be ${least} to ${most}`);
-  }
-  if ("adapt" in own && !["own", "shift", "both"].includes(own.adapt)) throw new Error("adapt must be own, shift or both");
-  return own;
-}
+const strength = range(0.05, 50, { log: true, least: 1e-3, most: 1e4 });
+const fields = {
+  queries: points(1, 60), keys: points(1, 12), query: point, precision: range(0.5, 20, { log: true, least: 1e-3, most: 1e4 }), keyStrength: strength, shiftStrength: strength,
+  adapt: oneOf({ own: "each key", shift: "one common shift", both: "both" }), steps: whole(0, 30, { most: 1000 }), draws: whole(20, 2000, { step: 20, least: 1, most: 20000 }), seed,
+};
 
-// The plane, as wide as points that lie outside of the usual one need it.
-function around(points) {
-  const [x, y] = [[-3.5, 3.5], [-2.6, 2.9]].map(([low, high], d) => {
-    const all = points.map((point) => point[d]);
-    const room = 0.15 * (Math.max(...all) - Math.min(...all));
-    return [Math.min(low, Math.min(...all) - room), Math.max(high, Math.max(...all) + room)];
-  });
-  return { x, y, scale: 700 / (x[1] - x[0]) };
-}
-
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
-  const plane = new Plane({ ...around([...first.queries, ...first.keys, first.query]), label: "Plane of queries and keys" });
+  const [x, y] = around([...first.queries, ...first.keys, first.query], [-3.5, 3.5], [-2.6, 2.9]);
+  const plane = new Plane({ x, y, label: "Plane of queries and keys", width: 700 });
   const layers = Object.fromEntries(["draws", "keys", "queries", "new", "paths"].map((name) => [name, plane.layer(name)]));
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
-  const read = numbers(
-    { right: "right average, by unit", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats" },
-    { lower: "lower end of the band", upper: "upper end of the band", made: "draws made", effective: "draws that the weights are worth", keys: "adapted keys", shift: "adapted shift" },
-  );
+  const read = readout({
+    right: "right average, by unit", exact: "the same, summed exactly", wrong: "wrong average", adapted: "at the adapted keys", logJoint: "log joint at the adapted keys, nats",
+    lower: "lower end of the band", upper: "upper end of the band", made: "draws made", effective: "draws that the weights are worth", keys: "adapted keys", shift: "adapted shift",
+  });
   let playing = 0;
 
+  const drop = (place) => state.queries.length < 60 && changed({ queries: [...state.queries, [...place]] });
   const controls = panel("Controls", [
-    choice("What adapts", { own: "each key", shift: "one common shift", both: "both" }, "adapt", (adapt) => changed({ adapt })),
-    slider({ name: "keyStrength", label: "Strength of the keys' prior θ", min: 0.05, max: 50, log: true, on: (keyStrength) => changed({ keyStrength }) }),
-    slider({ name: "shiftStrength", label: "Strength of the shift's prior κ", min: 0.05, max: 50, log: true, on: (shiftStrength) => changed({ shiftStrength }) }),
-    slider({ name: "precision", label: "Precision of a query α", min: 0.5, max: 20, log: true, on: (precision) => changed({ precision }) }),
-    slider({ name: "steps", label: "EM steps", min: 0, max: 30, step: 1, on: (steps) => changed({ steps }) }),
-    slider({ name: "draws", label: "Draws of the Gibbs sampler", min: 20, max: 2000, step: 20, on: (draws) => changed({ draws }) }),
+    choice("What adapts", fields.adapt.options, "adapt", (adapt) => changed({ adapt })),
+    slider({ name: "keyStrength", label: "Strength of the keys' prior θ", ...fields.keyStrength, on: (keyStrength) => changed({ keyStrength }) }),
+    slider({ name: "shiftStrength", label: "Strength of the shift's prior κ", ...fields.shiftStrength, on: (shiftStrength) => changed({ shiftStrength }) }),
+    slider({ name: "precision", label: "Precision of a query α", ...fields.precision, on: (precision) => changed({ precision }) }),
+    slider({ name: "steps", label: "EM steps", ...fields.steps, on: (steps) => changed({ steps }) }),
+    slider({ name: "draws", label: "Draws of the Gibbs sampler", ...fields.draws, on: (draws) => changed({ draws }) }),
     button("run", "Run the sampler", () => run()),
-    button("drop", "Drop a query at the cross", () => changed({ queries: [...state.queries, state.query.map((x) => x)] })),
+    button("drop", "Drop a query at the cross", () => drop(state.query)),
     button("lift", "Take the last query away", () => state.queries.length > 1 && changed({ queries: state.queries.slice(0, -1) })),
     button("reseed", "Other draws", () => changed({ seed: state.seed + 1 })),
   ]);
-  plane.onEmpty((point) => changed({ queries: [...state.queries, point] }));
-  root.append(columns(
-    [figure(plane.node, "Dots: queries; tap the plane to drop one. Rings: prior means. Lines: EM steps to the adapted keys. Clouds: draws of the keys. Cross: a new query."), controls.node],
-    [figure(bars, "To which unit does the new query belong? Right: each draw counts by the density that it gives the query, p(unit | query, data), with a band of 89 %. Wrong: all draws count alike."), read.node],
-  ));
+  plane.onEmpty((place) => drop(place));
+  layout(root, {
+    main: figure(plane.node, "Dots: queries; tap the plane to drop one. Rings: prior means. Lines: EM steps to the adapted keys. Clouds: draws of the keys. Cross: a new query."),
+    controls, numbers: read, aspect: plane.aspect,
+    others: [figure(bars, "To which unit does the new query belong? Right: each draw counts by the density that it gives the query, p(unit | query, data), with a band of 90 %. Wrong: all draws count alike.")],
+  });
 
   const exactLater = later(() => {
     const said = exact(problemOf(state), state.query, EXACT);
@@ -156,6 +142,13 @@ function mount(root, first, changed) {
       ["wrong average", said.wrong, null],
       ["adapted keys", adapted, null],
     ];
+    const first = (p) => {
+      const j = p.indexOf(Math.max(...p));
+      return [UNITS[j], `${UNITS[j]} (${p[j].toFixed(2)})`];
+    };
+    const [right, wrong, plug] = [said.right, said.wrong, adapted].map(first);
+    const differ = wrong[0] !== right[0] || plug[0] !== right[0];
+    now(`Averaged rightly, the cross most probably belongs to ${right[1]}; ${differ ? "but" : "so"} at the adapted keys to ${plug[1]}, and by a plain average over draws to ${wrong[1]}.`);
     shares(bars, rows, UNITS.slice(0, shown.keys.length));
     read.set({
       logJoint: objective.at(-1), adapted, wrong: said.wrong, right: said.right, exact: undefined,
@@ -181,10 +174,9 @@ function mount(root, first, changed) {
 
 export default {
   id: "keys-adapt",
-  number: 6,
   title: "Keys adapt",
-  sentence: "Queries are data about the keys. Averaged rightly, the cross most probably belongs to C, which no query has come near yet; at the adapted keys, and by a plain average over draws, to A.",
+  sentence: "Queries are data about the keys. Where a new query belongs is an average over the posterior of the keys in which each draw counts by the density that it gives the query.",
   suggestion: "drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
   notebook: "04_keys_that_adapt",
-  defaults, fromURL, mount, python,
+  defaults, fields, mount, python,
 };

@@ -1,10 +1,11 @@
 // View 8: mean field on a sentence. Arcs and labels after some sweeps, the ELBO under log Z, and parses drawn by Gibbs sampling.
 
 import { annealed, drawHeads, drawStart, enumerate, gibbsSweep, meanField, objective, tablesOf } from "../math/crf.js";
-import { CHANNELS, LABELS, crfOf, wordsOf } from "../math/grammar.js";
+import { CHANNELS, LABELS, MOST_WORDS, crfOf, unknown, wordsOf } from "../math/grammar.js";
 import { generator } from "../math/random.js";
-import { later, numbers } from "../parts.js";
-import { button, choice, columns, figure, node, panel, slider, svg } from "../ui.js";
+import { anything, oneOf, range, seed, text, whole } from "../fields.js";
+import { later } from "../parts.js";
+import { button, choice, figure, layout, node, panel, readout, short, slider, svg } from "../ui.js";
 
 const EXACT = 20000; // labellings that are summed at most
 const BETAS = Array.from({ length: 41 }, (_, t) => t / 40);
@@ -17,7 +18,7 @@ export function sentenceOf(state) {
     const names = labels ?? unary[0].map((_, a) => `label ${a + 1}`);
     return { words, labels: names, channels: ternary.map((_, c) => `channel ${c + 1}`), crf: { unary, ternary, distances, root } };
   }
-  const words = wordsOf(state.sentence);
+  const words = wordsOf(state.sentence).slice(0, MOST_WORDS);
   return { words, labels: LABELS, channels: CHANNELS.slice(0, state.channels), crf: crfOf(words, state.channels, state.coupling) };
 }
 
@@ -72,12 +73,13 @@ const defaults = {
   channel: "0", parse: 0, seed: 1, crf: null,
 };
 
-// A state from an address or a file, if its numbers make a CRF.
+const fields = {
+  sentence: text(200), channels: oneOf({ 1: "one", 2: "two" }), coupling: range(0, 2, { step: 0.05, most: 10 }),
+  schedule: oneOf({ asynchronous: "heads, then labels", synchronous: "all at once", sequential: "word by word" }), damping: range(0, 0.95, { step: 0.05, most: 0.99 }),
+  sweeps: whole(1, 40, { most: 1000 }), channel: oneOf({ 0: CHANNELS[0], 1: CHANNELS[1] }), parse: whole(0, PARSES - 1), seed, crf: anything,
+};
+
 function fromURL(own) {
-  if (own.schedule && !["asynchronous", "synchronous", "sequential"].includes(own.schedule)) throw new Error("schedule must be asynchronous, synchronous or sequential");
-  if ("damping" in own && !(own.damping >= 0 && own.damping < 1)) throw new Error("damping must be 0 or more, and less than 1");
-  if ("sweeps" in own && !(Number.isInteger(own.sweeps) && own.sweeps >= 0 && own.sweeps <= 1000)) throw new Error("sweeps must be 0 to 1000");
-  if ("channels" in own && ![1, 2].includes(own.channels)) throw new Error("channels must be 1 or 2");
   if (own.crf) {
     const { words, unary, ternary, distances = [], root_ternary: root = null } = own.crf;
     const shaped = (x, ...shape) => (shape.length === 0 ? Number.isFinite(x) : Array.isArray(x) && x.length === shape[0] && x.every((y) => shaped(y, ...shape.slice(1))));
@@ -88,12 +90,12 @@ function fromURL(own) {
     const scores = [...ternary.flat(3), ...(root ?? []).flat()];
     if (Math.max(...scores) - Math.min(...scores) > 300) throw new Error("scores of arcs lie more than 300 apart");
     if (root && !shaped(root, ternary.length, count, root[0]?.[0]?.length)) throw new Error("crf.root_ternary must be (channel, label, label of the root)");
-  } else if ("sentence" in own && wordsOf(own.sentence).length < 2) throw new Error("a sentence needs two words");
+  } else if (typeof own.sentence === "string" && wordsOf(own.sentence).length < 2) throw new Error("a sentence needs two words");
   return own;
 }
 
 // Arcs over words: { words, below(i, x) parts under a word, arcs [{ from (-1: root), to, weight }] }
-function drawArcs(picture, words, arcs, below, depth) {
+function drawArcs(picture, words, arcs, below, depth, strange) {
   const width = 460;
   const step = width / words.length;
   const base = 30 + Math.min(120, 22 * words.length);
@@ -107,44 +109,45 @@ function drawArcs(picture, words, arcs, below, depth) {
     const arrow = svg("path", { d: `M${end}l-4 -7h8z`, class: "arrow", opacity: weight.toFixed(3) });
     return [svg("path", { d, class: "arc", opacity: weight.toFixed(3), "stroke-width": (0.8 + 2.2 * weight).toFixed(2) }), arrow];
   });
-  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: "word", ...(word.length * 8 > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
+  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: strange.includes(word) ? "word strange" : "word", ...(word.length * 8 > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
   picture.replaceChildren(...parts.flat(), ...texts, ...words.flatMap((_, i) => below(i, x(i), base, step)));
 }
 
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
   let exact = null;
   let key = "";
-  const input = node("input", { type: "text", id: "sentence-typed", name: "sentence", maxlength: 90, autocomplete: "off", spellcheck: "false" });
-  input.addEventListener("input", () => wordsOf(input.value).length > 1 && changed({ sentence: input.value, crf: null, parse: 0 }));
+  const input = node("input", { type: "text", id: "sentence-typed", name: "sentence", maxlength: 200, autocomplete: "off", spellcheck: "false" });
+  input.addEventListener("input", () => {
+    if (wordsOf(input.value).length > 1) changed({ sentence: input.value, crf: null, parse: 0 });
+    else note.textContent = `A sentence needs two words; the picture is still that of “${sentenceOf(state).words.join(" ")}”.`;
+  });
+  const note = node("p", { class: "note", role: "status" });
   const [field, drawn, climb] = ["Mean field: arcs and labels", "One parse drawn", "ELBO by sweep"].map((label) => svg("svg", { role: "img", "aria-label": label, class: "picture" }));
   const legend = node("p", { class: "legend" });
   const tally = node("ol", { class: "tally" });
-  const read = numbers(
-    { elbo: "ELBO, nats", logZ: "log Z, summed exactly", annealed: "log Z, annealed", annealedError: "its standard error", gap: "gap, KL(Q | p)" },
-    { labels: "label marginals by mean field", exactLabels: "exact label marginals", heads: "head marginals of the channel" },
-  );
+  const read = readout({
+    elbo: "ELBO, nats", logZ: "log Z, summed exactly", annealed: "log Z, annealed", annealedError: "its standard error", gap: "gap, KL(Q | p)",
+    labels: "label marginals by mean field", exactLabels: "exact label marginals", heads: "head marginals of the channel",
+  });
   const controls = panel("Controls", [
-    slider({ name: "sweeps", label: "Sweeps", min: 0, max: 40, step: 1, on: (sweeps) => changed({ sweeps }) }),
-    slider({ name: "damping", label: "Damping of labels and heads", min: 0, max: 0.95, step: 0.05, on: (damping) => changed({ damping }) }),
-    slider({ name: "coupling", label: "Coupling (times all scores of arcs)", min: 0, max: 2, step: 0.05, on: (coupling) => changed({ coupling }) }),
-    choice("Schedule", { asynchronous: "heads, then labels", synchronous: "all at once", sequential: "word by word" }, "schedule", (schedule) => changed({ schedule })),
-    choice("Channel shown", { 0: CHANNELS[0], 1: CHANNELS[1] }, "channel", (channel) => changed({ channel, channels: Math.max(state.channels, Number(channel) + 1) })),
-    choice("Channels", { 1: "one", 2: "two" }, "channels", (count) => changed({ channels: Number(count), channel: "0" })),
+    slider({ name: "sweeps", label: "Sweeps", ...fields.sweeps, on: (sweeps) => changed({ sweeps }) }),
+    slider({ name: "damping", label: "Damping of labels and heads", ...fields.damping, on: (damping) => changed({ damping }) }),
+    slider({ name: "coupling", label: "Coupling, times all scores of arcs", ...fields.coupling, on: (coupling) => changed({ coupling }) }),
+    choice("Schedule", fields.schedule.options, "schedule", (schedule) => changed({ schedule })),
+    choice("Channel shown", fields.channel.options, "channel", (channel) => changed({ channel, channels: Math.max(state.channels, Number(channel) + 1) })),
+    choice("Channels", fields.channels.options, "channels", (count) => changed({ channels: Number(count), channel: "0" })),
     button("parse", "Draw another parse", () => changed({ parse: (state.parse + 1) % PARSES })),
     button("reseed", "Other draws", () => changed({ seed: state.seed + 1, parse: 0 })),
   ]);
-  root.append(columns(
-    [
-      node("label", { class: "wide", for: "sentence-typed" }, "A sentence of two to ten words"), input, legend,
-      figure(field, "Mean field: each word's heads, the stronger the likelier; from above, the root. Under a word its labels: left by mean field, right exact."),
-      controls.node,
+  layout(root, {
+    main: [
+      node("label", { class: "wide", for: "sentence-typed" }, "A sentence of two to ten words"), input, note,
+      figure(field, "Mean field: each word's heads, the stronger the likelier; from above, the root. Under a word its labels: left by mean field, right exact. A word in italics is not in the lexicon: its ending decides."), legend,
     ],
-    [
-      figure(drawn, "One parse drawn by Gibbs sampling, labels and heads together. Below, the readings that are drawn most."), tally,
-      figure(climb, "The ELBO after each sweep, under log Z."), read.node,
-    ],
-  ));
+    controls, numbers: read, aspect: 1.4, across: 2,
+    others: [figure(drawn, "One parse drawn by Gibbs sampling, labels and heads together."), figure(climb, "The ELBO after each sweep, under log Z."), tally],
+  });
 
   // what depends on the potentials alone: log Z and draws
   const slow = later((sentence, seed) => {
@@ -177,6 +180,9 @@ function mount(root, first, changed) {
     const bounds = states.map((x) => objective(crf, x, options));
     const elbo = bounds.at(-1);
     const rooted = crf.root ? 1 : 0;
+    const strange = state.crf ? [] : unknown(words);
+    const typed = state.crf ? words.length : wordsOf(state.sentence).length;
+    note.textContent = typed > words.length ? `Only the first ${words.length} of ${typed} words are drawn.` : "";
     const known = exact && key === JSON.stringify([crf, state.seed]) ? exact : null;
     const arcs = at.heads[c].flatMap((row, i) => row.map((weight, s) => ({ from: s - rooted, to: i, weight }))).filter((x) => x.weight > 0.04);
     const bar = (i, x, base, step) => {
@@ -190,20 +196,27 @@ function mount(root, first, changed) {
         });
       });
     };
-    drawArcs(field, words, arcs, bar, 84);
+    drawArcs(field, words, arcs, bar, 84, strange);
     legend.replaceChildren(...labels.flatMap((label, a) => [node("span", { class: `key unit-${a % 8}` }), ` ${label}  `]));
     const logZ = known?.sums?.logPartition;
     drawClimb(climb, bounds, logZ ?? known?.estimate?.logPartition);
     if (known?.draws) {
       const one = known.draws[state.parse % PARSES];
       drawArcs(drawn, words, one.heads[c].map((s, i) => ({ from: s - rooted, to: i, weight: s < 0 ? 0 : 0.9 })),
-        (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24);
+        (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24, strange);
+      drawn.setAttribute("aria-label", `One parse drawn: ${words.map((word, i) => `${word}/${labels[one.labels[i]]}`).join(" ")}`);
       const counts = new Map();
       for (const { labels: z } of known.draws) counts.set(z.join(), (counts.get(z.join()) ?? 0) + 1);
       const top = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 4);
       tally.replaceChildren(...top.map(([z, count]) => node("li", {}, `${((100 * count) / PARSES).toFixed(0)} % ${z.split(",").map((a, i) => `${words[i]}/${labels[a]}`).join(" ")}`)));
     }
     const best = logZ ?? known?.estimate?.logPartition;
+    const reading = (marginals) => words.map((word, i) => `${word}/${labels[marginals[i].indexOf(Math.max(...marginals[i]))]}`).join(" ");
+    const sure = (marginals) => (marginals.reduce((sum, p) => sum + Math.max(...p), 0) / words.length).toFixed(2);
+    const exactly = known?.sums ? `, of the exact labels ${sure(known.sums.labels)}` : "";
+    now(`Mean field reads ${reading(at.labels)}. Mean confidence of its labels: ${sure(at.labels)}${exactly}. ${best === undefined ? "" : `Its ELBO is ${short(Math.max(0, best - elbo))} nats under log Z${known.sums ? "" : " as annealed"}.`}`);
+    field.setAttribute("aria-label", `Mean field: ${words.map((word, i) => `${word} ${labels.map((label, a) => `${label} ${at.labels[i][a].toFixed(2)}`).join(", ")}`).join("; ")}`);
+    climb.setAttribute("aria-label", `ELBO by sweep: from ${short(bounds[0])} to ${short(elbo)}${best === undefined ? "" : `; log Z ${short(best)}`}`);
     read.set({
       elbo, labels: at.labels, heads: at.heads[c],
       logZ: known ? (logZ ?? null) : undefined,
@@ -225,7 +238,7 @@ function mount(root, first, changed) {
 }
 
 function drawClimb(picture, bounds, logZ) {
-  const [width, height] = [460, 150];
+  const [width, height] = [320, 150];
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const all = logZ === undefined ? bounds : [...bounds, logZ];
   const [low, high] = [Math.min(...all), Math.max(...all)];
@@ -244,10 +257,9 @@ function drawClimb(picture, bounds, logZ) {
 
 export default {
   id: "mean-field",
-  number: 8,
   title: "Mean field on a sentence",
-  sentence: "Mean field settles on one reading and is sure of it; the exact labels, and parses drawn by Gibbs sampling, leave several open. The gap between the ELBO and log Z measures what it gave up.",
+  sentence: "Mean field gives every word a distribution of its own, where the exact posterior ties words together. The gap between the ELBO and log Z is what is lost by that.",
   suggestion: "type “the old man the boats”. Lower the coupling until the gap closes. Then set it to 2 and update all at once: the ELBO goes up and down until there is damping.",
   notebook: "09_dependency_crf",
-  defaults, fromURL, mount, python,
+  defaults, fields, fromURL, mount, python,
 };

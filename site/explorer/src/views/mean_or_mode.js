@@ -1,13 +1,19 @@
 // View 5: mean or mode. The answer given a query is a mixture of Gaussians at the values; three of them can have four modes.
 
 import { average, emPath, logDensity, modes } from "../math/mixture.js";
-import { Plane, blend, button, cents, color, columns, figure, literal, panel, readout, slider, tensor } from "../ui.js";
+import { numbersOf, placeIn, point, points, range, whole } from "../fields.js";
+import { Plane, around, blend, button, cents, color, figure, layout, literal, panel, readout, short, slider, svg, tensor } from "../ui.js";
 
 const HIGH = 0.8660254037844386;
 const TRIANGLE = [[0, 1], [-HIGH, -0.5], [HIGH, -0.5]];
 const RING = Array.from({ length: 12 }, (_, k) => (k * Math.PI) / 6 + 0.1);
 
 const defaults = { values: TRIANGLE, weights: [1, 1, 1], sd: 0.72, unit: 0, start: [0.05, 0.25], steps: 40 };
+
+const fields = {
+  values: points(1, 12), weights: numbersOf("values", 1e-12, 1e12), unit: placeIn("values"), start: point,
+  sd: range(0.2, 1.2, { least: 0.01, most: 1000 }), steps: whole(0, 200, { most: 1000 }),
+};
 
 // The answer of a state: weights (attention), values and their precision.
 export function answerIn(state) {
@@ -40,25 +46,19 @@ print(json.dumps({
 `;
 }
 
-function fromURL(own) {
-  const { values = defaults.values, weights = defaults.weights } = own;
-  if (values.length !== weights.length || values.length < 1 || values.length > 12) throw new Error("values and weights are equally many, 1 to 12");
-  if (!weights.every((w) => w > 0)) throw new Error("weights are not positive");
-  if ("sd" in own && !(own.sd > 0)) throw new Error("sd is not positive");
-  return own;
-}
-
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
-  const plane = new Plane({ x: [-1.7, 1.7], y: [-1.4, 1.6], label: "The plane of answers", scale: 180 });
+  const [wide, high] = around([...first.values, first.start], [-1.7, 1.7], [-1.4, 1.6]);
+  const plane = new Plane({ x: wide, y: high, label: "The plane of answers" });
   const shade = plane.shading(68, 60);
-  const [paths, marks, rings, starting] = ["paths", "marks", "values", "start"].map((name) => plane.layer(name));
-  for (const layer of [paths, marks]) layer.setAttribute("pointer-events", "none");
+  const [paths, marks, rings, names, starting] = ["paths", "marks", "values", "names", "start"].map((name) => plane.layer(name));
+  for (const layer of [paths, marks, names]) layer.setAttribute("pointer-events", "none");
   const read = readout({ count: "number of modes found", modes: "modes", density: "log density there", mean: "mean", atMean: "log density at the mean", end: "end of EM from the dot" });
   const weight = slider({ name: "weight", label: "", min: 0.1, max: 10, log: true, on: (w) => changed({ weights: state.weights.map((v, j) => (j === state.unit ? w : v)) }) });
   const controls = panel("Controls", [
-    slider({ name: "sd", label: "Standard deviation of answers, 1/√β", min: 0.2, max: 1.2, step: 0.01, on: (sd) => changed({ sd }) }),
-    slider({ name: "steps", label: "Steps of EM", min: 0, max: 200, step: 1, on: (steps) => changed({ steps }) }),
+    weight,
+    slider({ name: "sd", label: "Standard deviation of answers, 1/√β", ...fields.sd, on: (sd) => changed({ sd }) }),
+    slider({ name: "steps", label: "Steps of EM", ...fields.steps, on: (steps) => changed({ steps }) }),
     button("three", "Triangle, sd 0.6", () => changed({ ...defaults, sd: 0.6 })),
     button("four", "Triangle, sd 0.72", () => changed({ ...defaults, sd: 0.72 })),
     button("one", "Triangle, sd 0.8", () => changed({ ...defaults, sd: 0.8 })),
@@ -73,12 +73,10 @@ function mount(root, first, changed) {
   ]);
   const verdict = plane.layer("verdict");
   verdict.setAttribute("pointer-events", "none");
-  root.append(
-    columns(
-      [figure(plane.node, "Drag the values (rings) and the start of EM (the dot). Shading: the density of the answer, by rank. Small paths: EM from a ring of starts. Filled dots: modes. Cross of thin lines: the mean, attention's output.")],
-      [controls.node, weight.node, read.node],
-    ),
-  );
+  layout(root, {
+    main: figure(plane.node, "Drag the values (rings; a click chooses one) and the start of EM (the dot). Shading: the density of the answer, by rank. Small paths: EM from a ring of starts. Filled dots: modes. Cross of thin lines: the mean, attention's output."),
+    controls, numbers: read, aspect: plane.aspect,
+  });
 
   return {
     update(next) {
@@ -91,9 +89,9 @@ function mount(root, first, changed) {
       const [low, high] = [color("--low"), color("--high")];
       // the density but for a constant; its colour is its rank, so that a flat top shows its bumps
       for (let r = 0; r < 60; r++) {
-        const y = plane.y[1] - ((r + 0.5) * 3) / 60;
+        const y = plane.y[1] - ((r + 0.5) * (plane.y[1] - plane.y[0])) / 60;
         for (let c = 0; c < 68; c++) {
-          const x = plane.x[0] + ((c + 0.5) * 3.4) / 68;
+          const x = plane.x[0] + ((c + 0.5) * (plane.x[1] - plane.x[0])) / 68;
           let sum = 0;
           for (let j = 0; j < answer.values.length; j++) sum += answer.weights[j] * Math.exp(-scale * ((x - answer.values[j][0]) ** 2 + (y - answer.values[j][1]) ** 2));
           levels.push(sum);
@@ -114,18 +112,23 @@ function mount(root, first, changed) {
         ...RING.map((turn) => plane.path(emPath(answer, [middle[0] + 0.3 * Math.cos(turn), middle[1] + 0.3 * Math.sin(turn)], Math.min(40, state.steps)), { class: "path" })),
         plane.path(own, { class: "path", "stroke-width": 4 }),
       );
-      const [mx, my] = mean;
+      const [mx, my] = plane.at(mean);
       marks.replaceChildren(
-        plane.path([[mx - 0.13, my], [mx + 0.13, my]], { class: "mean" }), plane.path([[mx, my - 0.13], [mx, my + 0.13]], { class: "mean" }),
+        svg("path", { d: `M${mx - 23} ${my}h46M${mx} ${my - 23}v46`, class: "mean" }),
         ...found.map((mode) => plane.dot(mode.at, { r: 8, class: "point" })),
       );
       plane.handles(rings, state.values, {
         name: (j) => `Value ${j + 1}`, shape: "ring", unit: (j) => j, radius: (j) => 12 + 18 * Math.sqrt(answer.weights[j]),
         on: (moved, unit) => changed({ values: moved, unit }), chosen: (unit) => unit !== state.unit && changed({ unit }),
       });
+      names.replaceChildren(...state.values.map((value, j) => plane.text(value, String(j + 1), { dy: 6 })));
       plane.handles(starting, [state.start], { name: () => "The start of EM", shape: "dot", on: ([moved]) => changed({ start: moved }) });
-      verdict.replaceChildren(plane.text([0, 1.6], found.length === 1 ? "1 mode" : `${found.length} modes`, { dy: 28 }));
-      weight.label(`Attention to value ${state.unit + 1}, before dividing by the sum`);
+      const counted = found.length === 1 ? "1 mode" : `${found.length} modes`;
+      verdict.replaceChildren(plane.text([(plane.x[0] + plane.x[1]) / 2, plane.y[1]], counted, { dy: 28 }));
+      plane.node.setAttribute("aria-label", `The plane of answers: mean at ${mean.map(short).join(", ")}; ${counted}, at ${found.map((mode) => mode.at.map(short).join(", ")).join("; ")}`);
+      const higher = found[0].logDensity - logDensity(answer, mean);
+      now(`Here the answer has ${counted}; ${higher < 1e-6 ? "the mean is the most likely answer" : `the log density of the most likely answer is ${short(higher)} nats above that of the mean`}.`);
+      weight.label(`Attention to value ${state.unit + 1}, unnormalised`);
       weight.set(state.weights[state.unit]);
       controls.set(state);
       read.set({
@@ -140,5 +143,5 @@ export default {
   id: "mean-or-mode", title: "Mean or mode",
   sentence: "Attention's output is the mean of the answer's density, and it need not be a likely answer. Three equal units can even have four most likely answers.",
   suggestion: "move the standard deviation from 0.6 to 0.8: three modes, four, one. The mean never moves.",
-  notebook: "03_map_transformer", defaults, fromURL, mount, python,
+  notebook: "03_map_transformer", defaults, fields, mount, python,
 };

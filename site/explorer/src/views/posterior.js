@@ -3,7 +3,8 @@
 import {
   answerOf, answerVariance, attention, entropy, evidenceField, expectedOutput, linkedPrior, logDensity, logEvidence, logSoftmax, modes, withBackground,
 } from "../math/mixture.js";
-import { Chart, Plane, bars, blend, button, cents, check, color, columns, figure, literal, panel, readout, slider, svg, tensor, unitClass } from "../ui.js";
+import { numbersOf, placeIn, point, points, range, yesNo } from "../fields.js";
+import { Chart, Plane, around, bars, blend, button, cents, check, color, figure, layout, literal, panel, readout, short, slider, svg, tensor, unitClass } from "../ui.js";
 
 const [X, Y] = [[-3, 3], [-2.4, 2.4]];
 const MOST = 12;
@@ -11,6 +12,12 @@ const MOST = 12;
 const defaults = {
   query: [0.5, 0.4], keys: [[-1.6, 0.7], [1.5, 1.1], [0.5, -1.4]], values: [-1, 1, 0.4], precision: 1, valuePrecision: 14,
   weights: [1, 1, 1], background: 0, backgroundPrecision: 0.1, linked: false, unit: 0,
+};
+
+const fields = {
+  query: point, keys: points(1, MOST), values: numbersOf("keys"), weights: numbersOf("keys", 1e-12, 1e12), unit: placeIn("keys"), linked: yesNo,
+  precision: range(0.1, 20, { log: true, least: 1e-3, most: 1e4 }), valuePrecision: range(0.5, 200, { log: true, least: 1e-3, most: 1e6 }),
+  background: range(0, 0.95), backgroundPrecision: range(0.01, 2, { log: true, least: 1e-6, most: 100 }),
 };
 
 // The mixture of a state, as GaussianMixture.
@@ -50,30 +57,15 @@ print(json.dumps({
 `;
 }
 
-// A state from an address or a file: lists that belong together, numbers in their ranges.
-function fromURL(own) {
-  const { keys = defaults.keys, values = defaults.values, weights = defaults.weights } = own;
-  if (keys.length !== values.length || keys.length !== weights.length) throw new Error("keys, values and weights differ in number");
-  if (keys.length < 1 || keys.length > MOST) throw new Error(`there are ${keys.length} units and not 1 to ${MOST}`);
-  const numbers = [own.query ?? defaults.query, ...keys, values, weights].flat();
-  if (!numbers.every(Number.isFinite) || keys.some((key) => key.length !== 2)) throw new Error("keys and queries are points of the plane, values and weights are numbers");
-  if (weights.some((w) => w <= 0)) throw new Error("weights are not positive");
-  for (const name of ["precision", "valuePrecision", "backgroundPrecision"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} is not positive`);
-  if ("background" in own && !(own.background >= 0 && own.background < 1)) throw new Error("background is not a probability below 1");
-  return own;
-}
-
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
-  const far = (list, [low, high], d) => [Math.min(low, ...list.map((p) => p[d] - 0.4)), Math.max(high, ...list.map((p) => p[d] + 0.4))];
-  const all = [...first.keys, first.query];
-  const [x, y] = [far(all, X, 0), far(all, Y, 1)];
-  const plane = new Plane({ x, y, label: "The plane of queries and keys", scale: 600 / (x[1] - x[0]) });
-  const shade = plane.shading(60, Math.round((60 * (y[1] - y[0])) / (x[1] - x[0])));
+  const [x, y] = around([...first.keys, first.query], X, Y);
+  const plane = new Plane({ x, y, label: "The plane of queries and keys" });
+  const shade = plane.shading(60, Math.round(60 / plane.aspect));
   const [links, rings, names, asking] = ["links", "keys", "names", "query"].map((name) => plane.layer(name));
   names.setAttribute("pointer-events", "none");
   const weights = svg("svg", { role: "img" });
-  const density = new Chart({ label: "Density of the answer", xlabel: "answer", height: 210 });
+  const density = new Chart({ label: "Density of the answer", xlabel: "answer", height: 190 });
   const read = readout({
     logEvidence: "log evidence of the query, nats", entropy: "entropy of attention, nats", attention: "attention", prior: "prior",
     mean: "mean of the answer", sd: "its standard deviation", modes: "its modes",
@@ -81,11 +73,12 @@ function mount(root, first, changed) {
   const weight = slider({ name: "weight", label: "", min: 0.05, max: 20, log: true, on: (w) => changed({ weights: state.weights.map((v, j) => (j === state.unit ? w : v)) }) });
   const value = slider({ name: "value", label: "", min: -3, max: 3, step: 0.01, on: (v) => changed({ values: state.values.map((w, j) => (j === state.unit ? v : w)) }) });
   const controls = panel("Controls", [
-    slider({ name: "precision", label: "Precision of keys, α", min: 0.1, max: 20, log: true, on: (precision) => changed({ precision }) }),
-    slider({ name: "valuePrecision", label: "Precision of answers, β", min: 0.5, max: 200, log: true, on: (valuePrecision) => changed({ valuePrecision }) }),
+    slider({ name: "precision", label: "Precision of keys, α", ...fields.precision, on: (precision) => changed({ precision }) }),
+    slider({ name: "valuePrecision", label: "Precision of answers, β", ...fields.valuePrecision, on: (valuePrecision) => changed({ valuePrecision }) }),
+    weight, value,
+    slider({ name: "background", label: "Prior weight of a background", ...fields.background, on: (background) => changed({ background }) }),
+    slider({ name: "backgroundPrecision", label: "Precision of the background", ...fields.backgroundPrecision, on: (backgroundPrecision) => changed({ backgroundPrecision }) }),
     check("linked", "Linked prior, ∝ exp(½ α |key|²): attention is a softmax of dot products", (linked) => changed({ linked })),
-    slider({ name: "background", label: "Prior weight of a background", min: 0, max: 0.95, on: (background) => changed({ background }) }),
-    slider({ name: "backgroundPrecision", label: "Precision of the background", min: 0.01, max: 2, log: true, on: (backgroundPrecision) => changed({ backgroundPrecision }) }),
     button("add", "Add a key", () => {
       const turn = 2.4 * state.keys.length;
       changed({ keys: [...state.keys, [cents(1.9 * Math.cos(turn)), cents(1.7 * Math.sin(turn))]], values: [...state.values, cents(1.5 * Math.sin(1.7 * turn))], weights: [...state.weights, 1], unit: state.keys.length });
@@ -96,12 +89,11 @@ function mount(root, first, changed) {
       changed({ keys: without(state.keys), values: without(state.values), weights: without(state.weights), unit: 0 });
     }),
   ]);
-  root.append(
-    columns(
-      [figure(plane.node, "Drag the query (the dot) and the keys (rings, as large as their prior). Lines: attention. Shading: the evidence, how likely a query is at each place."), controls.node],
-      [figure(weights, "Attention, p(unit | query)."), weight.node, value.node, figure(density.node, "Density of the answer: its mean (line) is attention's output, its modes are the dots."), read.node],
-    ),
-  );
+  layout(root, {
+    main: figure(plane.node, "Drag the query (the dot) and the keys (rings, as large as their prior); a click on a ring chooses the key of the sliders. Lines: attention. Shading: the evidence, how likely a query is at each place."),
+    controls, numbers: read, aspect: plane.aspect,
+    others: [figure(weights, "Attention, p(unit | query)."), figure(density.node, "Density of the answer. Line: its mean, attention's output. Dots: its modes.")],
+  });
 
   return {
     update(next) {
@@ -145,6 +137,9 @@ function mount(root, first, changed) {
         density.upright(mean, { class: "mean" }),
         found.map((mode) => density.dot([mode.at[0], Math.exp(mode.logDensity)])),
       );
+      density.node.setAttribute("aria-label", `Density of the answer: mean ${short(mean)}, modes at ${found.map((mode) => short(mode.at[0])).join(", ")}`);
+      const top = own.indexOf(Math.max(...own));
+      now(`Here ${name(top)} sent it with probability ${own[top].toFixed(2)}; the log evidence is ${short(logEvidence(mixture, query))} nats, and the mean answer ${short(mean)}.`);
       controls.set(state, { backgroundPrecision: state.background > 0 });
       read.set({
         logEvidence: logEvidence(mixture, query), entropy: entropy(own), attention: own, prior, mean, sd,
@@ -158,5 +153,5 @@ export default {
   id: "posterior", title: "Attention is a posterior",
   sentence: "A unit is picked by its prior and sends a query near its key. Attention is the probability, once the query is seen, that this unit sent it.",
   suggestion: "drag the query far away from all keys. Attention grows certain, while the evidence falls: attention alone cannot say that no key fits.",
-  notebook: "01_attention_is_a_posterior", defaults, fromURL, mount, python,
+  notebook: "01_attention_is_a_posterior", defaults, fields, mount, python,
 };

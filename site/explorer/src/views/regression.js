@@ -2,15 +2,18 @@
 
 import { ellipse, summary } from "../math/regression.js";
 import { dot } from "../math/mixture.js";
-import { Plane, button, cents, check, choice, columns, figure, literal, nice, node, panel, readout, slider, svg, tensor, unitClass } from "../ui.js";
+import { numbersOf, oneOf, orNull, placeIn, point, points, range, whole, yesNo } from "../fields.js";
+import { Plane, button, cents, check, choice, figure, layout, literal, nice, node, panel, readout, slider, svg, tensor, unitClass } from "../ui.js";
 
 const MOST = 8;
 const BAND = 1.6448536269514722; // of 90 %, in standard deviations
 const LAYERS = { exact: "exact posterior", linear: "linear attention", delta: "delta rule", kalman: "Kalman delta network" };
 const DRIFTS = { static: "none", discount: "discount by γ", pullback: "pull back by γ" };
 const KALMAN = { diagonal: "two variances", isotropic: "one variance" };
-// Ranges of sliders, and of states from an address or a file.
-const RANGES = { prior: [0.001, 1000], noise: [0.01, 10000], forgetting: [0.3, 1], step: [0, 1.5] };
+const fields = {
+  keys: points(0, MOST), values: numbersOf("keys"), truth: orNull(point), query: point, read: whole(0, MOST), pair: placeIn("keys"), unit: yesNo, drift: oneOf(DRIFTS), kalman: oneOf(KALMAN),
+  prior: range(0.001, 1000, { log: true }), noise: range(0.01, 10000, { log: true }), forgetting: range(0.3, 1), step: range(0, 1.5),
+};
 
 const defaults = {
   keys: [[0.91, 0.41], [0.67, 0.74], [-0.5, 0.87], [0.97, -0.26]], values: [1.236, 1.034, 0.102, 0.734],
@@ -58,17 +61,10 @@ print(json.dumps(printed))
 }
 
 function fromURL(own) {
-  const { keys = defaults.keys, values = defaults.values } = own;
-  const point = (x) => Array.isArray(x) && x.length === 2 && x.every((z) => Number.isFinite(z) && Math.abs(z) <= 1000);
-  if (keys.length !== values.length || keys.length > MOST) throw new Error(`keys and values are equally many, at most ${MOST}`);
-  if (![...keys, own.query ?? defaults.query, own.truth ?? defaults.truth].every(point)) throw new Error("keys, query and truth are points of the plane");
-  if (!values.every((v) => Number.isFinite(v) && Math.abs(v) <= 1000)) throw new Error("values are numbers");
-  for (const [name, [low, high]] of Object.entries(RANGES)) if (name in own && !(own[name] >= low && own[name] <= high)) throw new Error(`${name} must be ${low} to ${high}`);
-  for (const [name, names] of [["drift", DRIFTS], ["kalman", KALMAN]]) if (name in own && !(own[name] in names)) throw new Error(`no ${name} ${own[name]}`);
-  const whole = (x, most) => Number.isInteger(x) && x >= 0 && x <= most;
-  if (!whole(own.read ?? Math.min(defaults.read, keys.length), keys.length)) throw new Error("read is not a number of pairs");
-  if (!whole(own.pair ?? 0, Math.max(0, keys.length - 1))) throw new Error("pair is no pair");
-  return { ...own, read: own.read ?? Math.min(defaults.read, keys.length) };
+  const count = (own.keys ?? defaults.keys).length;
+  const read = "read" in own ? own.read : Math.min(defaults.read, count);
+  if (read > count) throw new Error(`read is ${read} and there are ${count} pairs`);
+  return { ...own, read };
 }
 
 // Rows of layers: mean and band of each, the truth as an upright line through all.
@@ -130,17 +126,16 @@ function verdict(state, { layers, before }, truth) {
   return `${first}${exact[0].toUpperCase()}${exact.slice(1)}; ${delta}.`;
 }
 
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
   const far = (list, least) => Math.ceil(Math.max(least, ...list.flat().map((x) => 1.15 * Math.abs(x))) * 10) / 10;
   const [near, wide] = [far([...first.keys, first.query], 1.4), far([first.truth ?? summary(first).memory], 2.4)];
-  const ofKeys = new Plane({ x: [-near, near], y: [-near, near], label: "The plane of keys", scale: 160 / near });
-  const ofMemory = new Plane({ x: [-wide, wide], y: [-wide, wide], label: "The plane of the memory", scale: 160 / wide });
+  const ofKeys = new Plane({ x: [-near, near], y: [-near, near], label: "The plane of keys", width: 320, ticks: false });
+  const ofMemory = new Plane({ x: [-wide, wide], y: [-wide, wide], label: "The plane of the memory", width: 320, ticks: false });
   const [arrows, rings, names, asking] = ["arrows", "keys", "names", "query"].map((name) => ofKeys.layer(name));
   const [told, truths, letters] = ["told", "truth", "letters"].map((name) => ofMemory.layer(name));
   for (const layer of [arrows, names, told, letters]) layer.setAttribute("pointer-events", "none");
   const [answers, row] = [svg("svg", { role: "img" }), svg("svg", { role: "img" })];
-  const seen = node("p", { class: "verdict", role: "status" });
   const read = readout({
     exact: "exact posterior: mean, standard deviation", linear: LAYERS.linear, delta: LAYERS.delta, kalman: LAYERS.kalman, truth: "true value",
     memory: "the memory w: posterior mean", covariance: "its covariance", attention: "weights of the values, exact", linearAttention: "the same, linear attention",
@@ -158,11 +153,11 @@ function mount(root, first, changed) {
     changed({ keys: own, values: follow(own, state.truth ?? [0, 0]), pair });
   };
   const value = slider({ name: "value", label: "", min: -3, max: 3, step: 0.01, on: (v) => changed({ values: state.values.map((w, s) => (s === state.pair ? v : w)) }) });
-  const steps = slider({ name: "read", label: "Pairs read", min: 0, max: MOST, step: 1, on: (count) => changed({ read: Math.min(count, state.keys.length) }) });
-  const range = (name, label, log) => slider({ name, label, min: RANGES[name][0], max: RANGES[name][1], log, on: (x) => changed({ [name]: x }) });
+  const steps = slider({ name: "read", label: "Pairs read", ...fields.read, on: (count) => changed({ read: Math.min(count, state.keys.length) }) });
+  const ranged = (name, label) => slider({ name, label, ...fields[name], on: (x) => changed({ [name]: x }) });
   const controls = panel("Controls", [
-    steps, { ...value, set() {} }, range("prior", "Prior λ", true), range("noise", "Noise β", true),
-    range("forgetting", "Forgetting γ", false), range("step", "Step b of delta", false),
+    steps, value, ranged("prior", "Prior λ"), ranged("noise", "Noise β"),
+    ranged("forgetting", "Forgetting γ"), ranged("step", "Step b of delta"),
     choice("Drift:", DRIFTS, "drift", (drift) => changed({ drift })),
     choice("Kalman:", KALMAN, "kalman", (kalman) => changed({ kalman })),
     check("unit", "Keys of length 1", (unit) => {
@@ -182,13 +177,14 @@ function mount(root, first, changed) {
   ]);
   controls.node.classList.add("three");
   const planes = node("div", { class: "side" }, ofKeys.node, ofMemory.node);
-  const smoother = figure(row, "Weights of the values in the exact answer, signed. Dashed: linear attention's.");
-  const table = node("details", {}, node("summary", {}, "Numbers"), read.node);
-  for (const part of [smoother, table]) part.classList.add("last");
-  root.append(columns(
-    [figure(planes, "Left: drag keys (rings, faint until read) and the query (dot). Right: the memory w; a line for each pair, where w answers it exactly; ellipses of 1 and 2 standard deviations, dotted the prior's; cross: the true w; E exact, L linear, D delta, K Kalman."), smoother, table],
-    [figure(answers, "The value at the query, if it is next: mean, 90 % band. Dashed: the truth."), seen, controls.node],
-  ));
+  layout(root, {
+    main: [
+      figure(planes, "Left: drag keys (rings, faint until read) and the query (dot). Right: the memory w; a line for each pair, where w answers it exactly; ellipses of 1 and 2 standard deviations, dotted the prior's; cross: the true w; E exact, L linear, D delta, K Kalman."),
+      figure(row, "Weights of the values in the exact answer, signed. Dashed: linear attention's."),
+    ],
+    controls, numbers: read, aspect: 1.4,
+    others: [figure(answers, "The value at the query, if it is next: mean, 90 % band. Dashed: the truth.")],
+  });
 
   return {
     update(next) {
@@ -233,7 +229,7 @@ function mount(root, first, changed) {
       bands(answers, rows, truth);
       answers.setAttribute("aria-label", rows.map(({ name, ...one }) => `${name} ${said(one)}`).join("; "));
       signed(row, found.attention, found.linearAttention);
-      seen.textContent = verdict(state, found, truth);
+      now(verdict(state, found, truth));
       controls.set(state, { forgetting: state.drift !== "static" });
       value.label(keys.length ? `Value of ${state.pair + 1}` : "Value");
       value.set(keys.length ? state.values[state.pair] : 0, keys.length > 0);
@@ -250,5 +246,5 @@ export default {
   id: "regression", title: "A memory is a regression",
   sentence: "Of keys that point the same way, linear attention adds up the answers. The exact posterior weighs them as one direction heard again, and knows in which direction it has heard nothing.",
   suggestion: "turn the query across the two keys: the exact band widens. Then read the next pair.",
-  notebook: "16_memory_is_regression", defaults, fromURL, mount, python,
+  notebook: "16_memory_is_regression", defaults, fields, fromURL, mount, python,
 };

@@ -3,12 +3,18 @@
 import { compared, equivalent, likeliest, metricOf, simulate } from "../math/gauge.js";
 import { evidenceField, logEvidence } from "../math/mixture.js";
 import { generator } from "../math/random.js";
-import { Plane, blend, button, cents, color, columns, figure, panel, readout, rounded, slider, svg, tensor, unitClass } from "../ui.js";
+import { point, points, range, seed, whole } from "../fields.js";
+import { Plane, around, blend, button, cents, color, figure, layout, panel, readout, rounded, short, slider, svg, tensor, unitClass } from "../ui.js";
 
 const defaults = {
   keys: [[2.4, 0.3], [1.2, 1.5], [1.4, -0.9], [2.7, 1.6]],
   queries: [[-0.9, 0.5], [-1.3, -0.2], [0.2, 0.9], [0.6, -0.1], [-0.4, -0.8], [0.1, 0.3], [-0.7, 1.2], [0.4, -0.6]],
   precision: 1, origin: [1.9, 0.6], along: 1, across: 1, degrees: 0, seed: 1,
+};
+
+const fields = {
+  keys: points(1, 12), queries: points(1, 12), origin: point, seed, degrees: whole(0, 180),
+  precision: range(0.1, 5, { log: true, least: 1e-3, most: 100 }), along: range(0.05, 20, { log: true, least: 1e-3, most: 1e3 }), across: range(0.05, 20, { log: true, least: 1e-3, most: 1e3 }),
 };
 
 const modelOf = ({ keys, precision, origin, along, across, degrees }) => equivalent(keys, precision, origin, along, across, degrees);
@@ -42,58 +48,53 @@ print(json.dumps({
 `;
 }
 
-function fromURL(own) {
-  for (const name of ["precision", "along", "across"]) if (name in own && !(own[name] > 0)) throw new Error(`${name} is not positive`);
-  for (const name of ["keys", "queries"]) if (name in own && (own[name].length < 1 || own[name].length > 12)) throw new Error(`${name} are 1 to 12`);
-  return own;
-}
-
 // The cells of a matrix of queries and keys, drawn once and filled with every redraw.
 function grid(picture, queries, keys) {
-  const [side, wide, left, top] = [30, 62, 70, 26];
+  const [side, wide, left, top] = [24, 62, 70, 26];
   const cells = Array.from({ length: queries }, (_, i) =>
     Array.from({ length: keys }, (_, j) => ({
       ground: svg("rect", { x: left + j * wide, y: top + i * side, width: wide - 2, height: side - 2 }),
-      number: svg("text", { x: left + j * wide + 30, y: top + i * side + 19, "text-anchor": "middle" }),
+      number: svg("text", { x: left + j * wide + 30, y: top + i * side + 16, "text-anchor": "middle" }),
     })),
   );
   picture.setAttribute("viewBox", `0 0 ${left + keys * wide} ${queries * side + top}`);
-  picture.style.maxWidth = `${(left + keys * wide) * 1.2}px`;
+  picture.style.maxWidth = `${(left + keys * wide) * 1.15}px`;
   picture.replaceChildren(
     ...Array.from({ length: keys }, (_, j) => svg("text", { x: left + j * wide + 30, y: 16, "text-anchor": "middle" }, `key ${j + 1}`)),
-    ...cells.flatMap((row, i) => [svg("text", { x: left - 8, y: top + i * side + 19, "text-anchor": "end" }, `query ${i + 1}`), ...row.flatMap(({ ground, number }) => [ground, number])]),
+    ...cells.flatMap((row, i) => [svg("text", { x: left - 8, y: top + i * side + 16, "text-anchor": "end" }, `query ${i + 1}`), ...row.flatMap(({ ground, number }) => [ground, number])]),
   );
   return cells;
 }
 
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
   let cells = [];
-  const plane = new Plane({ x: [-4, 4], y: [-3, 3], label: "Queries, keys of this model and the queries that it would send", scale: 75 });
+  const [x, y] = around([...first.queries, first.origin], [-4, 4], [-3, 3]);
+  const plane = new Plane({ x, y, label: "Queries, keys of this model and the queries that it would send" });
   const shade = plane.shading(64, 48);
   const [sent, stars, rings, names, origin] = ["sent", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
   const matrix = svg("svg", { role: "img" });
   const read = readout({
     change: "largest change of attention", evidence: "log evidence of the queries, nats", evidenceAsGiven: "the same with origin 0, metric α I", expectedQuery: "mean of the queries it sends", attention: "attention of query 1",
   });
+  const within = (z) => Math.min(1e3, Math.max(1e-3, rounded(z)));
   const controls = panel("Controls", [
-    slider({ name: "along", label: "Metric: precision along one direction", min: 0.05, max: 20, log: true, on: (along) => changed({ along }) }),
-    slider({ name: "across", label: "Metric: precision across it", min: 0.05, max: 20, log: true, on: (across) => changed({ across }) }),
-    slider({ name: "degrees", label: "The direction, in degrees", min: 0, max: 180, step: 1, on: (degrees) => changed({ degrees }) }),
-    slider({ name: "precision", label: "Scale of attention, α", min: 0.1, max: 5, log: true, on: (precision) => changed({ precision }) }),
+    slider({ name: "along", label: "Metric: precision along one direction", ...fields.along, on: (along) => changed({ along }) }),
+    slider({ name: "across", label: "Metric: precision across it", ...fields.across, on: (across) => changed({ across }) }),
+    slider({ name: "degrees", label: "The direction, in degrees", ...fields.degrees, on: (degrees) => changed({ degrees }) }),
+    slider({ name: "precision", label: "Scale of attention, α", ...fields.precision, on: (precision) => changed({ precision }) }),
     button("likeliest", "Likeliest of all these models", () => {
       const best = likeliest(state.keys, state.precision, state.queries, state);
-      changed({ origin: best.origin.map((x) => Math.min(3, Math.max(-4, cents(x)))), along: rounded(best.along), across: rounded(best.across), degrees: Math.round(best.degrees) });
+      changed({ origin: plane.clamp(best.origin), along: within(best.along), across: within(best.across), degrees: Math.round(best.degrees) });
     }),
     button("raw", "Origin 0, metric α I", () => changed({ origin: [0, 0], along: state.precision, across: state.precision, degrees: 0 })),
     button("again", "Send other queries", () => changed({ seed: state.seed + 1 })),
   ]);
-  root.append(
-    columns(
-      [figure(plane.node, "Drag the cross: the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: where this model puts its keys, as large as their prior. Small dots: 200 queries that this model sends; shading, their density."), controls.node],
-      [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric."), read.node],
-    ),
-  );
+  layout(root, {
+    main: figure(plane.node, "Drag the cross, the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: this model's keys, as large as their prior. Small dots: 200 queries that it sends; shading, their density."),
+    controls, numbers: read, aspect: plane.aspect,
+    others: [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric.")],
+  });
   sent.setAttribute("pointer-events", "none");
   names.setAttribute("pointer-events", "none");
   rings.setAttribute("pointer-events", "none");
@@ -125,6 +126,8 @@ function mount(root, first, changed) {
         cells[i][j].number.textContent = share.toFixed(3);
       }));
       matrix.setAttribute("aria-label", `Attention, ${rows.map((row, i) => `query ${i + 1}: ${row.map((x) => x.toFixed(3)).join(", ")}`).join("; ")}`);
+      const [more, log] = [both.evidence - both.evidenceAsGiven, short(both.evidence)];
+      now(`No weight differs ${change < 1e-15 ? "" : `by more than ${change.toExponential(0)} `}from those of origin 0 and metric α I, and the log evidence of the ${state.queries.length} queries is ${log} nats${Math.abs(more) < 1e-9 ? ", as theirs" : `, ${short(Math.abs(more))} ${more > 0 ? "more" : "less"} than theirs`}.`);
       controls.set(state);
       read.set({
         change, evidence: both.evidence, evidenceAsGiven: both.evidenceAsGiven, expectedQuery: both.expectedQuery, attention: rows[0],
@@ -137,5 +140,5 @@ export default {
   id: "same-attention", title: "Same attention, another model",
   sentence: "Attention fixes a mixture only up to the origin of its keys and a metric: all these models attend alike and disagree about which queries to expect.",
   suggestion: "drag the cross, stretch the metric: no number of the matrix moves, the evidence does. Then press “Likeliest”.",
-  notebook: "01_attention_is_a_posterior", defaults, fromURL, mount, python,
+  notebook: "01_attention_is_a_posterior", defaults, fields, mount, python,
 };

@@ -2,12 +2,15 @@
 
 import { anneal, assign, criticalGamma, em, emStep, freeEnergy, meanEntropy, meanOf, reconstruct, spread } from "../math/kmeans.js";
 import { generator } from "../math/random.js";
-import { Chart, Plane, blend, button, cents, color, columns, figure, literal, panel, readout, slider, tensor } from "../ui.js";
+import { placeIn, points as pointsField, range, seed } from "../fields.js";
+import { Chart, Plane, around, blend, button, cents, color, figure, layout, literal, panel, readout, short, slider, tensor } from "../ui.js";
 
 const MIDDLES = [[-1.5, 0.8], [1.4, 1], [0.3, -1.3]];
 const GAMMAS = Array.from({ length: 37 }, (_, k) => 0.05 * 200 ** (k / 36));
 
 const defaults = { seed: 1, centers: [[-1.51, 0.83], [1.37, 1.02], [0.28, -1.31]], gamma: 1, center: 0 };
+
+const fields = { seed, centers: pointsField(1, 12), center: placeIn("centers"), gamma: range(0.05, 10, { log: true, least: 1e-3, most: 1e3 }) };
 
 // Forty points in three groups.
 export function pointsOf(seed) {
@@ -36,39 +39,33 @@ print(json.dumps({
 `;
 }
 
-function fromURL(own) {
-  if ("centers" in own && (own.centers.length < 1 || own.centers.length > 12 || !own.centers.flat().every(Number.isFinite))) throw new Error("centers are 1 to 12 points");
-  if ("gamma" in own && !(own.gamma > 0)) throw new Error("gamma is not positive");
-  return own;
-}
-
-function mount(root, first, changed) {
+function mount(root, first, changed, now) {
   let state = first;
   let [settled, settledFor] = [[], ""];
-  const plane = new Plane({ x: [-3, 3], y: [-2.6, 2.6], label: "Points and centres", scale: 100 });
-  const shade = plane.shading(60, 52);
-  const [arrows, dots, handles] = ["answers", "points", "centers"].map((name) => plane.layer(name));
-  for (const layer of [arrows, dots]) layer.setAttribute("pointer-events", "none");
-  const chart = new Chart({ label: "Spread of the settled centres against gamma", xlabel: "γ", ylabel: "spread", log: true, height: 240 });
+  const [wide, high] = around([...pointsOf(first.seed), ...first.centers], [-3, 3], [-2.6, 2.6]);
+  const plane = new Plane({ x: wide, y: high, label: "Points and centres" });
+  const shade = plane.shading(60, Math.round(60 / plane.aspect));
+  const [arrows, dots, handles, names] = ["answers", "points", "centers", "names"].map((name) => plane.layer(name));
+  for (const layer of [arrows, dots, names]) layer.setAttribute("pointer-events", "none");
+  const chart = new Chart({ label: "Spread of the settled centres against gamma", xlabel: "γ", ylabel: "spread", log: true, width: 460, height: 230 });
   const read = readout({
     critical: "1 / (2 λ), λ the largest variance", spread: "spread of the centres", freeEnergy: "free energy a point", entropy: "entropy of attention, nats a point", assigned: "points that each centre has", next: "centres after one more step of EM",
   });
   const points = () => pointsOf(state.seed);
   const keep = (centers) => centers.map((center) => center.map((x) => Number(x.toFixed(6))));
   const controls = panel("Controls", [
-    slider({ name: "gamma", label: "γ, how sharply points choose", min: 0.05, max: 10, log: true, on: (gamma) => changed({ gamma }) }),
+    slider({ name: "gamma", label: "γ, how sharply points choose", ...fields.gamma, on: (gamma) => changed({ gamma }) }),
     button("step", "One step of EM", () => changed({ centers: keep(emStep(state.centers, state.gamma, points())) })),
     button("settle", "Settle", () => changed({ centers: keep(em(state.centers, state.gamma, points(), 500, 1e-9)) })),
     button("add", "Add a centre", () => state.centers.length < 12 && changed({ centers: [...state.centers, points()[(7 * state.centers.length) % 40]], center: state.centers.length })),
     button("remove", "Remove the chosen centre", () => state.centers.length > 1 && changed({ centers: state.centers.filter((_, j) => j !== state.center), center: 0 })),
     button("again", "Other points", () => changed({ seed: state.seed + 1 })),
   ]);
-  root.append(
-    columns(
-      [figure(plane.node, "Drag the centres (rings). Colour: who a point at that place would choose. Lines: from each point to attention's answer, the average of the centres.")],
-      [controls.node, figure(chart.node, "Where centres settle as γ falls: apart above 1 / (2 λ) (dashed), all in one place below it. Line: γ now; dot: the centres now."), read.node],
-    ),
-  );
+  layout(root, {
+    main: figure(plane.node, "Drag the centres (rings). Colour: which centre a point at that place would choose. Lines: from each point to attention's answer, the average of the centres."),
+    controls, numbers: read, aspect: plane.aspect,
+    others: [figure(chart.node, "Where centres settle as γ falls: apart above 1 / (2 λ) (dashed), all in one place below it. Line: γ now; dot: the centres now.")],
+  });
 
   return {
     update(next) {
@@ -100,6 +97,8 @@ function mount(root, first, changed) {
         on: (moved, center) => changed({ centers: moved, center }), chosen: (center) => center !== state.center && changed({ center }),
       });
 
+      names.replaceChildren(...centers.map((center, j) => plane.text(center, String(j + 1), { dy: 6 })));
+
       const critical = criticalGamma(x);
       if (settledFor !== `${seed} ${centers.length}`) {
         settled = anneal(x, centers.length, GAMMAS);
@@ -108,6 +107,8 @@ function mount(root, first, changed) {
       const own = spread(centers);
       chart.range([0.05, 10], [0, 1.1 * Math.max(own, ...settled.map((p) => p[1]))]);
       chart.draw(chart.line(settled), chart.upright(critical, { class: "rule dashed" }), chart.upright(gamma, { class: "mean" }), chart.dot([gamma, own]));
+      now(`Here γ = ${short(gamma)} is ${gamma > critical ? "above" : "below"} 1 / (2 λ) = ${short(critical)}, where settled centres are ${gamma > critical ? "apart" : "one"}; the spread of the centres is ${short(own)}.`);
+      chart.node.setAttribute("aria-label", `Spread of the settled centres against gamma: none below ${short(critical)}, at most ${short(Math.max(...settled.map((p) => p[1])))}; now gamma ${short(gamma)}, spread ${short(own)}`);
       controls.set(state);
       const shares = x.map((point) => assign(centers, gamma, point));
       read.set({
@@ -122,5 +123,5 @@ export default {
   id: "soft-kmeans", title: "From k-means to attention",
   sentence: "Let points choose among centres softly, and k-means becomes attention whose keys and values are the centres. How softly decides whether there are clusters at all.",
   suggestion: "move γ below the dashed line and press “Settle”: all centres meet at the mean of the points.",
-  notebook: "02_from_k_means_to_attention", defaults, fromURL, mount, python,
+  notebook: "02_from_k_means_to_attention", defaults, fields, mount, python,
 };
