@@ -35,7 +35,7 @@ HOWTO = Path(__file__).parents[2] / "docs/howto"
 
 
 class Chapter(NamedTuple):
-    """How much of a notebook the tour runs, and where a reader goes on.
+    """A chapter: how much of a notebook the tour runs, and where a reader goes on.
 
     until: heading of the second level before which the tour leaves the notebook.
     howto: pages of docs/howto, for data of one's own.

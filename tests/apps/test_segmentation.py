@@ -224,11 +224,13 @@ def test_dtype_and_threads_of_the_session_do_not_matter():
     np.testing.assert_array_equal(InteractiveSegmenter.from_image(image).segment(marks).probabilities, wide)
 
 
-def test_units_adapt_as_one_mixture_would():
-    """By `adapt` with the same log prior, to rounding; and near to it where a pixel may attend to all units: what is left
-    out is 1.5 steps away from a pixel at the edge of a cell, which attends to it with exp(-α/2 1.5²) = 0.024 of the weight
-    of its own: a few hundredths of a key's width 1/√α, several times over where steps go the same way.
+@pytest.mark.parametrize(("block", "slack"), [(20, 1e-4), (4, 0.07)])
+def test_units_adapt_as_one_dense_mixture_would(block, slack, monkeypatch):
+    """One block is the dense mixture but for rounding. Small ones leave out what lies beyond their ring, to which a pixel
+    at the edge, 1.5 steps away, attends with exp(-α/2 1.5²) = 0.024 of the weight of its own: a few hundredths of a
+    key's width 1/√α, several times over where steps go the same way.
     """
+    monkeypatch.setattr(_units, "_BLOCK", block)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     image = np.stack([x * 2 + 40, y * 3 + 20, 200 - x], -1).astype(np.uint8)
     settings = SegmentationSettings(num_units=300)
@@ -236,18 +238,13 @@ def test_units_adapt_as_one_mixture_would():
     assert cells.step <= 4  # every pixel takes part
     weights = cells.inside.to(torch.float32)
     initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
-    queries, near = cells.queries.flatten(0, 1), _units.neighbours(cells.shape)
-    found = _units.adapt_units(cells, *near, settings)
-    allowed = initial.new_full((len(initial), len(initial)), -torch.inf)
-    allowed.scatter_reduce_(1, near[0], near[1].squeeze(-2), "amax")
-    local = allowed.repeat_interleave(cells.queries.shape[1], 0)
-    for log_prior, slack in ((local, 1e-4), (None, 0.07)):
-        mixture = GaussianMixture(initial, key_precision=settings.key_precision, log_prior=log_prior)
-        posterior = models.bayesian(mixture, keys=Normal(initial, 1.0))
-        dense = adapt(posterior, queries, num_steps=3, query_weights=weights.flatten()).formulation.keys
-        moved = (dense - initial).norm(dim=-1).mean()
-        assert moved > 0.02  # else the two would agree for nothing
-        assert (found - dense).norm(dim=-1).max() < slack * settings.key_precision**-0.5
+    start = GaussianMixture(initial, key_precision=settings.key_precision)
+    posterior = models.bayesian(start, keys=Normal(initial, 1.0))
+    queries = cells.queries.flatten(0, 1)
+    dense = adapt(posterior, queries, num_steps=3, query_weights=weights.flatten()).formulation.keys
+    moved = (dense - initial).norm(dim=-1).mean()
+    assert moved > 0.02  # else the two would agree for nothing
+    assert (_units.adapt_units(cells, settings) - dense).norm(dim=-1).max() < slack * settings.key_precision**-0.5
 
 
 def small_picture(coupling=2.0):

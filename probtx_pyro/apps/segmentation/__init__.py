@@ -34,10 +34,10 @@ the middle of that piece.
 it: with probability ε a region is one of which the answer knows nothing, and each review that a class survives
 multiplies its odds by ``exp(κ)``.
 
-Where it is not exact inference, on purpose: a pixel attends to nine units, mean field stands for the posterior of the
-field, colours have a mode and not a posterior, and paths are no density. Where marks of two classes meet in one unit,
-its pixels take the class of the mark nearest in colour and place. A marked pixel keeps its mark. A picture of more
-than two million pixels is averaged first.
+Where it is not exact inference, on purpose: units adapt in blocks, mean field stands for the posterior of the field,
+colours have a mode and not a posterior, and paths are no density. Where marks of two classes meet in one unit, its
+pixels take the class of the mark nearest in colour and place. A marked pixel keeps its mark. A picture of more than
+two million pixels is averaged first.
 
 What it cannot do: it knows colours, edges and the frame, no objects. An animal in the colours of its surroundings,
 strong texture or noise in a small picture, and an object cut by the frame take more clicks; where it is the background

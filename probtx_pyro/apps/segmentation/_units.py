@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pyro.distributions import Normal
 from scipy import ndimage
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
+from probtx_pyro import models
+from probtx_pyro.inference import adapt
 from probtx_pyro.models import GaussianMixture
 from probtx_pyro.models.potts_field import Edges
 from probtx_pyro.models.soft_kmeans import kmeans_plus_plus
@@ -165,22 +168,35 @@ def cut(colours: np.ndarray, num_units: int, colour_scale: float) -> Cells:
     return Cells(cells(np.pad(pixels, (*more, (0, 0)), "edge")), inside, (down, across), step)
 
 
-def neighbours(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the units of the 3 x 3 cells about each cell, the nearest one beyond the frame, (cell, 9), and a log prior,
-    even over those inside the frame and -inf for the others, (cell, 1, 9).
+def windows(shape: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
+    """Cut the grid of units into blocks that overlap: ``side`` x ``side`` units,
+    and a ring of their neighbours about them.
+
+    Parameters
+    ----------
+    shape
+        Units down and across.
+    side
+        Units of a block a side, without the ring of one unit.
+
+    Returns
+    -------
+    The units of each block, the nearest one beyond the frame, (block, unit of the block); and a log prior, even over
+    those inside the frame and -inf for the others, (block, 1, unit of the block).
     """
 
-    def about(grid: Tensor) -> Tensor:
-        return grid.unfold(0, 3, 1).unfold(1, 3, 1).flatten(0, 1).flatten(1)
+    def blocks(grid: Tensor) -> Tensor:
+        return grid.unfold(0, side + 2, side).unfold(1, side + 2, side).flatten(0, 1).flatten(1)
 
-    y, x = torch.meshgrid(*(torch.arange(-1, units + 1) for units in shape), indexing="ij")
+    y, x = torch.meshgrid(*(torch.arange(-1, -(-units // side) * side + 1) for units in shape), indexing="ij")
     down, across = y.clamp(0, shape[0] - 1), x.clamp(0, shape[1] - 1)
-    inside = about((y == down) & (x == across)).to(torch.float32)
-    return about(down * shape[1] + across), (inside / inside.sum(-1, keepdim=True)).log().unsqueeze(-2)
+    inside = blocks((y == down) & (x == across)).to(torch.float32)
+    return blocks(down * shape[1] + across), (inside / inside.sum(-1, keepdim=True)).log().unsqueeze(-2)
 
 
 _BLUR = 0.15  # standard deviation of the smoothing, in steps
 _SIDE = 4  # so many pixels of a cell a side take part in the adaptation; 8 scored alike and cost four times as much
+_BLOCK = 4  # cells of a block a side
 _KEY_STEPS, _COLOUR_STEPS = 3, 12  # of ECM
 _COLOUR_FLOOR, _FLOOR_WEIGHT = 0.0225, 3.0  # variance that colour units are shrunk to, as so many units would tell it
 _FAR = 1e6  # length where no path exists
@@ -215,35 +231,36 @@ class PictureUnits(NamedTuple):
     rim: np.ndarray
 
 
-def adapt_units(cells: Cells, near: Tensor, log_prior: Tensor, settings: SegmentationSettings) -> Tensor:
-    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I)`` given the pixels (PT 29), by ECM:
-    what `inference.adapt` does where each pixel may attend to all units. Every r-th pixel of every r-th row stands for r².
+def adapt_units(cells: Cells, settings: SegmentationSettings) -> Tensor:
+    """Return keys (unit, feature) of layer 1, the MAP of ``ξ_j ~ N(mean of cell j, I)`` given the pixels (PT 29).
+
+    One batch of small problems, as a unit moves by the pixels about it only: blocks of cells, each with a ring of its
+    neighbours, of which the inner units are kept: an approximation, off the whole mixture by about a hundredth of a
+    key's width 1/√α. Every r-th pixel of every r-th row stands for r² (``query_weights``).
 
     Parameters
     ----------
     cells
         Picture cut into cells.
-    near, log_prior
-        The units that the pixels of a cell may attend to, and the log prior over them: `neighbours`.
     settings
         Precision of the keys.
     """
     weights = cells.inside.to(cells.queries)
-    keys = start = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
+    initial = (cells.queries * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
     stride = -(-cells.step // _SIDE)
     raster = torch.arange(cells.step**2).reshape(cells.step, cells.step)
     sample = raster[stride // 2 :: stride, stride // 2 :: stride].reshape(-1)
-    queries, weights = (
-        cells.queries[:, sample],
-        weights[:, sample] * (settings.key_precision * cells.step**2 / len(sample)),
-    )
-    for _ in range(_KEY_STEPS):
-        units = GaussianMixture(keys[near], key_precision=settings.key_precision, log_prior=log_prior)
-        masses = units.attention(queries) * weights.unsqueeze(-1)
-        each, total = torch.ones(len(keys)).to(keys), start.clone()
-        each.index_add_(0, near.flatten(), masses.sum(1).flatten())
-        total.index_add_(0, near.flatten(), (masses.mT @ queries).flatten(0, 1))
-        keys = total / each.unsqueeze(-1)
+    weights = weights[:, sample] * (cells.step**2 / len(sample))
+    blocks, log_prior = windows(cells.shape, _BLOCK)
+    there = log_prior.squeeze(-2).isfinite()
+    units = blocks * there
+    mixture = GaussianMixture(initial[units], key_precision=settings.key_precision, log_prior=log_prior)
+    posterior = models.bayesian(mixture, keys=Normal(mixture.keys, 1.0))
+    queries, weights = cells.queries[:, sample][units].flatten(1, 2), (weights[units] * there.unsqueeze(-1)).flatten(1)
+    fit = adapt(posterior, queries, num_steps=_KEY_STEPS, query_weights=weights, progress=False)
+    inner = torch.nn.functional.pad(torch.ones(_BLOCK, _BLOCK, dtype=torch.bool), (1, 1, 1, 1)).flatten() & there
+    keys = torch.empty_like(initial)
+    keys[blocks[inner]] = fit.formulation.keys[inner]
     return keys
 
 
@@ -293,8 +310,7 @@ def find_units(cells: Cells, height: int, width: int, settings: SegmentationSett
     settings
         Settings.
     """
-    near, log_prior = neighbours(cells.shape)
-    keys = adapt_units(cells, near, log_prior, settings)
+    keys, (near, log_prior) = adapt_units(cells, settings), windows(cells.shape, 1)
     attention = GaussianMixture(keys[near], key_precision=settings.key_precision, log_prior=log_prior).attention(
         cells.queries
     )
