@@ -35,7 +35,7 @@ CHAPTERS = {
     "03_map_transformer": "4. Can there be more modes than units?",
     "07_mixture_of_gaussian_keys": "4. EM as printed",
     "08_log_normalizer_and_hopfield": "6. How much fits in?",
-    "09_dependency_crf": "A posterior over parses",
+    "09_dependency_crf": "Channel by channel",
     "10_diagnosing_the_posterior": "2. Runs that must not be believed",
 }
 """The notebooks of the tour, each with the heading before which the tour leaves it."""
