@@ -52,7 +52,7 @@ CHAPTERS = {
     "05_interactive_segmentation": Chapter("4. Does it know what it does not know?", ("segment_a_photograph",)),
     "07_mixture_of_gaussian_keys": Chapter("4. EM as printed", ("replace_attention",)),
     "08_log_normalizer_and_hopfield": Chapter("6. How much fits in?", ("store_and_retrieve", "use_the_log_normalizer")),
-    "09_dependency_crf": Chapter("A posterior over parses", ("draw_parses", "read_trees")),
+    "09_dependency_crf": Chapter("Channel by channel", ("draw_parses", "read_trees")),
     "10_diagnosing_the_posterior": Chapter(
         "2. Runs that must not be believed", ("sample_a_posterior", "read_a_verdict")
     ),
