@@ -78,7 +78,7 @@ html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
 mathjax_path = "mathjax.js"
 mathjax3_config = {
     "options": {"enableMenu": False},
-    "svg": {"fontCache": "local"},
+    "svg": {"fontCache": "local", "displayAlign": "left"},
     "tex": {"tags": "none"},
 }
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
