@@ -138,3 +138,14 @@ def test_figures_of_the_home_page_are_those_of_the_reports_that_it_names():
         report = (ROOT / re.search(r"\((docs/reports/\w+\.md)\)", bullet)[1]).read_text()
         figures = re.findall(r"(?<!\d)\.\d{3}\b", bullet)
         assert len(figures) >= 4 and [figure for figure in figures if figure not in report] == []
+
+
+def test_findings_in_the_table_of_reports_have_the_figures_of_their_reports():
+    rows = re.findall(
+        r"^\| \[.*?\]\(reports/(\w+)\.md\) \| .* \| (.*) \|$", (ROOT / "docs/index.md").read_text(), flags=re.M
+    )
+    assert len(rows) == len(list((ROOT / "docs/reports").glob("*.md")))
+    for name, finding in rows:
+        report = (ROOT / f"docs/reports/{name}.md").read_text()
+        figures = re.findall(r"(?<![\w.])\d*\.?\d+\b", finding)
+        assert [figure for figure in figures if figure not in report] == [], name
