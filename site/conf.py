@@ -112,7 +112,7 @@ def _described(render):
             options = data.cell_metadata.get("mystnb", {})
             image = {**options.get("image", {}), "alt": alt}
             if data.mime_type == "image/png" and int.from_bytes(b64decode(data.string[:44])[16:20]) > WIDE:
-                image["class"] = "wide"
+                image["classes"] = "wide"
             data = replace(data, cell_metadata={**data.cell_metadata, "mystnb": {**options, "image": image}})
         return render(self, data)
 
