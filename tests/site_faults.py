@@ -30,7 +30,7 @@ SIDEWAYS = """width => [document.documentElement, ...document.querySelectorAll("
     .filter(([x, room]) => x.scrollWidth > room).map(([x]) => `${x.tagName.toLowerCase()} ${x.scrollWidth}`)"""
 # A formula or a picture that is cut at the edge of its box needs a shadow there, which stays while the ground moves with what scrolls.
 CUT = """() => [...document.querySelectorAll("main *, .content *")].filter(x => x.querySelector(":scope > mjx-container, :scope > img, :scope > .cell_output"))
-    .flatMap(x => [x, ...x.children]).filter(x => x.checkVisibility() && x.scrollWidth > x.clientWidth + 1 && x.clientWidth > 0
+    .flatMap(x => [x, ...x.children]).filter(x => x.querySelector("mjx-container, img") && x.checkVisibility() && x.scrollWidth > x.clientWidth + 1 && x.clientWidth > 0
         && getComputedStyle(x).overflowX !== "visible" && !getComputedStyle(x).backgroundAttachment.includes("local"))
     .map(x => `${x.tagName.toLowerCase()} ${x.className} is cut without a sign`)"""
 PRINTED = """() => [...[".sidebar-drawer", ".toc-drawer", ".mobile-header", "iframe", "button.copybtn"].flatMap(x => [...document.querySelectorAll(x)])
