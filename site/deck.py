@@ -1,7 +1,6 @@
 """Slides of the notebooks as pages of the site, which need no network: what ``notebooks/slides.py`` takes from a notebook, with a script of ours."""
 
 import hashlib
-import json
 import re
 from base64 import b64decode
 from html import escape
@@ -70,5 +69,5 @@ def write(out: Path) -> None:
     (out / "slides").mkdir()
     for path in sorted(lessons.NOTEBOOKS.glob("*.ipynb")):
         (out / "notebooks" / path.name).write_bytes(path.read_bytes())
-        page = deck(path.stem, nbformat.from_dict(json.loads(path.read_text())), out / "_images")
+        page = deck(path.stem, nbformat.read(path, as_version=4), out / "_images")
         (out / "slides" / f"{path.stem}.html").write_text(page)

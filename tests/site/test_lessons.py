@@ -85,7 +85,7 @@ def test_a_notebook_can_be_had_and_run_elsewhere_where_the_repository_is():
 
 
 def test_slides_need_no_network_and_fold_their_answers(tmp_path):
-    notebook = nbformat.from_dict(json.loads(NOTEBOOKS[0].read_text()))
+    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
     page = deck.deck(NOTEBOOKS[0].stem, notebook, tmp_path)
     assert re.findall(r'(?:src|<link[^>]*href)="(?!data:|\.\./)[^"]*', page) == []
     prose = "\n".join(one.source for one in notebook.cells if one.cell_type == "markdown")
@@ -94,7 +94,7 @@ def test_slides_need_no_network_and_fold_their_answers(tmp_path):
 
 
 def test_pictures_of_a_notebook_are_not_in_its_slides_again(tmp_path):
-    notebook = nbformat.from_dict(json.loads(NOTEBOOKS[0].read_text()))
+    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
     text = deck.deck(NOTEBOOKS[0].stem, notebook, tmp_path)
     for data in re.findall(r"data:image/png;base64,([^\"]+)", text):
         (tmp_path / f"{deck.hashlib.sha256(deck.b64decode(data)).hexdigest()}.png").touch()
