@@ -55,7 +55,7 @@ class Page(HTMLParser):
             self.links.append(found["href"])
         if found.get("src") or (tag == "link" and found.get("rel") != "canonical" and "href" in found):
             self.resources.append(found.get("src") or found["href"])
-        if tag == "link" and found.get("rel") == "icon":
+        if tag == "link" and "icon" in found.get("rel", "").split():
             self.icon = found.get("href", "")
         if tag == "meta" and found.get("name") == "description":
             self.summary = found.get("content", "").strip()
