@@ -17,7 +17,7 @@ NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 HEADING = re.compile(r"^#+ +(?:[\d.·]+ +)*(.+?) *$", re.M)  # its text without its number
 NEEDS_A_KERNEL = re.compile(
     r" ?\(?\b(?:If you run this page|With a kernel)\b(?:[^\n]|\n(?!\n))*?(?:\.\)?(?=\s|$)|:$)"
-    r"| ?The [\w ]+ (?:below the slider )?show the same(?: to those who read only)?\.",
+    r"| ?(?:If you are only reading, t|T)he [\w ]+ (?:below the slider )?show the same(?: to those who read only)?\.",
     re.M,
 )
 
@@ -47,7 +47,7 @@ SHOWS = {  # what each view shows, in any state
 
 PLACED = [
     Placed(
-        "00_mixtures_in_twenty_lines", "A responsibility: who sent this point?", "posterior", {},
+        "00_mixtures_in_twenty_lines", "A responsibility: which source does this point come from?", "posterior", {},
         "Drag the query between the keys, then lower the precision: the borders between the units soften.",
     ),
     Placed(
