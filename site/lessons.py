@@ -43,6 +43,7 @@ SHOWS = {  # what each view shows, in any state
     "mean-field": "Labels and heads of a sentence by mean field in a dependency CRF, beside exact marginals and parses drawn by Gibbs sampling; the ELBO beside log Z.",
     "fool-the-diagnostics": "Chains of a small posterior with starts, lengths and mistakes of your own choosing: rank plots, R-hat and calibration, and what each of them cannot see.",
     "regression": "A memory that reads keys and values one after another is a Bayesian linear regression; linear attention, the delta rule and a Kalman network are approximations of it.",
+    "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
 PLACED = [
@@ -96,6 +97,10 @@ PLACED = [
         "What a network says of one query is such a guide, and the gap is what its training lowers.",
     ),
     Placed(
+        "07_mixture_of_gaussian_keys", "Which queries can a unit own?", "two-keys", {"precision": 4},
+        "Drag A's second key over to its first: the two pieces of A's region grow together.",
+    ),
+    Placed(
         "08_log_normalizer_and_hopfield", "The energy of a memory", "memory", {},
         "Raise β until the two near patterns part into two resting places.",
     ),
@@ -130,6 +135,10 @@ PLACED = [
     Placed(
         "14_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
         "A point of a class that was never taught: attention is sure of a unit, the evidence is low.",
+    ),
+    Placed(
+        "17_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},
+        "The clouds are draws of a Gibbs sampler. Drop queries beside a ring, and the cloud of its key shrinks.",
     ),
     Placed(
         "16_memory_is_regression", "One model, many layers", "regression", {},
