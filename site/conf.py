@@ -142,7 +142,7 @@ def _summary(doctree) -> str:
 
 
 def _card(app, pagename, templatename, context, doctree):
-    """What a search engine says of a page, and what a link to it shows where it is shared."""
+    """What a search engine says of a page, what a link to it shows where it is shared, and the script that its frames need first."""
     title, address = escape(context.get("title", project)), escape(f"{html_baseurl}{pagename}.html")
     summary = escape(_summary(doctree))
     context["metatags"] = context.get("metatags", "") + (
@@ -153,6 +153,7 @@ def _card(app, pagename, templatename, context, doctree):
         f'<meta property="og:image" content="{html_baseurl}_static/card.png">'
         '<meta property="og:image:alt" content="The attention of three units over a plane of queries">'
         '<meta name="twitter:card" content="summary_large_image">'
+        f'<script src="{context["pathto"]("_static/frames.js", 1)}"></script>'
     )
 
 
