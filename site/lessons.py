@@ -109,7 +109,7 @@ PLACED = [
         "Lower the coupling until the gap between the ELBO and log Z closes.",
     ),
     Placed(
-        "09_dependency_crf", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
+        "19_a_posterior_over_parses", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
         "All tables are updated at once, and the ELBO goes up and down. Raise the damping until it only rises.",
     ),
     Placed(
@@ -129,7 +129,7 @@ PLACED = [
         "After one step the keys are on their way. Move the number of steps until nothing changes.",
     ),
     Placed(
-        "13_what_keys_have_in_common", "Three answers to one question", "keys-adapt", {"adapt": "shift"},
+        "13_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
         "All keys move by one shift. Let each adapt by itself instead: the key that no query has come near stays.",
     ),
     Placed(
