@@ -6,19 +6,20 @@ their links lead to each other. In the environment, ``SITE_URL`` is the address 
 ``REPOSITORY`` that of the repository, which the home page says how to clone.
 """
 
-import json
 import os
 import re
 import shutil
 import sys
 from functools import partial
-from html import escape
 from importlib import import_module
 from pathlib import Path
 
+import deck
 import equations
 import finish
+import gallery
 import graph
+import lessons
 import reference
 from sphinx.cmd.build import main as sphinx
 
@@ -27,7 +28,7 @@ ROOT = SITE.parent
 URL = os.environ.get("SITE_URL", "http://localhost:8000/")
 REPOSITORY = os.environ.get("REPOSITORY", "")
 WORK, OUT = SITE / ".work", SITE / "_build"
-SOURCE = WORK / "source"
+SOURCE, PICTURES = WORK / "source", WORK / "pictures"
 EXPLORER = SITE / "explorer/index.html"
 INDEX = {
     None: "index.md",
@@ -35,6 +36,8 @@ INDEX = {
     "#the-course": "learn.md",
     "#reports": "reports.md",
 }  # docs/index.md's sections
+NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
 MATHJAX = "tex-svg-full.js"  # one file with all of TeX's packages and no fonts to fetch
 
 
@@ -57,7 +60,7 @@ def stage() -> dict[str, str]:
     moved = re.sub(r"\]\((howto|course|reports)/", r"](docs/\1/", index)
     howto, reports = section(moved, "How to"), section(moved, "Reports")
     blocks = {
-        "HOWTO": as_lists(howto),
+        "HOWTO": as_lists(howto, pages),
         "HOWTOS": "\n".join(re.findall(r"\((docs/howto/\w+)\.md\)", howto)),
         "REPORTS": reports,
         "REPORTED": re.sub(
@@ -68,20 +71,27 @@ def stage() -> dict[str, str]:
             r"^\| \[(\d+)\](\(.*?\)) \| (.*) \|$", r"| \1 | [\3]\2 |", section(readme, "The course"), flags=re.M
         ),
         "CLONE": clone(),
+        "COUNT": NUMBERS[len(views())],
         "PICTURE": picture(),
         "EXPLORER": explorer(),
     }
     for path in sorted((SITE / "pages").glob("*.md")):
-        pages[path.name] = re.sub(r"^<!-- ([A-Z]+) -->$", lambda found: blocks[found[1]], path.read_text(), flags=re.M)
+        pages[path.name] = re.sub(r"<!-- ([A-Z]+) -->", lambda found: blocks[found[1]], path.read_text())
     for path, text in pages.items():
         text = re.sub(
             r"^(```python\n.*?)\n+^```$", r"\1\n```", text, flags=re.M | re.S
         )  # a doctest ends with an empty line
         text = _on_the_site(text, "../" * path.count("/"))
         pages[path] = re.sub(r"^```mermaid\n(.*?)^```$", partial(_drawn, text), text, flags=re.M | re.S)
-    for notebook in {notebook for notebook, *_ in views()}:
-        path = f"notebooks/{notebook}.ipynb"
-        pages[path] = with_views(pages[path], [(view, title) for name, view, title in views() if name == notebook])
+    for path in LISTS:
+        pages[path] = re.sub(r"(?:^\|.*\n)+", r"::::{div} lists\n\g<0>::::\n", pages[path], flags=re.M)
+    titles = views()
+    for path, text in pages.items():
+        name = Path(path).stem
+        if path.startswith("notebooks/"):
+            pages[path] = lessons.lesson(name, text, titles, REPOSITORY)
+        elif path.startswith("docs/howto/"):
+            pages[path] = gallery.shown(name, text, PICTURES)
     names = reference.pages()
     pages |= names
     pages["equations.md"] = _on_the_site(
@@ -97,14 +107,29 @@ def _on_the_site(text: str, up: str) -> str:
     return re.sub(r"(?<!!)\[[\w./]+\.md\](\([\w./]+\.md\))", r"[]\1", text)
 
 
-def as_lists(text: str) -> str:
-    """Paragraphs of a topic and its links as sections with a list."""
+def as_lists(text: str, pages: dict[str, str]) -> str:
+    """Paragraphs of a topic and its links as sections, each with a tile for every page that ends in a picture, and a list."""
 
     def listed(found: re.Match) -> str:
-        links = [f"- [{link[1].upper()}{link[2:]}" for link in found[2].split(" ·\n")]
-        return "\n".join([f"## {found[1]}", "", *links])
+        links = re.findall(r"\[(.*?)\]\((.*?)\.md\)", found[2])
+        tiles = [tile(title, page, pages[f"{page}.md"]) for title, page in links]
+        grid = ["::::{grid} 2 2 3 4", ":gutter: 2", "", *filter(None, tiles), "::::", ""] if any(tiles) else []
+        return "\n".join([f"## {found[1]}", "", *grid, *(f"- [{capital(title)}]({page}.md)" for title, page in links)])
 
     return re.sub(r"^([A-Z][^:\n]*):\n(\[.*?)(?=\n\n|\Z)", listed, text, flags=re.M | re.S)
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter at its beginning."""
+    return text[0].upper() + text[1:]
+
+
+def tile(title: str, page: str, text: str) -> str | None:
+    """A card with the picture of a how-to page, where it has one."""
+    alt = gallery.described(text)
+    picture = f"docs/howto/pictures/{Path(page).name}.png"
+    head = f":::{{grid-item-card}} {capital(title)}\n:img-top: {picture}\n:img-alt: {alt}\n:link: {page}\n:link-type: doc\n:::\n"
+    return head if alt else None
 
 
 def clone() -> str:
@@ -124,13 +149,23 @@ def _drawn(page: str, found: re.Match) -> str:
 
 
 def explorer() -> str:
-    """The explorer in a frame, or a line that says where it will be."""
+    """The explorer in a frame, and below it each view in words, for the search; or a line that says where it will be."""
     if not EXPLORER.exists():
         return "The explorer is not part of this build."
-    return (
+    text = (
         '<iframe class="explorer whole" src="explorer/index.html" title="The explorer"></iframe>\n\n'
-        'It is one file that works by itself: <a href="explorer/index.html">open it alone</a>, or save it.'
+        'It is one file that works by itself: <a href="explorer/index.html">open it alone</a>, or save it. The address of this page keeps what you '
+        "moved: copy it to show somebody the same."
     )
+    titles = views()
+    if unknown := titles.keys() - lessons.SHOWS.keys():
+        raise ValueError(f"say in site/lessons.py what these views show: {', '.join(sorted(unknown))}")
+    for view in filter(titles.__contains__, lessons.SHOWS):
+        where = ", ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in lessons.places(view))
+        stands = f" It stands in notebook {where}." if where else ""
+        opened = f'<a href="#{view}" data-view="{view}">Open it above.</a>'
+        text += f"\n\n## {titles[view]}\n\n{lessons.SHOWS[view]}{stands} {opened}"
+    return text
 
 
 def picture() -> str:
@@ -143,28 +178,18 @@ def picture() -> str:
     return found[0]
 
 
-def views() -> list[tuple[str, str, str]]:
-    """Notebook, identifier and title of every view of the explorer, as its file says."""
+def views() -> dict[str, str]:
+    """Titles of the explorer's views by their identifiers, as their files say."""
     if not EXPLORER.exists():
-        return []
-    texts = [
-        path.read_text().partition("export default")[2] for path in sorted((SITE / "explorer/src/views").glob("*.js"))
-    ]
-    fields = [[re.search(rf'\b{name}: "(.*?)"', text) for name in ("notebook", "id", "title")] for text in texts]
-    if not all(map(all, fields)):
-        raise ValueError("a view of the explorer does not say its notebook, id and title")
-    return [tuple(found[1] for found in view) for view in fields]
-
-
-def with_views(text: str, found: list[tuple[str, str]]) -> str:
-    """A notebook with views of the explorer, folded, below its first cell: readers without a kernel can move these."""
-    notebook = json.loads(text)
-    for view, title in found:
-        frame = f'<iframe class="explorer" loading="lazy" src="../explorer/index.html?view#{view}" title="The explorer: {escape(title)}"></iframe>'
-        notebook["cells"][0]["source"] += [
-            f"\n\n<details><summary>Touch it: {escape(title)}</summary>{frame}</details>"
-        ]
-    return json.dumps(notebook)
+        return {}
+    found = {}
+    for path in sorted((SITE / "explorer/src/views").glob("*.js")):
+        text = path.read_text().partition("export default")[2]
+        fields = [re.search(rf'\b{name}: "(.*?)"', text) for name in ("id", "title")]
+        if not all(fields):
+            raise ValueError(f"{path.name} does not say its id and title")
+        found[fields[0][1]] = fields[1][1]
+    return found
 
 
 def copy_explorer() -> None:
@@ -204,6 +229,9 @@ def write(pages: dict[str, str]) -> None:
             (SOURCE / path).write_text(text)
     for path in linked:
         shutil.copy2(ROOT / path, SOURCE / path)
+    (SOURCE / "docs/howto/pictures").mkdir(exist_ok=True)
+    for path in PICTURES.glob("*.png"):
+        shutil.copy2(path, SOURCE / "docs/howto/pictures")
 
 
 def main(arguments: list[str]) -> int:
@@ -211,7 +239,7 @@ def main(arguments: list[str]) -> int:
 
     Nothing is kept from the build before: a page that Sphinx remembers from a build that failed gives no warning again.
     """
-    for name in ("html", "doctrees", "jupyter_execute"):
+    for name in ("html", "doctrees", "jupyter_execute", "pictures"):
         shutil.rmtree(WORK / name, ignore_errors=True)
     write(stage())
     options = "-b html -W --keep-going -n -q -j auto".split()
@@ -225,6 +253,7 @@ def main(arguments: list[str]) -> int:
         shutil.copy2(bundle, OUT / "_static/mathjax.js")
         if EXPLORER.exists():
             copy_explorer()
+        deck.write(OUT)
         finish.finish(OUT, URL)
     return status
 

@@ -1,13 +1,17 @@
 """Sphinx's settings for the site; `build.py` stages the pages and calls Sphinx with them."""
 
 import os
+import re
 import sys
+from base64 import b64decode
 from dataclasses import replace
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
 import myst_nb.core.render
+from docutils import nodes
+from sphinx.search.en import SearchEnglish
 
 sys.path.insert(0, str(Path(__file__).parent))
 import docstrings
@@ -64,16 +68,17 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = "probtx_pyro"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
-html_show_search_summary = False  # a summary is fetched, which no browser does from file://
+html_show_search_summary = True  # but from file://, where no browser fetches one: site.js
 html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
 mathjax_path = "mathjax.js"
 mathjax3_config = {
     "options": {"enableMenu": False},
-    "svg": {"fontCache": "local"},
+    "svg": {"fontCache": "local", "displayAlign": "left"},
     "tex": {"tags": "none"},
 }
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
@@ -94,6 +99,10 @@ html_theme_options = {
 }
 
 
+WIDE = 700  # pixels of a picture that a phone shows in a box that scrolls
+SENTENCE = "Attention and transformers as Pyro programs: the attention matrix is a posterior."
+
+
 def _described(render):
     """A picture of a notebook with the description that its output carries; see `probtx_pyro.course.show_figure`."""
 
@@ -102,27 +111,55 @@ def _described(render):
         if alt:
             options = data.cell_metadata.get("mystnb", {})
             image = {**options.get("image", {}), "alt": alt}
+            if data.mime_type == "image/png" and int.from_bytes(b64decode(data.string[:44])[16:20]) > WIDE:
+                image["classes"] = "wide"
             data = replace(data, cell_metadata={**data.cell_metadata, "mystnb": {**options, "image": image}})
         return render(self, data)
 
     return render_image
 
 
+class Search(SearchEnglish):
+    """English, with words such as k-means and R-hat whole: their letter alone would find every page."""
+
+    _word_re = re.compile(r"\b[^\W_]-\w{2,}(?:-\w+)*|\w{2,}-[^\W_]\b|\w+")
+    js_splitter_code = (
+        r"var splitQuery = (query) => query.match(/(?<![\p{L}\p{N}_])[\p{L}\p{N}]-[\p{L}\p{N}_]{2,}(?:-[\p{L}\p{N}_]+)*|"
+        r"[\p{L}\p{N}_]{2,}-[\p{L}\p{N}](?![\p{L}\p{N}_])|[\p{L}\p{N}_]+/gu) ?? [];"
+    )
+
+
+def _summary(doctree) -> str:
+    """The first sentences of a page, as many as a search engine shows."""
+    paragraphs = doctree.findall(nodes.paragraph) if doctree else ()
+    plain = (
+        " ".join(one.astext().split())
+        for one in paragraphs
+        if isinstance(one.parent, nodes.section | nodes.document) and not one.next_node(nodes.raw)
+    )
+    text = next((text for text in plain if len(text) > 40), SENTENCE)
+    return text if len(text) <= 200 else f"{text[:200].rpartition(' ')[0]} …"
+
+
 def _card(app, pagename, templatename, context, doctree):
-    """What a link to a page shows where it is shared."""
+    """What a search engine says of a page, what a link to it shows where it is shared, and the script that its frames need first."""
     title, address = escape(context.get("title", project)), escape(f"{html_baseurl}{pagename}.html")
+    summary = escape(_summary(doctree))
     context["metatags"] = context.get("metatags", "") + (
+        f'<meta name="description" content="{summary}">'
         f'<meta property="og:title" content="{title}"><meta property="og:type" content="website">'
         f'<meta property="og:site_name" content="probtx_pyro"><meta property="og:url" content="{address}">'
-        '<meta property="og:description" content="Attention and transformers as Pyro programs: the attention matrix is a posterior.">'
+        f'<meta property="og:description" content="{summary}">'
         f'<meta property="og:image" content="{html_baseurl}_static/card.png">'
         '<meta property="og:image:alt" content="The attention of three units over a plane of queries">'
         '<meta name="twitter:card" content="summary_large_image">'
+        f'<script src="{context["pathto"]("_static/frames.js", 1)}"></script>'
     )
 
 
 def setup(app):
     """Register what is no extension of its own."""
+    app.add_search_language(Search)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)
     app.connect("autodoc-process-signature", docstrings.signature)
     app.connect("html-page-context", _card)

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 GENERATED = {"genindex.html", "py-modindex.html", "search.html", "404.html"}
+ALONE = {"explorer", "slides"}  # folders of pages that Sphinx does not write
 LISTED = {  # the sections of llms.txt: their title and the pages that they hold
     "Use": r"(README|docs/howto/.*)\.html",
     "Reference": r"(reference/.*|equations|docs/mathematics|docs/what_serves_what|docs/errata)\.html",
@@ -36,7 +37,7 @@ def breakable(page: str) -> str:
 def finish(out: Path, url: str) -> None:
     """Write them into the built site, whose published address is ``url``, with a slash at its end."""
     pages = [
-        path for path in sorted(out.rglob("*.html")) if path.name not in GENERATED and path.parent.name != "explorer"
+        path for path in sorted(out.rglob("*.html")) if path.name not in GENERATED and path.parent.name not in ALONE
     ]
     names = {path.relative_to(out).as_posix(): title(path) for path in pages}
     entries = "".join(f"<url><loc>{escape(url + name)}</loc></url>\n" for name in names)
@@ -53,5 +54,5 @@ def finish(out: Path, url: str) -> None:
     (out / "404.html").write_text((Path(__file__).parent / "404.html").read_text().replace("SITE_URL/", url))
     (out / ".nojekyll").touch()
     for page in out.rglob("*.html"):
-        if page.parent.name != "explorer":
+        if page.parent.name not in ALONE:
             page.write_text(breakable(page.read_text()))

@@ -28,6 +28,11 @@ NARROW = (
 # The theme lets its column scroll on a narrow screen, which the page does not see.
 SIDEWAYS = """width => [document.documentElement, ...document.querySelectorAll(".content")].map(x => [x, x === document.documentElement ? width : x.clientWidth])
     .filter(([x, room]) => x.scrollWidth > room).map(([x]) => `${x.tagName.toLowerCase()} ${x.scrollWidth}`)"""
+# A formula or a picture that is cut at the edge of its box needs a shadow there, which stays while the ground moves with what scrolls.
+CUT = """() => [...document.querySelectorAll("main *, .content *")].filter(x => x.querySelector(":scope > mjx-container, :scope > img, :scope > .cell_output"))
+    .flatMap(x => [x, ...x.children]).filter(x => x.querySelector("mjx-container, img") && x.checkVisibility() && x.scrollWidth > x.clientWidth + 1 && x.clientWidth > 0
+        && getComputedStyle(x).overflowX !== "visible" && !getComputedStyle(x).backgroundAttachment.includes("local"))
+    .map(x => `${x.tagName.toLowerCase()} ${x.className} is cut without a sign`)"""
 PRINTED = """() => [...[".sidebar-drawer", ".toc-drawer", ".mobile-header", "iframe", "button.copybtn"].flatMap(x => [...document.querySelectorAll(x)])
     .filter(x => x.checkVisibility()).map(x => `shows ${x.className || x.tagName}`),
     ...(([r, g, b, a = 1]) => a > 0 && Math.min(r, g, b) < 240 ? ["is dark"] : [])(
@@ -40,6 +45,7 @@ class Page(HTMLParser):
     def __init__(self, text: str):
         super().__init__()
         self.anchors, self.links, self.resources, self.undescribed = set(), [], [], []
+        self.icon, self.summary = "", ""
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -49,6 +55,10 @@ class Page(HTMLParser):
             self.links.append(found["href"])
         if found.get("src") or (tag == "link" and found.get("rel") != "canonical" and "href" in found):
             self.resources.append(found.get("src") or found["href"])
+        if tag == "link" and "icon" in found.get("rel", "").split():
+            self.icon = found.get("href", "")
+        if tag == "meta" and found.get("name") == "description":
+            self.summary = found.get("content", "").strip()
         alt = found.get("alt", "").strip()
         if tag == "img" and (
             not alt or re.search(r"\.(png|jpe?g|svg)$", alt)
@@ -74,8 +84,8 @@ def broken_links(root: Path) -> list[str]:
             if not target.is_file():
                 found.append(f"{name}: {link} does not exist")
             elif (
-                url.fragment and target.suffix == ".html" and target.parent.name != "explorer"
-            ):  # its fragment is a state
+                url.fragment and target.suffix == ".html" and "explorer" not in (target.parent.name, target.stem)
+            ):  # their fragment is a state
                 if unquote(url.fragment) not in pages[root / target.relative_to(root.resolve())].anchors:
                     found.append(f"{name}: {link} has no such anchor")
     return found
@@ -115,7 +125,7 @@ class Watch:
         for scheme in schemes:
             found += self._axe(scheme, RULES)
         self.page.set_viewport_size({"width": WIDTHS["narrow"], "height": 800})
-        found += self._sideways("narrow")
+        found += self._sideways("narrow") + [f"narrow: {fault}" for fault in self.page.evaluate(CUT)]
         for scheme in schemes:
             found += self._axe(scheme, ["color-contrast"], NARROW)
         self.page.emulate_media(media="print")  # in the dark, which paper is not

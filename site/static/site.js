@@ -1,12 +1,10 @@
-// Frames of the explorer are as high as what they show, and light or dark as the page around them.
-const frames = () => [...document.querySelectorAll("iframe.explorer")];
-const tell = (frame) => frame.contentWindow.postMessage({ explorerTheme: document.body.dataset.theme }, "*");
+// From a file no page can be fetched for its excerpt.
+if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
-window.addEventListener("message", ({ source, data }) => {
-  const frame = frames().find((one) => one.contentWindow === source);
-  if (!frame || !data?.explorerHeight) return;
-  frame.style.height = `${data.explorerHeight + 2}px`; // and its border
-  if (!frame.dataset.told) tell(frame);
-  frame.dataset.told = "";
+document.addEventListener("DOMContentLoaded", () => {
+  // On a phone the rows of these tables are lists, and each entry says its column.
+  for (const table of document.querySelectorAll(".lists table")) {
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, index) => (cell.dataset.head = heads[index]));
+  }
 });
-document.addEventListener("DOMContentLoaded", () => new MutationObserver(() => frames().forEach(tell)).observe(document.body, { attributeFilter: ["data-theme"] }));

@@ -1,19 +1,33 @@
 """The site as `make site` built it: every page in Chromium, every link; `make site-test` builds it first."""
 
+import importlib
 import importlib.util
 import inspect
+import json
 import re
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from in_chromium import needs_chromium
-from site_faults import Watch, broken_links
+from site_faults import Page, Watch, broken_links
 
 from probtx_pyro import inference, inspection, models, nn, results
 
+pytest.importorskip("sphinx", reason="sphinx is missing: pip install -e '.[site]'")
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "site"))
+try:
+    build, lessons = importlib.import_module("build"), importlib.import_module("lessons")
+finally:
+    sys.path.remove(str(ROOT / "site"))
 OUT = ROOT / "site/_build"
 PAGES = sorted(path.relative_to(OUT).as_posix() for path in OUT.rglob("*.html")) if OUT.is_dir() else []
+
+VIEWS = build.views()
 
 pytestmark = pytest.mark.slow
 needs_site = pytest.mark.skipif(not PAGES, reason="there is no site in site/_build: make site")
@@ -38,6 +52,7 @@ FAULTS = {
     "narrow: html 5": '<p style="width: 500px">wide</p>',
     "narrow: main 5": '<main class="content" style="overflow-x: auto"><p style="width: 500px">wide</p></main>',
     "wide: html 1": '<p style="width: 1250px">wide</p>',
+    "narrow: div math is cut": '<main><div class="math" style="overflow-x: auto"><mjx-container style="display: block; width: 600px">formula</mjx-container></div></main>',
     "print: html 1": "<style>@media print { p { width: 1000px } }</style><p>wide on paper</p>",
     "print: shows toc-drawer": '<nav class="toc-drawer">contents</nav>',
     "print: is dark": "<style>@media print { body { background: #222; color: #fff } }</style>",
@@ -118,7 +133,13 @@ def test_the_picture_of_the_home_page_is_whole_and_as_dark_as_the_page(chromium)
 @needs_chromium
 @pytest.mark.parametrize(
     ("word", "page"),
-    [("responsibilities", "docs/course/glossary.html"), ("MemoryClassifier", "docs/howto/classify.html")],
+    [
+        ("responsibilities", "docs/course/glossary.html"),
+        ("MemoryClassifier", "docs/howto/classify.html"),
+        ("k-means", "notebooks/02_from_k_means_to_attention.html"),
+        ("R-hat", "notebooks/10_diagnosing_the_posterior.html"),
+        *((title, "explorer.html") for title in VIEWS.values()),
+    ],
 )
 def test_search_finds_without_a_server(watch, word, page):
     watch.heard.clear()
@@ -127,6 +148,96 @@ def test_search_finds_without_a_server(watch, word, page):
         f"#search-results li > a[href*='{page}']"
     )  # results come one after the other; without it, this raises
     assert watch.heard == []
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The address of the site from a server on this machine."""
+    handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=OUT)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@needs_site
+@needs_chromium
+def test_search_by_a_server_shows_where_k_means_stands(chromium, address):
+    page = chromium.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(f"{address}/search.html?q=k-means")
+    page.locator("#search-results li p.context").first.wait_for()
+    page.wait_for_function("() => /found/.test(document.querySelector('.search-summary')?.textContent ?? '')")
+    assert 0 < page.locator("#search-results li").count() < len(PAGES) / 3
+    assert "k-means" in " ".join(page.locator("#search-results li p.context").all_inner_texts())
+    page.close()
+
+
+@needs_site
+def test_each_page_has_an_icon_and_a_sentence_of_its_own_about_it():
+    pages = {path: Page((OUT / path).read_text()) for path in PAGES}
+    assert [path for path, page in pages.items() if not page.icon] == []
+    assert [path for path, page in pages.items() if not 20 < len(page.summary) <= 220] == []
+    named = [page.summary for path, page in pages.items() if path.startswith(("docs/", "notebooks/"))]
+    assert len(set(named)) == len(named)
+
+
+@needs_site
+@needs_chromium
+def test_the_explorer_page_and_its_frame_have_one_address(chromium):
+    page = chromium.new_page()
+    page.set_default_timeout(120_000)
+    page.goto((OUT / "explorer.html").as_uri() + "#mean-or-mode:" + json.dumps({"sd": 0.8}))
+    frame = page.frame_locator("iframe.explorer.whole")
+    frame.get_by_role("heading", name="Mean or mode").wait_for()
+    page.evaluate(
+        "() => { location.hash = '#attention-as-a-memory'; }"
+    )  # a section of the page, as the search finds it
+    frame.get_by_role("heading", name="Attention as a memory").wait_for()
+    inside = next(one for one in page.frames if one.parent_frame)
+    inside.evaluate("() => parent.postMessage({ probtx: 'hash', hash: '#keys-adapt:%7B%7D' }, '*')")
+    page.wait_for_function("() => location.hash === '#keys-adapt:%7B%7D'")
+    page.close()
+
+
+@needs_site
+@needs_chromium
+@pytest.mark.parametrize("placed", lessons.PLACED, ids=lambda placed: f"{placed.notebook[:2]}-{placed.heading[:20]}")
+def test_a_view_in_a_notebook_opens_in_its_state(chromium, placed):
+    page = chromium.new_page()
+    page.set_default_timeout(120_000)
+    page.goto((OUT / "explorer/index.html").as_uri() + lessons.address(placed.view, placed.state))
+    page.wait_for_function("() => window.explorer?.view()")
+    assert page.evaluate("() => document.getElementById('message').textContent") == ""
+    assert page.evaluate("() => explorer.view()") == placed.view
+    assert page.evaluate("() => explorer.state()").items() >= placed.state.items()
+    page.close()
+
+
+@needs_site
+@needs_chromium
+def test_slides_turn_and_fold_their_answers(chromium):
+    page = chromium.new_page()
+    page.set_default_timeout(120_000)
+    page.goto((OUT / "slides/00_mixtures_in_twenty_lines.html").as_uri())
+    shown = page.locator("section:visible")
+    assert shown.count() == 1 and "00" in shown.inner_text()
+    while page.locator("section:visible .fragment").count() == 0:
+        page.keyboard.press("ArrowRight")
+    answer, place = page.locator("section:visible .fragment"), page.locator("#number").inner_text()
+    assert not answer.is_visible()
+    page.keyboard.press("ArrowRight")
+    assert answer.is_visible() and page.locator("#number").inner_text() == place
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#number").inner_text() != place
+    page.close()
+
+
+@needs_site
+def test_each_notebook_can_be_had_and_has_slides():
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        assert (OUT / "notebooks" / path.name).read_bytes() == path.read_bytes()
+        assert (OUT / "slides" / f"{path.stem}.html").is_file()
 
 
 @needs_site

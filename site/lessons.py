@@ -1,0 +1,240 @@
+"""The site's copy of a notebook: nobody runs it there, so views of the explorer stand where a slider would.
+
+What needs a kernel is left out, the cells of a slider and the sentences about it, and cells whose code is folded share a fold with
+their neighbours. Below the title stand links to the notebook itself, to its slides, and to places that run it.
+"""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+HEADING = re.compile(r"^#+ +(?:[\d.·]+ +)*(.+?) *$", re.M)  # its text without its number
+NEEDS_A_KERNEL = re.compile(
+    r" ?\(?\b(?:If you run this page|With a kernel)\b(?:[^\n]|\n(?!\n))*?(?:\.\)?(?=\s|$)|:$)"
+    r"| ?(?:If you are only reading, t|T)he [\w ]+ (?:below the slider )?show the same(?: to those who read only)?\.",
+    re.M,
+)
+
+
+class Placed(NamedTuple):
+    """A view in a notebook: the heading of its section, its state where that differs from the start, and what to try."""
+
+    notebook: str
+    heading: str
+    view: str
+    state: dict
+    suggestion: str
+
+
+SHOWS = {  # what each view shows, in any state
+    "posterior": "A unit is picked by its prior and sends a query near its key. Attention is the posterior of the unit, the evidence is the density of the query, and the answer has a density of its own.",
+    "same-attention": "Attention fixes a mixture only up to the origin of its keys and a metric: these models attend alike, and differ in the queries that they expect.",
+    "evidence-bound": "Any probabilities over the units, a guide, bound the log evidence from below. The gap is a KL divergence, and attention closes it.",
+    "soft-kmeans": "Points choose among centres, sharply or softly. Sharply it is k-means, softly it is attention to the centres, and below a critical sharpness there are no clusters.",
+    "mean-or-mode": "The output of attention is the mean of the answer's density. Its modes are elsewhere, and three units can have four of them.",
+    "keys-adapt": "Queries are data about the keys, which move under a prior: by EM to the mode, by Gibbs sampling over the posterior.",
+    "memory": "Attention whose keys and values are patterns, taken again and again, walks downhill in an energy to a pattern or to an average of near ones (a Hopfield network).",
+    "mean-field": "Labels and heads of a sentence by mean field in a dependency CRF, beside exact marginals and parses drawn by Gibbs sampling; the ELBO beside log Z.",
+    "fool-the-diagnostics": "Chains of a small posterior with starts, lengths and mistakes of your own choosing: rank plots, R-hat and calibration, and what each of them cannot see.",
+    "regression": "A memory that reads keys and values one after another is a Bayesian linear regression; linear attention, the delta rule and a Kalman network are approximations of it.",
+    "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
+}  # fmt: skip
+
+PLACED = [
+    Placed(
+        "00_mixtures_in_twenty_lines", "A responsibility: which source does this point come from?", "posterior", {},
+        "Drag the query between the keys, then lower the precision: the borders between the units soften.",
+    ),
+    Placed(
+        "00_mixtures_in_twenty_lines", "The bound rises to the evidence", "evidence-bound", {},
+        "Drag the guide onto the star: the bound rises until it is the log evidence.",
+    ),
+    Placed(
+        "01_attention_is_a_posterior", "Every other matrix leaves a gap", "evidence-bound", {},
+        "One query and three units: the gap closes only where the guide is attention, the star.",
+    ),
+    Placed(
+        "01_attention_is_a_posterior", "What does the prior say?", "posterior", {"linked": True},
+        "Here the prior is the one that softmax implies. Drag a key away from the middle: its prior weight grows.",
+    ),
+    Placed(
+        "01_attention_is_a_posterior", "What does softmax throw away?", "posterior", {"query": [2.6, -2]},
+        "This query is far from all keys. Attention is sure of a unit, and the log evidence says how poorly it fits.",
+    ),
+    Placed(
+        "02_from_k_means_to_attention", "How does clustering become attention?", "soft-kmeans", {"gamma": 2},
+        "Raise γ: each point ends with one centre, as in k-means.",
+    ),
+    Placed(
+        "02_from_k_means_to_attention", "What happens to the centers as it gets warm?", "soft-kmeans", {"gamma": 0.2},
+        "Press “Settle”, on either side of the dashed line: below it all centres meet at the mean of the points.",
+    ),
+    Placed(
+        "03_map_transformer", "Where does β enter?", "mean-or-mode", {"sd": 0.3},
+        "Raise the standard deviation, 1 / √β: the modes merge, and the mean stays where it is.",
+    ),
+    Placed(
+        "03_map_transformer", "Can there be more modes than units?", "mean-or-mode", {"sd": 0.72},
+        "Move the standard deviation from 0.6 to 0.8: three modes, four, one.",
+    ),
+    Placed(
+        "03_map_transformer", "Can EM stand still at a bad place?", "mean-or-mode",
+        {"values": [[-1, 0], [1, 0]], "weights": [1, 1], "sd": 0.5, "start": [0, 0.3]},
+        "EM starts on the line between the two values and ends at the saddle. Drag the start a little to one side.",
+    ),
+    Placed(
+        "04_keys_that_adapt", "Prior strength against data", "keys-adapt", {},
+        "Move the strength of the prior, and drop queries of your own: the keys move to them, or do not.",
+    ),
+    Placed(
+        "06_guides_that_learn", "A mixture of digits, and two networks", "evidence-bound", {},
+        "What a network says of one query is such a guide, and the gap is what its training lowers.",
+    ),
+    Placed(
+        "07_mixture_of_gaussian_keys", "Which queries can a unit own?", "two-keys", {"precision": 4},
+        "Drag A's second key over to its first: the two pieces of A's region grow together.",
+    ),
+    Placed(
+        "08_log_normalizer_and_hopfield", "The energy of a memory", "memory", {},
+        "Raise β until the two near patterns part into two resting places.",
+    ),
+    Placed(
+        "09_dependency_crf", "How wrong is mean field?", "mean-field", {},
+        "Lower the coupling until the gap between the ELBO and log Z closes.",
+    ),
+    Placed(
+        "19_a_posterior_over_parses", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
+        "All tables are updated at once, and the ELBO goes up and down. Raise the damping until it only rises.",
+    ),
+    Placed(
+        "10_diagnosing_the_posterior", "A chain that starts in the wrong place", "fool-the-diagnostics", {"bug": "none", "start": "apart"},
+        "Every second chain starts with the keys exchanged. Draw more: R-hat does not become smaller.",
+    ),
+    Placed(
+        "10_diagnosing_the_posterior", "Is the sampler itself right?", "fool-the-diagnostics", {},
+        "This sampler counts every query twice. Chains agree on the wrong answer, and calibration sees it; take the bug out.",
+    ),
+    Placed(
+        "11_inside_a_trained_transformer", "The same attention twice", "same-attention", {},
+        "Drag the cross: no number of the matrix moves, the evidence of the queries does.",
+    ),
+    Placed(
+        "12_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},
+        "After one step the keys are on their way. Move the number of steps until nothing changes.",
+    ),
+    Placed(
+        "13_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
+        "All keys move by one shift. Let each adapt by itself instead: the key that no query has come near stays.",
+    ),
+    Placed(
+        "14_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
+        "A point of a class that was never taught: attention is sure of a unit, the evidence is low.",
+    ),
+    Placed(
+        "17_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},
+        "The clouds are draws of a Gibbs sampler. Drop queries beside a ring, and the cloud of its key shrinks.",
+    ),
+    Placed(
+        "16_memory_is_regression", "One model, many layers", "regression", {},
+        "Turn the query across the two keys: the exact band widens. Then read the next pair.",
+    ),
+]  # fmt: skip
+
+
+def script(name: str):
+    """A script of the notebooks' folder, as a module."""
+    specification = importlib.util.spec_from_file_location(f"notebooks_{name}", NOTEBOOKS / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def address(view: str, state: dict) -> str:
+    """The fragment that opens a view of the explorer in a state, as the explorer writes it."""
+    return f"#{view}" + (f":{quote(json.dumps(state, ensure_ascii=False, separators=(',', ':')))}" if state else "")
+
+
+def headings(cell: dict) -> list[str]:
+    """The headings of a cell, without their numbers."""
+    return HEADING.findall("".join(cell["source"])) if cell["cell_type"] == "markdown" else []
+
+
+def is_slider(cell: dict) -> bool:
+    """True for a cell whose output only a kernel makes."""
+    return cell["cell_type"] == "code" and "@interact" in "".join(cell["source"])
+
+
+def place(cells: list[dict], heading: str) -> int:
+    """Where the view of a section stands: at its slider, or else at its end."""
+    first = next((number for number, cell in enumerate(cells) if heading in headings(cell)), None)
+    if first is None:
+        raise ValueError(f"site/lessons.py places a view at {heading!r}, which is no heading of its notebook")
+    end = next((number for number in range(first + 1, len(cells)) if headings(cells[number])), len(cells))
+    return next((number for number in range(first, end) if is_slider(cells[number])), end)
+
+
+def frame(placed: Placed, title: str, number: int) -> dict:
+    """A cell with the view, open."""
+    source = f"../explorer/index.html?view{address(placed.view, placed.state)}"
+    text = (
+        f"**Move it.** {placed.suggestion}\n\n"
+        f'<iframe class="explorer" loading="lazy" src="{escape(source)}" title="The explorer: {escape(title)}"></iframe>'
+    )
+    return {"cell_type": "markdown", "id": f"view-{number}", "metadata": {}, "source": [text]}
+
+
+def without_a_kernel(cells: list[dict]) -> Iterator[dict]:
+    """The cells that say something to those who run nothing."""
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            text = NEEDS_A_KERNEL.sub("", "".join(cell["source"]))
+            if text.strip():
+                yield {**cell, "source": [text]}
+        elif not is_slider(cell):
+            yield cell
+
+
+def together(cells: Iterator[dict]) -> list[dict]:
+    """Neighbours whose code is folded, as one cell."""
+    found: list[dict] = []
+    for cell in cells:
+        folded = "hide-input" in cell["metadata"].get("tags", ())
+        if folded and found and "hide-input" in found[-1]["metadata"].get("tags", ()):
+            last = found[-1]
+            source = ["".join(last["source"]) + "\n\n\n" + "".join(cell["source"])]
+            found[-1] = {**last, "source": source, "outputs": [*last["outputs"], *cell["outputs"]]}
+        else:
+            found.append(cell)
+    return found
+
+
+def places(view: str) -> list[str]:
+    """The notebooks in which a view stands."""
+    return list(dict.fromkeys(placed.notebook for placed in PLACED if placed.view == view))
+
+
+def links(name: str, repository: str) -> str:
+    """Where the notebook can be had, and run if the repository has an address on GitHub."""
+    here = f'<a href="{name}.ipynb" download>Download the notebook</a> · <a href="../slides/{name}.html">Slides</a>'
+    own = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", repository)
+    return f"{here} · {script('badges').line(own[1], f'{name}.ipynb')}" if own else here
+
+
+def lesson(name: str, text: str, views: dict[str, str], repository: str = "") -> str:
+    """The site's copy of a notebook, given the titles of the explorer's views."""
+    notebook = json.loads(text)
+    cells = notebook["cells"]
+    chosen = [placed for placed in PLACED if placed.notebook == name and placed.view in views]
+    at = sorted(((place(cells, placed.heading), placed) for placed in chosen), key=lambda found: found[0], reverse=True)
+    for number, placed in at:
+        cells.insert(number, frame(placed, views[placed.view], number))
+    notebook["cells"] = together(without_a_kernel(cells))
+    title, _, rest = script("badges").LINE.sub("", "".join(notebook["cells"][0]["source"]), count=1).partition("\n")
+    notebook["cells"][0]["source"] = [f"{title}\n\n{links(name, repository)}\n{rest}"]
+    return json.dumps(notebook)
