@@ -93,31 +93,31 @@ PLACED = [
         "Move the strength of the prior, and drop queries of your own: the keys move to them, or do not.",
     ),
     Placed(
-        "06_guides_that_learn", "A mixture of digits, and two networks", "evidence-bound", {},
+        "08_guides_that_learn", "A mixture of digits, and two networks", "evidence-bound", {},
         "What a network says of one query is such a guide, and the gap is what its training lowers.",
     ),
     Placed(
-        "07_mixture_of_gaussian_keys", "Which queries can a unit own?", "two-keys", {"precision": 4},
+        "10_mixture_of_gaussian_keys", "Which queries can a unit own?", "two-keys", {"precision": 4},
         "Drag A's second key over to its first: the two pieces of A's region grow together.",
     ),
     Placed(
-        "08_log_normalizer_and_hopfield", "The energy of a memory", "memory", {},
+        "09_log_normalizer_and_hopfield", "The energy of a memory", "memory", {},
         "Raise β until the two near patterns part into two resting places.",
     ),
     Placed(
-        "09_dependency_crf", "How wrong is mean field?", "mean-field", {},
+        "16_dependency_crf", "How wrong is mean field?", "mean-field", {},
         "Lower the coupling until the gap between the ELBO and log Z closes.",
     ),
     Placed(
-        "19_a_posterior_over_parses", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
+        "17_a_posterior_over_parses", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
         "All tables are updated at once, and the ELBO goes up and down. Raise the damping until it only rises.",
     ),
     Placed(
-        "10_diagnosing_the_posterior", "A chain that starts in the wrong place", "fool-the-diagnostics", {"bug": "none", "start": "apart"},
+        "06_diagnosing_the_posterior", "A chain that starts in the wrong place", "fool-the-diagnostics", {"bug": "none", "start": "apart"},
         "Every second chain starts with the keys exchanged. Draw more: R-hat does not become smaller.",
     ),
     Placed(
-        "10_diagnosing_the_posterior", "Is the sampler itself right?", "fool-the-diagnostics", {},
+        "06_diagnosing_the_posterior", "Is the sampler itself right?", "fool-the-diagnostics", {},
         "This sampler counts every query twice. Chains agree on the wrong answer, and calibration sees it; take the bug out.",
     ),
     Placed(
@@ -125,23 +125,23 @@ PLACED = [
         "Drag the cross: no number of the matrix moves, the evidence of the queries does.",
     ),
     Placed(
-        "12_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},
+        "13_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},
         "After one step the keys are on their way. Move the number of steps until nothing changes.",
     ),
     Placed(
-        "13_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
+        "14_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
         "All keys move by one shift. Let each adapt by itself instead: the key that no query has come near stays.",
     ),
     Placed(
-        "14_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
+        "15_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
         "A point of a class that was never taught: attention is sure of a unit, the evidence is low.",
     ),
     Placed(
-        "17_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},
+        "05_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},
         "The clouds are draws of a Gibbs sampler. Drop queries beside a ring, and the cloud of its key shrinks.",
     ),
     Placed(
-        "16_memory_is_regression", "One model, many layers", "regression", {},
+        "18_memory_is_regression", "One model, many layers", "regression", {},
         "Turn the query across the two keys: the exact band widens. Then read the next pair.",
     ),
 ]  # fmt: skip

@@ -49,11 +49,11 @@ CHAPTERS = {
     "01_attention_is_a_posterior": Chapter("Summary", ("replace_attention", "look_inside_a_transformer")),
     "02_from_k_means_to_attention": Chapter("What happens to the centers as it gets warm?", ("cluster",)),
     "03_map_transformer": Chapter("4. Can there be more modes than units?", ("predict",)),
-    "05_interactive_segmentation": Chapter("4. Does it know what it does not know?", ("segment_a_photograph",)),
-    "07_mixture_of_gaussian_keys": Chapter("4. EM as printed", ("replace_attention",)),
-    "08_log_normalizer_and_hopfield": Chapter("6. How much fits in?", ("store_and_retrieve", "use_the_log_normalizer")),
-    "09_dependency_crf": Chapter("Channel by channel", ("draw_parses", "read_trees")),
-    "10_diagnosing_the_posterior": Chapter(
+    "09_log_normalizer_and_hopfield": Chapter("6. How much fits in?", ("store_and_retrieve", "use_the_log_normalizer")),
+    "10_mixture_of_gaussian_keys": Chapter("4. EM as printed", ("replace_attention",)),
+    "12_interactive_segmentation": Chapter("4. Does it know what it does not know?", ("segment_a_photograph",)),
+    "16_dependency_crf": Chapter("Channel by channel", ("draw_parses", "read_trees")),
+    "06_diagnosing_the_posterior": Chapter(
         "2. Runs that must not be believed", ("sample_a_posterior", "read_a_verdict")
     ),
 }

@@ -137,7 +137,7 @@ def test_the_picture_of_the_home_page_is_whole_and_as_dark_as_the_page(chromium)
         ("responsibilities", "docs/course/glossary.html"),
         ("MemoryClassifier", "docs/howto/classify.html"),
         ("k-means", "notebooks/02_from_k_means_to_attention.html"),
-        ("R-hat", "notebooks/10_diagnosing_the_posterior.html"),
+        ("R-hat", "notebooks/06_diagnosing_the_posterior.html"),
         *((title, "explorer.html") for title in VIEWS.values()),
     ],
 )

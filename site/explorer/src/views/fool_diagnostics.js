@@ -242,6 +242,6 @@ export default {
   title: "Fool the diagnostics",
   sentence: "R-hat compares chains with each other, calibration compares a sampler with truths drawn from the prior. Each misses what the other sees, and both can miss the same.",
   suggestion: "take the bug out: the ranks return into the band. Then bring the prior means together with all chains in one mode: R-hat is 1.00 and half of the posterior is missing, until every second chain starts exchanged.",
-  notebook: "10_diagnosing_the_posterior",
+  notebook: "06_diagnosing_the_posterior",
   defaults, fields, mount, python,
 };

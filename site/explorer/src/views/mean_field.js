@@ -260,6 +260,6 @@ export default {
   title: "Mean field on a sentence",
   sentence: "Mean field gives every word a distribution of its own, where the exact posterior ties words together. The gap between the ELBO and log Z is what is lost by that.",
   suggestion: "type “the old man the boats”. Lower the coupling until the gap closes. Then set it to 2 and update all at once: the ELBO goes up and down until there is damping.",
-  notebook: "09_dependency_crf",
+  notebook: "16_dependency_crf",
   defaults, fields, fromURL, mount, python,
 };

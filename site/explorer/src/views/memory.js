@@ -121,5 +121,5 @@ export default {
   id: "memory", title: "Attention as a memory",
   sentence: "With the patterns as keys and values, attention taken again and again walks downhill in an energy, until it rests in a pattern or in an average of near ones.",
   suggestion: "raise β until the two near patterns part into two resting places. Then choose sparsemax: patterns are retrieved exactly.",
-  notebook: "08_log_normalizer_and_hopfield", defaults, fields, mount, python,
+  notebook: "09_log_normalizer_and_hopfield", defaults, fields, mount, python,
 };

@@ -246,5 +246,5 @@ export default {
   id: "regression", title: "A memory is a regression",
   sentence: "Of keys that point the same way, linear attention adds up the answers. The exact posterior weighs them as one direction heard again, and knows in which direction it has heard nothing.",
   suggestion: "turn the query across the two keys: the exact band widens. Then read the next pair.",
-  notebook: "16_memory_is_regression", defaults, fields, fromURL, mount, python,
+  notebook: "18_memory_is_regression", defaults, fields, fromURL, mount, python,
 };
