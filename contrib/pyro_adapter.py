@@ -61,13 +61,16 @@ class PyroAdapter:
         self.never_simulated = [name for name in conditioned if name not in self.model_params]
 
     def _sites(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sample sites of one run of the model; a deterministic site is none."""
+        """Return the sample sites of one run of the model; a deterministic or a reparametrized site is none."""
         with torch.no_grad(), poutine.block():
-            trace = poutine.trace(self.model).get_trace(**arguments)
+            trace: Any = poutine.trace(self.model).get_trace(**arguments)
         return {
             name: site
             for name, site in trace.nodes.items()
-            if site["type"] == "sample" and not site_is_subsample(site) and not site["infer"].get("_deterministic")
+            if site["type"] == "sample"
+            and not site_is_subsample(site)
+            and not site["infer"].get("_deterministic")
+            and getattr(site["fn"], "_mask", None) is not False
         }
 
     def _constant(self, observed: Sequence[str]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import pyro
 import pytest
 import torch
 from calibration_of_pyro import DATA, SCHOOLS, ExactNormal, normal_mean, schools
+from pyro import poutine
 from pyro.distributions import Bernoulli, Normal
 from pyro.infer import NUTS
+from pyro.infer.reparam import LocScaleReparam
 from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import results
@@ -123,15 +125,16 @@ def test_every_fit_starts_from_the_kernel_as_it_was_given():
     assert {name: x.shape for name, x in first.items()} == {"mu": (5,), "tau": (5,), "theta": (5, 3)}
 
 
-def test_enumerated_and_deterministic_sites_are_not_ranked():
+def test_enumerated_deterministic_and_reparametrized_sites_are_not_ranked():
     def model(y=None):
-        mu = pyro.sample("mu", Normal(0.0, 1.0))
+        with poutine.reparam(config={"mu": LocScaleReparam(0.0)}):
+            mu = pyro.sample("mu", Normal(0.0, 2.0))
         twice = pyro.deterministic("twice", 2 * mu)
         z = pyro.sample("z", Bernoulli(0.5))
         pyro.sample("y", Normal(twice + z, 1.0), obs=y)
 
     adapter = PyroAdapter(NUTS(model), {"y": torch.tensor(0.0)}, None, 0)
-    assert (adapter.var_names, adapter.observed_vars, adapter.never_simulated) == (["mu"], ["y"], [])
+    assert (adapter.var_names, adapter.observed_vars, adapter.never_simulated) == (["mu_decentered"], ["y"], [])
 
 
 @pytest.mark.parametrize(
