@@ -108,7 +108,7 @@ class PyroConverter:
         return dict_to_dataset(
             {name: _numpy(x) for name, x in data.items()},
             inference_library=self.pyro,
-            coords=self.coords,
+            coords=None if self.coords is None else dict(self.coords),
             dims={name: list(axes) for name, axes in (dims or {}).items()},
             index_origin=self.index_origin,
             **options,
