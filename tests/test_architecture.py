@@ -174,3 +174,12 @@ def test_models_load_neither_arviz_nor_matplotlib():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+def test_what_is_proposed_to_other_projects_stands_alone():
+    paths = {path.stem: path.read_text() for path in (PACKAGE.parent / "contrib").glob("*.py")}
+    arrays = {"numpy", "xarray"}
+    assert outside(paths.pop("io_pyro"), arrays) == {"pyro", "torch", "arviz_base"}
+    assert outside(paths.pop("pyro_adapter"), arrays) == {"pyro", "torch", "arviz_base"}
+    assert outside(paths.pop("simuk_pyro"), arrays) == {"simuk", "contrib"}
+    assert all(not outside(source, set()) for source in paths.values())

@@ -14,11 +14,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MATHEMATICS = (DOCS / "mathematics.md").read_text()
-PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "contrib/README")),
+    *sorted(DOCS.rglob("*.md")),
+]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SOURCES = [
     path
-    for folder in ("probtx_pyro", "tests", "benchmarks", "docs", "notebooks")
+    for folder in ("probtx_pyro", "contrib", "tests", "benchmarks", "docs", "notebooks")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)  # it holds the mistakes that the checkers must see
 ]
@@ -101,7 +104,7 @@ def outside(text):
 
 def absent(text):
     """Files that a text names from the root of the repository, and that are not there."""
-    folders = "docs|tests|benchmarks|notebooks|probtx_pyro"
+    folders = "docs|tests|benchmarks|notebooks|contrib|probtx_pyro"
     named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./-]*\w\.(?:py|md|ipynb|json|png))\b", text)
     return [file for file in named if not (ROOT / file).exists()]
 
@@ -146,7 +149,7 @@ def test_no_docstring_cites_a_document_outside_the_repository():
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-    package = (path for path in SOURCES if path.is_relative_to(ROOT / "probtx_pyro"))
+    package = (path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("probtx_pyro", "contrib"))
     assert {name_of(path): found for path in package if (found := fragments(path.read_text()))} == {}
 
 

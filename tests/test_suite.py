@@ -86,4 +86,4 @@ def test_folders_mirror_the_package():
         {path.name for path in Path(file).parent.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
         for file in (__file__, probtx_pyro.__file__)
     )
-    assert folders - {"contract", "errata", "benchmarks", "explorer", "site"} == package
+    assert folders - {"benchmarks", "contract", "contrib", "errata", "explorer", "site"} == package
