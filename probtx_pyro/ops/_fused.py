@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, common_shape, exporting, transformed
+from probtx_pyro.ops._numerics import HALF, common_shape, exporting, known, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -69,7 +69,17 @@ def fused_attention(
         output = _MixedKeys.apply(q, k, v, mask, components, causal)
     else:
         output = _over_repeated_values(q, k, v, mask, components, causal, dropout)
-    return output[..., :answers].reshape(*batch, rows, answers)
+    return _nan_where_lost(output, q, k)[..., :answers].reshape(*batch, rows, answers)
+
+
+def _nan_where_lost(output: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the output with NaN in rows of NaN logits, where torch's kernel for processors with AVX-512 has 0."""
+    if not queries.is_cpu or 0 in keys.shape:
+        return output
+    if not torch.compiler.is_compiling() and not known((queries.sum() + keys.sum()).isnan(), otherwise=True):
+        return output
+    lost = queries.isnan().any(-1, keepdim=True) | keys.isnan().any(-1).all(-1)[..., None, None]
+    return torch.where(lost, math.nan, output)
 
 
 def _over_repeated_values(
