@@ -23,7 +23,7 @@ from probtx_pyro.models import RegressionMemory
 TRANSITION = torch.tensor([[0.95, 0.04, 0.01], [0.01, 0.95, 0.04], [0.04, 0.01, 0.95]], dtype=torch.float64)
 EMISSION = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.7, 0.1]], dtype=torch.float64)
 STATES, SYMBOLS = EMISSION.shape
-VALUES, FEATURES = 16, 3
+VALUES, FEATURES = 8, 3
 MEMORY = RegressionMemory(prior_precision=1.0, noise_precision=4.0)
 
 
@@ -109,11 +109,12 @@ def draw_bijections(g: Generator, contexts: int, length: int) -> Contexts:
 
 
 def revealed(given: Contexts) -> Categorical:
-    """Return the value that the key had before, or any of those that no key has had."""
+    """Return the value that the key had before, or any of those that no key has had; any at all after pairs of no bijection."""
     keys, values = given.inputs.double(), F.one_hot(given.observed, VALUES).double()
     same = (keys @ keys.mT).tril(-1)  # (context, position, earlier position)
     recalled = (same @ values).clamp(max=1)
     free = 1 - F.pad(values.cumsum(1)[:, :-1].clamp(max=1), (0, 0, 1, 0))
+    free = torch.where(free.any(-1, keepdim=True), free, 1.0)
     return Categorical(torch.where(same.any(-1, keepdim=True), recalled, free))
 
 

@@ -7,7 +7,7 @@ Protocol, written before any figure of a test part was seen (`benchmarks.wind_tu
 **Tasks.** Whatever a context is drawn from is drawn anew for each context, so that nothing can be learnt by heart but the prior.
 
 - ``coin flips``: chance uniform; next flip.
-- ``bijection`` (arXiv 2512.22471): of 16 symbols; keys are drawn with replacement, where the paper reveals each once, so that a context
+- ``bijection`` (arXiv 2512.22471): of 8 symbols; keys are drawn with replacement, where the paper reveals each once, so that a context
   asks for recall as well as for elimination.
 - ``regression``: three weights of prior variance 1, noise of variance 1/4; the density of the next answer.
 - ``hidden Markov``: three sticky states, four symbols; next symbol. It is the one task whose parameters are the same in all contexts.
