@@ -23,8 +23,8 @@ from probtx_pyro.models import RegressionMemory
 TRANSITION = torch.tensor([[0.95, 0.04, 0.01], [0.01, 0.95, 0.04], [0.04, 0.01, 0.95]], dtype=torch.float64)
 EMISSION = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.7, 0.1]], dtype=torch.float64)
 STATES, SYMBOLS = EMISSION.shape
-VALUES, FEATURES = 8, 3
-MEMORY = RegressionMemory(prior_precision=1.0, noise_precision=4.0)
+VALUES, FEATURES = 8, 2
+MEMORY = RegressionMemory(prior_precision=1.0, noise_precision=1.0)
 
 
 class Contexts(NamedTuple):

@@ -68,9 +68,9 @@ def test_regressions_by_solving_for_the_weights():
     for context, place in itertools.product(range(5), range(9)):
         x, y = given.inputs[context, :place].double(), given.observed[context, :place].double()
         asked = given.inputs[context, place].double()
-        covariance = torch.linalg.inv(torch.eye(3).double() + 4.0 * x.mT @ x)
-        assert_equal(found.mean[context, place], 4.0 * asked @ covariance @ x.mT @ y)
-        assert_equal(found.variance[context, place], asked @ covariance @ asked + 0.25)
+        covariance = torch.linalg.inv(torch.eye(2).double() + x.mT @ x)
+        assert_equal(found.mean[context, place], asked @ covariance @ x.mT @ y)
+        assert_equal(found.variance[context, place], asked @ covariance @ asked + 1.0)
 
 
 def of_paths(symbols):
@@ -153,7 +153,7 @@ def test_the_program_of_flips_has_their_evidence():
 def test_the_program_of_regressions_is_a_model_of_the_library():
     given = tasks.draw_regressions(generator(), 1, 6)
     keys, values = given.inputs[0].double(), given.observed[0].double().unsqueeze(-1)
-    covariance = keys @ keys.mT + torch.eye(6).double() / 4
+    covariance = keys @ keys.mT + torch.eye(6).double()
     wanted = torch.distributions.MultivariateNormal(torch.zeros(6).double(), covariance).log_prob(values[:, 0])
     assert_equal(TUNNELS["regression"].program.log_evidence(keys, values).sum(), wanted)
     assert_equal(tasks.regression(given).log_prob(given.observed.double()).sum(), wanted)
