@@ -474,7 +474,10 @@ def draw_figure(quick: bool, file: Path = FIGURE) -> None:
             runs = runs_of(Row(tunnel, layer), quick).values()
             if runs:
                 each = np.array([run["twice"]["kl"] for run in runs])
-                place, look = np.arange(1, each.shape[1] + 1), {"color": unit_color(number)}
+                place, look = (
+                    np.arange(1, each.shape[1] + 1),
+                    {"color": unit_color(7 if layer == "no attention" else number)},
+                )
                 ax.plot(place, each.mean(0), marker=marks[layer], markevery=3, markersize=6, linewidth=2, label=layer, **look)  # fmt: skip
                 ax.fill_between(place, each.min(0), each.max(0), alpha=0.15, linewidth=0, **look)
         ax.axvline(LENGTH + 0.5, color="black", linewidth=1, linestyle=":")
@@ -521,7 +524,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(lines), end="\n\n")
     write_tables("wind_tunnels.md", tables)
     if any(FOLDER.glob("*.json")):
-        draw_figure(quick=not any(runs_of(row) for row in ROWS))
+        draw_figure(quick=not all(runs_of(row) for row in ROWS))
 
 
 if __name__ == "__main__":
