@@ -18,6 +18,7 @@ from benchmarks import (
     retrieval,
     soft_kmeans,
     tasks,
+    wind_tunnels,
 )
 
 
@@ -44,6 +45,10 @@ def main() -> int:
         "\nPerplexities of the runs that are there (python -m benchmarks.language_modelling makes the others, in hours)"
     )
     language_modelling.main(["--table"])
+    print(
+        "\nWhich layer computes a posterior: one seed, few steps (python -m benchmarks.wind_tunnels makes the others, in hours)"
+    )
+    wind_tunnels.main(["--quick"])
     print("\nTasks on words, the runs that are there (python -m benchmarks.tasks makes the others)")
     tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):

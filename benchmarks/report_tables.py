@@ -40,6 +40,7 @@ from benchmarks import (
     text_classification,
     translation,
     tree_weights,
+    wind_tunnels,
 )
 from benchmarks.evidence import domain_shift, in_context, label_shift, unseen, unseen_defaults
 from benchmarks.reports import Tables, rows_of, whole_file
@@ -137,5 +138,6 @@ MAKERS: tuple[tuple[str, Callable[[], Tables]], ...] = (
     ("what_the_view_buys.md", label_shift.report_tables),
     ("what_the_view_buys.md", lambda: {"unseen choice": unseen_defaults.table(unseen_defaults.rows_kept())}),
     ("what_the_view_buys.md", lambda: dict(unseen.tables(unseen.rows_kept()))),
+    ("wind_tunnels.md", wind_tunnels.report_tables),
     ("claims.md", lambda: {"claims": claims.lines()}),  # the last: it reads the other pages
 )

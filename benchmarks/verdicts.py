@@ -36,6 +36,11 @@ LEVEL, WORTH, ROSE = 0.95, 50, 0.01
 Figure = Callable[[np.ndarray], np.ndarray]
 
 
+def mean(sums: np.ndarray) -> np.ndarray:
+    """Mean: from (..., 2) a sum and what it is over."""
+    return sums[..., 0] / sums[..., 1]
+
+
 def share(sums: np.ndarray) -> np.ndarray:
     """Per cent right: from (..., 2) things right and things."""
     return 100 * sums[..., 0] / sums[..., 1]
@@ -65,7 +70,7 @@ def bleu(sums: np.ndarray) -> np.ndarray:
     return np.array(scores).reshape(sums.shape[:-1])
 
 
-FIGURES: dict[str, Figure] = {"share": share, "f1": f1, "perplexity": perplexity, "bleu": bleu}
+FIGURES: dict[str, Figure] = {"mean": mean, "share": share, "f1": f1, "perplexity": perplexity, "bleu": bleu}
 
 
 class Items(NamedTuple):

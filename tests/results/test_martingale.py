@@ -158,6 +158,17 @@ def test_no_draw_moves_a_constant_prediction_and_a_deterministic_drift_is_certai
     assert results.martingale_check(growing, coins(10, 4), seed=0).p_value == 0
 
 
+def test_drifts_of_rounding_alone_are_none():
+    """Cards without replacement: confidence is the same in every card that is left, and the last one never comes again."""
+
+    def left(seen):
+        return Categorical((1 - torch.nn.functional.one_hot(seen, 9).double().sum(1)).clamp(min=0))
+
+    cards = torch.rand(100, 9, generator=torch.Generator().manual_seed(0)).argsort(-1)[:, :3]
+    found = results.martingale_check(left, cards, seed=0)
+    assert set(found.z_scores.values()) == {0.0} and found.p_value == 1
+
+
 def regression(memory):
     """The predictive distribution of a memory's next value, by the library."""
 
