@@ -17,7 +17,7 @@ from probtx_pyro.results._ecdf import counts_below
 def attention_band(
     attention: "ArrayLike | Result",
     units: Sequence | None = None,
-    prob: float = 0.89,
+    prob: float = 0.9,
     reference: "ArrayLike | None" = None,
     ax: Axes | None = None,
     *,

@@ -240,7 +240,7 @@ FEWEST = 10  # draws on which an average should rest
 def predict(
     fit: Draws | Approximation | Adaptation | Formulation,
     *data: Tensor | None,
-    prob: float = 0.89,
+    prob: float = 0.9,
     relabel: bool = True,
     **named: Tensor | None,
 ) -> "Prediction":
