@@ -71,8 +71,7 @@ from benchmarks.verdicts import Items, Verdict, gains, holm, still_rose, verdict
 from benchmarks.wind_tunnel_tasks import TUNNELS, Contexts
 from probtx_pyro import nn, results
 from probtx_pyro.data import Vocabulary
-from probtx_pyro.data.files import write_bytes
-from probtx_pyro.train.loop import LoopSettings, Task, train_task
+from probtx_pyro.train import LoopSettings, Task, train_task
 
 FOLDER, CACHE = RESULTS / "wind_tunnels", Path(__file__).parent / "cache"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "wind_tunnels.png"
@@ -237,7 +236,9 @@ def result(settings: Settings, path: Path, trial: bool = False, **how: Any) -> d
     if not trial:
         found |= scores_of(done.model.eval())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, as_json(found).encode())
+    part = path.with_suffix(".part")  # a file is there whole or not at all
+    part.write_text(as_json(found))
+    part.replace(path)
     shutil.rmtree(out)
     return found
 
