@@ -182,7 +182,8 @@ function mount(root, first, changed, now) {
     const rooted = crf.root ? 1 : 0;
     const strange = state.crf ? [] : unknown(words);
     const typed = state.crf ? words.length : wordsOf(state.sentence).length;
-    note.textContent = typed > words.length ? `Only the first ${words.length} of ${typed} words are drawn.` : "";
+    const typing = document.activeElement === input && wordsOf(input.value).length < 2; // what was said of that stays
+    if (!typing) note.textContent = typed > words.length ? `Only the first ${words.length} of ${typed} words are drawn.` : "";
     const known = exact && key === JSON.stringify([crf, state.seed]) ? exact : null;
     const arcs = at.heads[c].flatMap((row, i) => row.map((weight, s) => ({ from: s - rooted, to: i, weight }))).filter((x) => x.weight > 0.04);
     const bar = (i, x, base, step) => {
