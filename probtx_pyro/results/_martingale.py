@@ -157,9 +157,10 @@ def martingale_check(
     num_draws
         Draws y of each context.
     num_orders
-        Random orders of each context, for ``order_spread``; 0 for none.
+        Random orders of each context, two or more, for ``order_spread``; 0 for none.
     functions
-        More functions g by name, each ``(observed, p_n, y') -> (..., context)``, real or boolean; beside `confidence` and,, without inputs, `nearness`.
+        More functions g by name, each ``(observed, p_n, y') -> (..., context)``, real or boolean; beside
+        `confidence` and, without inputs, `nearness`.
     batch_size
         So many contexts at once, times ``num_draws``.
 
@@ -193,6 +194,8 @@ def martingale_check(
     require_counts(num_draws=num_draws - 1, batch_size=batch_size, num_orders=num_orders + 1)
     if observed.ndim < 2 or not observed.shape[1]:
         raise ValueError(f"observed must be (context, n, ...) with n 1 or more, not {tuple(observed.shape)}")
+    if num_orders == 1:
+        raise ValueError("num_orders is 1, and one order has no spread; give 0, or 2 or more")
     contexts, length = observed.shape[:2]
     if inputs is not None and inputs.shape[:2] != (contexts, length + 2):
         raise ValueError(

@@ -235,6 +235,7 @@ def test_functions_of_ones_own():
         ({"predict": lambda seen: Bernoulli(torch.tensor(0.5))}, r"batch \(64,\)"),
         ({"predict": lambda seen: Normal(seen.sum(-1) * math.nan, 1.0, validate_args=False)}, "NaN"),
         ({"num_draws": 1}, "num_draws"),
+        ({"num_orders": 1}, "one order has no spread"),
         ({"functions": {"f": lambda observed, now, y: y * math.inf}}, "infinity"),
     ],
 )
