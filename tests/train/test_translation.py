@@ -48,14 +48,15 @@ def untrained(settings=SMALL, pairs=PAIRS):
     return tokenizer, rows, translation._task(settings, pairs, tokenizer, rows)
 
 
-LONGER = {"regression-memory": {"num_steps": 600, "options": {"gates": True}}}
+LONGER = {"regression-memory": {"options": {"gates": True}}}
 # which reads a word out of a regression on all of them: without gates it takes 1200 steps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", nn.ATTENTIONS)
 def test_learns_to_translate_backwards(attention):
-    how = {"num_steps": 400, "batch": 16, "width": 32, "lr": 5e-3, "dropout": 0.0, "smoothing": 0.0}
+    # after 400 steps a seed in three is still at a perplexity of 1.1; after 600 nine runs end between 1.003 and 1.040
+    how = {"num_steps": 600, "batch": 16, "width": 32, "lr": 5e-3, "dropout": 0.0, "smoothing": 0.0}
     settings = replace(SMALL, attention=attention, **how | LONGER.get(attention, {}))
     pairs = Splits(backwards(300, 0), backwards(40, 1), backwards(40, 2))
     done = train.train_translation(settings, pairs, progress=False)
