@@ -1,0 +1,237 @@
+"""From the dependency CRF to a transformer: both ends against the library, every rung against loops, angles, tables, killed runs."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from tolerances import assert_equal
+from torch.nn import functional as F
+
+from benchmarks.staircase_encoder import Edits, StaircaseEncoder, climb, energy, objective, plain
+from probtx_pyro import nn
+from probtx_pyro.ops import dependency_crf as ops
+
+WIDTH, HEADS, OFFSETS = 8, 2, 3
+ALL = Edits._fields
+
+
+def sentences(length=7, batch=2):
+    """Scores, and a mask under which the second sentence has two words less."""
+    torch.manual_seed(1)
+    padding = torch.zeros(batch, length, dtype=torch.bool)
+    padding[1:, max(1, length - 2) :] = True
+    return torch.randn(batch, length, WIDTH), padding
+
+
+def encoder_of(edits, seed=0, **options):
+    """An encoder with these edits, and none of its parameters at zero."""
+    torch.manual_seed(seed)
+    made = StaircaseEncoder(
+        WIDTH, edits, **{"num_heads": HEADS, "max_offset": OFFSETS, "rank": 3, "nodes": 2, **options}
+    ).eval()
+    with torch.no_grad():
+        for x in made.parameters():
+            x.add_(0.3 * torch.randn_like(x))
+    return made
+
+
+@pytest.mark.parametrize("nodes", [0, 5])
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_without_edits_it_is_the_dependency_crf(nodes, length):
+    torch.manual_seed(0)
+    crf = nn.DependencyCRFEncoder(WIDTH, HEADS, num_steps=3, distances=(2, 3), rank=3, nodes={"number": nodes}).eval()
+    own = encoder_of((), nodes=nodes)
+    (layer,) = own.layers
+    groups = [5, 4, 3, 0, 1, 2]  # of the library, in the order of the offsets -3, -2, -1, 1, 2, 3
+    with torch.no_grad():
+        layer.query.copy_(crf.left[:, groups])
+        layer.key.copy_(crf.right[:, groups])
+        if nodes:
+            layer.memory.copy_(crf.memory)
+    x, padding = sentences(length)
+    for mask in (None, padding):
+        real = torch.ones_like(padding) if mask is None else ~mask
+        assert_equal(own(x, mask)[real], crf(x, mask)[real], 10 * crf(x, mask)[real])
+
+
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_with_all_edits_it_is_the_transformer(length):
+    torch.manual_seed(0)
+    transformer = nn.TransformerEncoder(WIDTH, context=9, num_heads=HEADS, num_layers=2, max_offset=OFFSETS).eval()
+    with torch.no_grad():
+        for p in transformer.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    own, columns = encoder_of(ALL), WIDTH // HEADS
+
+    def by_head(weight):
+        return weight.view(HEADS, 1, columns, WIDTH).mT
+
+    with torch.no_grad():
+        own.offset_bias.copy_(transformer.offset_bias)
+        own.last_norm.load_state_dict(transformer.norm.state_dict())
+        for layer, theirs in zip(own.layers, transformer.layers, strict=True):
+            attention = theirs.self_attn
+            for name, weight, bias in zip(("query", "key", "value"), attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True):  # fmt: skip
+                getattr(layer, name).copy_(by_head(weight))
+                getattr(layer, f"{name}_bias").copy_(bias.view(HEADS, columns))
+            layer.output.copy_(by_head(attention.out_proj.weight.T))
+            layer.output_bias.copy_(attention.out_proj.bias)
+            for name, module in {"norm": theirs.norm1, "feed_norm": theirs.norm2, "widen": theirs.linear1, "narrow": theirs.linear2}.items():  # fmt: skip
+                getattr(layer, name).load_state_dict(module.state_dict())
+    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in transformer.parameters())
+    x, padding = sentences(length)
+    for mask in (None, padding):
+        real = torch.ones_like(padding) if mask is None else ~mask
+        assert_equal(own(x, mask)[real], transformer(x, mask)[real], 10 * x)
+
+
+def by_loops(encoder, unary):
+    """One sentence (N, L), word by word, from the definition of the edits."""
+    on, states, depth = encoder.edits, list(unary), 2 if encoder.edits.unshared else 3
+    for step in range(depth):
+        layer = encoder.layers[step if on.unshared else 0]
+
+        def read(x, norm):
+            if on.layer_norm:
+                return (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt() * norm.weight + norm.bias
+            return x.exp() / x.exp().sum()
+
+        h = [read(x, layer.norm) for x in states]
+        heard = [torch.zeros(WIDTH) for _ in h]
+        for c in range(HEADS):
+
+            def times(i, name, offset, c=c, layer=layer, h=h, biased=True):
+                factor = getattr(layer, name)[c]
+                group = 0 if on.plain_heads else layer.offsets.index(max(-OFFSETS, min(OFFSETS, offset)))
+                bias = getattr(layer, f"{name}_bias")[c] if on.plain_heads and biased else 0.0
+                return h[i] @ factor[group] + bias, factor[group]
+
+            for i in range(len(h)):
+                scores = {}
+                for j in range(len(h)):
+                    if i != j or on.own_head:
+                        score = layer.scale * (times(i, "query", j - i)[0] @ times(j, "key", j - i)[0])
+                        offset = max(-OFFSETS, min(OFFSETS, j - i)) + OFFSETS
+                        scores[j] = score + (encoder.offset_bias[c, offset] if on.plain_heads else 0.0)
+                nodes = [] if on.feed_forward else range(2)
+                scores |= {("node", m): layer.scale * (h[i] @ layer.memory[c, m]) for m in nodes}
+                total = sum(math.exp(s) for s in scores.values())
+                for j, score in scores.items():
+                    p = math.exp(score) / total
+                    if isinstance(j, tuple):
+                        heard[i] = heard[i] + p * (layer.memory_values if on.untied_values else layer.memory)[c, j[1]]
+                        continue
+                    (back, out), (told, back_out) = times(i, "query", j - i), times(j, "key", j - i)
+                    if on.untied_values:
+                        told, back_out = times(j, "value", j - i)
+                        back, out = times(i, "output", j - i, biased=False)
+                    heard[i] = heard[i] + p * (out @ told)
+                    if not on.heads_only:
+                        heard[j] = heard[j] + p * (back_out @ back)
+        for i, x in enumerate(list(states)):
+            extra = layer.output_bias if on.untied_values and on.plain_heads else 0.0
+            new = (x if on.residual else unary[i]) + heard[i] + extra
+            if on.feed_forward:
+                wide = layer.widen.weight @ read(new, layer.feed_norm) + layer.widen.bias
+                new = (
+                    new + layer.narrow.weight @ (0.5 * wide * (1 + torch.erf(wide / math.sqrt(2)))) + layer.narrow.bias
+                )
+            states[i] = new
+    found = torch.stack(states)
+    if on.layer_norm:
+        spread = (found.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        found = (found - found.mean(-1, keepdim=True)) / spread * encoder.last_norm.weight + encoder.last_norm.bias
+    return found
+
+
+@pytest.mark.parametrize(
+    "edits", [*(ALL[:k] for k in range(9)), *(ALL[k:] for k in range(1, 8)), ALL[::2], ALL[1::2]], ids="-".join
+)
+def test_every_rung_is_what_its_edits_say(edits):
+    own, (x, _) = encoder_of(edits), sentences()
+    with torch.no_grad():
+        assert_equal(own(x)[0], by_loops(own, x[0]), 10 * x)
+        padded, mask = F.pad(x[:1], (0, 0, 0, 2)), torch.arange(9)[None] >= 7
+        padded[:, 7:] = torch.randn(2, WIDTH)
+        assert_equal(own(padded, mask)[:, :7], own(x[:1]), 10 * x)  # padding says nothing
+
+
+# -- objectives and angles -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [0, 3])
+def test_mean_field_goes_where_the_gradient_of_the_elbo_points(nodes):
+    """In natural parameters the update of all labels is the gradient with respect to marginals; the angle is 0 but for rounding.
+
+    Rounding of an angle is that of its sine, some hundred operations; a state of rows that nearly have one label shortens
+    directions in the metric by less than 1e-3.
+    """
+    own, (x, padding) = encoder_of((), nodes=nodes), sentences()
+    assert climb(own, x, padding).angle.max() < math.degrees(1e3 * 100 * torch.finfo(x.dtype).eps)
+    for edits in (("heads_only",), ("untied_values",), ("feed_forward",)):
+        assert climb(encoder_of(edits, nodes=nodes), x, padding).angle.min() > 1.0, edits
+    # of the first sweep a residual makes no difference: the state is the unary scores
+    first, second, third = climb(encoder_of(("residual",), nodes=nodes), x, padding).angle.unbind(-1)
+    assert first.max() < 1e-8 and min(second.min(), third.min()) > 1.0
+
+
+def test_the_objective_is_the_elbo_of_the_library():
+    own, (unary, padding) = encoder_of((), nodes=0), sentences()
+    words, bias = own.pairs(unary, padding)
+    groups = [own.layers[0].offsets.index(offset) for offset in (1, 2, 3, -1, -2, -3)]
+    factors = own.layers[0].query[:, groups], own.layers[0].key[:, groups]
+    given = ops.Potentials(unary, words, factors, (2, 3))
+    for x in own.states(unary, padding):
+        labels = torch.softmax(x, -1) * words.unsqueeze(-1)
+        head = ops.Rule(1 / WIDTH)
+        logits, heads = ops.new_heads(
+            head, ops.head_scores(given, labels), x, x, given.choices(), given.parts, full=True
+        )
+        wanted = ops.objective(given, ops.PLAIN, head, {"labels": labels, "heads": heads, "head_logits": logits})
+        assert_equal(objective(own.layers[0], x, unary, words, bias), wanted, 10 * wanted)
+
+
+@pytest.mark.parametrize("edits", [(), ("own_head",), ALL[:4], ALL, ALL[1:], ALL[3:], ALL[4:], ALL[6:]], ids="-".join)
+def test_angles_are_those_of_the_definition(edits):
+    """``cos = ∇·u / sqrt(∇' J⁺ ∇ · u' J u)``, ∇ the gradient of the objective with respect to the state, J dense."""
+    own, (unary, _) = encoder_of(edits), sentences(batch=1)
+    states, (words, bias) = own.states(unary), own.pairs(unary, None)
+    found = climb(own, unary)
+    for k, (x, after) in enumerate(itertools.pairwise(states)):
+        layer = own.layers[k % len(own.layers)]
+        x = x.detach().requires_grad_()
+        value = objective(layer, x, unary, words, bias)
+        (slope,) = torch.autograd.grad(value.sum(), x)
+        u, across, up, along = (after - x).detach(), 0.0, 0.0, 0.0
+        for i in range(x.shape[1]):
+            jacobian = torch.autograd.functional.jacobian(lambda v, own=layer: plain(own, v), x[0, i].detach())
+            up += slope[0, i] @ torch.linalg.pinv(jacobian, rtol=1e-9, hermitian=True) @ slope[0, i]
+            along += u[0, i] @ jacobian @ u[0, i]
+            across += slope[0, i] @ u[0, i]
+        angle = torch.rad2deg(torch.arccos((across / (up * along).sqrt()).clamp(max=1.0)))
+        # an arccos loses half the digits at 0; a norm's epsilon makes its radial direction visible, by 1e-5
+        assert float(found.angle[0, k]) == pytest.approx(float(angle), abs=1e-2)
+        rose = objective(layer, after, unary, words, bias) - value
+        assert_equal(found.rose[0, k], rose.detach()[0], 10 * value.detach())
+
+
+@pytest.mark.parametrize(("edits", "gradient"), [((), True), (("own_head",), True), (("plain_heads",), True), (ALL[4:], True),
+    (("heads_only",), False), (("untied_values",), False), (ALL, False)], ids=str)  # fmt: skip
+def test_a_message_is_a_gradient_where_an_objective_is_named(edits, gradient):
+    """The Jacobian of a gradient is symmetric. Feed-forward stands outside of the message."""
+    own, (x, _) = encoder_of(edits), sentences(length=4, batch=1)
+    words, bias = own.pairs(x, None)
+    h = plain(own.layers[0], x).detach()
+    jacobian = torch.autograd.functional.jacobian(lambda h: own.layers[0].message(h, words, bias), h).reshape(
+        h.numel(), -1
+    )
+    apart = (jacobian - jacobian.T).abs().max() / jacobian.abs().max()
+    assert (apart < 1e-12) if gradient else (apart > 0.05)
+    assert Edits.of(set(edits) - {"feed_forward"}).objective.startswith("none") is not gradient
+    if gradient:
+        z = h.requires_grad_()
+        (slope,) = torch.autograd.grad(energy(own.layers[0], z, torch.zeros_like(x), words, bias).sum(), z)
+        gain = own.layers[0].norm.weight if own.edits.layer_norm else 1.0
+        read = h * gain + own.layers[0].norm.bias if own.edits.layer_norm else h
+        assert_equal(slope, own.layers[0].message(read, words, bias) * gain, 10 * slope)
