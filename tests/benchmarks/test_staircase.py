@@ -1,15 +1,22 @@
 """From the dependency CRF to a transformer: both ends against the library, every rung against loops, angles, tables, killed runs."""
 
 import itertools
+import json
 import math
+import re
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 from tolerances import assert_equal
 from torch.nn import functional as F
 
+from benchmarks import staircase, tasks
 from benchmarks.staircase_encoder import Edits, StaircaseEncoder, climb, energy, objective, plain
-from probtx_pyro import nn
+from benchmarks.verdicts import Items
+from probtx_pyro import nn, train
+from probtx_pyro.data import Text
 from probtx_pyro.ops import dependency_crf as ops
 
 WIDTH, HEADS, OFFSETS = 8, 2, 3
@@ -235,3 +242,122 @@ def test_a_message_is_a_gradient_where_an_objective_is_named(edits, gradient):
         gain = own.layers[0].norm.weight if own.edits.layer_norm else 1.0
         read = h * gain + own.layers[0].norm.bias if own.edits.layer_norm else h
         assert_equal(slope, own.layers[0].message(read, words, bias) * gain, 10 * slope)
+
+
+# -- rungs, tables, runs ---------------------------------------------------------------------------------------------------
+
+
+def test_each_step_is_one_edit():
+    assert len(staircase.RUNGS) == 17 and len({rung.name for rung in staircase.RUNGS}) == 17
+    assert len(staircase.STEPS) == 1 + 2 * 8
+    for step in staircase.STEPS[1:]:
+        assert len(set(step.edited.edits) ^ set(step.before.edits)) == 1 and set(step.before.edits) < set(
+            step.edited.edits
+        )
+    for order in ("added", "taken"):
+        assert [step.label for step in staircase.STEPS[1:] if step.order == order] == [f"({k}) {staircase.LABELS[x]}" for k, x in enumerate(ALL, 1)]  # fmt: skip
+    files = [staircase.file_of(part, rung, end, 3000) for part in staircase.PARTS for rung in staircase.RUNGS for end in ("seed 0", "rate 0.01")]  # fmt: skip
+    assert len(set(files)) == len(files)
+
+
+@pytest.mark.parametrize("part", staircase.PARTS)
+def test_the_ends_have_the_settings_of_the_published_runs(part):
+    """But for steps, rates and batches of the quick setting; and what they build has as many parameters."""
+    of = staircase.PARTS[part]
+    for rung, encoder in staircase.PUBLISHED.items():
+        own = staircase.settings_of(part, rung, 0, 0.1)
+        theirs = tasks.settings_of(of.task, encoder, 0, lr=0.1)
+        differ = {name for name, value in asdict(theirs).items() if asdict(own)[name] != value}
+        assert differ <= {"encoder", "options", "num_steps", "validate_every", *of.changes}
+        assert tasks.RECIPES[own.encoder].start == tasks.RECIPES[theirs.encoder].start
+        how = {"context": own.context, "dropout": own.dropout, "root": False}
+        sizes = [sum(p.numel() for p in tasks.RECIPES[x.encoder].build(x.width, **how, **x.options).parameters()) for x in (own, theirs)]  # fmt: skip
+        assert sizes[0] == sizes[1]
+    if part == staircase.ENDS:
+        for rung, encoder in staircase.PUBLISHED.items():
+            found = json.loads(
+                next(tasks.FOLDER.glob(f"masked-sentences-{encoder}-12000-steps-seed-0.json")).read_text()
+            )
+            assert (found["settings"]["lr"], found["settings"]["num_steps"]) == (of.rates[rung], of.steps)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Runs of every rung, five seeds of twenty sentences: each edit on the side of the CRF is worth 2 nats of a hundred, feed-forward 20."""
+    monkeypatch.setattr(staircase, "FOLDER", tmp_path)
+    draw = np.random.default_rng(0)
+    for seed, rung in itertools.product(range(5), staircase.RUNGS):
+        nats = 500 - 2 * len(rung.edits) - 20 * ("feed_forward" in rung.edits) + draw.normal(scale=0.1, size=(20, 1))
+        items = Items("perplexity", np.concatenate([nats, np.full((20, 1), 100.0)], 1).astype(np.float32))
+        value = float(np.exp(items.each[:, 0].sum() / 2000))
+        made = {"metrics": {"test": {"perplexity": value}}, "items": items.packed(), "validation": [[8, 9.0], [10, 9.0]], "parameters": 7, "seconds": 1.0}  # fmt: skip
+        made |= {"settings": {"lr": 0.01}, "climb": {"angle": [0.0, 30.0], "rose": [1.0, 0.5]}}
+        staircase.file_of(staircase.MAIN, rung, f"seed {seed}", 3000).write_text(json.dumps(made))
+    return tmp_path
+
+
+def test_tables_and_verdicts_of_what_is_there(kept):
+    lines = staircase.steps_table(staircase.MAIN)
+    _, added, change, taken, lost = lines[5].strip("| ").split(" | ")
+    near = 0.15  # five standard errors of the nats of twenty sentences and five seeds, and two roundings
+    assert float(added.split()[0]) == pytest.approx(math.exp(4.98), abs=near)
+    assert float(change) == pytest.approx(math.exp(4.98) - math.exp(5), abs=near)
+    assert float(taken.split()[0]) == pytest.approx(math.exp(4.66), abs=near)
+    assert float(lost) == pytest.approx(math.exp(4.66) - math.exp(4.64), abs=near)
+    assert {(x.label, x.order) for x in staircase.largest()} == {("(6) feed-forward for global nodes", order) for order in ("added", "taken")}  # fmt: skip
+    sides = {"with 1 to 6", "with 1 to 5", "without 1 to 5", "without 1 to 6"}
+    assert {rung.name for rung in staircase.rungs_of(staircase.COGS)} == {"crf without nodes", "transformer", *sides}
+    claims = staircase.claims_table()[2:]
+    assert len(claims) == 17 + 1 + 2
+    assert [line.split(" | ")[3].strip() for line in claims[1:17]] == ["holds"] * 16
+    assert "open" in claims[0] and all("not run yet" in line for line in claims[17:])
+    assert "| 15.0 ± 0.0 | 30.0 | 75% |" in staircase.objective_table(staircase.MAIN)[2]
+
+
+def test_without_runs_the_tables_say_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(staircase, "FOLDER", tmp_path)
+    assert staircase.largest() == [] and staircase.rungs_of(staircase.COGS) == [staircase.BARE, staircase.TRANSFORMER]
+    tables = staircase.report_tables()
+    assert all("not run yet" in line for line in [*tables["claims"][2:], *tables["ends"][2:]])
+    assert all(len(line.split("|")) == 7 and not re.search(r"\d\.\d", line) for line in tables["steps"][2:])
+
+
+def test_trials_of_half_the_length_go_on_beyond_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(staircase, "FOLDER", tmp_path)
+    asked = []
+
+    def made(path, task, settings, tuning, run):
+        asked.append((settings.lr, settings.num_steps, settings.seed, tuning))
+        return {"perplexity": math.exp(abs(math.log(settings.lr / 0.002)))}
+
+    monkeypatch.setattr(tasks, "read_or_run", made)
+    assert staircase.best_rate(staircase.MAIN, staircase.CRF) == 0.002
+    assert asked == [(rate, 1500, tasks.TUNING_SEED, True) for rate in (5e-3, 1e-2, 2e-2, 2e-3, 1e-3)]
+    assert staircase.best_rate(staircase.ENDS, staircase.BARE) == 0.01 and len(asked) == 5
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_and_ends_alike(tmp_path, monkeypatch):
+    """Of a text of a few words, so that it needs no data."""
+    words = "the cat sleeps . a dog sees the cat . the dog and the cat sleep .".split()
+    text = Text(*("\n".join(" ".join(words[i : i + 5]) for i in range(9)) for _ in range(3)))
+    monkeypatch.setattr(staircase, "masked_text", lambda repeats: text)
+    monkeypatch.setattr(tasks, "CACHE", tmp_path / "cache")
+    part = staircase.PARTS[staircase.MAIN]
+    small = part._replace(steps=6, changes={"batch": 4, "rarest": 1, "validate_every": 3}, rates={staircase.CRF: 0.01})
+    monkeypatch.setitem(staircase.PARTS, staircase.MAIN, small)
+    monkeypatch.setattr(staircase, "FOLDER", tmp_path / "whole")
+    whole = staircase.run(staircase.MAIN, staircase.CRF, 0)
+    monkeypatch.setattr(staircase, "FOLDER", tmp_path / "stopped")
+    path = staircase.file_of(staircase.MAIN, staircase.CRF, "seed 0", 6)
+    out = tasks.CACHE / f"{path.parent.name}-{path.stem}"
+    settings = staircase.settings_of(staircase.MAIN, staircase.CRF, 0, 0.01)
+    train.train_masked_language_model(settings, text, out, stop_after=4)  # the checkpoint that a kill leaves
+    stopped = staircase.run(staircase.MAIN, staircase.CRF, 0)
+    assert not out.exists()
+    for same in ("settings", "validation", "metrics", "items", "climb"):
+        assert stopped[same] == whole[same]
+    assert max(whole["climb"]["angle"]) < 1e-3  # degrees; of single-precision weights, computed with in double
+    monkeypatch.setattr(tasks, "TASKS", {})  # what is there is read
+    monkeypatch.setattr(staircase, "settings_of", lambda *args: settings)
+    assert staircase.run(staircase.MAIN, staircase.CRF, 0) == json.loads(path.read_text())
