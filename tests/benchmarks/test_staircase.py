@@ -43,54 +43,82 @@ def encoder_of(edits, seed=0, **options):
     return made
 
 
-@pytest.mark.parametrize("nodes", [0, 5])
-@pytest.mark.parametrize("length", [1, 3, 7])
-def test_without_edits_it_is_the_dependency_crf(nodes, length):
+def crf_ends(nodes=0, dropout=0.0):
+    """The library's CRF encoder, and ours with its weights."""
     torch.manual_seed(0)
-    crf = nn.DependencyCRFEncoder(WIDTH, HEADS, num_steps=3, distances=(2, 3), rank=3, nodes={"number": nodes}).eval()
-    own = encoder_of((), nodes=nodes)
+    options = {"distances": (2, 3), "rank": 3, "nodes": {"number": nodes}, "dropout": dropout}
+    theirs, own = (
+        nn.DependencyCRFEncoder(WIDTH, HEADS, num_steps=3, **options),
+        encoder_of((), nodes=nodes, dropout=dropout),
+    )
     (layer,) = own.layers
     groups = [5, 4, 3, 0, 1, 2]  # of the library, in the order of the offsets -3, -2, -1, 1, 2, 3
     with torch.no_grad():
-        layer.query.copy_(crf.left[:, groups])
-        layer.key.copy_(crf.right[:, groups])
+        layer.query.copy_(theirs.left[:, groups])
+        layer.key.copy_(theirs.right[:, groups])
         if nodes:
-            layer.memory.copy_(crf.memory)
-    x, padding = sentences(length)
-    for mask in (None, padding):
-        real = torch.ones_like(padding) if mask is None else ~mask
-        assert_equal(own(x, mask)[real], crf(x, mask)[real], 10 * crf(x, mask)[real])
+            layer.memory.copy_(theirs.memory)
+    return theirs, own
 
 
-@pytest.mark.parametrize("length", [1, 3, 7])
-def test_with_all_edits_it_is_the_transformer(length):
+def transformer_ends(dropout=0.0):
+    """The library's transformer with relative positions, no parameter at zero, and ours with its weights."""
     torch.manual_seed(0)
-    transformer = nn.TransformerEncoder(WIDTH, context=9, num_heads=HEADS, num_layers=2, max_offset=OFFSETS).eval()
-    with torch.no_grad():
-        for p in transformer.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    own, columns = encoder_of(ALL), WIDTH // HEADS
+    theirs = nn.TransformerEncoder(WIDTH, context=9, num_heads=HEADS, num_layers=2, max_offset=OFFSETS, dropout=dropout)
+    own, columns = encoder_of(ALL, dropout=dropout), WIDTH // HEADS
 
     def by_head(weight):
         return weight.view(HEADS, 1, columns, WIDTH).mT
 
     with torch.no_grad():
-        own.offset_bias.copy_(transformer.offset_bias)
-        own.last_norm.load_state_dict(transformer.norm.state_dict())
-        for layer, theirs in zip(own.layers, transformer.layers, strict=True):
-            attention = theirs.self_attn
+        for p in theirs.parameters():
+            p.add_(0.6 * torch.randn_like(p))
+        own.offset_bias.copy_(theirs.offset_bias)
+        own.last_norm.load_state_dict(theirs.norm.state_dict())
+        for layer, block in zip(own.layers, theirs.layers, strict=True):
+            attention = block.self_attn
             for name, weight, bias in zip(("query", "key", "value"), attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True):  # fmt: skip
                 getattr(layer, name).copy_(by_head(weight))
                 getattr(layer, f"{name}_bias").copy_(bias.view(HEADS, columns))
             layer.output.copy_(by_head(attention.out_proj.weight.T))
             layer.output_bias.copy_(attention.out_proj.bias)
-            for name, module in {"norm": theirs.norm1, "feed_norm": theirs.norm2, "widen": theirs.linear1, "narrow": theirs.linear2}.items():  # fmt: skip
+            for name, module in {"norm": block.norm1, "feed_norm": block.norm2, "widen": block.linear1, "narrow": block.linear2}.items():  # fmt: skip
                 getattr(layer, name).load_state_dict(module.state_dict())
-    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in transformer.parameters())
+    return theirs, own
+
+
+ENDS = {
+    "CRF": crf_ends,
+    "CRF with global nodes": lambda **options: crf_ends(5, **options),
+    "transformer": transformer_ends,
+}
+
+
+@pytest.mark.parametrize("length", [1, 3, 7])
+@pytest.mark.parametrize("end", ENDS)
+def test_the_ends_are_the_library_s_encoders(end, length):
+    theirs, own = ENDS[end]()
+    theirs.eval()
     x, padding = sentences(length)
     for mask in (None, padding):
         real = torch.ones_like(padding) if mask is None else ~mask
-        assert_equal(own(x, mask)[real], transformer(x, mask)[real], 10 * x)
+        assert_equal(own(x, mask)[real], theirs(x, mask)[real], 10 * x)
+    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+@pytest.mark.parametrize("end", ["CRF", "transformer"])
+def test_dropout_falls_where_the_library_has_it(end):
+    """Means and variances of 4,000 passes: of 96 numbers each, none is further apart than 5.5 standard errors (false alarm 7e-6)."""
+    theirs, own = ENDS[end](dropout=0.2)
+    x = sentences(6)[0][:1].expand(4_000, -1, -1)
+    with torch.no_grad():
+        pairs = [model.train()(x).flatten(1) for model in (own, theirs)]
+    for moment in (1, 2):
+        means = [y.mean(0) for y in pairs]
+        values = [y if moment == 1 else (y - mean) ** 2 for y, mean in zip(pairs, means, strict=True)]
+        apart = (values[0].mean(0) - values[1].mean(0)).abs()
+        errors = ((values[0].var(0) + values[1].var(0)) / len(x)).sqrt()
+        assert (apart < 5.5 * errors).all() and errors.min() > 0
 
 
 def by_loops(encoder, unary):
