@@ -17,6 +17,7 @@ from benchmarks import (
     redundancy,
     retrieval,
     soft_kmeans,
+    staircase,
     tasks,
     wind_tunnels,
 )
@@ -53,11 +54,15 @@ def main() -> int:
     tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
-            "\nListOps, redundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds listops/, tinyshakespeare/, fashion_mnist_900/ and segmentation/"
+            "\nSeven edits, ListOps, redundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds ud_english_ewt/, listops/, tinyshakespeare/, fashion_mnist_900/ and segmentation/"
         )
         return 0
     from benchmarks import segmentation
 
+    print(
+        "\nFrom the dependency CRF to a transformer: one seed, few steps (python -m benchmarks.staircase makes the others, in a day)"
+    )
+    staircase.main(["--quick"])
     print("\nListOps, the runs that are there (python -m benchmarks.long_range makes the others)")
     long_range.main(["--table"])
     redundancy.main([])

@@ -1,7 +1,7 @@
 """The runs of `benchmarks.tasks`: what each task trains, and what it scores beyond the metrics of training."""
 
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,10 +97,10 @@ def texts(source: str) -> dict[str, Any]:
     return without_repeats(classified_texts(source), lambda row: tuple(row[0]))
 
 
-def masked_text() -> Text:
-    """The sentences of EWT, none of validation or test in training."""
+def masked_text(repeats: bool = False) -> Text:
+    """The sentences of EWT, none of validation or test in training, but for ``repeats``."""
     parts = load_treebank("ewt")._asdict()
-    kept = without_repeats(parts, lambda sentence: sentence.words)
+    kept = parts if repeats else without_repeats(parts, lambda sentence: sentence.words)
     return Text(*("\n".join(" ".join(sentence.words) for sentence in part) for part in kept.values()))
 
 
@@ -134,17 +134,23 @@ def masked(settings: train.MaskedSettings, tuning: bool, **where: Any) -> dict[s
     return {**with_items(done.results, hidden_words(done, text.test), figure, within=1e-4), **trees}
 
 
-@torch.no_grad()
-def hidden_words(done: Any, text: str) -> Items:
-    """Nats of the hidden words of each sentence, the same that training's own test hides, and how many they are."""
-    draw, rows = done.settings.draw(-1), []
-    done.model.eval()
+def questions(done: Any, text: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """The words of each sentence, (1, N), and which are hidden: the same that training's own test hides."""
+    draw = done.settings.draw(-1)
     for words in done.vocabulary.encode_each(text.split("\n")):
         chance = torch.rand(1, len(words), generator=draw)
         number = (done.settings.mask * torch.tensor(len(words))).round().clamp(min=1)
-        where = chance.argsort(-1).argsort(-1) < number
-        logits = done.model(words[None].masked_fill(where, done.model.mask), None, where)
-        rows.append((float(F.cross_entropy(logits, words[None][where], reduction="sum")), int(where.sum())))
+        yield words[None], chance.argsort(-1).argsort(-1) < number
+
+
+@torch.no_grad()
+def hidden_words(done: Any, text: str) -> Items:
+    """Nats of the hidden words of each sentence, and how many they are."""
+    rows = []
+    done.model.eval()
+    for words, where in questions(done, text):
+        logits = done.model(words.masked_fill(where, done.model.mask), None, where)
+        rows.append((float(F.cross_entropy(logits, words[where], reduction="sum")), int(where.sum())))
     return Items("perplexity", np.array(rows, np.float32))
 
 

@@ -154,8 +154,10 @@ def name_of(task: str, encoder: str) -> str:
     return f"{task.replace(' ', '-')}-{encoder}"
 
 
-def read_or_run(path: Path, task: str, settings: Any, tuning: bool) -> dict[str, Any]:
-    """What the file of a run says, which is made if it is not there."""
+def read_or_run(
+    path: Path, task: str, settings: Any, tuning: bool, run: Callable[..., dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """What the file of a run says, which is made if it is not there, by ``run`` in the place of the task's own."""
     if path.exists():
         found = json.loads(path.read_text())
         wanted = json.loads(json.dumps(asdict(settings)))
@@ -167,13 +169,15 @@ def read_or_run(path: Path, task: str, settings: Any, tuning: bool) -> dict[str,
             raise ValueError(f"{path} was run with another {', '.join(changed)}; remove it to run again")
         return found
     out = CACHE / f"{path.parent.name}-{path.stem}"
-    found = TASKS[task].run(settings, tuning, out=out, resume=(out / "checkpoint.pt").exists())
+    found = (run or TASKS[task].run)(settings, tuning, out=out, resume=(out / "checkpoint.pt").exists())
     losses = found.pop("losses")
     every = max(1, len(losses) // 50)
     thin = [round(statistics.fmean(losses[i : i + every]), 4) for i in range(0, len(losses), every)]
     found = {"task": task, **found, "losses": thin, "steps_per_loss": every, "on": machine()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    part = path.with_suffix(".part")  # a file is there whole or not at all
+    part.write_text(json.dumps(found, indent=1) + "\n")
+    part.replace(path)
     shutil.rmtree(out)
     return found
 
@@ -198,7 +202,11 @@ def trial_file(task: str, encoder: str, rate: float, steps: int) -> Path:
 def trial(task: str, encoder: str, rate: float, steps: int) -> float:
     """The figure on dev of a short run with a learning rate; larger is better."""
     settings = settings_of(task, encoder, TUNING_SEED, lr=rate, num_steps=steps, validate_every=steps)
-    found = read_or_run(trial_file(task, encoder, rate, steps), task, settings, tuning=True)
+    return dev_score(read_or_run(trial_file(task, encoder, rate, steps), task, settings, tuning=True))
+
+
+def dev_score(found: dict[str, Any]) -> float:
+    """The figure on dev of a run; larger is better."""
     return -found["perplexity"] if "perplexity" in found else max(score for _, score in found["validation"])
 
 
@@ -222,9 +230,16 @@ def best_rate(task: str, encoder: str, score: Callable[[str, str, float, int], f
     return best_of_rounds(RATES, TASKS[task].tuning, lambda rate, steps: score(task, encoder, rate, steps))
 
 
-def best_of_rounds(rates: tuple[float, ...], rounds: tuple[int, ...], score: Callable[[float, int], float]) -> float:
-    """The best of the rates after a round of trials of so many steps each: of all, then of the `KEPT` best and what is beyond."""
-    tried = rates
+def best_of_rounds(
+    rates: tuple[float, ...],
+    rounds: tuple[int, ...],
+    score: Callable[[float, int], float],
+    start: tuple[float, ...] | None = None,
+) -> float:
+    """The best of the rates after a round of trials of so many steps each: of all, or of ``start``, then of the `KEPT` best; each time
+    also of what is beyond.
+    """
+    tried = start or rates
     for steps in rounds:
         scores = {rate: score(rate, steps) for rate in tried}
         while (beside := beyond(scores, rates)) is not None:
