@@ -108,6 +108,7 @@ def test_the_readable_form_does_not_call_the_kernel(monkeypatch):
         )
 
 
+@pytest.mark.pairs
 @problems
 @together
 @pytest.mark.parametrize("compiling", [False, True], ids=["by hand", "for a compiler"])
@@ -148,6 +149,7 @@ def test_every_sweep_and_objective(schedule, problem, rules):
         assert_equal(kernel.objective(given, label, head, state), objective, *scale)
 
 
+@pytest.mark.pairs
 @schedules
 @problems
 @together
@@ -239,6 +241,7 @@ def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, m
     )  # three sweeps forward and back, some 300 sums of 15 terms
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("numbers", [2**18, 1], ids=["together", "one by one"])
 @pytest.mark.parametrize("schedule", kernel.SCHEDULES)
 @pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])

@@ -49,6 +49,7 @@ def check(decode, arcs, single_root):
         assert heads == trees[scores.index(best)]
 
 
+@pytest.mark.pairs
 @decoders
 @roots
 @pytest.mark.parametrize("words", range(1, 6))
