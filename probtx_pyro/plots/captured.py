@@ -1,6 +1,4 @@
-"""Heads of trained transformers: how well their queries fit the mixture that softmax assumes, and whether heads repeat
-each other.
-"""
+"""Heads of trained transformers: how well their queries fit the mixture that softmax assumes, and their ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +19,6 @@ DIVERGING = "PuOr_r"  # safe for colour-blind readers: orange above what was rep
 CELL = 0.62  # inches of a side
 EVIDENCE = "log evidence"  # the statistic of `inspection.query_check` that has a panel of its own
 MOST_NAMES = 40  # of queries that can be read at the side of a map
-MOST_DISTANCES = 100  # of a matrix that carries its numbers
 
 
 def head_report(
@@ -359,7 +356,13 @@ def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None,
     ValueError
         Nothing to draw, a spectrum without values, or labels that do not count the sets.
     """
-    sets, names = _sets("spectra", spectra, "(..., value)", labels)
+    sets = [_given.numbers(f"spectra[{i}]", x, "(..., value)") for i, x in enumerate(spectra)]
+    if not sets:
+        raise ValueError("spectra is empty; give an array for each set of matrices")
+    for i, matrices in enumerate(sets):
+        if not matrices.size:
+            raise ValueError(f"spectra[{i}] must have shape (..., value) but is empty; give at least one matrix")
+    names = _given.names("labels", labels, len(sets), "spectra", [""] * len(sets))
     ax = _style.axes(ax)
     for i, matrices in enumerate(sets):
         place = np.arange(1, matrices.shape[-1] + 1)
@@ -369,88 +372,6 @@ def rank_spectra(spectra: "Sequence[ArrayLike]", labels: Sequence | None = None,
     ax.set_yscale("log")
     ax.set(ylim=(max(min(float(np.quantile(x, 0.1)) for x in sets), 1e-6) / 2, 1.5))
     return _style.finished(ax, "singular value, from the largest", "share of the largest", labels is not None)
-
-
-def rank_histogram(ranks: "Sequence[ArrayLike]", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """Show how often each rank occurs in several sets of attention matrices, as shares of each set,
-    its mean marked at the foot.
-
-    Parameters
-    ----------
-    ranks
-        One array of positive ranks for each set, as `inspection.attention_rank` or `inspection.effective_rank` give
-        them.
-    labels
-        One for each set.
-    ax
-        Axes to draw on; a new figure if None.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        Nothing to draw, or labels that do not count the sets.
-    """
-    sets, names = _sets("ranks", ranks, "(...)", labels)
-    ax = _style.axes(ax)
-    largest = int(np.ceil(max(x.max() for x in sets)))
-    width = max(1, -(-largest // 40))
-    edges = np.arange(0, largest + 1 + width, width) + 0.5
-    for i, x in enumerate(sets):
-        ax.stairs(np.histogram(x, edges)[0] / x.size, edges, label=names[i], **_line(i))
-        _style.points(ax, i, x.mean(), 0, clip_on=False, markersize=6, alpha=1)
-    return _style.finished(ax, "rank", "share of attention matrices", labels is not None, ylim=(0, None))
-
-
-def head_distance_matrix(
-    distances: "ArrayLike", labels: Sequence | None = None, ax: Axes | None = None, *, largest: float | None = None
-) -> Axes:
-    """Show distances between heads as a matrix; few heads carry their numbers.
-
-    Parameters
-    ----------
-    distances
-        (H, H), as `inspection.head_distances` gives them; average over examples first.
-    labels
-        One for each head; numbers from 0 if None.
-    ax
-        Axes to draw on; a new figure if None.
-    largest
-        Distance at the end of the colour scale, the same for pictures that are to be compared; the largest entry if
-        None.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        Not a square matrix, or labels that do not count its rows.
-    """
-    array = _given.numbers("distances", distances, "(head, head)", "give one row for each head")
-    heads = len(array)
-    names = _given.names("labels", labels, heads, "heads", range(heads))
-    ax = _style.axes(ax, 1.8 + 0.36 * heads, 1.0 + 0.36 * heads)
-    written = ~np.eye(heads, dtype=bool) & (array.size <= MOST_DISTANCES)
-    _style.matrix(ax, array, "distance", written, float(array.max()) or 1.0 if largest is None else largest)
-    _style.ticks(ax, names, names)
-    ax.set(xlabel="head", ylabel="head")
-    return ax
-
-
-def _sets(name: str, given: "Sequence[ArrayLike]", shape: str, labels: Sequence | None) -> tuple[list, list[str]]:
-    """The arrays, none of them empty, and a name for each."""
-    sets = [_given.numbers(f"{name}[{i}]", x, shape) for i, x in enumerate(given)]
-    if not sets:
-        raise ValueError(f"{name} is empty; give an array for each set of matrices")
-    for i, x in enumerate(sets):
-        if not x.size:
-            raise ValueError(f"{name}[{i}] must have shape {shape} but is empty; give at least one matrix")
-    return sets, _given.names("labels", labels, len(sets), name, [""] * len(sets))
 
 
 def _line(series: int) -> dict[str, Any]:
